@@ -1,0 +1,105 @@
+"""Integer arithmetic that formulas share, on whichever numbers they are given.
+
+Python ints give exact results of any size. NumPy arrays (float64 in sweeps: int64 wraps silently) give
+element-wise results, exact as long as every intermediate value stays below 2^53. No formula branches on a value; where
+a choice depends on one, it goes through ``minimum`` and ``maximum``.
+
+NumPy is imported only once an array arrives.
+"""
+
+from __future__ import annotations
+
+from typing import Any, TypeAlias
+
+Number: TypeAlias = Any
+"""An int, a float, or a NumPy array of them."""
+
+
+def _is_scalar(*values: Number) -> bool:
+    return all(isinstance(value, (int, float)) for value in values)
+
+
+def ceil_div(a: Number, b: Number) -> Number:
+    """Smallest integer >= a / b.
+
+    >>> ceil_div(1000, 128)
+    8
+    """
+    return -(-a // b)
+
+
+def minimum(a: Number, b: Number) -> Number:
+    if _is_scalar(a, b):
+        return min(a, b)
+    import numpy as np
+
+    return np.minimum(a, b)
+
+
+def maximum(a: Number, b: Number) -> Number:
+    if _is_scalar(a, b):
+        return max(a, b)
+    import numpy as np
+
+    return np.maximum(a, b)
+
+
+def clip(x: Number, low: Number, high: Number) -> Number:
+    """``x`` moved into [low, high]; ``high`` wins where low > high."""
+    return minimum(maximum(x, low), high)
+
+
+def floor_sum(n: Number, a: Number, b: Number, m: Number) -> Number:
+    """Sum of floor((a*i + b) / m) for i = 0 .. n-1, in O(log m) steps, whatever n is.
+
+    Assumes n >= 0, a >= 0, b >= 0, m >= 1, all integers.
+    Source: the Euclid-like recursion for lattice points under a line, Graham, Knuth & Patashnik, Concrete Mathematics,
+    section 3.5.
+
+    >>> floor_sum(5, 3, 1, 4), sum((3 * i + 1) // 4 for i in range(5))
+    (6, 6)
+    """
+    if not _is_scalar(n, a, b, m):
+        return _floor_sum_arrays(n, a, b, m)
+    total = 0
+    while n > 0:
+        total += (a // m) * (n * (n - 1) // 2) + (b // m) * n
+        a, b = a % m, b % m
+        top = a * n + b
+        n, b = top // m, top % m
+        a, m = m, a
+    return total
+
+
+def _floor_sum_arrays(n: Number, a: Number, b: Number, m: Number) -> Number:
+    import numpy as np
+
+    n, a, b, m = (np.array(x) for x in np.broadcast_arrays(n, a, b, m))
+    total = np.zeros_like(n)
+    while True:
+        q, a = a // m, a % m
+        p, b = b // m, b % m
+        total += q * (n * (n - 1) // 2) + p * n
+        top = a * n + b
+        n, b = top // m, top % m
+        live = n > 0
+        if not live.any():
+            return total
+        # a finished element keeps n = 0 and a harmless divisor, so that it adds nothing more
+        a, m = m, np.where(live & (a > 0), a, 1)
+
+
+def clipped_floor_sum(n: Number, a: Number, b: Number, m: Number, low: Number, high: Number) -> Number:
+    """Sum of min(high, max(low, floor((a*i + b) / m))) for i = 0 .. n-1, without a loop over i.
+
+    Assumes n >= 0, a >= 1, m >= 1, 0 <= low <= high, all integers; b may be negative.
+
+    >>> clipped_floor_sum(10, 3, -8, 4, 0, 3)
+    10
+    >>> sum(min(3, max(0, (3 * i - 8) // 4)) for i in range(10))
+    10
+    """
+    below = clip(ceil_div(low * m - b, a), 0, n)  # the first i whose floor reaches low
+    inside = clip(ceil_div(high * m - b, a), 0, n)  # the first i whose floor reaches high
+    start = maximum(a * below + b, 0)  # negative only where below == n, and then the middle is empty
+    return low * below + floor_sum(inside - below, a, start, m) + high * (n - inside)

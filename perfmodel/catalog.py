@@ -1,0 +1,165 @@
+"""Find and read data files: device profiles and workload configurations. The only module that reads YAML.
+
+Input files are data from anywhere: size, depth, aliases and duplicate keys are checked before a value is built.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import yaml
+
+from perfmodel.errors import DataError, UsageError, suggest
+
+if TYPE_CHECKING:
+    from pydantic import BaseModel, ValidationError
+
+    from perfmodel.hardware import Device
+
+MAX_BYTES = 1 << 20
+MAX_DEPTH = 20
+_PACKAGE = Path(__file__).parent
+
+_Model = TypeVar("_Model", bound="BaseModel")
+_TAGS = {f"tag:yaml.org,2002:{kind}" for kind in ("map", "seq", "str", "int", "float", "bool", "null")}
+_Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+
+
+def data_folder(name: str) -> Path:
+    """``hardware_specs`` or ``configs``: inside an installed package, beside it in a source tree."""
+    inside = _PACKAGE / "_data" / name
+    return inside if inside.is_dir() else _PACKAGE.parent / name
+
+
+# Reading YAML
+
+
+def read_yaml(path: Path) -> tuple[Any, dict[tuple[str | int, ...], int]]:
+    """The document in ``path`` and the line on which each of its values stands, by the path to it."""
+    text = _read_text(path)
+    if _nesting(text) > 4 * MAX_DEPTH:  # the C parser recurses: refuse before it overflows the stack
+        raise DataError(f"{path}: nested deeper than {MAX_DEPTH} levels")
+    loader = _Loader(text)
+    try:
+        node = loader.get_single_node()
+        lines: dict[tuple[str | int, ...], int] = {}
+        return (None if node is None else _build(loader, node, (), lines, set())), lines
+    except yaml.MarkedYAMLError as error:
+        line = error.problem_mark.line + 1 if error.problem_mark else 1
+        raise DataError(f"{path}, line {line}: {error.problem}", "mend the YAML there") from None
+    except yaml.YAMLError as error:
+        raise DataError(f"{path}: not YAML: {' '.join(str(error).split())}") from None
+    finally:
+        loader.dispose()
+
+
+def _read_text(path: Path) -> str:
+    try:
+        with path.open("rb") as file:
+            raw = file.read(MAX_BYTES + 1)
+    except OSError as error:
+        raise DataError(f"{path}: {error.strerror or error}") from None
+    if len(raw) > MAX_BYTES:
+        raise DataError(f"{path}: larger than {MAX_BYTES:,} B", "this is no profile or configuration; those take a few KiB")
+    try:
+        return raw.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise DataError(f"{path}: byte {error.start} is not UTF-8") from None
+
+
+def _nesting(text: str) -> int:
+    """An upper estimate of how deep ``text`` nests on one line or in brackets, without parsing it."""
+    depth = deepest = 0
+    for bracket in re.findall(r"[\[\]{}]", text):
+        depth = depth + 1 if bracket in "[{" else max(depth - 1, 0)
+        deepest = max(deepest, depth)
+    stacked = max((len(run) // 2 for run in re.findall(r"(?:[-?:][ \t]+){8,}", text)), default=0)
+    return max(deepest, stacked)
+
+
+def _build(loader: Any, node: Any, place: tuple[str | int, ...], lines: dict[tuple[str | int, ...], int], seen: set[int]) -> Any:
+    """Plain Python values of ``node``; refuses aliases, duplicate keys and deep nesting."""
+    lines[place] = node.start_mark.line + 1
+    problem = None
+    if id(node) in seen:
+        problem = "aliases (*name) are not allowed; write the value out"
+    elif len(place) > MAX_DEPTH:
+        problem = f"nested deeper than {MAX_DEPTH} levels"
+    elif node.tag not in _TAGS:
+        problem = f"tag {node.tag!r} is not allowed; quote the value if it is text"
+    if problem:
+        raise yaml.MarkedYAMLError(problem=problem, problem_mark=node.start_mark)
+    seen.add(id(node))
+    if isinstance(node, yaml.ScalarNode):
+        try:
+            return loader.construct_object(node)
+        except ValueError as error:
+            raise yaml.MarkedYAMLError(problem=str(error), problem_mark=node.start_mark) from None
+    if isinstance(node, yaml.SequenceNode):
+        return [_build(loader, item, (*place, index), lines, seen) for index, item in enumerate(node.value)]
+    mapping: dict[str, Any] = {}
+    for key_node, value_node in node.value:
+        key = loader.construct_object(key_node) if isinstance(key_node, yaml.ScalarNode) else None
+        if not isinstance(key, str):
+            raise yaml.MarkedYAMLError(problem="a key must be plain text", problem_mark=key_node.start_mark)
+        if key in mapping:
+            raise yaml.MarkedYAMLError(problem=f"key {key!r} appears twice", problem_mark=key_node.start_mark)
+        mapping[key] = _build(loader, value_node, (*place, key), lines, seen)
+    return mapping
+
+
+def load(path: Path, model: type[_Model]) -> _Model:
+    """The file at ``path`` as ``model``; DataError names file, line, field and what was expected."""
+    from pydantic import ValidationError
+
+    raw, lines = read_yaml(path)
+    if not isinstance(raw, dict):
+        raise DataError(f"{path}: empty or not a mapping of keys to values")
+    try:
+        return model.model_validate(raw)
+    except ValidationError as error:
+        raise DataError(_first_problem(path, error, lines)) from None
+
+
+def _first_problem(path: Path, error: ValidationError, lines: dict[tuple[str | int, ...], int]) -> str:
+    problems = error.errors(include_url=False, include_input=False, include_context=False)
+    first = problems[0]
+    place = first["loc"]
+    known = place
+    while known and known not in lines:
+        known = known[:-1]
+    text = first["msg"].removeprefix("Value error, ")
+    field = ".".join(map(str, place))
+    message = f"{path}, line {lines.get(known, 1)}: {field + ': ' if field else ''}{text[:1].lower()}{text[1:]}"
+    return message if len(problems) == 1 else f"{message} (and {len(problems) - 1} more)"
+
+
+# Device profiles
+
+
+def device_ids() -> list[str]:
+    """Ids of the shipped profiles, sorted."""
+    return sorted(path.stem for path in data_folder("hardware_specs").glob("*.yaml"))
+
+
+def find_device(name: str) -> Device:
+    """The device that ``name`` means: an id, whole hyphen-separated words of exactly one id, or a path to a profile."""
+    if name.endswith((".yaml", ".yml")) or "/" in name:
+        return load_device(Path(name))
+    ids = device_ids()
+    wanted = name.lower()
+    matches = [wanted] if wanted in ids else [known for known in ids if set(wanted.split("-")) <= set(known.split("-"))]
+    if not matches or not wanted:
+        raise UsageError(f"--hardware: no device is called {name!r}", f"{suggest(wanted, ids)}; or give the path of a profile, ending in .yaml")
+    if len(matches) > 1:
+        raise UsageError(f"--hardware: {name!r} could be any of {len(matches)} devices", f"say which: {', '.join(matches)}")
+    return load_device(data_folder("hardware_specs") / f"{matches[0]}.yaml")
+
+
+def load_device(path: Path) -> Device:
+    """The profile in ``path``."""
+    from perfmodel.hardware import Device
+
+    return load(path, Device)

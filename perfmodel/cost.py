@@ -1,0 +1,128 @@
+"""What a kernel does, before any device is chosen: additive records of work and memory accesses.
+
+All counts are totals over batch and heads. A field holds an int, or a NumPy array in a sweep.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from perfmodel.arith import Number
+from perfmodel.dtypes import TENSOR, Dtype
+
+READ, WRITE, ZERO_FILL, GROUP_SUM = "read", "write", "zero_fill", "group_sum"
+"""Kinds of access. Zero fill of accumulators and the sum of dK, dV over a query group are counted apart."""
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """Executed operations by unit: FLOP on ``tensor`` and ``vector``, exponentials on ``sfu``."""
+
+    tensor: Number = 0
+    vector: Number = 0
+    sfu: Number = 0
+
+    def __add__(self, other: Work) -> Work:
+        return Work(self.tensor + other.tensor, self.vector + other.vector, self.sfu + other.sfu)
+
+    def items(self) -> tuple[tuple[str, Number], ...]:
+        return (("tensor", self.tensor), ("vector", self.vector), ("sfu", self.sfu))
+
+
+def matmul_work(dtype: Dtype, flop: Number, vector: Number = 0, sfu: Number = 0) -> Work:
+    """``flop`` of matrix multiplication on the unit that ``dtype`` uses, beside other work."""
+    return Work(flop, vector, sfu) if dtype.matmul_unit == TENSOR else Work(0, vector + flop, sfu)
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """How one kernel moves one tensor across the SRAM boundary.
+
+    ``elements``: loads or stores, re-reads included. ``footprint``: distinct elements among them, what DRAM sees if the
+    L2 catches every re-read. ``compulsory``: elements that no implementation of the kernel can avoid moving.
+    ``handoff``: written by one kernel and read by the next, so an L2 that holds it keeps it from DRAM.
+    ``reread``: tiles stream the same elements again, and whether the L2 still holds them depends on its size. Elements
+    beyond the footprint without ``reread`` (K for the other query heads of a group) are read side by side and hit.
+    """
+
+    tensor: str
+    kind: str
+    elements: Number
+    element_size: int
+    footprint: Number
+    compulsory: Number
+    handoff: bool = False
+    reread: bool = False
+
+    @property
+    def bytes(self) -> Number:
+        return self.elements * self.element_size
+
+
+def once(tensor: str, kind: str, elements: Number, size: int, *, compulsory: Number | None = None, handoff: bool = False) -> Access:
+    """An access that touches each of its elements exactly once."""
+    return Access(tensor, kind, elements, size, elements, elements if compulsory is None else compulsory, handoff)
+
+
+@dataclass(frozen=True, slots=True)
+class Tile:
+    """``br`` query rows by ``bc`` key rows; ``threads`` of the block that works on one."""
+
+    br: int
+    bc: int
+    threads: int = 128
+    origin: str = "given"
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """Launch geometry of a tiled kernel.
+
+    ``blocks`` thread blocks; ``groups`` of them stream the same tensors (the tiles of one head, or of the query heads
+    that share a KV head); ``sram_bytes`` of shared memory and ``threads`` per block. ``lockstep``: blocks of a group
+    have the same length, so those that start together read the same tile at about the same time.
+    """
+
+    blocks: Number
+    groups: Number
+    sram_bytes: int
+    threads: int
+    lockstep: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Kernel:
+    """A named cost with its launch geometry.
+
+    ``flops``: matmul FLOP on visible scores. ``executed_flops``: matmul FLOP as run, with recomputation, masked parts of
+    tiles and padding. ``needed``: the work that no implementation of the algorithm can leave out.
+    """
+
+    name: str
+    dtype: Dtype
+    accesses: tuple[Access, ...]
+    flops: Number = 0
+    executed_flops: Number = 0
+    work: Work = field(default_factory=Work)
+    needed: Work = field(default_factory=Work)
+    launch: Launch | None = None
+
+    def elements(self, *kinds: str) -> Number:
+        return sum(access.elements for access in self.accesses if access.kind in kinds)
+
+    def bytes(self, *kinds: str) -> Number:
+        return sum(access.bytes for access in self.accesses if access.kind in kinds)
+
+
+def memory_bytes(kernels: Iterable[Kernel], excluded: frozenset[str] = frozenset()) -> Number:
+    """Bytes of every distinct tensor that ``kernels`` touch, all alive at once, but those ``excluded`` by name."""
+    from perfmodel.arith import maximum
+
+    sizes: dict[str, Number] = {}
+    for kernel in kernels:
+        for access in kernel.accesses:
+            if access.tensor not in excluded:
+                size = access.footprint * access.element_size
+                sizes[access.tensor] = maximum(sizes.get(access.tensor, 0), size)
+    return sum(sizes.values())

@@ -1,0 +1,42 @@
+"""Number formats: width, and the unit that multiplies matrices in them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from perfmodel.errors import UsageError, suggest
+
+TENSOR, VECTOR = "tensor", "vector"
+
+
+@dataclass(frozen=True, slots=True)
+class Dtype:
+    """``size`` in bytes of one stored element; ``matmul_unit`` is ``tensor`` or ``vector``."""
+
+    name: str
+    size: int
+    matmul_unit: str
+
+
+_ALL = (
+    Dtype("fp32", 4, VECTOR),
+    Dtype("tf32", 4, TENSOR),  # 32-bit storage, 19-bit multiplication on the tensor unit
+    Dtype("fp16", 2, TENSOR),
+    Dtype("bf16", 2, TENSOR),
+    Dtype("fp8", 1, TENSOR),
+)
+DTYPES = {dtype.name: dtype for dtype in _ALL}
+
+STATISTIC_SIZE = 4
+"""Bytes of a softmax statistic (l, m, logsumexp, D): fp32 in every published kernel."""
+
+DROPOUT_MASK_SIZE = 1
+"""Bytes of a stored dropout decision: PyTorch keeps a bool per score."""
+
+
+def dtype_named(name: str) -> Dtype:
+    """The dtype called ``name``; UsageError with the nearest names otherwise."""
+    try:
+        return DTYPES[name]
+    except KeyError:
+        raise UsageError(f"--dtype: unknown dtype {name!r}", suggest(name, list(DTYPES))) from None

@@ -1,0 +1,45 @@
+"""The exceptions a caller may meet.
+
+PerfmodelError            anything this package reports on purpose; exit code 1
+├── UsageError            an argument has no meaning here; exit code 2
+├── DataError             a file or a value in it is wrong; names the place
+└── UnavailableError      the device or profile lacks what the question needs
+"""
+
+from __future__ import annotations
+
+
+class PerfmodelError(Exception):
+    """One message: what is wrong, where, and (``fix``) what to do about it."""
+
+    exit_code = 1
+
+    def __init__(self, message: str, fix: str | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.fix = fix
+
+    def __str__(self) -> str:
+        return self.message if self.fix is None else f"{self.message}\n  {self.fix}"
+
+
+class UsageError(PerfmodelError):
+    """An option or argument whose value has no meaning."""
+
+    exit_code = 2
+
+
+class DataError(PerfmodelError):
+    """A file that cannot be read, or a value in it that is wrong."""
+
+
+class UnavailableError(PerfmodelError):
+    """The question needs something that this device or profile does not have."""
+
+
+def suggest(name: str, known: list[str]) -> str:
+    """``did you mean ...?`` with the nearest known names, else the whole list."""
+    import difflib
+
+    near = difflib.get_close_matches(name, known, n=3, cutoff=0.5)
+    return f"did you mean {' or '.join(near)}?" if near else f"known: {', '.join(known)}"

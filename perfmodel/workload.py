@@ -1,0 +1,80 @@
+"""What is computed: the shapes and options of a workload, checked once, used everywhere."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from perfmodel.arith import Number
+from perfmodel.dtypes import DTYPES, Dtype
+from perfmodel.errors import UsageError
+
+FORWARD, BACKWARD = "forward", "backward"
+
+
+@dataclass(frozen=True, slots=True)
+class Attention:
+    """softmax(Q K^T / sqrt(d)) V.
+
+    Shapes: Q [batch, heads, n, d], K [batch, kv_heads, kv_len, d], V [batch, kv_heads, kv_len, dv],
+    O [batch, heads, n, dv]. A causal mask is aligned to the last query and the last key (bottom right).
+    ``packed``: the query heads that share a KV head form one tall Q, so that K and V are read once per KV head;
+    otherwise once per query head.
+    ``mask``: an additive mask, broadcast over batch and heads. ``dropout``: probability, 0 for none.
+    ``unfused_scale``: 1/sqrt(d) is a kernel of its own where the algorithm leaves scores in memory.
+    """
+
+    n: Number
+    kv_len: Number
+    d: Number
+    dv: Number
+    batch: Number = 1
+    heads: Number = 1
+    kv_heads: Number = 1
+    dtype: Dtype = DTYPES["fp16"]
+    causal: bool = False
+    mask: bool = False
+    dropout: float = 0.0
+    unfused_scale: bool = False
+    packed: bool = False
+
+    @property
+    def group(self) -> Number:
+        """Query heads per KV head."""
+        return self.heads // self.kv_heads
+
+    @property
+    def query_heads(self) -> Number:
+        """Query heads over the whole batch."""
+        return self.batch * self.heads
+
+    @property
+    def stored_kv_heads(self) -> Number:
+        """KV heads over the whole batch."""
+        return self.batch * self.kv_heads
+
+    @property
+    def row_heads(self) -> Number:
+        """Heads of the tile walk: one per KV head if packed, else one per query head."""
+        return self.stored_kv_heads if self.packed else self.query_heads
+
+    @property
+    def row_group(self) -> Number:
+        """Query heads stacked into one walk: the group if packed, else 1."""
+        return self.group if self.packed else 1
+
+    def check(self) -> Attention:
+        """Itself, if every value has a meaning; else UsageError names the option and the fix."""
+        for option in ("n", "kv_len", "d", "dv", "batch", "heads", "kv_heads"):
+            value = getattr(self, option)
+            if value < 1:
+                raise UsageError(f"--{option.replace('_', '-')} is {value}", "give a whole number of at least 1")
+        if self.heads % self.kv_heads:
+            fits = [h for h in range(1, min(self.heads, 1024) + 1) if self.heads % h == 0]
+            nearest = sorted(sorted(fits, key=lambda h: abs(h - self.kv_heads))[:3])
+            raise UsageError(
+                f"--kv-heads {self.kv_heads} does not divide --heads {self.heads}",
+                f"use one that does: {', '.join(map(str, nearest))}",
+            )
+        if not 0 <= self.dropout < 1:
+            raise UsageError(f"--dropout is {self.dropout}", "give a probability from 0 up to, not including, 1")
+        return self
