@@ -57,7 +57,7 @@ def floor_sum(n: Number, a: Number, b: Number, m: Number) -> Number:
     section 3.5.
 
     >>> floor_sum(5, 3, 1, 4), sum((3 * i + 1) // 4 for i in range(5))
-    (6, 6)
+    (7, 7)
     """
     if not _is_scalar(n, a, b, m):
         return _floor_sum_arrays(n, a, b, m)
@@ -95,9 +95,9 @@ def clipped_floor_sum(n: Number, a: Number, b: Number, m: Number, low: Number, h
     Assumes n >= 0, a >= 1, m >= 1, 0 <= low <= high, all integers; b may be negative.
 
     >>> clipped_floor_sum(10, 3, -8, 4, 0, 3)
-    10
+    13
     >>> sum(min(3, max(0, (3 * i - 8) // 4)) for i in range(10))
-    10
+    13
     """
     below = clip(ceil_div(low * m - b, a), 0, n)  # the first i whose floor reaches low
     inside = clip(ceil_div(high * m - b, a), 0, n)  # the first i whose floor reaches high

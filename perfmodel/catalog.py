@@ -14,7 +14,7 @@ import yaml
 from perfmodel.errors import DataError, UsageError, suggest
 
 if TYPE_CHECKING:
-    from pydantic import BaseModel, ValidationError
+    from pydantic import ValidationError
 
     from perfmodel.hardware import Device
 
@@ -22,7 +22,7 @@ MAX_BYTES = 1 << 20
 MAX_DEPTH = 20
 _PACKAGE = Path(__file__).parent
 
-_Model = TypeVar("_Model", bound="BaseModel")
+_Model = TypeVar("_Model")
 _TAGS = {f"tag:yaml.org,2002:{kind}" for kind in ("map", "seq", "str", "int", "float", "bool", "null")}
 _Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
@@ -110,23 +110,26 @@ def _build(loader: Any, node: Any, place: tuple[str | int, ...], lines: dict[tup
     return mapping
 
 
-def load(path: Path, model: type[_Model]) -> _Model:
-    """The file at ``path`` as ``model``; DataError names file, line, field and what was expected."""
-    from pydantic import ValidationError
+def _validated(path: Path, section: tuple[str, ...], model: type[_Model]) -> _Model:
+    """The mapping under ``section`` of ``path`` as ``model``; DataError names file, line, field and what was expected."""
+    from pydantic import TypeAdapter, ValidationError
 
     raw, lines = read_yaml(path)
+    for key in section:
+        raw = raw.get(key) if isinstance(raw, dict) else None
     if not isinstance(raw, dict):
-        raise DataError(f"{path}: empty or not a mapping of keys to values")
+        what = f"no mapping {'.'.join(section)!r} in it" if section else "empty or not a mapping of keys to values"
+        raise DataError(f"{path}: {what}")
     try:
-        return model.model_validate(raw)
+        return TypeAdapter(model).validate_python(raw)
     except ValidationError as error:
-        raise DataError(_first_problem(path, error, lines)) from None
+        raise DataError(_first_problem(path, section, error, lines)) from None
 
 
-def _first_problem(path: Path, error: ValidationError, lines: dict[tuple[str | int, ...], int]) -> str:
+def _first_problem(path: Path, section: tuple[str, ...], error: ValidationError, lines: dict[tuple[str | int, ...], int]) -> str:
     problems = error.errors(include_url=False, include_input=False, include_context=False)
     first = problems[0]
-    place = first["loc"]
+    place = (*section, *first["loc"])
     known = place
     while known and known not in lines:
         known = known[:-1]
@@ -162,4 +165,22 @@ def load_device(path: Path) -> Device:
     """The profile in ``path``."""
     from perfmodel.hardware import Device
 
-    return load(path, Device)
+    return _validated(path, (), Device)
+
+
+# Configurations
+
+
+def config_names() -> list[str]:
+    """Names of the shipped configurations, sorted."""
+    return sorted(path.stem for path in data_folder("configs").glob("*.yaml"))
+
+
+def load_config(name: str, section: str, model: type[_Model]) -> _Model:
+    """The ``section`` of a shipped configuration, or of the YAML file at path ``name``, as ``model``."""
+    path = Path(name)
+    if not name.endswith((".yaml", ".yml")) and "/" not in name:
+        path = data_folder("configs") / f"{name}.yaml"
+        if not path.is_file():
+            raise UsageError(f"--config: no configuration is called {name!r}", f"{suggest(name, config_names())}; or give a path ending in .yaml")
+    return _validated(path, (section,), model)

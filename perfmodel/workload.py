@@ -21,6 +21,7 @@ class Attention:
     otherwise once per query head.
     ``mask``: an additive mask, broadcast over batch and heads. ``dropout``: probability, 0 for none.
     ``unfused_scale``: 1/sqrt(d) is a kernel of its own where the algorithm leaves scores in memory.
+    ``printed_backward``: count the loads of FlashAttention-2's backward pass as Algorithm 2 prints them.
     """
 
     n: Number
@@ -36,6 +37,7 @@ class Attention:
     dropout: float = 0.0
     unfused_scale: bool = False
     packed: bool = False
+    printed_backward: bool = False
 
     @property
     def group(self) -> Number:

@@ -1,0 +1,58 @@
+"""One format-neutral ``Report``; one module per format renders it."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from importlib import import_module
+from pathlib import Path
+
+from perfmodel.errors import DataError, UsageError
+from perfmodel.report.document import Report, Table
+
+__all__ = ["Report", "Table", "check_output", "render_for", "write"]
+
+_SUFFIXES = {".json": "json", ".md": "markdown", ".txt": "text"}
+
+
+def check_output(path: Path) -> None:
+    """Fail before any work if ``path`` cannot become a report: unknown suffix, no such folder, not writable."""
+    if path.suffix not in _SUFFIXES:
+        raise UsageError(f"--output: no format is written to {path.suffix or 'a file without suffix'!r} ({path})", f"end it in {', '.join(_SUFFIXES)}")
+    if path.is_dir():
+        raise UsageError(f"--output: {path} is a folder", "name a file in it")
+    folder = path.parent
+    if not folder.is_dir():
+        raise UsageError(f"--output: there is no folder {folder}", "create it first")
+    if not os.access(folder, os.W_OK) or (path.exists() and not os.access(path, os.W_OK)):
+        raise UsageError(f"--output: {path} is not writable", "choose another place or mend its permissions")
+
+
+def render_for(path: Path, report: Report) -> str:
+    """``report`` in the format that the suffix of ``path`` names."""
+    module = import_module(f"{__name__}.{_SUFFIXES[path.suffix]}")
+    text: str = module.render(report)
+    return text
+
+
+def write(path: Path, report: Report) -> None:
+    """Write ``report`` whole or not at all: to a temporary file beside ``path``, then renamed."""
+    text = render_for(path, report)
+    target = path.resolve()
+    temporary = None
+    try:
+        with tempfile.NamedTemporaryFile("w", encoding="utf-8", dir=target.parent, prefix=f".{target.name}.", delete=False) as file:
+            temporary = file.name
+            file.write(text)
+        os.chmod(temporary, 0o666 & ~_umask())
+        os.replace(temporary, target)
+    except OSError as error:
+        if temporary is not None:
+            Path(temporary).unlink(missing_ok=True)
+        raise DataError(f"{path}: {error.strerror or error}", "nothing was written") from None
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask

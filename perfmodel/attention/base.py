@@ -1,0 +1,98 @@
+"""What an attention algorithm is, and what the fused ones share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from perfmodel.arith import Number, minimum
+from perfmodel.attention.walk import visible_rows, visible_scores
+from perfmodel.cost import GROUP_SUM, READ, WRITE, Access, Kernel, Tile, once
+from perfmodel.hardware import Device
+from perfmodel.workload import Attention
+
+
+@dataclass(frozen=True, slots=True)
+class Tiling:
+    """How an algorithm cuts its loops.
+
+    ``default(w, device, sram_bytes, pass)`` proposes a tile, or None. ``sram_elements(w, tile, pass)`` counts what stays in
+    SRAM while one tile pair is computed: the tensors in ``resident``; scores, statistics and accumulators live in registers.
+    """
+
+    default: Callable[[Attention, Device, int, str], Tile | None]
+    sram_elements: Callable[[Attention, Tile, str], Number]
+    resident: dict[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Algorithm:
+    """An IO scheme: kernels of its forward and backward pass, as functions of workload and tile.
+
+    ``tiling`` is None where nothing is tiled by name (standard attention). ``io_class`` is the growth of ``accesses`` for
+    a square problem, declared here and tested by growth ratios. ``vector_work`` says what vector operations count.
+    """
+
+    name: str
+    title: str
+    source: str
+    io_class: str
+    vector_work: str
+    forward: Callable[[Attention, Tile], list[Kernel]]
+    backward: Callable[[Attention, Tile], list[Kernel]]
+    tiling: Tiling | None = None
+    aliases: tuple[str, ...] = ()
+
+
+INPUTS_AND_OUTPUTS = frozenset({"Q", "K", "V", "O", "dO", "dQ", "dK", "dV"})
+"""Tensors that exist whatever the algorithm; all others are its extra memory."""
+
+
+def matmul_flops(w: Attention, contractions_d: int, contractions_dv: int, scores: Number | None = None) -> Number:
+    """FLOP of matmuls that touch each score once: 2 d or 2 d_v per score and contraction, over batch and query heads.
+
+    ``scores`` per query head; the visible ones by default.
+    """
+    per_score = 2 * (contractions_d * w.d + contractions_dv * w.dv)
+    return w.query_heads * (visible_scores(w) if scores is None else scores) * per_score
+
+
+def query_rows(w: Attention) -> Number:
+    """Query rows over batch and heads."""
+    return w.query_heads * w.n
+
+
+def seeing_rows(w: Attention) -> Number:
+    """Query rows that see a key, over batch and heads: a row that sees none needs no Q, and its O is zero."""
+    return w.query_heads * visible_rows(w)
+
+
+def key_rows_stored(w: Attention) -> Number:
+    """Key rows over batch and KV heads."""
+    return w.stored_kv_heads * w.kv_len
+
+
+def query_read(w: Attention, tensor: str, width: Number, rows: Number | None = None) -> Access:
+    """Each row of a query-shaped tensor loaded once per pass; ``rows`` where some are skipped."""
+    elements = (query_rows(w) if rows is None else rows) * width
+    return once(tensor, READ, elements, w.dtype.size, compulsory=seeing_rows(w) * width)
+
+
+def query_write(w: Attention, tensor: str, width: Number) -> Access:
+    """Each row of a query-shaped tensor stored once."""
+    return once(tensor, WRITE, query_rows(w) * width, w.dtype.size, compulsory=seeing_rows(w) * width)
+
+
+def key_read(w: Attention, tensor: str, width: Number) -> Access:
+    """K or V loaded once per walk: per query head, or per KV head if packed."""
+    stored = key_rows_stored(w) * width
+    return Access(tensor, READ, w.row_heads * w.kv_len * width, w.dtype.size, stored, stored)
+
+
+def key_gradients(w: Attention, *tensors: tuple[str, Number]) -> tuple[Access, ...]:
+    """dK and dV stored once per walk, and their sum over a group where each query head stored its own."""
+    size, stored, per_walk = w.dtype.size, key_rows_stored(w), w.row_heads * w.kv_len
+    writes = tuple(Access(name, WRITE, per_walk * width, size, per_walk * width, stored * width) for name, width in tensors)
+    apart = minimum(w.group - w.row_group, 1)  # 0 where a walk already covers its whole group
+    width = sum(width for _, width in tensors)
+    return (*writes, Access("group sum", GROUP_SUM, apart * (per_walk + stored) * width, size, 0, 0))

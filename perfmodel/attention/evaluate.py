@@ -1,0 +1,89 @@
+"""Run algorithms over a workload on a device: tiles chosen, kernels listed, each kernel estimated."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from perfmodel.attention.base import INPUTS_AND_OUTPUTS, Algorithm
+from perfmodel.attention.tiles import choose_tile
+from perfmodel.cost import Kernel, Tile, memory_bytes
+from perfmodel.hardware import Device
+from perfmodel.roofline import Estimate, estimate, total
+from perfmodel.workload import FORWARD, Attention
+
+BOTH = "both"
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """One algorithm, one pass (``both``: the sum): kernels, their estimates, the total, and memory in bytes.
+
+    ``memory_bytes`` counts every tensor of the pass as allocated at once; ``extra_memory_bytes`` is the part beyond inputs
+    and outputs. For ``both`` they are the larger of the two passes.
+    """
+
+    algorithm: Algorithm
+    direction: str
+    tile: Tile | None
+    kernels: list[tuple[Kernel, Estimate]]
+    total: Estimate
+    memory_bytes: int
+    extra_memory_bytes: int
+
+
+def sram_bytes_for(algorithms: Sequence[Algorithm], device: Device, given: int | None) -> int | None:
+    """M in bytes: the one given, else the device's; None where no algorithm needs one and the device has none."""
+    if given is not None:
+        return given
+    tiled = any(algorithm.tiling for algorithm in algorithms)
+    sram = device.level("sram")
+    return device.sram_per_block if tiled or (sram and sram.per_block) else None
+
+
+def evaluate(
+    algorithm: Algorithm, w: Attention, device: Device, direction: str, sram_bytes: int | None, br: int | None, bc: int | None
+) -> Result:
+    """One pass of ``algorithm``. UsageError if a given tile does not fit, UnavailableError if the device lacks the dtype."""
+    tile = choose_tile(algorithm, w, device, direction, sram_bytes or 0, br, bc)
+    listed = (algorithm.forward if direction == FORWARD else algorithm.backward)(w, tile)
+    kernels = [(kernel, estimate(kernel, device)) for kernel in listed]
+    return Result(
+        algorithm,
+        direction,
+        tile if algorithm.tiling else None,
+        kernels,
+        total(cost for _, cost in kernels),
+        memory_bytes(listed),
+        memory_bytes(listed, INPUTS_AND_OUTPUTS),
+    )
+
+
+def both(forward: Result, backward: Result) -> Result:
+    """Forward and backward pass as one."""
+    return Result(
+        forward.algorithm,
+        BOTH,
+        None,
+        forward.kernels + backward.kernels,
+        forward.total + backward.total,
+        max(forward.memory_bytes, backward.memory_bytes),
+        max(forward.extra_memory_bytes, backward.extra_memory_bytes),
+    )
+
+
+def compare(
+    algorithms: Sequence[Algorithm],
+    w: Attention,
+    device: Device,
+    directions: Sequence[str],
+    sram_bytes: int | None = None,
+    br: int | None = None,
+    bc: int | None = None,
+) -> list[Result]:
+    """Every algorithm over every pass; after a forward and a backward result comes their sum."""
+    results: list[Result] = []
+    for algorithm in algorithms:
+        passes = [evaluate(algorithm, w, device, direction, sram_bytes, br, bc) for direction in directions]
+        results += [*passes, both(*passes)] if len(passes) == 2 else passes
+    return results

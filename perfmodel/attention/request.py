@@ -1,0 +1,109 @@
+"""A question about attention as a user puts it, every field optional, and its way to an answer."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from typing import Any
+
+from perfmodel.attention.algorithms import find, names
+from perfmodel.attention.evaluate import BOTH, Result, compare, sram_bytes_for
+from perfmodel.dtypes import dtype_named
+from perfmodel.errors import DataError, UsageError, suggest
+from perfmodel.hardware import Device
+from perfmodel.units import parse
+from perfmodel.workload import BACKWARD, FORWARD, Attention
+
+DEFAULT_ALGORITHMS = ("standard", "flash")
+_PASSES = {FORWARD: [FORWARD], BACKWARD: [BACKWARD], BOTH: [FORWARD, BACKWARD]}
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """What was asked, resolved, and the results. ``sram_bytes`` is M, None where nothing needed one."""
+
+    workload: Attention
+    device: Device
+    direction: str
+    sram_bytes: int | None
+    results: list[Result]
+
+
+@dataclass(frozen=True, slots=True)
+class AttentionRequest:
+    """Options of a comparison; None takes the default. Names and meanings are those of the command line."""
+
+    n: int | None = None
+    d: int | None = None
+    batch: int | None = None
+    heads: int | None = None
+    kv_heads: int | None = None
+    kv_len: int | None = None
+    dv: int | None = None
+    dtype: str | None = None
+    causal: bool | None = None
+    direction: str | None = None
+    algorithm: list[str] | None = None
+    mask: bool | None = None
+    dropout: float | None = None
+    unfused_scale: bool | None = None
+    printed_backward: bool | None = None
+    block_q: int | None = None
+    block_kv: int | None = None
+    sram: str | None = None
+    packed: bool | None = None
+    hardware: str | None = None
+
+    def updated(self, options: Mapping[str, Any]) -> AttentionRequest:
+        """This request with every option that is not None put in its place."""
+        known = {field.name for field in fields(self)}
+        return AttentionRequest(**asdict(self) | {name: value for name, value in options.items() if name in known and value not in (None, [])})
+
+    def workload(self) -> Attention:
+        """The workload, defaults filled in and checked; UsageError names a wrong option."""
+        for name in ("n", "d"):
+            if getattr(self, name) is None:
+                raise UsageError(f"--{name} is missing", "such as: perfmodel attention --n 4096 --d 64")
+        heads = 1 if self.heads is None else self.heads
+        kv_len = self.n if self.kv_len is None else self.kv_len
+        return Attention(
+            n=self.n,
+            kv_len=kv_len,
+            d=self.d,
+            dv=self.d if self.dv is None else self.dv,
+            batch=1 if self.batch is None else self.batch,
+            heads=heads,
+            kv_heads=heads if self.kv_heads is None else self.kv_heads,
+            dtype=dtype_named(self.dtype or "fp16"),
+            causal=bool(self.causal),
+            mask=bool(self.mask),
+            dropout=self.dropout or 0.0,
+            unfused_scale=bool(self.unfused_scale),
+            printed_backward=bool(self.printed_backward),
+            packed=self.n == 1 if self.packed is None else self.packed,
+        ).check()
+
+    def compare(self, device: Device) -> Comparison:
+        """Evaluate every algorithm that was asked for on ``device``."""
+        w = self.workload()
+        direction = self.direction or FORWARD
+        if direction not in _PASSES:
+            raise UsageError(f"--pass: unknown pass {direction!r}", suggest(direction, list(_PASSES)))
+        for option, edge in (("block-q", self.block_q), ("block-kv", self.block_kv)):
+            if edge is not None and edge < 1:
+                raise UsageError(f"--{option} is {edge}", "give a whole number of at least 1")
+        wanted = self.algorithm or list(DEFAULT_ALGORITHMS)
+        algorithms = list({algorithm.name: algorithm for algorithm in map(find, names() if "all" in wanted else wanted)}.values())
+        sram_bytes = sram_bytes_for(algorithms, device, None if self.sram is None else _size(self.sram))
+        results = compare(algorithms, w, device, _PASSES[direction], sram_bytes, self.block_q, self.block_kv)
+        return Comparison(w, device, direction, sram_bytes, results)
+
+
+def _size(text: str) -> int:
+    try:
+        size = int(parse(text, "B"))
+    except DataError as error:
+        raise UsageError(f"--sram: {error.message}", "write it like 163KiB") from None
+    if size < 1:
+        raise UsageError(f"--sram is {text}", "give a size above zero, such as 163KiB")
+    return size

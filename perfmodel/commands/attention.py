@@ -1,0 +1,70 @@
+"""Compare standard attention with FlashAttention: FLOP, IO, bound and roofline."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from perfmodel.commands._shared import Command, JsonOption, OutputOption, check_outputs, emit, new_app
+
+app = new_app()
+
+DEFAULT_DEVICE = "nvidia-a100-sxm-80gb"
+
+
+@app.command(cls=Command)
+def attention(
+    n: Annotated[int | None, typer.Option(help="Query length; also the key length unless --kv-len is given.")] = None,
+    d: Annotated[int | None, typer.Option(help="Head dim of Q and K; also of V unless --dv is given.")] = None,
+    batch: Annotated[int | None, typer.Option(help="Sequences. [default: 1]")] = None,
+    heads: Annotated[int | None, typer.Option(help="Query heads. [default: 1]")] = None,
+    kv_heads: Annotated[int | None, typer.Option(help="Key/value heads (GQA, MQA). [default: heads]")] = None,
+    kv_len: Annotated[int | None, typer.Option(help="Key/value length. [default: n]")] = None,
+    dv: Annotated[int | None, typer.Option(help="Head dim of V and O. [default: d]")] = None,
+    dtype: Annotated[str | None, typer.Option(help="fp32, tf32, fp16, bf16 or fp8. [default: fp16]")] = None,
+    causal: Annotated[bool | None, typer.Option("--causal/--no-causal", help="Causal mask, aligned bottom right.")] = None,
+    direction: Annotated[str | None, typer.Option("--pass", help="forward, backward or both. [default: forward]")] = None,
+    algorithm: Annotated[
+        list[str] | None,
+        typer.Option(help="standard, flash1, flash2 (flash) or all. Repeatable. [default: standard, flash]"),
+    ] = None,
+    mask: Annotated[bool | None, typer.Option("--mask/--no-mask", help="Additive mask, broadcast over heads.")] = None,
+    dropout: Annotated[float | None, typer.Option(help="Dropout probability on P. [default: 0]")] = None,
+    unfused_scale: Annotated[
+        bool | None, typer.Option("--unfused-scale/--fused-scale", help="1/sqrt(d) in a kernel of its own.")
+    ] = None,
+    printed_backward: Annotated[
+        bool | None,
+        typer.Option("--printed-backward/--minimal-backward", help="flash2 backward loads as Algorithm 2 prints them."),
+    ] = None,
+    block_q: Annotated[int | None, typer.Option(help="Tile rows B_r. [default: the kernel's]")] = None,
+    block_kv: Annotated[int | None, typer.Option(help="Tile columns B_c. [default: the kernel's]")] = None,
+    sram: Annotated[
+        str | None, typer.Option(help="SRAM per block M, such as 163KiB. [default: the device's]")
+    ] = None,
+    packed: Annotated[
+        bool | None,
+        typer.Option("--packed/--unpacked", help="Read K, V once per KV head / query head. [default: packed if n is 1]"),
+    ] = None,
+    config: Annotated[str | None, typer.Option(help="Take options from a shipped configuration or a YAML file.")] = None,
+    hardware: Annotated[
+        str | None, typer.Option(help=f"Device: id, words of one, or a profile's path. [default: {DEFAULT_DEVICE}]")
+    ] = None,
+    json: JsonOption = False,
+    output: OutputOption = None,
+) -> None:
+    """Compare standard attention with FlashAttention: FLOP, IO, bound and roofline.
+
+    Counts are exact totals over batch and heads. Example: perfmodel attention --n 4096 --d 64 --heads 16 --batch 8
+    """
+    given = {name: value for name, value in locals().items() if name not in ("config", "json", "output")}
+    outputs = check_outputs(output)
+    from perfmodel.attention.request import AttentionRequest
+    from perfmodel.catalog import find_device, load_config
+    from perfmodel.report.attention import report
+
+    request = load_config(config, "attention", AttentionRequest) if config else AttentionRequest()
+    request = request.updated(given)
+    comparison = request.compare(find_device(request.hardware or DEFAULT_DEVICE))
+    emit(report(comparison), json, outputs)

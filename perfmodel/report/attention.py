@@ -1,0 +1,252 @@
+"""The report of an attention comparison: sentences, one table per pass, and the JSON object."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from perfmodel import __version__
+from perfmodel.attention.evaluate import BOTH, Result
+from perfmodel.attention.request import Comparison
+from perfmodel.bounds import COMPULSORY_SOURCE, THETA_SOURCE, compulsory_elements, theta
+from perfmodel.report.document import Report, Table
+from perfmodel.roofline import Estimate
+from perfmodel.units import format_binary, format_si, format_time
+from perfmodel.workload import BACKWARD, FORWARD
+
+_UNIT_WORDS = {
+    "dram": "DRAM bandwidth",
+    "l2": "L2 bandwidth",
+    "tensor": "the tensor unit",
+    "vector": "the vector unit",
+    "sfu": "the exponential unit",
+}
+
+
+def report(comparison: Comparison) -> Report:
+    """``comparison`` as a Report; its data follows the schema perfmodel.attention/1."""
+    return Report(_title(comparison), _verdict(comparison), _tables(comparison), _notes(comparison), data(comparison))
+
+
+# The JSON object
+
+
+def data(comparison: Comparison) -> dict[str, Any]:
+    """The object of schema perfmodel.attention/1."""
+    w, device = comparison.workload, comparison.device
+    sizes = {name: getattr(w, name) for name in ("batch", "heads", "kv_heads", "n", "kv_len", "d", "dv")}
+    options = {name: getattr(w, name) for name in ("causal", "mask", "dropout", "unfused_scale", "printed_backward", "packed")}
+    inputs = {**sizes, "dtype": w.dtype.name, **options, "pass": comparison.direction, "sram_bytes": comparison.sram_bytes}
+    return {
+        "schema": "perfmodel.attention/1",
+        "version": __version__,
+        "inputs": inputs,
+        "hardware": {"id": device.id, "name": device.name},
+        "results": [_result(result, comparison) for result in comparison.results],
+        "io_lower_bound": _io_lower_bound(comparison),
+        "ratios": _ratios(comparison),
+    }
+
+
+def _result(result: Result, comparison: Comparison) -> dict[str, Any]:
+    memory = {"memory_bytes": result.memory_bytes, "extra_memory_bytes": result.extra_memory_bytes, "fits": _fits(result, comparison)}
+    tile = None if result.tile is None else {"br": result.tile.br, "bc": result.tile.bc, "origin": result.tile.origin}
+    head = {"algorithm": result.algorithm.name, "pass": result.direction, "implementation": None}
+    kernels = [{"name": kernel.name, **_counts(cost)} for kernel, cost in result.kernels]
+    return {**head, **_counts(result.total), **memory, "tile": tile, "kernels": kernels}
+
+
+def _counts(cost: Estimate) -> dict[str, Any]:
+    accesses = {"reads": cost.reads, "writes": cost.writes, "total": cost.reads + cost.writes}
+    return {
+        "flops": cost.flops,
+        "executed_flops": cost.executed_flops,
+        "work": dict(cost.work.items()),
+        "accesses": {**accesses, "zero_fill": cost.zero_fill, "zero_fill_bytes": cost.zero_fill_bytes, "group_sum": cost.group_sum, "bytes": cost.access_bytes},
+        "traffic": {
+            "sram": {"read_bytes": cost.sram.read, "write_bytes": cost.sram.write},
+            "dram": {"read_bytes": cost.dram.read, "write_bytes": cost.dram.write},
+        },
+        "arithmetic_intensity": {name: _intensity(cost, name) for name in ("dram", "sram")},
+        "bound": cost.bound,
+        "time_s": {
+            "lower": cost.lower_s,
+            "roofline": cost.roofline_s,
+            "no_overlap": cost.no_overlap_s,
+            "predicted": None,
+            "low": None,
+            "high": None,
+            "terms": cost.terms,
+            "unknown": sorted(cost.unknown),
+        },
+    }
+
+
+def _intensity(cost: Estimate, level: str) -> float | None:
+    """FLOP/B, or None where the level sees no byte (a score matrix that the L2 hands over)."""
+    traffic = cost.dram if level == "dram" else cost.sram
+    return float(cost.flops / traffic.total) if traffic.total else None
+
+
+def _fits(result: Result, comparison: Comparison) -> bool | None:
+    capacity = comparison.device.dram.capacity
+    return None if capacity is None else result.memory_bytes <= capacity.number
+
+
+def _passes(comparison: Comparison) -> list[str]:
+    return [FORWARD, BACKWARD] if comparison.direction == BOTH else [comparison.direction]
+
+
+def _io_lower_bound(comparison: Comparison) -> dict[str, Any]:
+    w = comparison.workload
+    compulsory = sum(compulsory_elements(w, direction) for direction in _passes(comparison))
+    found = None
+    if comparison.sram_bytes is not None and FORWARD in _passes(comparison):
+        found = theta(w, comparison.sram_bytes // w.dtype.size)
+    bound = None
+    if found is not None:
+        bound = {"class": found.io_class, "regime": found.regime, "value_without_constant": found.value_without_constant, "pass": FORWARD}
+    source = f"compulsory: {COMPULSORY_SOURCE}; theta: {THETA_SOURCE}"
+    return {"compulsory": compulsory, "compulsory_bytes": compulsory * w.dtype.size, "theta": bound, "source": source}
+
+
+def _ratios(comparison: Comparison) -> dict[str, Any]:
+    """Standard over each other algorithm, per pass: above 1 the other one moves or takes less."""
+    ratios: dict[str, Any] = {}
+    for result in comparison.results:
+        reference = _standard(comparison, result.direction)
+        if reference is not None and reference is not result:
+            ratios.setdefault(result.algorithm.name, {})[result.direction] = {
+                "accesses": (reference.total.reads + reference.total.writes) / (result.total.reads + result.total.writes),
+                "sram_bytes": reference.total.sram.total / result.total.sram.total,
+                "dram_bytes": reference.total.dram.total / result.total.dram.total,
+                "executed_flops": reference.total.executed_flops / result.total.executed_flops,
+                "lower": reference.total.lower_s / result.total.lower_s,
+                "roofline": reference.total.roofline_s / result.total.roofline_s,
+            }
+    return ratios
+
+
+def _standard(comparison: Comparison, direction: str) -> Result | None:
+    found = (result for result in comparison.results if result.algorithm.name == "standard" and result.direction == direction)
+    return next(found, None)
+
+
+# Words
+
+
+def _title(comparison: Comparison) -> str:
+    w = comparison.workload
+    shape = [f"n {w.n}"] + [f"kv-len {w.kv_len}"] * (w.kv_len != w.n) + [f"d {w.d}"] + [f"dv {w.dv}"] * (w.dv != w.d)
+    heads = [f"batch {w.batch}", f"heads {w.heads}"] + [f"kv-heads {w.kv_heads}"] * (w.kv_heads != w.heads)
+    options = ["causal"] * w.causal + ["packed"] * w.packed + ["mask"] * w.mask + [f"dropout {w.dropout:g}"] * (w.dropout > 0)
+    return f"Attention {comparison.direction}: {', '.join([*heads, *shape, w.dtype.name, *options])} on {comparison.device.name}"
+
+
+def _verdict(comparison: Comparison) -> list[str]:
+    shown = BOTH if comparison.direction == BOTH else comparison.direction
+    results = [result for result in comparison.results if result.direction == shown]
+    reference = _standard(comparison, shown)
+    if reference is None:
+        return [f"{result.algorithm.name} is bound by {_bound_by(result)}." for result in results]
+    if len(results) == 1:
+        return [f"standard is bound by {_bound_by(reference)}."]
+    return [_against(reference, result) for result in results if result is not reference]
+
+
+def _bound_by(result: Result) -> str:
+    cost = result.total
+    term, roof = format_time(cost.terms[cost.bound]), format_time(cost.roofline_s)
+    return f"{_UNIT_WORDS[cost.bound]} ({term})" if term == roof else f"{_UNIT_WORDS[cost.bound]} ({term} of {roof})"
+
+
+def _against(reference: Result, result: Result) -> str:
+    """What bounds the two, which is faster at the roof, and the traffic that explains it."""
+    name, gain = result.algorithm.name, reference.total.roofline_s / result.total.roofline_s
+    through_l2 = reference.total.bound == "l2"
+    level = "through the L2" if through_l2 else "over DRAM"
+    fewer = reference.total.sram.total / result.total.sram.total if through_l2 else reference.total.dram.total / result.total.dram.total
+    moved = f"{fewer:.3g}x fewer bytes {level}" if fewer >= 1 else f"{1 / fewer:.3g}x more bytes {level}"
+    if gain > 1 and fewer > 1:
+        outcome = f"{name} wins {gain:.3g}x: its scores stay on the chip, so it moves {moved}"
+    elif gain > 1:
+        outcome = f"{name} wins {gain:.3g}x although it moves {moved}: one fused kernel overlaps what {len(reference.kernels)} kernels do in turn"
+    elif fewer > 1:
+        outcome = f"{name} does not win ({gain:.3g}x): it moves {moved}, but is held back by {_UNIT_WORDS[result.total.bound]}"
+    else:
+        outcome = f"{name} does not win ({gain:.3g}x): re-reading tiles, it moves {moved}"
+    return f"standard is bound by {_bound_by(reference)}, {name} by {_bound_by(result)}. {outcome}."
+
+
+_Cell = Callable[[Result, Comparison], str]
+
+
+def _tile_cell(result: Result, comparison: Comparison) -> str:
+    return "-" if result.tile is None else f"{result.tile.br} x {result.tile.bc}"
+
+
+def _gain_cell(result: Result, comparison: Comparison) -> str:
+    reference = _standard(comparison, result.direction)
+    return "-" if reference is None else f"{reference.total.roofline_s / result.total.roofline_s:.3g}x"
+
+
+def _intensity_cell(level: str) -> _Cell:
+    def cell(result: Result, comparison: Comparison) -> str:
+        value = _intensity(result.total, level)
+        return "-" if value is None else f"{value:.4g} FLOP/B"
+
+    return cell
+
+
+_ROWS: dict[str, _Cell] = {
+    "tile B_r x B_c": _tile_cell,
+    "FLOP, visible scores": lambda r, c: format_si(r.total.flops, "FLOP"),
+    "FLOP, executed": lambda r, c: format_si(r.total.executed_flops, "FLOP"),
+    "vector operations": lambda r, c: format_si(r.total.work.vector, "FLOP"),
+    "exponentials": lambda r, c: format_si(r.total.work.sfu),
+    "HBM accesses, two-level model": lambda r, c: f"{r.total.reads + r.total.writes:,} elements",
+    "  in bytes": lambda r, c: format_si(r.total.access_bytes, "B"),
+    "  zero fill besides": lambda r, c: format_si(r.total.zero_fill_bytes, "B"),
+    "SRAM traffic": lambda r, c: format_si(r.total.sram.total, "B"),
+    "DRAM traffic": lambda r, c: format_si(r.total.dram.total, "B"),
+    "arithmetic intensity, SRAM": _intensity_cell("sram"),
+    "arithmetic intensity, DRAM": _intensity_cell("dram"),
+    "memory": lambda r, c: format_si(r.memory_bytes, "B") + ("" if _fits(r, c) is not False else " (does not fit)"),
+    "  beyond inputs and outputs": lambda r, c: format_si(r.extra_memory_bytes, "B"),
+    "lower bound": lambda r, c: format_time(r.total.lower_s),
+    "roofline": lambda r, c: format_time(r.total.roofline_s),
+    "  without overlap": lambda r, c: format_time(r.total.no_overlap_s),
+    "bound by": lambda r, c: r.total.bound,
+    "standard / this, roofline": _gain_cell,
+}
+
+
+def _tables(comparison: Comparison) -> list[Table]:
+    shown = [*_passes(comparison), BOTH] if comparison.direction == BOTH else [comparison.direction]
+    tables = []
+    for direction in shown:
+        results = [result for result in comparison.results if result.direction == direction]
+        rows = [[label, *(cell(result, comparison) for result in results)] for label, cell in _ROWS.items()]
+        title = {BOTH: "forward + backward"}.get(direction, direction) if len(shown) > 1 else ""
+        tables.append(Table(title, ["" if title else direction, *(result.algorithm.name for result in results)], rows))
+    return tables
+
+
+def _notes(comparison: Comparison) -> list[str]:
+    results, device = comparison.results, comparison.device
+    notes = ["Totals over batch and heads; a multiply-add counts 2 FLOP."]
+    for result in results:
+        if result.tile is not None and result.algorithm.tiling is not None:
+            held = result.algorithm.tiling.resident[result.direction]
+            notes.append(
+                f"{result.algorithm.name} {result.direction}: tile {result.tile.br} x {result.tile.bc} ({result.tile.origin}), {held} in SRAM."
+            )
+    if comparison.sram_bytes is not None:
+        notes.append(f"M = {format_binary(comparison.sram_bytes)} of SRAM per block.")
+    io_bound = _io_lower_bound(comparison)
+    notes.append(f"No exact algorithm moves less than {format_si(io_bound['compulsory_bytes'], 'B')} ({COMPULSORY_SOURCE}).")
+    if any(result.total.group_sum for result in results):
+        notes.append("Unpacked: each query head stores its own dK, dV; adding them up over a group is not counted.")
+    for name in sorted(frozenset().union(*(result.total.unknown for result in results))):
+        notes.append(f"The profile of {device.id} has no rate for {_UNIT_WORDS[name]}: that term is left out of the roof.")
+    return notes
