@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -64,9 +65,10 @@ def _as_text(report: Report, as_json: bool) -> str:
         from perfmodel.report.json import render as render_json
 
         return render_json(report)
-    from perfmodel.report.text import render
-
     if not sys.stdout.isatty():
-        return render(report)
-    width = os.get_terminal_size(sys.stdout.fileno()).columns or None
-    return render(report, width, color="NO_COLOR" not in os.environ)
+        from perfmodel.report.text import render as render_text
+
+        return render_text(report)
+    from perfmodel.report.terminal import render
+
+    return render(report, shutil.get_terminal_size().columns, color="NO_COLOR" not in os.environ)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import tempfile
 from importlib import import_module
 from pathlib import Path
 
@@ -37,6 +36,8 @@ def render_for(path: Path, report: Report) -> str:
 
 def write(path: Path, report: Report) -> None:
     """Write ``report`` whole or not at all: to a temporary file beside ``path``, then renamed."""
+    import tempfile
+
     text = render_for(path, report)
     target = path.resolve()
     temporary = None

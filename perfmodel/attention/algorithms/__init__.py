@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import os
 from importlib import import_module
-from pkgutil import iter_modules
 
 from perfmodel.attention.base import Algorithm
 from perfmodel.errors import UsageError, suggest
@@ -13,7 +13,8 @@ _ORDER = ("standard", "flash1", "flash2")
 
 def names() -> list[str]:
     """Canonical names, the reference algorithm first."""
-    found = [module.name.replace("_", "-") for module in iter_modules(__path__)]
+    files = [name.removesuffix(".py") for folder in __path__ for name in os.listdir(folder) if name.endswith(".py")]
+    found = [name.replace("_", "-") for name in files if not name.startswith("_")]
     return sorted(found, key=lambda name: (_ORDER.index(name) if name in _ORDER else len(_ORDER), name))
 
 

@@ -1,0 +1,40 @@
+"""The report in a terminal: styled, wrapped to its width."""
+
+from __future__ import annotations
+
+import io
+
+from rich.console import Console
+from rich.padding import Padding
+from rich.table import Table as RichTable
+from rich.text import Text
+
+from perfmodel.report.document import Report, Table
+
+
+def render(report: Report, width: int, color: bool = True) -> str:
+    """``report`` in ``width`` columns, with ANSI codes if ``color``."""
+    target = io.StringIO()
+    console = Console(file=target, width=width, force_terminal=color, no_color=not color, highlight=False)
+    console.print(Text(report.title, style="bold"))
+    for sentence in report.verdict:
+        console.print(Text(sentence))
+    for table in report.tables:
+        console.print()
+        if table.title:
+            console.print(Text(table.title, style="bold"))
+        console.print(_grid(table))
+    if report.notes:
+        console.print()
+        for note in report.notes:
+            console.print(Padding(Text(note, style="dim"), (0, 0, 0, 2)))
+    return target.getvalue()
+
+
+def _grid(table: Table) -> RichTable:
+    grid = RichTable(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
+    for index, column in enumerate(table.columns):
+        grid.add_column(Text(column), justify="right" if index else "left", overflow="fold")
+    for row in table.rows:
+        grid.add_row(*map(Text, row))
+    return grid
