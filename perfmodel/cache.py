@@ -1,16 +1,18 @@
 """From SRAM traffic to DRAM traffic: what the last cache level lets through.
 
-Three assumptions, in the words of a tile walk:
+Assumptions, with W the bytes of K and V (or whatever is re-read) of the heads that run at once:
 
-1. Tiles that run together read together. Blocks of one head (or KV group) that start in the same wave and have the same
-   length stream K and V in lockstep, so DRAM sees one pass per wave and head, not one per tile.
-2. The next wave finds K and V in the cache if the working set W of the concurrently running heads fits. A cyclic scan
-   loses all or nothing: the misses rise from 0 at W = L2/2 * (1/2) to all at 3/4 L2 (each half of a split L2 keeps its own copy).
-3. Under a causal mask tiles have different lengths and drift apart, so each re-read stands alone and hits with
-   probability 3/4 L2 / W. Even equal tiles lose step when W is many times the L2: 0.4 % of the re-reads per L2 of excess.
+1. Tiles that run together read together. Blocks of one head, or KV group, that start in the same wave and have the same
+   length stream K and V in lockstep: DRAM sees one scan per wave and head, not one per tile.
+2. The next wave finds them in the cache if W fits. A cyclic scan loses all or nothing, so the lost share rises from 0 to 1
+   between W = L2 / 4 and W = 3/4 L2 (a split L2 holds two copies of what both halves read).
+3. Under a causal mask tiles have different lengths and lose step: each re-read stands alone and misses with probability
+   (1 - 0.55 L2 / W)^2. Equal tiles drift too once W exceeds the L2: 0.25 % of their re-reads miss per L2 of excess.
+4. A tensor that one kernel hands to the next passes through DRAM only as far as it exceeds the cache.
 
-So traffic is compulsory while W is small and degrades towards the SRAM traffic as W exceeds the cache. The constants were
-set on DRAM read counters of 26 attention kernels on an H200 (FlashAttention-2 and cuDNN, 4k to 512k keys).
+So DRAM traffic is compulsory while W is small and degrades towards the SRAM traffic as W outgrows the cache. The constants
+were set on DRAM read counters of 26 forward kernels on an H200 (FlashAttention-2, cuDNN; 4 k to 512 k keys); the tests
+replay them.
 """
 
 from __future__ import annotations
@@ -19,12 +21,14 @@ from perfmodel.arith import Number, ceil_div, clip, maximum, minimum
 from perfmodel.cost import READ, WRITE, Access, Kernel, Launch
 from perfmodel.hardware import Device
 
-RETAINED_SHARE = 0.25
-"""Share of the cache that a cyclic scan may fill before it begins to evict itself."""
-LOST_SHARE = 0.75
-"""Share of the cache at which a cyclic scan has evicted all of itself; also the share that scattered re-reads can use."""
-DRIFT_PER_EXCESS = 0.004
-"""Share of lockstep re-reads that miss per multiple of the cache by which the working set exceeds it."""
+SCAN_SURVIVES = 0.25
+"""W / L2 up to which a cyclic scan finds all of itself again."""
+SCAN_IS_LOST = 0.75
+"""W / L2 from which it finds nothing."""
+SCATTERED_SURVIVE = 0.55
+"""W / L2 up to which scattered re-reads all hit."""
+DRIFT_PER_EXCESS = 0.0025
+"""Share of lockstep re-reads that miss, per L2 by which W exceeds it."""
 BLOCK_RESERVE_BYTES = 1024
 """Shared memory that CUDA keeps for itself in each block (compute capability 8.0 and later)."""
 
@@ -82,19 +86,16 @@ def _access_bytes(kernel: Kernel, access: Access, device: Device) -> Number:
     if cache is None:
         return access.bytes
     again = access.bytes - distinct
-    excess = working_set_bytes(kernel, launch, device) / cache
-    if not launch.lockstep:
-        return distinct + _share(again, maximum(1 - LOST_SHARE / excess, 0))
-    waves = ceil_div(launch.blocks, resident_blocks(launch, device))
-    scans = minimum(launch.groups + waves - 1, launch.blocks)  # (wave, group) pairs that meet
-    between_waves = maximum(access.bytes * scans / launch.blocks - distinct, 0)
-    lost = clip((excess - RETAINED_SHARE) / (LOST_SHARE - RETAINED_SHARE), 0, 1)
-    missed = between_waves * lost + (again - between_waves) * clip(DRIFT_PER_EXCESS * (excess - 1), 0, 1)
+    ratio = working_set_bytes(kernel, launch, device) / cache
+    if launch.lockstep:
+        waves = ceil_div(launch.blocks, resident_blocks(launch, device))
+        scans = minimum(launch.groups + waves - 1, launch.blocks)  # (wave, group) pairs that meet
+        rescans = maximum(access.bytes * scans / launch.blocks - distinct, 0)
+        lost = clip((ratio - SCAN_SURVIVES) / (SCAN_IS_LOST - SCAN_SURVIVES), 0, 1)
+        missed = rescans * lost + (again - rescans) * clip(DRIFT_PER_EXCESS * (ratio - 1), 0, 1)
+    else:
+        missed = again * maximum(1 - SCATTERED_SURVIVE / ratio, 0) ** 2
     return distinct + minimum(_whole(missed), again)
-
-
-def _share(amount: Number, share: Number) -> Number:
-    return minimum(_whole(amount * share), amount)
 
 
 def _whole(amount: Number) -> Number:

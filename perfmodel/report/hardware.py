@@ -1,0 +1,87 @@
+"""Reports about device profiles."""
+
+from __future__ import annotations
+
+from perfmodel import __version__
+from perfmodel.hardware import Device, Quantity, quantities
+from perfmodel.report.document import Report, Table
+from perfmodel.units import format_binary, format_si
+
+_LISTED = ("fp32", "tf32", "fp16", "bf16", "fp8")
+
+
+def list_report(devices: list[Device]) -> Report:
+    """One line per device: memory, bandwidth, SRAM per block, dense peaks."""
+    columns = ["device", "DRAM", "bandwidth", "L2", "SRAM per block", "fp32", "fp16 tensor", "fp8 tensor"]
+    rows = [[device.id, *_line(device)] for device in devices]
+    data = {
+        "schema": "perfmodel.hardware/1",
+        "version": __version__,
+        "devices": [{"id": device.id, "name": device.name} for device in devices],
+    }
+    notes = ["Dense peaks in FLOP/s, an FMA counts 2; '-' is unknown or absent."]
+    return Report(f"{len(devices)} device profiles", [], [Table("", columns, rows)], notes, data)
+
+
+def _line(device: Device) -> list[str]:
+    l2, sram = device.level("l2"), device.level("sram")
+    return [
+        _size(device.dram.capacity),
+        _rate(device.dram.bandwidth or device.dram.measured_bandwidth),
+        _size(l2.capacity if l2 else None),
+        _size(sram.per_block if sram else None),
+        _rate(device.peaks.vector.get("fp32")),
+        _rate(device.peaks.tensor.get("fp16") or device.peaks.tensor.get("bf16")),
+        _rate(device.peaks.tensor.get("fp8")),
+    ]
+
+
+def _size(quantity: Quantity | None) -> str:
+    return "-" if quantity is None else format_binary(int(quantity.number))
+
+
+def _rate(quantity: Quantity | None) -> str:
+    return "-" if quantity is None else quantity.value if isinstance(quantity.value, str) else str(quantity.value)
+
+
+def ridge_points(device: Device) -> dict[str, float]:
+    """FLOP/B at which each peak meets the DRAM bandwidth, by unit and dtype."""
+    bandwidth = device.dram.bandwidth_bytes_per_s
+    if bandwidth is None:
+        return {}
+    units = (("tensor", device.peaks.tensor), ("vector", device.peaks.vector))
+    return {f"{unit} {dtype}": peak.number / bandwidth for unit, peaks in units for dtype, peak in peaks.items()}
+
+
+def show_report(device: Device) -> Report:
+    """Every quantity of ``device`` with kind, source and note; then its ridge points."""
+    rows = [[place, str(q.value), q.kind, q.source, q.note or ""] for place, q in _named(device)]
+    values = Table("", ["field", "value", "kind", "source", "note"], rows)
+    ridges = ridge_points(device)
+    ridge_rows = [[name, f"{value:.1f} FLOP/B"] for name, value in ridges.items()]
+    tables = [values, Table("ridge points at the DRAM bandwidth", ["peak", "ridge point"], ridge_rows)]
+    notes = [f"{key}: {text}" for key, text in device.sources.items()] + device.notes
+    data = {
+        "schema": "perfmodel.device/1",
+        "version": __version__,
+        "device": device.model_dump(exclude_none=True),
+        "ridge_points": {name: {"value": value, "unit": "FLOP/B", "level": "dram"} for name, value in ridges.items()},
+    }
+    title = f"{device.name} ({device.id}), {device.architecture}"
+    return Report(title, [format_summary(device)], tables, notes, data)
+
+
+def _named(device: Device) -> list[tuple[str, Quantity]]:
+    """Quantities by path, a memory level by its name instead of its number."""
+    names = {f"memory.{index}": f"memory.{level.level}" for index, level in enumerate(device.memory)}
+    return [(next((place.replace(old, new, 1) for old, new in names.items() if place.startswith(old + ".")), place), q) for place, q in quantities(device)]
+
+
+def format_summary(device: Device) -> str:
+    """One sentence: the ratio that decides what is memory bound."""
+    ridges = ridge_points(device)
+    best = next((name for name in ("tensor fp16", "tensor bf16", "vector fp32") if name in ridges), None)
+    if best is None:
+        return "No peak or no DRAM bandwidth is known: no ridge point."
+    peak = (device.peaks.tensor | device.peaks.vector)[best.split()[1]] if best != "vector fp32" else device.peaks.vector["fp32"]
+    return f"{format_si(peak.number, 'FLOP/s')} {best}: below {ridges[best]:.1f} FLOP per DRAM byte a kernel is memory bound."

@@ -1,0 +1,148 @@
+"""Closed forms against the brute-force walk and against the golden counts."""
+
+from __future__ import annotations
+
+import csv
+import random
+from collections import Counter
+from dataclasses import asdict
+from pathlib import Path
+
+import numpy as np
+import pytest
+import walker
+from perfmodel.attention.algorithms import find, names
+from perfmodel.attention.walk import visible_scores
+from perfmodel.cost import Kernel, Tile
+from perfmodel.workload import Attention
+
+BATCHES, PER_BATCH = 24, 100
+
+
+def workload(s: walker.Shape) -> Attention:
+    options = {name: value for name, value in asdict(s).items() if name not in ("br", "bc")}
+    return Attention(**options).check()
+
+
+def random_shape(rng: random.Random) -> walker.Shape:
+    kv_heads, group = rng.choice([(1, 1), (1, 1), (2, 1), (1, 2), (1, 3), (2, 2)])
+    n = rng.randint(1, 24)
+    d = rng.randint(1, 5)
+    return walker.Shape(
+        n=n,
+        kv_len=n if rng.random() < 0.3 else rng.randint(1, 24),
+        d=d,
+        dv=d if rng.random() < 0.4 else rng.randint(1, 5),
+        br=rng.randint(1, 12),
+        bc=rng.randint(1, 12),
+        causal=rng.random() < 0.6,
+        batch=rng.choice([1, 1, 2]),
+        heads=kv_heads * group,
+        kv_heads=kv_heads,
+        packed=rng.random() < 0.4,
+        mask=rng.random() < 0.3,
+        dropout=rng.choice([0.0, 0.0, 0.25]),
+        unfused_scale=rng.random() < 0.2,
+        printed_backward=rng.random() < 0.4,
+    )
+
+
+def closed_form(kernels: list[Kernel]) -> Counter[tuple[str, str]]:
+    counts: Counter[tuple[str, str]] = Counter()
+    for kernel in kernels:
+        for access in kernel.accesses:
+            counts[access.tensor, access.kind] += access.elements
+    return +counts  # without the zeros
+
+
+def footprints(kernels: list[Kernel]) -> dict[tuple[str, str], int]:
+    sizes: dict[tuple[str, str], int] = {}
+    for kernel in kernels:
+        for access in kernel.accesses:
+            key = (access.tensor, access.kind)
+            sizes[key] = max(sizes.get(key, 0), access.footprint)
+    return sizes
+
+
+@pytest.mark.parametrize("batch", range(BATCHES))
+@pytest.mark.parametrize("name", names())
+def test_closed_form_equals_walk(name: str, batch: int) -> None:
+    rng = random.Random(f"{name} {batch}")
+    algorithm = find(name)
+    for _ in range(PER_BATCH):
+        shape = random_shape(rng)
+        w, tile = workload(shape), Tile(shape.br, shape.bc)
+        x = walker.inputs(shape, rng.randrange(2**32))
+        ref = walker.reference(shape, x)
+        walked = {
+            "forward": (walker.FORWARD[name](shape, x), algorithm.forward(w, tile), ("O",)),
+            "backward": (walker.BACKWARD[name](shape, x, ref), algorithm.backward(w, tile), ("dQ", "dK", "dV")),
+        }
+        for direction, (memory, kernels, outputs) in walked.items():
+            for output in outputs:
+                np.testing.assert_allclose(memory[output], ref[output], rtol=1e-9, atol=1e-9, err_msg=f"{direction} {shape}")
+            assert closed_form(kernels) == +memory.counts, (direction, shape)
+            for (tensor, kind), size in footprints(kernels).items():
+                if kind in ("read", "write"):
+                    assert size == memory.touched(tensor, kind), (direction, tensor, kind, shape)
+            contractions = shape.d + shape.dv if direction == "forward" else 3 * shape.d + 2 * shape.dv
+            if name == "standard" and direction == "backward":
+                contractions = 2 * (shape.d + shape.dv)
+            assert sum(kernel.executed_flops for kernel in kernels) == 2 * memory.computed_scores * contractions, (direction, shape)
+
+
+def test_walks_cover_what_they_claim() -> None:
+    """At least 2,000 shapes, and each kind of shape among them many times."""
+    assert BATCHES * PER_BATCH >= 2000
+    rng = random.Random("flash2 0")
+    shapes = [random_shape(rng) for _ in range(BATCHES * PER_BATCH)]
+    kinds = {
+        "partial row tile": lambda s: s.n % s.br,
+        "partial key tile": lambda s: s.kv_len % s.bc,
+        "causal, more keys": lambda s: s.causal and s.kv_len > s.n,
+        "causal, more queries": lambda s: s.causal and s.kv_len < s.n,
+        "group": lambda s: s.group > 1,
+        "packed group, causal": lambda s: s.group > 1 and s.packed and s.causal,
+        "d_v differs": lambda s: s.dv != s.d,
+    }
+    for kind, found in kinds.items():
+        assert sum(bool(found(s)) for s in shapes) > 100, kind
+
+
+def test_visible_scores_are_counted_exactly() -> None:
+    for n in range(1, 9):
+        for kv_len in range(1, 9):
+            for causal in (False, True):
+                s = walker.Shape(n, kv_len, 1, 1, 1, 1, causal)
+                seen = walker.visible(s, np.arange(n), np.arange(kv_len), 1).sum()
+                assert visible_scores(workload(s)) == seen
+
+
+GOLDEN = list(csv.DictReader((Path(__file__).parent / "data" / "io_counts_golden.csv").read_text().splitlines()))
+
+
+@pytest.mark.parametrize("row", GOLDEN, ids=lambda row: f"{row['algorithm']}-{row['n']}x{row['kv_len']}-{row['causal']}")
+def test_golden_counts(row: dict[str, str]) -> None:
+    shape = {name: int(row[name]) for name in ("n", "kv_len", "d", "dv")}
+    printed = row["variant"] == "printed"
+    w = Attention(**shape, causal=row["causal"] == "yes", printed_backward=printed)
+    algorithm = find(row["algorithm"])
+    kernels = (algorithm.forward if row["pass"] == "forward" else algorithm.backward)(w, Tile(int(row["br"]), int(row["bc"])))
+    found = {
+        "reads": sum(kernel.elements("read") for kernel in kernels),
+        "writes": sum(kernel.elements("write") for kernel in kernels),
+        "zero_fill": sum(kernel.elements("zero_fill") for kernel in kernels),
+        "bytes": sum(kernel.bytes("read", "write") for kernel in kernels),
+    }
+    assert found == {name: int(row[name]) for name in found}
+
+
+def test_counts_stay_exact_and_instant_for_huge_sequences() -> None:
+    n = 10**12
+    w = Attention(n=n, kv_len=n, d=64, dv=64, causal=True)
+    [kernel] = find("flash2").forward(w, Tile(128, 128))
+    tiles = -(-n // 128)
+    assert n % 128 == 0
+    assert kernel.elements("read") == n * 64 + 128 * (n * (tiles + 1) // 2)
+    for other in ("flash1", "flash2", "standard"):
+        assert all(isinstance(k.elements("read"), int) for k in find(other).backward(w, Tile(96, 100)))

@@ -1,0 +1,255 @@
+"""The shipped device profiles: schema, sanity rules, and every number against the recorded facts.
+
+``data/hardware_facts.json`` holds, per device and field, the published value in base units. A memory size printed in GB is
+recorded as the binary size that it means, a driver's figure where one was read, bandwidth as memory clock x bus where known.
+"""
+
+from __future__ import annotations
+
+import json
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from perfmodel import catalog, sanity
+from perfmodel.errors import UsageError
+from perfmodel.hardware import Device, quantities
+
+FOLDER = catalog.data_folder("hardware_specs")
+IDS = catalog.device_ids()
+FACTS: dict[str, dict[str, float]] = json.loads((Path(__file__).parent / "data" / "hardware_facts.json").read_text())
+TOLERANCE = 1e-3
+
+# (device, field): why the profile departs from the recorded value
+DELIBERATE = {
+    ("nvidia-a10", "peaks.vector.fp64"): "recorded from one database; compute capability 8.6 does 4 FLOP/clk/SM, half of it",
+    ("nvidia-b300-sxm", "peaks.tensor.fp4"): "recorded 14 PFLOP/s is rounded; HGX B300 prints 108 PFLOP/s for 8, 6 x FP16",
+    ("nvidia-gh200-96gb", "memory.l2.measured_bandwidth"): "recorded 10.9 TB/s is on 3 MB and helped by L1; the H200's 9.7 is not",
+    ("amd-mi325x", "memory.dram.capacity"): "recorded 252 GiB comes from a description under another part's name; the vendor has 256",
+    ("amd-epyc-9654", "peaks.tensor_int.int8"): "VNNI is a vector instruction; the schema has no integer vector peak",
+}
+
+
+@cache
+def device(name: str) -> Device:
+    return catalog.load_device(FOLDER / f"{name}.yaml")
+
+
+def values(profile: Device) -> dict[str, float]:
+    """Every number of a profile by its field, memory levels by name."""
+    found: dict[str, float] = {}
+    for place, quantity in quantities(profile):
+        parts = place.split(".")
+        if parts[0] == "memory":
+            parts[1] = profile.memory[int(parts[1])].level
+        found[".".join(parts)] = quantity.number
+    if profile.peaks.exp is not None and profile.peaks.exp.per_clk is not None:
+        found["peaks.exp.per_clk"] = profile.peaks.exp.per_clk
+    return found
+
+
+def departures(name: str, found: dict[str, float]) -> set[str]:
+    """Fields whose value is not the recorded one, or that only one side has."""
+    recorded = FACTS[name]
+    same = {field for field in found.keys() & recorded.keys() if found[field] == pytest.approx(recorded[field], rel=TOLERANCE, abs=0)}
+    return (found.keys() | recorded.keys()) - same
+
+
+def changed(name: str, changes: dict[str, Any]) -> Device:
+    """The profile with values replaced; None removes. A path part that names a memory level finds it."""
+    raw, _ = catalog.read_yaml(FOLDER / f"{name}.yaml")
+    for path, value in changes.items():
+        *parents, last = path.split(".")
+        place = raw
+        for part in parents:
+            place = next(level for level in place if level["level"] == part) if isinstance(place, list) else place[part]
+        if value is None:
+            del place[last]
+        else:
+            place[last] = value
+    return Device.model_validate(raw)
+
+
+# The shipped set
+
+
+def test_all_devices_have_a_profile() -> None:
+    assert len(IDS) == 41
+    assert set(IDS) == set(FACTS)
+
+
+@pytest.mark.parametrize("name", IDS)
+def test_id_is_the_file_name_in_lower_case_words(name: str) -> None:
+    assert device(name).id == name
+    assert all(word.isalnum() and word == word.lower() for word in name.split("-"))
+    assert name.startswith(f"{device(name).vendor.lower()}-")
+
+
+@pytest.mark.parametrize("name", IDS)
+def test_profile_is_sane(name: str) -> None:
+    assert sanity.check(device(name)) == []
+
+
+@pytest.mark.parametrize("name", IDS)
+def test_every_source_is_cited(name: str) -> None:
+    assert set(device(name).sources) == {quantity.source for _, quantity in quantities(device(name))}
+
+
+@pytest.mark.parametrize("name", IDS)
+def test_rate_per_clock_is_an_architectural_number(name: str) -> None:
+    for place, quantity in quantities(device(name)):
+        if quantity.per_clk is not None:
+            assert place.startswith("peaks.")
+            odd = quantity.per_clk // (quantity.per_clk & -quantity.per_clk)
+            assert odd == (3 if place == "peaks.tensor.fp4" and device(name).compute_capability == "10.3" else 1), place
+
+
+# Values
+
+
+@pytest.mark.parametrize("name", IDS)
+def test_values_are_the_recorded_facts(name: str) -> None:
+    assert departures(name, values(device(name))) == {field for known, field in DELIBERATE if known == name}
+
+
+@pytest.mark.parametrize("name", IDS)
+def test_a_change_of_one_percent_in_any_value_is_noticed(name: str) -> None:
+    found = values(device(name))
+    for field in found.keys() & FACTS[name].keys() - {field for known, field in DELIBERATE if known == name}:
+        assert field in departures(name, found | {field: found[field] * 1.01})
+
+
+def test_a_mistyped_value_in_a_file_is_noticed(tmp_path: Path) -> None:
+    text = (FOLDER / "nvidia-h200-sxm.yaml").read_text()
+    assert text.count("value: 4.8 TB/s") == 1
+    mistyped = tmp_path / "mistyped.yaml"
+    mistyped.write_text(text.replace("value: 4.8 TB/s", "value: 4.848 TB/s"))
+    assert departures("nvidia-h200-sxm", values(catalog.load_device(mistyped))) == {"memory.dram.bandwidth"}
+
+
+def test_a_left_out_value_is_noticed() -> None:
+    assert departures("nvidia-l4", values(changed("nvidia-l4", {"tdp": None}))) == {"tdp"}
+
+
+# Sanity rules
+
+
+BROKEN: list[tuple[str, str, dict[str, Any], str]] = [
+    ("peaks_match_clocks", "nvidia-h200-sxm", {"multiprocessors.value": 144}, "peaks.tensor.fp16: 989.4 TOP/s, expected 1.079 POP/s"),
+    ("peaks_match_clocks", "nvidia-h200-sxm", {"clocks.tensor.value": "1980 MHz"}, "peaks.tensor_int.int8"),
+    ("peaks_match_clocks", "nvidia-h100-sxm-80gb", {"clocks.vector.value": "1830 MHz"}, "peaks.tensor.fp64"),
+    ("peaks_match_clocks", "amd-mi300x", {"peaks.vector.fp32.value": "157.3 TFLOP/s"}, "peaks.vector.fp32"),
+    ("peaks_match_clocks", "nvidia-gb300", {"peaks.exp.per_clk": 16}, "peaks.exp"),
+    (
+        "bandwidth_falls_with_distance",
+        "nvidia-a100-sxm-80gb",
+        {"memory.l2.bandwidth.value": "19.49 TB/s", "memory.sram.bandwidth.value": "7.22 TB/s"},
+        "memory.l2.bandwidth: 19.49 TB/s, expected less than the 7.22 TB/s of sram",
+    ),
+    (
+        "bandwidth_falls_with_distance",
+        "nvidia-h200-sxm",
+        {"memory.l2.measured_bandwidth.value": "4.8 TB/s", "memory.dram.bandwidth.value": "9.7 TB/s"},
+        "memory.dram.bandwidth: 9.7 TB/s, expected less than the 4.8 TB/s of l2",
+    ),
+    (
+        "measured_stays_below_nominal",
+        "nvidia-a100-sxm-80gb",
+        {"memory.l2.measured_bandwidth.value": "7.4 TB/s"},
+        "memory.l2.measured_bandwidth: 7.4 TB/s, expected at most the nominal 7.22 TB/s",
+    ),
+    (
+        "ridge_points_are_plausible",
+        "google-tpu-v4",
+        {"memory.dram.bandwidth.value": "1200 MB/s"},
+        "peaks.tensor.bf16: ridge point 2.292e+05",
+    ),
+    ("ridge_points_are_plausible", "apple-m2-ultra", {"peaks.vector.fp16.value": "27.2 GFLOP/s"}, "peaks.vector.fp16: ridge point 0.034"),
+    (
+        "fp16_peak_is_dense",
+        "nvidia-h200-sxm",
+        {"peaks.tensor.fp16.value": "1978.9 TFLOP/s", "peaks.tensor.fp16.per_clk": 8192},
+        "peaks.tensor.fp16.per_clk: 8192, expected 4096 dense on 9.0",
+    ),
+    (
+        "fp16_peak_is_dense",
+        "nvidia-h200-sxm",
+        {"peaks.tensor.bf16.value": "1978.9 TFLOP/s", "peaks.tensor.bf16.per_clk": None},
+        "peaks.tensor.bf16: 1.979 PFLOP/s is 8192 per clock, expected 4096 dense on 9.0; twice that is 2:4 sparse",
+    ),
+    (
+        "fp16_peak_is_dense",
+        "nvidia-rtx-4090",
+        {"peaks.tensor.fp16.value": "330.3 TFLOP/s", "peaks.tensor.fp16.per_clk": 1024},
+        "expected 512",
+    ),
+    (
+        "narrow_peaks_are_dense",
+        "nvidia-h200-sxm",
+        {"peaks.tensor.fp8.value": "3957.8 TFLOP/s"},
+        "3.958 POP/s is 4 x fp16, expected at most 2 x dense",
+    ),
+    ("narrow_peaks_are_dense", "nvidia-a100-sxm-80gb", {"peaks.tensor_int.int8.value": "1248 TOP/s"}, "peaks.tensor_int.int8"),
+    ("narrow_peaks_are_dense", "nvidia-a100-sxm-80gb", {"peaks.tensor.tf32.value": "312 TFLOP/s"}, "peaks.tensor.tf32"),
+    ("narrow_peaks_are_dense", "nvidia-b200-sxm", {"peaks.tensor.fp4.value": "18 PFLOP/s"}, "peaks.tensor.fp4"),
+    ("narrow_peaks_are_dense", "nvidia-b300-sxm", {"peaks.tensor.fp4.value": "18 PFLOP/s"}, "expected at most 6 x dense"),
+    ("narrow_peaks_are_dense", "nvidia-rtx-5090", {"peaks.tensor.fp4.value": "3352 TFLOP/s"}, "expected at most 8 x dense"),
+    (
+        "block_fits_its_level",
+        "nvidia-l40s",
+        {"memory.sram.per_block.value": "101 KiB"},
+        "103424 B, expected at most the capacity, 102400 B",
+    ),
+    ("max_clock_is_highest", "nvidia-l4", {"clocks.base.value": "2100 MHz"}, "clocks.base: 2.1 GHz, expected at most clocks.max, 2.04 GHz"),
+]
+
+
+@pytest.mark.parametrize(("rule", "name", "changes", "words"), BROKEN)
+def test_broken_profile_is_told(rule: str, name: str, changes: dict[str, Any], words: str) -> None:
+    broken = changed(name, changes)
+    told = getattr(sanity, rule)(broken)
+    assert any(words in message for message in told), told
+    assert set(told) <= set(sanity.check(broken))
+
+
+def test_each_rule_has_a_broken_profile() -> None:
+    assert {rule.__name__ for rule in sanity.RULES} == {rule for rule, *_ in BROKEN}
+
+
+def test_rules_stay_silent_where_values_are_unknown() -> None:
+    bare = {"schema_version": 1, "id": "x", "name": "X", "vendor": "NVIDIA", "architecture": "?", "sources": {}, "peaks": {}}
+    assert sanity.check(Device.model_validate({**bare, "memory": [{"level": "dram", "scope": "device", "name": "?"}]})) == []
+
+
+# Finding a profile
+
+
+@pytest.mark.parametrize(
+    ("name", "found"),
+    [
+        ("h200", "nvidia-h200-sxm"),
+        ("gh200", "nvidia-gh200-96gb"),
+        ("b200", "nvidia-b200-sxm"),
+        ("gb300", "nvidia-gb300"),
+        ("H100-SXM", "nvidia-h100-sxm-80gb"),
+        ("a100-sxm-80gb", "nvidia-a100-sxm-80gb"),
+        ("rtx-4090", "nvidia-rtx-4090"),
+        ("tpu-v5p", "google-tpu-v5p"),
+    ],
+)
+def test_short_name_finds_one_device(name: str, found: str) -> None:
+    assert catalog.find_device(name).id == found
+
+
+def test_ambiguous_name_lists_the_candidates() -> None:
+    with pytest.raises(UsageError, match="any of 2 devices") as raised:
+        catalog.find_device("a100-80gb")
+    assert "nvidia-a100-pcie-80gb, nvidia-a100-sxm-80gb" in str(raised.value)
+
+
+def test_unknown_name_suggests_near_ones() -> None:
+    with pytest.raises(UsageError, match="no device is called 'nvidia-h20-sxm'") as raised:
+        catalog.find_device("nvidia-h20-sxm")
+    assert "did you mean nvidia-h200-sxm" in str(raised.value)

@@ -1,0 +1,389 @@
+"""Brute force: the real tile loops of every algorithm in numpy, counting each load and store.
+
+Independent of the package: it knows the algorithms from the papers, not the closed forms. Every tensor lives in a ``Memory``
+that counts what crosses the SRAM boundary and remembers which elements were ever touched.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+
+import numpy as np
+
+
+@dataclass(frozen=True)
+class Shape:
+    n: int
+    kv_len: int
+    d: int
+    dv: int
+    br: int
+    bc: int
+    causal: bool = False
+    batch: int = 1
+    heads: int = 1
+    kv_heads: int = 1
+    packed: bool = False
+    mask: bool = False
+    dropout: float = 0.0
+    unfused_scale: bool = False
+    printed_backward: bool = False
+
+    @property
+    def group(self) -> int:
+        return self.heads // self.kv_heads
+
+
+class Memory:
+    """Tensors outside the SRAM. ``counts[tensor, kind]``: elements moved; ``touched``: distinct ones."""
+
+    def __init__(self, **tensors: np.ndarray) -> None:
+        self.tensors = tensors
+        self.counts: Counter[tuple[str, str]] = Counter()
+        self.computed_scores = 0
+        self._touched: dict[tuple[str, str], np.ndarray] = {}
+
+    def __getitem__(self, name: str) -> np.ndarray:
+        return self.tensors[name]
+
+    def create(self, name: str, *shape: int) -> None:
+        self.tensors[name] = np.full(shape, np.nan)  # poison: a value never written cannot pass
+
+    def _count(self, name: str, kind: str, index: tuple[object, ...]) -> None:
+        touched = self._touched.setdefault((name, kind), np.zeros(self.tensors[name].shape, bool))
+        self.counts[name, kind] += touched[index].size
+        touched[index] = True
+
+    def load(self, name: str, *index: object) -> np.ndarray:
+        self._count(name, "read", index)
+        return self.tensors[name][index].copy()
+
+    def store(self, name: str, value: np.ndarray, *index: object) -> None:
+        self._count(name, "write", index)
+        self.tensors[name][index] = value
+
+    def fill(self, name: str, value: float = 0.0) -> None:
+        self._count(name, "zero_fill", (slice(None),))
+        self.tensors[name][...] = value
+
+    def touched(self, name: str, kind: str) -> int:
+        return int(self._touched[name, kind].sum())
+
+
+def visible(s: Shape, rows: np.ndarray, keys: np.ndarray, group: int) -> np.ndarray:
+    """Which scores of packed ``rows`` x ``keys`` a mask leaves."""
+    if not s.causal:
+        return np.ones((len(rows), len(keys)), bool)
+    return keys[None, :] <= (rows // group)[:, None] + s.kv_len - s.n
+
+
+def inputs(s: Shape, seed: int) -> dict[str, np.ndarray]:
+    rng = np.random.default_rng(seed)
+    return {
+        "Q": rng.standard_normal((s.batch, s.heads, s.n, s.d)),
+        "K": rng.standard_normal((s.batch, s.kv_heads, s.kv_len, s.d)),
+        "V": rng.standard_normal((s.batch, s.kv_heads, s.kv_len, s.dv)),
+        "dO": rng.standard_normal((s.batch, s.heads, s.n, s.dv)),
+        "bias": rng.standard_normal((s.n, s.kv_len)) if s.mask else np.zeros((s.n, s.kv_len)),
+        "keep": rng.random((s.batch, s.heads, s.n, s.kv_len)) >= s.dropout,
+    }
+
+
+def reference(s: Shape, x: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Plain attention and its gradients, whole matrices at once. Rows that see nothing give zeros."""
+    k, v = (np.repeat(x[name], s.group, axis=1) for name in ("K", "V"))
+    scale = 1 / np.sqrt(s.d)
+    scores = x["Q"] @ k.swapaxes(-1, -2) * scale + x["bias"]
+    seen = visible(s, np.arange(s.n), np.arange(s.kv_len), 1)
+    scores = np.where(seen, scores, -np.inf)
+    top = np.where(seen.any(-1), scores.max(-1), 0.0)
+    e = np.exp(scores - top[..., None])
+    total = e.sum(-1)
+    p = e / np.where(total > 0, total, 1)[..., None]
+    keep = x["keep"] / (1 - s.dropout)
+    dropped = p * keep
+    dp = (x["dO"] @ v.swapaxes(-1, -2)) * keep
+    ds = p * (dp - (p * dp).sum(-1, keepdims=True))
+    per_group = (s.batch, s.kv_heads, s.group)
+    return {
+        "O": dropped @ v,
+        "dQ": ds @ k * scale,
+        "dK": (ds.swapaxes(-1, -2) @ x["Q"] * scale).reshape(*per_group, s.kv_len, s.d).sum(2),
+        "dV": (dropped.swapaxes(-1, -2) @ x["dO"]).reshape(*per_group, s.kv_len, s.dv).sum(2),
+        "P": p,
+        "logsumexp": np.where(total > 0, top + np.log(np.where(total > 0, total, 1)), -np.inf),
+    }
+
+
+# Fused algorithms: one walk covers one query head, or a whole group of them interleaved when packed
+
+
+class Walk:
+    """Indices of one walk: packed row r is query r // g of head first + r % g."""
+
+    def __init__(self, s: Shape, memory: Memory, batch: int, head: int) -> None:
+        self.s, self.m, self.batch = s, memory, batch
+        self.g = s.group if s.packed else 1
+        self.first = head * self.g
+        self.kv = head if s.packed else head // s.group
+        self.slot = head  # where this walk stores dK and dV
+        self.rows = self.g * s.n
+
+    def tiles(self) -> tuple[list[np.ndarray], list[np.ndarray]]:
+        def cut(length: int, edge: int) -> list[np.ndarray]:
+            return [np.arange(i, min(i + edge, length)) for i in range(0, length, edge)]
+
+        return cut(self.rows, self.s.br), cut(self.s.kv_len, self.s.bc)
+
+    def of_rows(self, rows: np.ndarray) -> tuple[object, ...]:
+        return self.batch, self.first + rows % self.g, rows // self.g
+
+    def of_keys(self, keys: np.ndarray) -> tuple[object, ...]:
+        return self.batch, self.kv, keys
+
+    def sees(self, rows: np.ndarray, keys: np.ndarray) -> np.ndarray:
+        return visible(self.s, rows, keys, self.g)
+
+    def scores(self, q: np.ndarray, k: np.ndarray, rows: np.ndarray, keys: np.ndarray) -> np.ndarray:
+        bias = self.m["bias"][np.ix_(rows // self.g, keys)]  # a broadcast mask is free: computed from indices
+        return np.where(self.sees(rows, keys), q @ k.T / np.sqrt(self.s.d) + bias, -np.inf)
+
+    def keep(self, rows: np.ndarray, keys: np.ndarray) -> np.ndarray:
+        """Dropout decisions, regenerated instead of stored."""
+        heads = self.first + rows % self.g
+        return self.m["keep"][self.batch, heads, rows // self.g][:, keys] / (1 - self.s.dropout)
+
+
+def walks(s: Shape, memory: Memory) -> list[Walk]:
+    return [Walk(s, memory, b, h) for b in range(s.batch) for h in range(s.kv_heads if s.packed else s.heads)]
+
+
+def _exp(x: np.ndarray, top: np.ndarray) -> np.ndarray:
+    return np.exp(x - np.where(np.isfinite(top), top, 0.0)[:, None])
+
+
+def flash1_forward(s: Shape, x: dict[str, np.ndarray]) -> Memory:
+    m = Memory(**x)
+    m.create("O", s.batch, s.heads, s.n, s.dv)
+    m.create("l, m", s.batch, s.heads, s.n, 2)
+    m.fill("O")
+    m.fill("l, m")
+    m.tensors["l, m"][..., 1] = -np.inf
+    for walk in walks(s, m):
+        row_tiles, key_tiles = walk.tiles()
+        for keys in key_tiles:
+            k, v = m.load("K", *walk.of_keys(keys)), m.load("V", *walk.of_keys(keys))
+            for rows in row_tiles:
+                if not walk.sees(rows, keys).any():
+                    continue
+                at = walk.of_rows(rows)
+                q, o, stats = m.load("Q", *at), m.load("O", *at), m.load("l, m", *at)
+                scores = walk.scores(q, k, rows, keys)
+                m.computed_scores += scores.size
+                old_l, old_m = stats[:, 0], stats[:, 1]
+                top = np.maximum(old_m, scores.max(1))
+                p = _exp(scores, top)
+                decay = np.where(np.isfinite(old_m), np.exp(old_m - np.where(np.isfinite(top), top, 0.0)), 0.0)
+                total = decay * old_l + p.sum(1)
+                weighted = (decay * old_l)[:, None] * o + (p * walk.keep(rows, keys)) @ v
+                o = weighted / np.where(total > 0, total, 1)[:, None]
+                m.store("O", o, *at)
+                m.store("l, m", np.stack([total, top], 1), *at)
+    return m
+
+
+def _key_gradients(s: Shape, m: Memory) -> None:
+    """Sum the parts that query heads of a group stored apart."""
+    for name in ("dK", "dV"):
+        parts = m.tensors[name]
+        if parts.shape[1] != s.kv_heads:
+            summed = parts.reshape(s.batch, s.kv_heads, s.group, *parts.shape[2:]).sum(2)
+            m.counts["group sum", "group_sum"] += parts.size + summed.size
+            m.tensors[name] = summed
+
+
+def _backward_memory(s: Shape, x: dict[str, np.ndarray], ref: dict[str, np.ndarray]) -> Memory:
+    m = Memory(**x, O=ref["O"], logsumexp=ref["logsumexp"])
+    heads = s.kv_heads if s.packed else s.heads
+    m.create("dQ", s.batch, s.heads, s.n, s.d)
+    m.create("dK", s.batch, heads, s.kv_len, s.d)
+    m.create("dV", s.batch, heads, s.kv_len, s.dv)
+    m.fill("dQ")
+    return m
+
+
+def _tile_gradients(walk: Walk, rows, keys, q, k, v, do, lse, row_sum):  # type: ignore[no-untyped-def]
+    p = _exp(walk.scores(q, k, rows, keys), lse)
+    keep = walk.keep(rows, keys)
+    ds = p * ((do @ v.T) * keep - row_sum[:, None]) / np.sqrt(walk.s.d)
+    return (p * keep).T @ do, ds.T @ q, ds @ k
+
+
+def flash1_backward(s: Shape, x: dict[str, np.ndarray], ref: dict[str, np.ndarray]) -> Memory:
+    m = _backward_memory(s, x, ref)
+    m.tensors["l, m"] = np.stack([ref["logsumexp"], np.zeros_like(ref["logsumexp"])], -1)  # two statistics per row
+    m.fill("dK")
+    m.fill("dV")
+    for walk in walks(s, m):
+        row_tiles, key_tiles = walk.tiles()
+        for keys in key_tiles:
+            k, v = m.load("K", *walk.of_keys(keys)), m.load("V", *walk.of_keys(keys))
+            dk, dv = np.zeros_like(k), np.zeros_like(v)
+            for rows in row_tiles:
+                if not walk.sees(rows, keys).any():
+                    continue
+                at = walk.of_rows(rows)
+                q, o, do, dq = (m.load(name, *at) for name in ("Q", "O", "dO", "dQ"))
+                lse = m.load("l, m", *at)[:, 0]
+                m.computed_scores += len(rows) * len(keys)
+                add_v, add_k, add_q = _tile_gradients(walk, rows, keys, q, k, v, do, lse, (do * o).sum(1))
+                dk, dv = dk + add_k, dv + add_v
+                m.store("dQ", dq + add_q, *at)
+            m.store("dK", dk, walk.batch, walk.slot, keys)
+            m.store("dV", dv, walk.batch, walk.slot, keys)
+    _key_gradients(s, m)
+    return m
+
+
+def flash2_forward(s: Shape, x: dict[str, np.ndarray]) -> Memory:
+    m = Memory(**x)
+    m.create("O", s.batch, s.heads, s.n, s.dv)
+    m.create("logsumexp", s.batch, s.heads, s.n)
+    for walk in walks(s, m):
+        row_tiles, key_tiles = walk.tiles()
+        for rows in row_tiles:
+            at = walk.of_rows(rows)
+            q = m.load("Q", *at)
+            o, total, top = np.zeros((len(rows), s.dv)), np.zeros(len(rows)), np.full(len(rows), -np.inf)
+            for keys in key_tiles:
+                if not walk.sees(rows, keys).any():
+                    continue
+                k, v = m.load("K", *walk.of_keys(keys)), m.load("V", *walk.of_keys(keys))
+                scores = walk.scores(q, k, rows, keys)
+                m.computed_scores += s.br * s.bc  # a kernel computes whole tiles
+                new = np.maximum(top, scores.max(1))
+                p = _exp(scores, new)
+                decay = np.where(np.isfinite(top), np.exp(top - np.where(np.isfinite(new), new, 0.0)), 0.0)
+                o, total, top = decay[:, None] * o + (p * walk.keep(rows, keys)) @ v, decay * total + p.sum(1), new
+            m.store("O", o / np.where(total > 0, total, 1)[:, None], *at)
+            m.store("logsumexp", np.where(total > 0, top + np.log(np.where(total > 0, total, 1)), -np.inf), *at)
+    return m
+
+
+def flash2_backward(s: Shape, x: dict[str, np.ndarray], ref: dict[str, np.ndarray]) -> Memory:
+    m = _backward_memory(s, x, ref)
+    m.create("D", s.batch, s.heads, s.n)
+    for walk in walks(s, m):
+        for rows in walk.tiles()[0]:
+            at = walk.of_rows(rows)
+            m.store("D", (m.load("dO", *at) * m.load("O", *at)).sum(1), *at)
+    for walk in walks(s, m):
+        row_tiles, key_tiles = walk.tiles()
+        for keys in key_tiles:
+            k, v = m.load("K", *walk.of_keys(keys)), m.load("V", *walk.of_keys(keys))
+            dk, dv = np.zeros_like(k), np.zeros_like(v)
+            for rows in row_tiles:
+                if not walk.sees(rows, keys).any():
+                    continue
+                at = walk.of_rows(rows)
+                q, do, dq = (m.load(name, *at) for name in ("Q", "dO", "dQ"))
+                if s.printed_backward:
+                    m.load("O", *at)
+                    m.load("dQ", *at)
+                lse, row_sum = m.load("logsumexp", *at), m.load("D", *at)
+                m.computed_scores += s.br * s.bc
+                add_v, add_k, add_q = _tile_gradients(walk, rows, keys, q, k, v, do, lse, row_sum)
+                dk, dv = dk + add_k, dv + add_v
+                m.store("dQ", dq + add_q, *at)
+            m.store("dK", dk, walk.batch, walk.slot, keys)
+            m.store("dV", dv, walk.batch, walk.slot, keys)
+    _key_gradients(s, m)
+    return m
+
+
+# Standard attention: one kernel after another, each reads its inputs and writes its outputs once
+
+
+def _grouped(s: Shape, x: np.ndarray) -> np.ndarray:
+    """Query-shaped [batch, heads, n, *] as one tall matrix per KV head."""
+    return x.reshape(s.batch, s.kv_heads, s.group * s.n, x.shape[-1])
+
+
+def _key_loads(s: Shape, m: Memory, name: str) -> np.ndarray:
+    """K or V once per KV head if packed, else once per query head."""
+    for _ in range(1 if s.packed else s.group):
+        value = m.load(name, slice(None))
+    return value
+
+
+def _per_head(s: Shape, x: np.ndarray) -> np.ndarray:
+    return np.repeat(x, s.group, axis=1)
+
+
+def standard_forward(s: Shape, x: dict[str, np.ndarray]) -> Memory:
+    m, everything = Memory(**x), slice(None)
+    square = (s.batch, s.heads, s.n, s.kv_len)
+    for name in ("S", "P", "dropped P", "dropout mask"):
+        m.create(name, *square)
+    m.create("O", s.batch, s.heads, s.n, s.dv)
+    scale = 1 / np.sqrt(s.d)
+    product = m.load("Q", everything) @ _per_head(s, _key_loads(s, m, "K")).swapaxes(-1, -2)
+    m.computed_scores += product.size
+    m.store("S", product if s.unfused_scale else product * scale, everything)
+    if s.unfused_scale:
+        m.store("S", m.load("S", everything) * scale, everything)
+    if s.mask:
+        m.store("S", m.load("S", everything) + x["bias"], everything)
+    scores = m.load("S", everything)
+    seen = visible(s, np.arange(s.n), np.arange(s.kv_len), 1)
+    scores = np.where(seen, scores, -np.inf)
+    e = np.where(seen, np.exp(scores - np.where(seen.any(-1), scores.max(-1), 0.0)[..., None]), 0.0)
+    total = e.sum(-1, keepdims=True)
+    m.store("P", e / np.where(total > 0, total, 1), everything)
+    probabilities = "P"
+    if s.dropout:
+        probabilities = "dropped P"
+        keep = x["keep"] / (1 - s.dropout)
+        m.store("dropped P", m.load("P", everything) * keep, everything)
+        m.store("dropout mask", x["keep"], everything)
+    m.store("O", m.load(probabilities, everything) @ _per_head(s, _key_loads(s, m, "V")), everything)
+    return m
+
+
+def standard_backward(s: Shape, x: dict[str, np.ndarray], ref: dict[str, np.ndarray]) -> Memory:
+    keep = x["keep"] / (1 - s.dropout)
+    m, everything = Memory(**x, P=ref["P"]), slice(None)
+    m.tensors["dropped P"], m.tensors["dropout mask"] = ref["P"] * keep, x["keep"]
+    for name in ("dP", "dS"):
+        m.create(name, s.batch, s.heads, s.n, s.kv_len)
+    m.create("dQ", s.batch, s.heads, s.n, s.d)
+    heads = s.kv_heads if s.packed else s.heads
+    m.create("dK", s.batch, heads, s.kv_len, s.d)
+    m.create("dV", s.batch, heads, s.kv_len, s.dv)
+    scale = 1 / np.sqrt(s.d)
+
+    def transposed_product(left: np.ndarray, right: np.ndarray) -> np.ndarray:
+        if s.packed:
+            left, right = _grouped(s, left), _grouped(s, right)
+        return left.swapaxes(-1, -2) @ right
+
+    p, do = m.load("dropped P" if s.dropout else "P", everything), m.load("dO", everything)
+    m.store("dV", transposed_product(p, do), everything)
+    m.store("dP", m.load("dO", everything) @ _per_head(s, _key_loads(s, m, "V")).swapaxes(-1, -2), everything)
+    if s.dropout:
+        m.store("dP", m.load("dP", everything) * m.load("dropout mask", everything) / (1 - s.dropout), everything)
+    p, dp = m.load("P", everything), m.load("dP", everything)
+    ds = p * (dp - (p * dp).sum(-1, keepdims=True))
+    m.computed_scores += ds.size
+    m.store("dS", ds if s.unfused_scale else ds * scale, everything)
+    if s.unfused_scale:
+        m.store("dS", m.load("dS", everything) * scale, everything)
+    m.store("dQ", m.load("dS", everything) @ _per_head(s, _key_loads(s, m, "K")), everything)
+    m.store("dK", transposed_product(m.load("dS", everything), m.load("Q", everything)), everything)
+    _key_gradients(s, m)
+    return m
+
+
+FORWARD = {"standard": standard_forward, "flash1": flash1_forward, "flash2": flash2_forward}
+BACKWARD = {"standard": standard_backward, "flash1": flash1_backward, "flash2": flash2_backward}
