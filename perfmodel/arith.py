@@ -29,6 +29,7 @@ def ceil_div(a: Number, b: Number) -> Number:
 
 
 def minimum(a: Number, b: Number) -> Number:
+    """The smaller of two numbers, element-wise for arrays."""
     if _is_scalar(a, b):
         return min(a, b)
     import numpy as np
@@ -37,6 +38,7 @@ def minimum(a: Number, b: Number) -> Number:
 
 
 def maximum(a: Number, b: Number) -> Number:
+    """The larger of two numbers, element-wise for arrays."""
     if _is_scalar(a, b):
         return max(a, b)
     import numpy as np

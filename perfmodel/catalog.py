@@ -155,7 +155,9 @@ def find_device(name: str) -> Device:
     wanted = name.lower()
     matches = [wanted] if wanted in ids else [known for known in ids if set(wanted.split("-")) <= set(known.split("-"))]
     if not matches or not wanted:
-        raise UsageError(f"--hardware: no device is called {name!r}", f"{suggest(wanted, ids)}; or give the path of a profile, ending in .yaml")
+        words = sorted({*ids, *"-".join(ids).split("-")})
+        hint = suggest(wanted, words, "see 'perfmodel hardware list'")
+        raise UsageError(f"--hardware: no device is called {name!r}", f"{hint}; or give the path of a profile, ending in .yaml")
     if len(matches) > 1:
         raise UsageError(f"--hardware: {name!r} could be any of {len(matches)} devices", f"say which: {', '.join(matches)}")
     return load_device(data_folder("hardware_specs") / f"{matches[0]}.yaml")
@@ -182,5 +184,7 @@ def load_config(name: str, section: str, model: type[_Model]) -> _Model:
     if not name.endswith((".yaml", ".yml")) and "/" not in name:
         path = data_folder("configs") / f"{name}.yaml"
         if not path.is_file():
-            raise UsageError(f"--config: no configuration is called {name!r}", f"{suggest(name, config_names())}; or give a path ending in .yaml")
+            raise UsageError(
+                f"--config: no configuration is called {name!r}", f"{suggest(name, config_names())}; or give a path ending in .yaml"
+            )
     return _validated(path, (section,), model)

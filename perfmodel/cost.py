@@ -27,6 +27,7 @@ class Work:
         return Work(self.tensor + other.tensor, self.vector + other.vector, self.sfu + other.sfu)
 
     def items(self) -> tuple[tuple[str, Number], ...]:
+        """Unit and amount."""
         return (("tensor", self.tensor), ("vector", self.vector), ("sfu", self.sfu))
 
 
@@ -57,6 +58,7 @@ class Access:
 
     @property
     def bytes(self) -> Number:
+        """Bytes across the SRAM boundary."""
         return self.elements * self.element_size
 
 
@@ -109,9 +111,11 @@ class Kernel:
     launch: Launch | None = None
 
     def elements(self, *kinds: str) -> Number:
+        """Elements moved by accesses of these kinds."""
         return sum(access.elements for access in self.accesses if access.kind in kinds)
 
     def bytes(self, *kinds: str) -> Number:
+        """Bytes moved across the SRAM boundary by accesses of these kinds."""
         return sum(access.bytes for access in self.accesses if access.kind in kinds)
 
 

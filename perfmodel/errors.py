@@ -37,9 +37,11 @@ class UnavailableError(PerfmodelError):
     """The question needs something that this device or profile does not have."""
 
 
-def suggest(name: str, known: list[str]) -> str:
-    """``did you mean ...?`` with the nearest known names, else the whole list."""
+def suggest(name: str, known: list[str], otherwise: str | None = None) -> str:
+    """``did you mean ...?`` with the nearest known names; where none is near ``otherwise``, or all of them."""
     import difflib
 
     near = difflib.get_close_matches(name, known, n=3, cutoff=0.5)
-    return f"did you mean {' or '.join(near)}?" if near else f"known: {', '.join(known)}"
+    if near:
+        return f"did you mean {' or '.join(near)}?"
+    return otherwise or f"known: {', '.join(known)}"

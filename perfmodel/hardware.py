@@ -109,6 +109,8 @@ class Peaks(_Record):
 
 
 class Limits(_Record):
+    """What a multiprocessor and a thread block can hold."""
+
     max_threads_per_multiprocessor: Count | None = None
     max_blocks_per_multiprocessor: Count | None = None
     max_threads_per_block: Count | None = None
@@ -165,10 +167,12 @@ class Device(_Record):
         return self
 
     def level(self, name: str) -> MemoryLevel | None:
+        """The memory level called ``name``, None if the profile has none."""
         return next((level for level in self.memory if level.level == name), None)
 
     @cached_property
     def dram(self) -> MemoryLevel:
+        """The outermost level."""
         return self.memory[-1]
 
     @property

@@ -30,6 +30,7 @@ class Traffic:
 
     @property
     def total(self) -> Number:
+        """Reads and writes."""
         return self.read + self.write
 
     def __add__(self, other: Traffic) -> Traffic:

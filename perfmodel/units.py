@@ -68,7 +68,9 @@ def example(base: str) -> str:
 def _scaled(value: float, prefixes: tuple[tuple[str, float], ...], unit: str, digits: int) -> str:
     for prefix, factor in prefixes:
         if abs(value) >= factor * (1 - 0.5 * 10**-digits):
-            return f"{value / factor:.{digits}g} {prefix}{unit}" if abs(value) < 1000 * factor else f"{value / factor:,.0f} {prefix}{unit}"
+            scaled = value / factor
+            whole = f"{scaled:,.0f}" if 10**digits <= abs(scaled) < 10**9 else f"{scaled:.{digits}g}"
+            return f"{whole} {prefix}{unit}".strip()
     return f"{value:.{digits}g} {unit}".strip()
 
 
@@ -82,7 +84,16 @@ def format_si(value: float, unit: str = "", digits: int = 4) -> str:
     >>> format_si(4362076160, "B")
     '4.362 GB'
     """
-    return _scaled(value, _UP, unit, digits).strip()
+    return _scaled(value, _UP, unit, digits)
+
+
+def format_count(count: int) -> str:
+    """Every digit, up to 10^15.
+
+    >>> format_count(68157440)
+    '68,157,440'
+    """
+    return f"{count:,}" if count < 10**15 else f"{count:.6g}"
 
 
 def format_time(seconds: float, digits: int = 4) -> str:

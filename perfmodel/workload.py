@@ -10,6 +10,9 @@ from perfmodel.errors import UsageError
 
 FORWARD, BACKWARD = "forward", "backward"
 
+LARGEST_SIZE = 10**15
+"""Largest length, head count or batch taken: counts stay exact far beyond it, times stay finite."""
+
 
 @dataclass(frozen=True, slots=True)
 class Attention:
@@ -65,11 +68,12 @@ class Attention:
         return self.group if self.packed else 1
 
     def check(self) -> Attention:
-        """Itself, if every value has a meaning; else UsageError names the option and the fix."""
+        """This workload, if every value has a meaning; else UsageError names the option and the fix."""
         for option in ("n", "kv_len", "d", "dv", "batch", "heads", "kv_heads"):
             value = getattr(self, option)
-            if value < 1:
-                raise UsageError(f"--{option.replace('_', '-')} is {value}", "give a whole number of at least 1")
+            if not 1 <= value <= LARGEST_SIZE:
+                found = f"is {value}" if value < 1 else "is too large"
+                raise UsageError(f"--{option.replace('_', '-')} {found}", f"give a whole number from 1 to {LARGEST_SIZE:.0e}")
         if self.heads % self.kv_heads:
             fits = [h for h in range(1, min(self.heads, 1024) + 1) if self.heads % h == 0]
             nearest = sorted(sorted(fits, key=lambda h: abs(h - self.kv_heads))[:3])

@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import walker
+
 from perfmodel.attention.algorithms import find, names
 from perfmodel.attention.walk import visible_scores
 from perfmodel.cost import Kernel, Tile

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from perfmodel.attention.algorithms import find
 from perfmodel.cache import dram_bytes, resident_blocks
 from perfmodel.catalog import find_device
@@ -40,7 +41,10 @@ def test_sram_reads_equal_the_counter(record: dict[str, Any]) -> None:
 
 def test_dram_reads_follow_the_counters(h200: Device) -> None:
     assert len(RECORDS) == 26
-    ratios = {json.dumps(r["shape"]) + r["implementation"]: dram_bytes(kernel_of(r), h200, "read") / r["counters"]["dram_read_bytes"] for r in RECORDS}
+    ratios = {
+        json.dumps(r["shape"]) + r["implementation"]: dram_bytes(kernel_of(r), h200, "read") / r["counters"]["dram_read_bytes"]
+        for r in RECORDS
+    }
     errors = {key: abs(log(ratio)) for key, ratio in ratios.items()}
     assert exp(statistics.median(errors.values())) < 1.07
     worst = {causal: exp(max(e for key, e in errors.items() if f'"causal": {causal}' in key)) for causal in ("true", "false")}

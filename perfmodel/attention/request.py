@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
-from typing import Any
+from typing import Any, ClassVar
 
 from perfmodel.attention.algorithms import find, names
 from perfmodel.attention.evaluate import BOTH, Result, compare, sram_bytes_for
@@ -33,6 +33,8 @@ class Comparison:
 class AttentionRequest:
     """Options of a comparison; None takes the default. Names and meanings are those of the command line."""
 
+    __pydantic_config__: ClassVar[dict[str, str]] = {"extra": "forbid"}  # where a file is read as a request
+
     n: int | None = None
     d: int | None = None
     batch: int | None = None
@@ -57,7 +59,9 @@ class AttentionRequest:
     def updated(self, options: Mapping[str, Any]) -> AttentionRequest:
         """This request with every option that is not None put in its place."""
         known = {field.name for field in fields(self)}
-        return AttentionRequest(**asdict(self) | {name: value for name, value in options.items() if name in known and value not in (None, [])})
+        return AttentionRequest(
+            **asdict(self) | {name: value for name, value in options.items() if name in known and value not in (None, [])}
+        )
 
     def workload(self) -> Attention:
         """The workload, defaults filled in and checked; UsageError names a wrong option."""

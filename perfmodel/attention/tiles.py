@@ -123,7 +123,8 @@ def _misfit(
     what = f"{algorithm.name} {direction}: a {tile.br} x {tile.bc} tile"
     if fitting is None:
         what = f"{algorithm.name} {direction}: --d {w.d} is larger than any tile: even {tile.br} x {tile.bc}"
-    message = f"{what} keeps {tiling.resident[direction]} in SRAM, {needed:,} B, {needed - sram_bytes:,} B more than the {sram_bytes:,} B of a block"
+    missing = f"{needed - sram_bytes:,} B more than the {sram_bytes:,} B of a block"
+    message = f"{what} keeps {tiling.resident[direction]} in SRAM, {needed:,} B, {missing}"
     if fitting is None:
         return UsageError(message, "give a smaller --d or a device (or --sram) with more SRAM per block")
     return UsageError(message, f"--block-q {fitting.br} --block-kv {fitting.bc} fits (SRAM: {format_binary(sram_bytes)})")

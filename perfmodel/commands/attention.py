@@ -31,18 +31,14 @@ def attention(
     ] = None,
     mask: Annotated[bool | None, typer.Option("--mask/--no-mask", help="Additive mask, broadcast over heads.")] = None,
     dropout: Annotated[float | None, typer.Option(help="Dropout probability on P. [default: 0]")] = None,
-    unfused_scale: Annotated[
-        bool | None, typer.Option("--unfused-scale/--fused-scale", help="1/sqrt(d) in a kernel of its own.")
-    ] = None,
+    unfused_scale: Annotated[bool | None, typer.Option("--unfused-scale/--fused-scale", help="1/sqrt(d) in a kernel of its own.")] = None,
     printed_backward: Annotated[
         bool | None,
         typer.Option("--printed-backward/--minimal-backward", help="flash2 backward loads as Algorithm 2 prints them."),
     ] = None,
     block_q: Annotated[int | None, typer.Option(help="Tile rows B_r. [default: the kernel's]")] = None,
     block_kv: Annotated[int | None, typer.Option(help="Tile columns B_c. [default: the kernel's]")] = None,
-    sram: Annotated[
-        str | None, typer.Option(help="SRAM per block M, such as 163KiB. [default: the device's]")
-    ] = None,
+    sram: Annotated[str | None, typer.Option(help="SRAM per block M, such as 163KiB. [default: the device's]")] = None,
     packed: Annotated[
         bool | None,
         typer.Option("--packed/--unpacked", help="Read K, V once per KV head / query head. [default: packed if n is 1]"),

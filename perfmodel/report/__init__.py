@@ -17,7 +17,9 @@ _SUFFIXES = {".json": "json", ".md": "markdown", ".txt": "text"}
 def check_output(path: Path) -> None:
     """Fail before any work if ``path`` cannot become a report: unknown suffix, no such folder, not writable."""
     if path.suffix not in _SUFFIXES:
-        raise UsageError(f"--output: no format is written to {path.suffix or 'a file without suffix'!r} ({path})", f"end it in {', '.join(_SUFFIXES)}")
+        raise UsageError(
+            f"--output: no format is written to {path.suffix or 'a file without suffix'!r} ({path})", f"end it in {', '.join(_SUFFIXES)}"
+        )
     if path.is_dir():
         raise UsageError(f"--output: {path} is a folder", "name a file in it")
     folder = path.parent

@@ -11,7 +11,7 @@ from perfmodel.attention.request import Comparison
 from perfmodel.bounds import COMPULSORY_SOURCE, THETA_SOURCE, compulsory_elements, theta
 from perfmodel.report.document import Report, Table
 from perfmodel.roofline import Estimate
-from perfmodel.units import format_binary, format_si, format_time
+from perfmodel.units import format_binary, format_count, format_si, format_time
 from perfmodel.workload import BACKWARD, FORWARD
 
 _UNIT_WORDS = {
@@ -62,7 +62,13 @@ def _counts(cost: Estimate) -> dict[str, Any]:
         "flops": cost.flops,
         "executed_flops": cost.executed_flops,
         "work": dict(cost.work.items()),
-        "accesses": {**accesses, "zero_fill": cost.zero_fill, "zero_fill_bytes": cost.zero_fill_bytes, "group_sum": cost.group_sum, "bytes": cost.access_bytes},
+        "accesses": {
+            **accesses,
+            "zero_fill": cost.zero_fill,
+            "zero_fill_bytes": cost.zero_fill_bytes,
+            "group_sum": cost.group_sum,
+            "bytes": cost.access_bytes,
+        },
         "traffic": {
             "sram": {"read_bytes": cost.sram.read, "write_bytes": cost.sram.write},
             "dram": {"read_bytes": cost.dram.read, "write_bytes": cost.dram.write},
@@ -170,7 +176,9 @@ def _against(reference: Result, result: Result) -> str:
     if gain > 1 and fewer > 1:
         outcome = f"{name} wins {gain:.3g}x: its scores stay on the chip, so it moves {moved}"
     elif gain > 1:
-        outcome = f"{name} wins {gain:.3g}x although it moves {moved}: one fused kernel overlaps what {len(reference.kernels)} kernels do in turn"
+        outcome = (
+            f"{name} wins {gain:.3g}x although it moves {moved}: one fused kernel overlaps what {len(reference.kernels)} kernels do in turn"
+        )
     elif fewer > 1:
         outcome = f"{name} does not win ({gain:.3g}x): it moves {moved}, but is held back by {_UNIT_WORDS[result.total.bound]}"
     else:
@@ -204,7 +212,7 @@ _ROWS: dict[str, _Cell] = {
     "FLOP, executed": lambda r, c: format_si(r.total.executed_flops, "FLOP"),
     "vector operations": lambda r, c: format_si(r.total.work.vector, "FLOP"),
     "exponentials": lambda r, c: format_si(r.total.work.sfu),
-    "HBM accesses, two-level model": lambda r, c: f"{r.total.reads + r.total.writes:,} elements",
+    "HBM accesses, two-level model": lambda r, c: f"{format_count(r.total.reads + r.total.writes)} elements",
     "  in bytes": lambda r, c: format_si(r.total.access_bytes, "B"),
     "  zero fill besides": lambda r, c: format_si(r.total.zero_fill_bytes, "B"),
     "SRAM traffic": lambda r, c: format_si(r.total.sram.total, "B"),
@@ -238,9 +246,8 @@ def _notes(comparison: Comparison) -> list[str]:
     for result in results:
         if result.tile is not None and result.algorithm.tiling is not None:
             held = result.algorithm.tiling.resident[result.direction]
-            notes.append(
-                f"{result.algorithm.name} {result.direction}: tile {result.tile.br} x {result.tile.bc} ({result.tile.origin}), {held} in SRAM."
-            )
+            tile = f"tile {result.tile.br} x {result.tile.bc} ({result.tile.origin})"
+            notes.append(f"{result.algorithm.name} {result.direction}: {tile}, {held} in SRAM.")
     if comparison.sram_bytes is not None:
         notes.append(f"M = {format_binary(comparison.sram_bytes)} of SRAM per block.")
     io_bound = _io_lower_bound(comparison)

@@ -8,11 +8,17 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """Text cells, ready to print; the first column holds labels."""
+    """Text cells, ready to print. ``align``: ``l`` or ``r`` per column; by default labels left, numbers right."""
 
     title: str
     columns: list[str]
     rows: list[list[str]]
+    align: str = ""
+
+    @property
+    def alignment(self) -> str:
+        """One letter per column."""
+        return self.align or "l" + "r" * (len(self.columns) - 1)
 
 
 @dataclass(frozen=True, slots=True)

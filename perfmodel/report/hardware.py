@@ -5,9 +5,7 @@ from __future__ import annotations
 from perfmodel import __version__
 from perfmodel.hardware import Device, Quantity, quantities
 from perfmodel.report.document import Report, Table
-from perfmodel.units import format_binary, format_si
-
-_LISTED = ("fp32", "tf32", "fp16", "bf16", "fp8")
+from perfmodel.units import format_binary
 
 
 def list_report(devices: list[Device]) -> Report:
@@ -41,47 +39,50 @@ def _size(quantity: Quantity | None) -> str:
 
 
 def _rate(quantity: Quantity | None) -> str:
-    return "-" if quantity is None else quantity.value if isinstance(quantity.value, str) else str(quantity.value)
+    return "-" if quantity is None else str(quantity.value)
 
 
-def ridge_points(device: Device) -> dict[str, float]:
-    """FLOP/B at which each peak meets the DRAM bandwidth, by unit and dtype."""
+def _ridge_points(device: Device) -> dict[str, tuple[Quantity, float]]:
+    """Each peak, by unit and dtype, and the FLOP/B at which it meets the DRAM bandwidth."""
     bandwidth = device.dram.bandwidth_bytes_per_s
     if bandwidth is None:
         return {}
     units = (("tensor", device.peaks.tensor), ("vector", device.peaks.vector))
-    return {f"{unit} {dtype}": peak.number / bandwidth for unit, peaks in units for dtype, peak in peaks.items()}
+    return {f"{unit} {dtype}": (peak, peak.number / bandwidth) for unit, peaks in units for dtype, peak in peaks.items()}
 
 
 def show_report(device: Device) -> Report:
     """Every quantity of ``device`` with kind, source and note; then its ridge points."""
     rows = [[place, str(q.value), q.kind, q.source, q.note or ""] for place, q in _named(device)]
-    values = Table("", ["field", "value", "kind", "source", "note"], rows)
-    ridges = ridge_points(device)
-    ridge_rows = [[name, f"{value:.1f} FLOP/B"] for name, value in ridges.items()]
+    values = Table("", ["field", "value", "kind", "source", "note"], rows, "lrlll")
+    ridges = _ridge_points(device)
+    ridge_rows = [[name, f"{value:.1f} FLOP/B"] for name, (_, value) in ridges.items()]
     tables = [values, Table("ridge points at the DRAM bandwidth", ["peak", "ridge point"], ridge_rows)]
     notes = [f"{key}: {text}" for key, text in device.sources.items()] + device.notes
     data = {
         "schema": "perfmodel.device/1",
         "version": __version__,
         "device": device.model_dump(exclude_none=True),
-        "ridge_points": {name: {"value": value, "unit": "FLOP/B", "level": "dram"} for name, value in ridges.items()},
+        "ridge_points": {name: {"value": value, "unit": "FLOP/B", "level": "dram"} for name, (_, value) in ridges.items()},
     }
     title = f"{device.name} ({device.id}), {device.architecture}"
-    return Report(title, [format_summary(device)], tables, notes, data)
+    return Report(title, [_summary(device)], tables, notes, data)
 
 
 def _named(device: Device) -> list[tuple[str, Quantity]]:
     """Quantities by path, a memory level by its name instead of its number."""
     names = {f"memory.{index}": f"memory.{level.level}" for index, level in enumerate(device.memory)}
-    return [(next((place.replace(old, new, 1) for old, new in names.items() if place.startswith(old + ".")), place), q) for place, q in quantities(device)]
+    return [
+        (next((place.replace(old, new, 1) for old, new in names.items() if place.startswith(old + ".")), place), q)
+        for place, q in quantities(device)
+    ]
 
 
-def format_summary(device: Device) -> str:
+def _summary(device: Device) -> str:
     """One sentence: the ratio that decides what is memory bound."""
-    ridges = ridge_points(device)
-    best = next((name for name in ("tensor fp16", "tensor bf16", "vector fp32") if name in ridges), None)
-    if best is None:
+    ridges = _ridge_points(device)
+    name = next((name for name in ("tensor fp16", "tensor bf16", "vector fp32") if name in ridges), None)
+    if name is None:
         return "No peak or no DRAM bandwidth is known: no ridge point."
-    peak = (device.peaks.tensor | device.peaks.vector)[best.split()[1]] if best != "vector fp32" else device.peaks.vector["fp32"]
-    return f"{format_si(peak.number, 'FLOP/s')} {best}: below {ridges[best]:.1f} FLOP per DRAM byte a kernel is memory bound."
+    peak, ridge = ridges[name]
+    return f"Peak {name} {peak.value}: below {ridge:.1f} FLOP per DRAM byte a kernel is memory bound."

@@ -20,6 +20,9 @@ def _escape(text: str) -> str:
 
 
 def _table(table: Table) -> str:
-    lines = [f"| {' | '.join(map(_escape, table.columns))} |", "|" + " --- |" + " ---: |" * (len(table.columns) - 1)]
+    lines = [
+        f"| {' | '.join(map(_escape, table.columns))} |",
+        "|" + "".join(" ---: |" if align == "r" else " --- |" for align in table.alignment),
+    ]
     lines += [f"| {' | '.join(map(_escape, row))} |" for row in table.rows]
-    return "\n".join([f"**{_escape(table.title)}**", "", *lines])
+    return "\n".join([*([f"**{_escape(table.title)}**", ""] if table.title else []), *lines])

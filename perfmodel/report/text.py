@@ -18,4 +18,8 @@ def render(report: Report) -> str:
 def _aligned(table: Table) -> list[str]:
     rows = [table.columns, *table.rows]
     widths = [max(map(len, cells)) for cells in zip(*rows, strict=True)]
-    return ["  ".join([row[0].ljust(widths[0]), *(cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True))]).rstrip() for row in rows]
+    return ["  ".join(map(_pad, row, widths, table.alignment)).rstrip() for row in rows]
+
+
+def _pad(cell: str, width: int, align: str) -> str:
+    return cell.rjust(width) if align == "r" else cell.ljust(width)

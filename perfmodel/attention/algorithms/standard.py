@@ -75,9 +75,7 @@ def backward(w: Attention, tile: Tile) -> list[Kernel]:
         _matmul(w, "dP = dO V^T", 0, 1, output_gradient, key_read(w, "V", w.dv), _scores(w, "dP", WRITE)),
     ]
     if w.dropout:
-        kernels.append(
-            _elementwise(w, "dropout backward", DROPOUT_VECTOR, _scores(w, "dP", READ), _kept(w, READ), _scores(w, "dP", WRITE))
-        )
+        kernels.append(_elementwise(w, "dropout backward", DROPOUT_VECTOR, _scores(w, "dP", READ), _kept(w, READ), _scores(w, "dP", WRITE)))
     softmax = (_scores(w, "P", READ, handoff=False), _scores(w, "dP", READ), _scores(w, "dS", WRITE))
     kernels.append(_elementwise(w, "softmax backward", SOFTMAX_BACKWARD_VECTOR, *softmax))
     if w.unfused_scale:
@@ -98,7 +96,8 @@ ALGORITHM = Algorithm(
     title="standard attention, scores in memory",
     source="Dao et al. 2022, arXiv 2205.14135, Algorithms 0 and 3",
     io_class="N^2 + N d",
-    vector_work=f"forward {SOFTMAX_VECTOR} per score (max, subtract, sum, divide), backward {SOFTMAX_BACKWARD_VECTOR}; mask 1, scale 1, dropout 2",
+    vector_work=f"{SOFTMAX_VECTOR} per score forward (max, subtract, sum, divide), {SOFTMAX_BACKWARD_VECTOR} backward; "
+    f"mask 1, scale 1, dropout {DROPOUT_VECTOR}",
     forward=forward,
     backward=backward,
 )

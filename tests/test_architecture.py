@@ -1,0 +1,90 @@
+"""Layers point down, and a cheap question starts cheaply."""
+
+from __future__ import annotations
+
+import ast
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1] / "perfmodel"
+
+LAYERS = [
+    ("units", "dtypes", "errors", "arith"),
+    ("cost", "hardware", "workload"),
+    ("attention", "cache", "roofline", "bounds", "catalog", "sanity"),
+    ("report",),
+    ("commands",),
+    ("cli", "__main__"),
+]
+RANK = {name: rank for rank, names in enumerate(LAYERS) for name in names}
+FILES = sorted(path for path in ROOT.rglob("*.py") if path != ROOT / "__init__.py")
+
+
+def part(path: Path) -> str:
+    return path.relative_to(ROOT).parts[0].removesuffix(".py")
+
+
+def imported(tree: ast.AST) -> set[str]:
+    """Parts of the package that ``tree`` imports, wherever the import stands."""
+    found: set[str] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and node.module and node.module.startswith("perfmodel"):
+            names = [f"{node.module}.{alias.name}" for alias in node.names] if node.module == "perfmodel" else [node.module]
+            found |= {name.split(".")[1] for name in names}
+        elif isinstance(node, ast.Import):
+            found |= {alias.name.split(".")[1] for alias in node.names if alias.name.startswith("perfmodel.")}
+    return found - {"__version__"}
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_imports_point_down(path: Path) -> None:
+    own = part(path)
+    for other in imported(ast.parse(path.read_text())):
+        assert RANK[other] <= RANK[own], f"{own} (layer {RANK[own]}) imports {other} (layer {RANK[other]})"
+
+
+@pytest.mark.parametrize(
+    "path", [p for p in FILES if part(p) not in ("commands", "cli", "__main__")], ids=lambda p: str(p.relative_to(ROOT))
+)
+def test_nothing_below_commands_prints_or_exits(path: Path) -> None:
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Call):
+            name = ast.unparse(node.func)
+            assert name not in ("print", "exit", "quit", "sys.exit", "typer.echo", "sys.stdout.write", "sys.stderr.write"), name
+
+
+def test_only_the_catalog_reads_yaml() -> None:
+    assert [part(path) for path in FILES if "import yaml" in path.read_text()] == ["catalog"]
+
+
+def loaded(*args: str) -> dict[str, object]:
+    code = (
+        "import io, json, resource, sys, contextlib\n"
+        "from perfmodel.cli import main\n"
+        "with contextlib.redirect_stdout(io.StringIO()): main(sys.argv[1:])\n"
+        "print(json.dumps({'modules': sorted(sys.modules), 'kib': resource.getrusage(resource.RUSAGE_SELF).ru_maxrss}))"
+    )
+    finished = subprocess.run([sys.executable, "-c", code, *args], capture_output=True, text=True, check=True)
+    result: dict[str, object] = json.loads(finished.stdout)
+    return result
+
+
+@pytest.mark.parametrize(
+    ("args", "absent", "modules"),
+    [
+        (["--help"], {"numpy", "numba", "matplotlib", "pydantic.main", "rich.table", "yaml"}, 260),
+        (["attention", "--help"], {"numpy", "numba", "matplotlib", "pydantic.main", "rich.table", "yaml"}, 260),
+        (["attention", "--n", "4096", "--d", "64"], {"numpy", "numba", "matplotlib", "rich.table", "tempfile.py"}, 420),
+    ],
+)
+def test_import_budget(args: list[str], absent: set[str], modules: int) -> None:
+    found = loaded(*args)
+    assert isinstance(found["modules"], list)
+    assert absent & set(found["modules"]) == set()
+    assert len(found["modules"]) <= modules
+    assert isinstance(found["kib"], int)
+    assert found["kib"] * 1024 <= 60e6

@@ -1,0 +1,237 @@
+"""``perfmodel attention``: the numbers, the JSON contract, the words."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from perfmodel.catalog import config_names
+
+BIG = "attention --n 4096 --d 64 --heads 16 --batch 8 --dtype fp16 --block-q 128 --block-kv 128 --algorithm standard --algorithm flash2"
+
+
+def entry(data, algorithm, direction="forward"):
+    return next(r for r in data["results"] if r["algorithm"] == algorithm and r["pass"] == direction)
+
+
+def test_standard_and_flash_counts(run):
+    data = run(BIG + " --json").json
+    standard, flash = entry(data, "standard"), entry(data, "flash2")
+    assert standard["flops"] == 549_755_813_888 == flash["flops"]
+    assert standard["accesses"]["total"] == 128 * (4 * 4096**2 + 4 * 4096 * 64)
+    query = 128 * 4096 * 64 * 2
+    assert flash["traffic"]["sram"]["read_bytes"] == query + 32 * 2 * query == 4_362_076_160
+    assert data["io_lower_bound"]["compulsory_bytes"] == 268_435_456
+
+
+def test_counts_equal_the_counters_of_an_h200(run):
+    """A Q-stationary fp32 kernel with 64 x 64 tiles: 17,314,086,912 B through the L2, 403 MB from DRAM."""
+    shape = "attention --n 4096 --d 64 --heads 128 --dtype fp32 --block-q 64 --block-kv 64"
+    data = run(f"{shape} --algorithm flash2 --hardware h200 --json").json
+    traffic = entry(data, "flash2")["traffic"]
+    assert traffic["sram"]["read_bytes"] == 17_314_086_912
+    assert traffic["dram"]["read_bytes"] == pytest.approx(403e6, rel=0.02)
+
+
+def test_the_papers_figure_2(run):
+    line = "attention --n 1024 --d 64 --heads 16 --batch 64 --pass both --mask --dropout 0.1 --algorithm all"
+    line += " --hardware nvidia-a100-sxm-40gb --json"
+    data = run(line).json
+    assert data == run("attention --config flashattention-fig2 --json").json
+    standard, flash1 = entry(data, "standard", "both"), entry(data, "flash1", "both")
+    assert standard["accesses"]["bytes"] == pytest.approx(40.265e9, rel=1e-4)
+    assert flash1["accesses"]["bytes"] == pytest.approx(5.20e9, rel=1e-3)
+    assert standard["executed_flops"] == pytest.approx(824.6e9, rel=1e-4)
+    assert flash1["executed_flops"] == pytest.approx(962.1e9, rel=1e-4)
+    wider = entry(run(line + " --sram 192KiB").json, "flash1", "both")["accesses"]
+    assert wider["bytes"] == pytest.approx(4.10e9, rel=1e-3)
+    assert wider["bytes"] + wider["zero_fill_bytes"] == pytest.approx(4.65e9, rel=1e-3)
+
+
+def test_json_contract(run):
+    data = run("attention --n 256 --d 64 --pass both --json").json
+    assert data["schema"] == "perfmodel.attention/1"
+    assert set(data) == {"schema", "version", "inputs", "hardware", "results", "io_lower_bound", "ratios"}
+    assert data["hardware"] == {"id": "nvidia-a100-sxm-80gb", "name": "NVIDIA A100 SXM 80 GB"}
+    assert [(r["algorithm"], r["pass"]) for r in data["results"]] == [
+        (algorithm, direction) for algorithm in ("standard", "flash2") for direction in ("forward", "backward", "both")
+    ]
+    shared = {"flops", "executed_flops", "work", "accesses", "traffic", "arithmetic_intensity", "bound", "time_s"}
+    own = {"algorithm", "pass", "implementation", "memory_bytes", "extra_memory_bytes", "fits", "tile", "kernels"}
+    for result in data["results"]:
+        assert set(result) == shared | own
+        assert {"reads", "writes", "total", "zero_fill", "bytes"} <= set(result["accesses"])
+        assert result["accesses"]["total"] == result["accesses"]["reads"] + result["accesses"]["writes"]
+        assert {"lower", "roofline", "no_overlap", "predicted", "low", "high"} <= set(result["time_s"])
+        assert result["fits"] is True
+        for kernel in result["kernels"]:
+            assert set(kernel) == shared | {"name"}
+        for key in ("flops", "executed_flops"):
+            assert result[key] == sum(kernel[key] for kernel in result["kernels"])
+    assert data["ratios"]["flash2"]["both"]["roofline"] > 1
+
+
+def test_backward_flops_are_twice_forward_and_flash_recomputes(run):
+    data = run("attention --n 512 --d 64 --pass both --algorithm all --causal --json").json
+    for algorithm in ("standard", "flash1", "flash2"):
+        forward, backward = (entry(data, algorithm, direction) for direction in ("forward", "backward"))
+        assert forward["flops"] == 2 * (512 * 513 // 2) * 128
+        assert backward["flops"] == 2 * forward["flops"]
+    dense = run("attention --n 512 --d 64 --pass both --algorithm flash1 --json").json
+    assert entry(dense, "flash1", "backward")["executed_flops"] * 2 == 5 * entry(dense, "flash1", "forward")["executed_flops"]
+
+
+@pytest.mark.parametrize(
+    ("options", "per_score"),
+    [("", 8), ("--mask", 12), ("--dropout 0.1", 13), ("--unfused-scale", 12), ("--mask --dropout 0.1 --unfused-scale", 21)],
+)
+def test_unfused_options_cost_standard_and_not_flash(run, options, per_score):
+    """Bytes per score at 16 bit, forward: 4 for a mask or a scale, 5 for dropout."""
+    data = run(f"attention --n 2048 --d 64 --block-q 64 --block-kv 64 {options} --json").json
+    assert entry(data, "standard")["accesses"]["bytes"] == per_score * 2048**2 + 4 * 2048 * 64 * 2
+    plain = run("attention --n 2048 --d 64 --block-q 64 --block-kv 64 --json").json
+    assert entry(data, "flash2")["accesses"] == entry(plain, "flash2")["accesses"]
+
+
+def test_decode_is_packed_by_default(run):
+    shape = "attention --n 1 --kv-len 8192 --d 128 --heads 32 --kv-heads 8 --algorithm flash --json"
+    packed, unpacked = run(shape).json, run(shape + " --unpacked").json
+    assert packed["inputs"]["packed"] is True
+    keys = 8 * 8192 * 256 * 2
+    assert entry(packed, "flash2")["traffic"]["sram"]["read_bytes"] == keys + 32 * 128 * 2
+    assert entry(unpacked, "flash2")["traffic"]["sram"]["read_bytes"] == 4 * keys + 32 * 128 * 2
+
+
+def test_default_tiles_are_flash_attention_2s(run):
+    def tile(options):
+        found = run(f"attention --n 1024 --algorithm flash {options} --json").json["results"][0]["tile"]
+        return found["br"], found["bc"]
+
+    assert tile("--d 64") == (128, 128)
+    assert tile("--d 64 --dropout 0.1") == (128, 64)
+    assert tile("--d 128") == (128, 64)
+    assert tile("--d 128 --hardware l40s") == (128, 32)
+    assert tile("--d 128 --hardware l40s --causal") == (64, 64)
+    assert tile("--d 256") == (128, 64)
+    assert tile("--d 256 --hardware h200") == (64, 64)
+    assert tile("--d 64 --pass backward") == (128, 128)
+    assert tile("--d 64 --pass backward --hardware l40s") == (64, 128)
+    assert tile("--d 64 --dtype fp32") == (128, 128), "the largest square that fits"
+    assert tile("--d 256 --dtype fp32") == (32, 32)
+    assert tile("--d 64 --sram 20KiB") == (32, 32)
+
+
+def test_flash1_takes_the_floor_where_the_ceiling_overflows(run):
+    [result] = run("attention --n 1024 --d 256 --algorithm flash1 --json").json["results"]
+    assert result["tile"]["bc"] == 81
+    assert "floor" in result["tile"]["origin"]
+    [result] = run("attention --n 1024 --d 64 --algorithm flash1 --json").json["results"]
+    assert (result["tile"]["br"], result["tile"]["bc"]) == (64, 326)
+
+
+def test_flash1_stops_paying_where_the_constants_say(run):
+    """12 N^2 d^2 / M against 4 N^2: d < sqrt(M/3), 167 for 163 KiB at 16 bit."""
+
+    def gain(d):
+        data = run(f"attention --n 131072 --d {d} --algorithm standard --algorithm flash1 --json").json
+        return data["ratios"]["flash1"]["forward"]["accesses"]
+
+    assert gain(160) > 1 > gain(176)
+
+
+def test_times_follow_from_the_profile(run):
+    data = run(BIG + " --hardware h200 --json").json
+    flash = entry(data, "flash2")["time_s"]
+    assert flash["lower"] == pytest.approx(549_755_813_888 / (132 * 4096 * 1.98e9))
+    assert flash["terms"]["tensor"] == pytest.approx(549_755_813_888 / 989.4e12)
+    assert flash["terms"]["sfu"] == pytest.approx(128 * 4096**2 / 4.182e12)
+    standard = entry(data, "standard")
+    softmax = next(kernel for kernel in standard["kernels"] if kernel["name"] == "softmax")
+    scores = 128 * 4096**2 * 2
+    assert softmax["time_s"]["lower"] == pytest.approx(2 * (scores - 60 * 2**20) / 4.8e12)
+    assert standard["time_s"]["lower"] == pytest.approx(sum(kernel["time_s"]["lower"] for kernel in standard["kernels"]))
+
+
+def test_unknown_rates_are_said(run):
+    outcome = run("attention --n 4096 --d 64 --hardware nvidia-h100-sxm-80gb")
+    assert "has no rate for L2 bandwidth" in outcome.out
+    data = run("attention --n 4096 --d 64 --hardware nvidia-h100-sxm-80gb --json").json
+    assert entry(data, "flash2")["time_s"]["unknown"] == ["l2"]
+
+
+def test_does_not_fit_is_said(run):
+    line = "attention --n 131072 --d 64 --heads 32"
+    assert "(does not fit)" in run(line).out
+    data = run(line + " --json").json
+    assert entry(data, "standard")["fits"] is False
+    assert entry(data, "flash2")["fits"] is True
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("--n 4096 --d 64 --heads 16 --batch 8", ["standard is bound by DRAM bandwidth", "flash2 wins", "fewer bytes over DRAM"]),
+        ("--n 4096 --d 64", ["standard is bound by L2 bandwidth", "fewer bytes through the L2"]),
+        ("--n 64 --d 64 --algorithm flash", ["flash2 is bound by"]),
+        ("--n 64 --d 64 --algorithm standard", ["standard is bound by"]),
+        ("--n 2048 --d 256 --heads 64 --algorithm standard --algorithm flash1 --hardware mi300x", ["flash1 does not win"]),
+        ("--n 4096 --d 512 --heads 8 --algorithm standard --algorithm flash1", ["flash1"]),
+    ],
+)
+def test_verdict_is_one_sentence_of_what_bounds_what(run, line, words):
+    verdict = run("attention " + line).out.splitlines()[1]
+    for word in words:
+        assert word in verdict
+
+
+def test_repeated_and_aliased_algorithms_appear_once(run):
+    data = run("attention --n 64 --d 64 --algorithm flash --algorithm flash2 --algorithm standard --json").json
+    assert [r["algorithm"] for r in data["results"]] == ["flash2", "standard"]
+
+
+def test_command_line_overrides_a_configuration(run, tmp_path):
+    path = tmp_path / "mine.yaml"
+    path.write_text("attention:\n  n: 128\n  d: 32\n  algorithm: [flash]\n")
+    data = run(f"attention --config {path} --n 256 --json").json
+    assert (data["inputs"]["n"], data["inputs"]["d"]) == (256, 32)
+
+
+@pytest.mark.parametrize("name", config_names())
+def test_every_configuration_runs(run, name):
+    assert run(f"attention --config {name}").code == 0
+
+
+@pytest.mark.parametrize("suffix", ["json", "md", "txt"])
+def test_files_hold_what_is_printed(run, tmp_path, suffix):
+    path = tmp_path / f"out.{suffix}"
+    outcome = run(f"attention --n 64 --d 64 -o {path}")
+    assert (outcome.code, outcome.out) == (0, "")
+    text = path.read_text()
+    if suffix == "json":
+        assert json.loads(text) == run("attention --n 64 --d 64 --json").json
+    elif suffix == "txt":
+        assert text == run("attention --n 64 --d 64").out
+    else:
+        assert text.count("|") > 60
+        assert text.startswith("## Attention forward")
+    assert [p.name for p in tmp_path.iterdir()] == [path.name]
+
+
+def test_output_dash_and_files_together(run, tmp_path):
+    first, second = tmp_path / "a.json", tmp_path / "b.md"
+    outcome = run(f"attention --n 64 --d 64 -o {first} -o {second} -o -")
+    assert outcome.out.startswith("Attention forward")
+    assert first.exists()
+    assert second.exists()
+
+
+def test_a_users_profile_by_path(run, tmp_path):
+    source = (Path(__file__).parents[1] / "hardware_specs" / "nvidia-h200-sxm.yaml").read_text()
+    path = tmp_path / "mine.yaml"
+    path.write_text(source.replace("id: nvidia-h200-sxm", "id: my-h200").replace("4.8 TB/s", "2.4 TB/s"))
+    mine = run(f"attention --n 1 --kv-len 65536 --d 64 --algorithm flash --hardware {path} --json").json
+    theirs = run("attention --n 1 --kv-len 65536 --d 64 --algorithm flash --hardware h200 --json").json
+    assert mine["hardware"]["id"] == "my-h200"
+    assert mine["results"][0]["time_s"]["lower"] == pytest.approx(2 * theirs["results"][0]["time_s"]["lower"])

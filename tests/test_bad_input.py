@@ -1,0 +1,186 @@
+"""Mistakes: one clear message with place and fix, exit code 1 or 2, no traceback, no partial file."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+PROFILE = (Path(__file__).parents[1] / "hardware_specs" / "nvidia-h200-sxm.yaml").read_text()
+
+
+@pytest.mark.parametrize(
+    ("line", "code", "words"),
+    [
+        ("attention --n 0 --d 64", 2, ["--n is 0", "whole number"]),
+        ("attention --n -4 --d 64", 2, ["--n is -4"]),
+        ("attention --n 4.5 --d 64", 2, ["--n", "integer"]),
+        ("attention --n abc --d 64", 2, ["--n", "integer"]),
+        ("attention --n 1e3 --d 64", 2, ["--n", "integer"]),
+        ("attention --n 10000000000000000 --d 64", 2, ["--n is too large"]),
+        ("attention --n 64", 2, ["--d is missing", "--n 4096 --d 64"]),
+        ("attention --n 64 --d 0", 2, ["--d is 0"]),
+        ("attention --n 64 --d 64 --batch 0", 2, ["--batch is 0"]),
+        ("attention --n 64 --d 64 --block-q 0", 2, ["--block-q is 0"]),
+        ("attention --n 64 --d 64 --block-kv -1", 2, ["--block-kv is -1"]),
+        ("attention --n 64 --d 200000", 2, ["--d 200000 is larger than any tile", "B more than", "smaller --d"]),
+        ("attention --n 64 --d 64 --block-q 1024 --block-kv 1024", 2, ["226,304 B more", "--block-q 128 --block-kv 128 fits"]),
+        ("attention --n 64 --d 64 --heads 12 --kv-heads 5", 2, ["--kv-heads 5 does not divide --heads 12", "3, 4, 6"]),
+        ("attention --n 64 --d 64 --heads 4 --kv-heads 8", 2, ["does not divide"]),
+        ("attention --n 64 --d 64 --dtype fp8", 1, ["nvidia-a100-sxm-80gb has no fp8 peak", "fp16 (tensor)"]),
+        ("attention --n 64 --d 64 --dtype float16", 2, ["unknown dtype 'float16'", "did you mean"]),
+        ("attention --n 64 --d 64 --pass fwd", 2, ["unknown pass 'fwd'", "forward"]),
+        ("attention --n 64 --d 64 --algorithm flsh", 2, ["unknown algorithm 'flsh'", "flash"]),
+        ("attention --n 64 --d 64 --dropout 1", 2, ["--dropout is 1"]),
+        ("attention --n 64 --d 64 --dropout nan", 2, ["--dropout is nan"]),
+        ("attention --n 64 --d 64 --sram 163", 2, ["--sram", "163KiB"]),
+        ("attention --n 64 --d 64 --sram 0B", 2, ["--sram is 0B"]),
+        ("attention --n 64 --d 64 --sram -1KiB", 2, ["--sram"]),
+        ("attention --n 64 --d 64 --sram 1.5B", 2, ["whole number of bytes"]),
+        ("attention --n 64 --d 64 --hardware a100-80gb", 2, ["2 devices", "nvidia-a100-pcie-80gb", "nvidia-a100-sxm-80gb"]),
+        ("attention --n 64 --d 64 --hardware h20", 2, ["no device is called 'h20'", "did you mean"]),
+        ("attention --n 64 --d 64 --hardware nowhere.yaml", 1, ["nowhere.yaml", "No such file"]),
+        ("attention --n 64 --d 64 --hardware tpu-v5e --algorithm flash", 1, ["no SRAM size per block", "--sram"]),
+        ("attention --config nothing", 2, ["no configuration is called 'nothing'", "flashattention-fig2"]),
+        ("attention --n 64 --d 64 -o x.pdf", 2, ["'.pdf'", ".json, .md, .txt"]),
+        ("attention --n 64 --d 64 -o x", 2, ["without suffix"]),
+        ("attention --n 64 --d 64 -o no/such/folder/x.json", 2, ["no folder no/such/folder"]),
+        ("attention --n 64 --d 64 --nothing", 2, ["--nothing"]),
+        ("attenton", 2, ["attenton"]),
+        ("hardware show", 2, ["ID"]),
+        ("hardware show a100-pcie", 2, ["nvidia-a100-pcie-40gb, nvidia-a100-pcie-80gb"]),
+        ("hardware check nowhere.yaml", 1, ["nowhere.yaml"]),
+    ],
+)
+def test_one_message_with_place_and_fix(run, tmp_path, monkeypatch, line, code, words):
+    monkeypatch.chdir(tmp_path)
+    outcome = run(line)
+    assert outcome.code == code, outcome
+    assert outcome.out == ""
+    for word in words:
+        assert word in outcome.err
+    assert len(outcome.err.splitlines()) <= 4
+    assert "Traceback" not in outcome.err
+    assert list(tmp_path.iterdir()) == []
+
+
+def changed(old: str, new: str) -> str:
+    assert old in PROFILE
+    return PROFILE.replace(old, new, 1)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("", ["not a mapping"]),
+        ("- 1\n- 2\n", ["not a mapping"]),
+        ("a: [1, 2\nb: 3\n", ["line 2"]),
+        ("a: 1\na: 2\n", ["line 2", "'a' appears twice"]),
+        ("a: &x [1]\nb: [*x, *x]\n", ["aliases"]),
+        ("a: &a [1]\nb: &b [*a, *a]\nc: &c [*b, *b]\nd: [*c, *c]\n", ["aliases"]),
+        ("a: " + "[" * 5000, ["nested deeper"]),
+        ("- " * 5000, ["nested deeper"]),
+        ("a: !!python/object/apply:os.system [ls]\n", ["tag"]),
+        ("a: 2026-01-01\n", ["tag", "quote"]),
+        ("1: a\n", ["key must be plain text"]),
+        ("\x00", ["not YAML"]),
+        (changed("schema_version: 1\n", ""), ["schema_version", "required"]),
+        (changed("schema_version: 1", "schema_version: 2"), ["line 1", "schema_version"]),
+        (changed("4.8 TB/s", "4.8 TB"), ["memory.2.bandwidth", "'4.8 TB' is not in B/s", "4.8 TB/s"]),
+        (changed("4.8 TB/s", "4.8e12"), ["'4.8e12' is not in B/s"]),
+        (changed("4.8 TB/s", "48"), ["48 has no unit"]),
+        (changed("4.8 TB/s", "fast"), ["not a number with a unit"]),
+        (changed("4.8 TB/s", "0 TB/s"), ["not positive"]),
+        (changed("1830 MHz", "1830 MB"), ["clocks.tensor", "is not in Hz"]),
+        (changed("kind: datasheet", "kind: guess"), ["kind", "datasheet"]),
+        (changed("source: whitepaper", "source: hearsay"), ["hearsay", "not in 'sources'"]),
+        (changed("architecture:", "colour: green\narchitecture:"), ["colour", "extra"]),
+        (changed("  - level: sram", "  - level: l2"), ["l2"]),
+        (changed("{value: 132,", "{value: -1,"), ["multiprocessors", "-1"]),
+        (changed("{value: 132,", "{value: 1.5,"), ["multiprocessors"]),
+    ],
+)
+def test_profile_mistakes_name_file_line_and_field(run, tmp_path, text, words):
+    path = tmp_path / "profile.yaml"
+    path.write_text(text)
+    for line in (f"hardware check {path}", f"attention --n 64 --d 64 --hardware {path}"):
+        outcome = run(line)
+        assert outcome.code == 1, outcome
+        assert str(path) in outcome.err
+        for word in words:
+            assert word in outcome.err
+        assert "Traceback" not in outcome.err
+
+
+def test_contradicting_profile_fails_the_check(run, tmp_path):
+    path = tmp_path / "profile.yaml"
+    path.write_text(changed("989.4 TFLOP/s", "1979 TFLOP/s"))
+    outcome = run(f"hardware check {path}")
+    assert outcome.code == 1
+    assert "fp16" in outcome.err
+
+
+def test_large_and_unreadable_files(run, tmp_path):
+    big = tmp_path / "big.yaml"
+    with big.open("wb") as file:
+        file.truncate(50_000_000)
+    assert "larger than" in run(f"hardware check {big}").err
+    folder = tmp_path / "folder.yaml"
+    folder.mkdir()
+    assert "Is a directory" in run(f"hardware check {folder}").err
+    binary = tmp_path / "binary.yaml"
+    binary.write_bytes(b"a: \xff\xfe")
+    assert "not UTF-8" in run(f"hardware check {binary}").err
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("attention:\n  n: 64\n  d: many\n", ["line 3", "attention.d", "integer"]),
+        ("attention:\n  n: 64\n  d: 64\n  colour: red\n", ["attention.colour"]),
+        ("attention: 3\n", ["no mapping 'attention'"]),
+        ("other:\n  n: 64\n", ["no mapping 'attention'"]),
+    ],
+)
+def test_configuration_mistakes(run, tmp_path, text, words):
+    path = tmp_path / "mine.yaml"
+    path.write_text(text)
+    outcome = run(f"attention --config {path}")
+    assert outcome.code == 1, outcome
+    for word in words:
+        assert word in outcome.err
+
+
+def test_outputs_are_checked_before_work_and_replaced_whole(run, tmp_path):
+    path = tmp_path / "out.json"
+    path.write_text("old")
+    assert run(f"attention --n 0 --d 64 -o {path}").code == 2
+    assert path.read_text() == "old"
+    assert run(f"attention --n 64 --d 64 -o {tmp_path}").code == 2
+    folder = tmp_path / "x.json"
+    folder.mkdir()
+    assert "is a folder" in run(f"attention --n 64 --d 64 -o {folder}").err
+    link = tmp_path / "link.json"
+    link.symlink_to(path)
+    assert run(f"attention --n 64 --d 64 -o {link}").code == 0
+    assert link.is_symlink()
+    assert path.read_text().startswith("{")
+
+
+def test_a_full_disk_leaves_nothing(run, tmp_path, monkeypatch):
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "replace", full)
+    outcome = run(f"attention --n 64 --d 64 -o {tmp_path / 'out.json'}")
+    assert (outcome.code, list(tmp_path.iterdir())) == (1, [])
+    assert "No space left" in outcome.err
+
+
+def test_a_closed_pipe_is_no_crash():
+    command = f"{sys.executable} -m perfmodel hardware list --json | head -c 1"
+    finished = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False)
+    assert "Traceback" not in finished.stderr
