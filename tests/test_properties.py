@@ -81,9 +81,9 @@ def test_accesses_grow(w: Attention, tile: Tile, algorithm: Any, direction: str,
     def moved(w: Attention) -> Any:
         return sum(kernel.elements("read", "write") for kernel in kernels_of(algorithm, w, tile, direction))
 
-    larger = replace(w, **{grown: getattr(w, grown) + 1})
-    if not (w.causal and grown == "kv_len"):  # a longer key side shifts the diagonal; tiles then cut it elsewhere
-        assert moved(larger) >= moved(w)
+    both = {"n": w.n + 1, "kv_len": w.kv_len + 1}  # the same diagonal, one more row and column
+    larger = both if w.causal and grown != "batch" else {grown: getattr(w, grown) + 1}
+    assert moved(replace(w, **larger)) >= moved(w)
     assert moved(replace(w, heads=2 * w.heads, kv_heads=2 * w.kv_heads)) == 2 * moved(w)
 
 

@@ -1,0 +1,160 @@
+"""What every command shares: help, version, exit codes, terminals; and the hardware command."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+from perfmodel import __version__
+from perfmodel.catalog import device_ids, find_device, read_yaml
+from perfmodel.cli import command_names
+from perfmodel.report.document import Report, Table
+from perfmodel.report.markdown import render as markdown
+from perfmodel.report.terminal import render as terminal
+
+COMMANDS = ["attention", "hardware list", "hardware show", "hardware check"]
+
+
+def test_help_lists_every_command_and_version_answers(run):
+    outcome = run("--help")
+    assert outcome.code == 0
+    for name in command_names():
+        assert re.search(rf"^  {name} ", outcome.out, re.MULTILINE)
+    assert run("--version").out == f"perfmodel {__version__}\n"
+    assert run("").code == 2
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_has_help(run, command):
+    outcome = run(f"{command} --help")
+    assert outcome.code == 0
+    assert outcome.out.startswith("Usage: perfmodel ")
+    assert "--help" in outcome.out
+
+
+@pytest.mark.parametrize("line", ["--help", "--n 64 --d 64 --help", "--n x --help"])
+def test_help_wins_over_everything_else(run, line):
+    assert run(f"attention {line}").code == 0
+
+
+def test_module_and_script_run_the_same():
+    script = Path(sys.executable).with_name("perfmodel")
+    outputs = [
+        subprocess.run([*how, "--version"], capture_output=True, text=True, check=True).stdout
+        for how in ([sys.executable, "-m", "perfmodel"], [script])
+    ]
+    assert outputs[0] == outputs[1] == f"perfmodel {__version__}\n"
+
+
+def test_an_interrupt_is_exit_130(run, monkeypatch):
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("perfmodel.catalog.find_device", interrupt)
+    assert run("attention --n 64 --d 64").code == 130
+
+
+def test_a_bug_is_not_hidden(run, monkeypatch):
+    def bug(*_: object) -> None:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr("perfmodel.catalog.find_device", bug)
+    with pytest.raises(ZeroDivisionError):
+        run("attention --n 64 --d 64")
+
+
+@pytest.fixture
+def report() -> Report:
+    rows = [["first", "1", "a|b *c*"], ["second", "22", "<script>"]]
+    return Report("Title", ["It is so."], [Table("numbers", ["", "value", "note"], rows, "lrl")], ["A note."])
+
+
+def test_markdown_escapes_what_would_be_markup(report):
+    text = markdown(report)
+    assert r"a\|b \*c\*" in text
+    assert r"\<script\>" in text
+    assert "| --- | ---: | --- |" in text
+    assert all(line.count("|") - line.count(r"\|") == 4 for line in text.splitlines() if line.startswith("|"))
+
+
+def test_terminal_wraps_to_its_width_and_colours_on_request(report):
+    plain = terminal(report, 30, color=False)
+    assert "\x1b" not in plain
+    assert max(map(len, plain.splitlines())) <= 30
+    assert "\x1b[1m" in terminal(report, 80)
+
+
+def test_a_terminal_gets_the_styled_report(monkeypatch, capsys):
+    from perfmodel.cli import main
+
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    monkeypatch.setenv("COLUMNS", "100")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    assert main(["attention", "--n", "64", "--d", "64"]) == 0
+    styled = capsys.readouterr().out
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert main(["attention", "--n", "64", "--d", "64"]) == 0
+    bare = capsys.readouterr().out
+    assert "\x1b[" in styled
+    assert "\x1b[" not in bare
+    assert max(map(len, bare.splitlines())) <= 100
+
+
+# Hardware
+
+
+def test_hardware_list_names_every_device(run):
+    outcome = run("hardware list")
+    for name in device_ids():
+        assert name in outcome.out
+    assert [device["id"] for device in run("hardware list --json").json["devices"]] == device_ids()
+
+
+@pytest.mark.parametrize("name", device_ids())
+def test_hardware_show_prints_every_number_with_its_source(run, name):
+    raw, _ = read_yaml(Path(__file__).parents[1] / "hardware_specs" / f"{name}.yaml")
+    outcome = run(f"hardware show {name}")
+    assert outcome.code == 0
+    for key, text in raw["sources"].items():
+        assert f"{key}: {text}" in outcome.out
+    for value in re.findall(r"value: ([^,}]+)", yaml.safe_dump(raw, default_flow_style=True, width=10**6)):
+        assert value.strip().strip("'") in outcome.out
+    data = run(f"hardware show {name} --json").json
+    assert data["schema"] == "perfmodel.device/1"
+    assert data["device"]["id"] == name
+
+
+@pytest.mark.parametrize("name", device_ids())
+def test_hardware_check_passes(run, name):
+    assert run(f"hardware check {name}").code == 0
+
+
+def test_ridge_points(run):
+    def ridge(name: str) -> float:
+        value: float = run(f"hardware show {name} --json").json["ridge_points"]["tensor fp16"]["value"]
+        return value
+
+    assert ridge("nvidia-a100-pcie-80gb") == pytest.approx(161.2, abs=0.05)
+    assert ridge("nvidia-a100-sxm-40gb") == pytest.approx(200.6, abs=0.05)
+    assert ridge("nvidia-a100-sxm-80gb") == pytest.approx(153.0, abs=0.05)
+
+
+@pytest.mark.parametrize(
+    ("name", "found"),
+    [
+        ("h200", "nvidia-h200-sxm"),
+        ("H200", "nvidia-h200-sxm"),
+        ("gh200", "nvidia-gh200-96gb"),
+        ("mi300x", "amd-mi300x"),
+        ("a100-sxm-40gb", "nvidia-a100-sxm-40gb"),
+        ("l4", "nvidia-l4"),
+        ("nvidia-l40s", "nvidia-l40s"),
+    ],
+)
+def test_names_are_whole_words(name, found):
+    assert find_device(name).id == found
