@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Protocol
 
 from perfmodel.arith import Number
 from perfmodel.dtypes import DTYPES, Dtype
@@ -14,6 +15,20 @@ LARGEST_SIZE = 10**15
 """Largest length, head count or batch taken: counts stay exact far beyond it, times stay finite."""
 
 
+class BlockPattern(Protocol):
+    """Which blocks of a T_r x T_c grid are computed."""
+
+    @property
+    def name(self) -> str:
+        """How it is called in reports."""
+
+    def streamed_rows(self, rows: Number, kv_len: Number, br: Number, bc: Number) -> Number:
+        """Query rows summed over the nonzero blocks of one head."""
+
+    def scores(self, rows: Number, kv_len: Number, br: Number, bc: Number) -> Number:
+        """Score entries of the nonzero blocks of one head, partial blocks at their real size."""
+
+
 @dataclass(frozen=True, slots=True)
 class Attention:
     """softmax(Q K^T / sqrt(d)) V.
@@ -22,6 +37,9 @@ class Attention:
     O [batch, heads, n, dv]. A causal mask is aligned to the last query and the last key (bottom right).
     ``packed``: the query heads that share a KV head form one tall Q, so that K and V are read once per KV head;
     otherwise once per query head.
+    ``window``: with a causal mask, a query sees at most this many of its last keys; None for all.
+    ``splits``: parts into which a split-KV kernel cuts the keys; None lets it choose.
+    ``sparsity``: which score blocks a block-sparse kernel computes.
     ``mask``: an additive mask, broadcast over batch and heads. ``dropout``: probability, 0 for none.
     ``unfused_scale``: 1/sqrt(d) is a kernel of its own where the algorithm leaves scores in memory.
     ``printed_backward``: count the loads of FlashAttention-2's backward pass as Algorithm 2 prints them.
@@ -40,6 +58,9 @@ class Attention:
     dropout: float = 0.0
     unfused_scale: bool = False
     packed: bool = False
+    window: Number | None = None
+    splits: int | None = None
+    sparsity: BlockPattern | None = None
     printed_backward: bool = False
 
     @property
@@ -81,6 +102,9 @@ class Attention:
                 f"--kv-heads {self.kv_heads} does not divide --heads {self.heads}",
                 f"use one that does: {', '.join(map(str, nearest))}",
             )
+        for option, value in (("window", self.window), ("splits", self.splits)):
+            if value is not None and not 1 <= value <= LARGEST_SIZE:
+                raise UsageError(f"--{option} is {value}", f"give a whole number from 1 to {LARGEST_SIZE:.0e}")
         if not 0 <= self.dropout < 1:
             raise UsageError(f"--dropout is {self.dropout}", "give a probability from 0 up to, not including, 1")
         return self

@@ -25,12 +25,17 @@ class Tiling:
     resident: dict[str, str]
 
 
+def _no_obstacle(w: Attention, direction: str) -> str | None:
+    return None
+
+
 @dataclass(frozen=True, slots=True)
 class Algorithm:
     """An IO scheme: kernels of its forward and backward pass, as functions of workload and tile.
 
     ``tiling`` is None where nothing is tiled by name (standard attention). ``io_class`` is the growth of ``accesses`` for
     a square problem, declared here and tested by growth ratios. ``vector_work`` says what vector operations count.
+    ``obstacle(w, pass)`` says why the algorithm cannot run a workload, and what would help; None if it can.
     """
 
     name: str
@@ -42,6 +47,7 @@ class Algorithm:
     backward: Callable[[Attention, Tile], list[Kernel]]
     tiling: Tiling | None = None
     aliases: tuple[str, ...] = ()
+    obstacle: Callable[[Attention, str], str | None] = _no_obstacle
 
 
 INPUTS_AND_OUTPUTS = frozenset({"Q", "K", "V", "O", "dO", "dQ", "dK", "dV"})

@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, fields
 from typing import Any, ClassVar
 
 from perfmodel.attention.algorithms import find, names
+from perfmodel.attention.base import Algorithm
 from perfmodel.attention.evaluate import BOTH, Result, compare, sram_bytes_for
 from perfmodel.dtypes import dtype_named
 from perfmodel.errors import DataError, UsageError, suggest
@@ -54,6 +55,10 @@ class AttentionRequest:
     block_kv: int | None = None
     sram: str | None = None
     packed: bool | None = None
+    window: int | None = None
+    splits: int | None = None
+    sparsity: float | None = None
+    pattern: str | None = None
     hardware: str | None = None
 
     def updated(self, options: Mapping[str, Any]) -> AttentionRequest:
@@ -79,7 +84,9 @@ class AttentionRequest:
             heads=heads,
             kv_heads=heads if self.kv_heads is None else self.kv_heads,
             dtype=dtype_named(self.dtype or "fp16"),
-            causal=bool(self.causal),
+            causal=bool(self.causal) or self.window is not None,
+            window=self.window,
+            splits=self.splits,
             mask=bool(self.mask),
             dropout=self.dropout or 0.0,
             unfused_scale=bool(self.unfused_scale),
@@ -96,11 +103,23 @@ class AttentionRequest:
         for option, edge in (("block-q", self.block_q), ("block-kv", self.block_kv)):
             if edge is not None and edge < 1:
                 raise UsageError(f"--{option} is {edge}", "give a whole number of at least 1")
-        wanted = self.algorithm or list(DEFAULT_ALGORITHMS)
-        algorithms = list({algorithm.name: algorithm for algorithm in map(find, names() if "all" in wanted else wanted)}.values())
+        algorithms = self._algorithms(w, _PASSES[direction])
         sram_bytes = sram_bytes_for(algorithms, device, None if self.sram is None else _size(self.sram))
         results = compare(algorithms, w, device, _PASSES[direction], sram_bytes, self.block_q, self.block_kv)
         return Comparison(w, device, direction, sram_bytes, results)
+
+    def _algorithms(self, w: Attention, passes: list[str]) -> list[Algorithm]:
+        """The algorithms asked for; ``all`` are those that can run the workload, one named must be able to."""
+        wanted = self.algorithm or list(DEFAULT_ALGORITHMS)
+        everything = "all" in wanted
+        found = {algorithm.name: algorithm for algorithm in map(find, names() if everything else wanted)}
+        for name, algorithm in list(found.items()):
+            obstacle = next(filter(None, (algorithm.obstacle(w, direction) for direction in passes)), None)
+            if obstacle and not everything:
+                raise UsageError(f"--algorithm {name}: {obstacle}")
+            if obstacle:
+                del found[name]
+        return list(found.values())
 
 
 def _size(text: str) -> int:

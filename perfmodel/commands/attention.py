@@ -43,6 +43,12 @@ def attention(
         bool | None,
         typer.Option("--packed/--unpacked", help="Read K, V once per KV head / query head. [default: packed if n is 1]"),
     ] = None,
+    window: Annotated[int | None, typer.Option(help="Sliding window: a query sees its last W keys; implies --causal.")] = None,
+    splits: Annotated[int | None, typer.Option(help="Parts of the keys in split-kv. [default: FlashAttention-2's heuristic]")] = None,
+    sparsity: Annotated[float | None, typer.Option(help="Share of nonzero blocks for block-sparse, such as 0.25.")] = None,
+    pattern: Annotated[
+        str | None, typer.Option(help="Nonzero blocks for block-sparse: local-global, strided, butterfly, or a file.")
+    ] = None,
     config: Annotated[str | None, typer.Option(help="Take options from a shipped configuration or a YAML file.")] = None,
     hardware: Annotated[
         str | None, typer.Option(help=f"Device: id, words of one, or a profile's path. [default: {DEFAULT_DEVICE}]")
