@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from perfmodel.attention.base import key_rows_stored, seeing_rows
+from perfmodel.attention.base import key_rows_stored, seeing_rows, seen_keys
 from perfmodel.workload import FORWARD, Attention
 
 COMPULSORY_SOURCE = "each input read once, each output written once"
@@ -23,15 +23,16 @@ class Theta:
 def compulsory_elements(w: Attention, direction: str) -> int:
     """Matrix elements that any exact algorithm moves, over batch and heads; statistics not counted.
 
-    Forward: Q, K, V in, O out. Backward: Q, K, V, O, dO in, dQ, dK, dV out. Query rows that see no key are left out.
+    Forward: Q, K, V in, O out. Backward: Q, K, V, O, dO in, dQ, dK, dV out. Query rows that see no key, and inputs
+    of keys that no query sees, are left out.
 
     >>> compulsory_elements(Attention(n=4096, kv_len=4096, d=64, dv=64), "forward")
     1048576
     """
-    query, keys = seeing_rows(w), key_rows_stored(w)
+    query, keys = seeing_rows(w), seen_keys(w)
     if direction == FORWARD:
-        return int(query * (w.d + w.dv) + keys * (w.d + w.dv))
-    return int(2 * (query * w.d + keys * (w.d + w.dv)) + 2 * query * w.dv)
+        return int((query + keys) * (w.d + w.dv))
+    return int(2 * query * (w.d + w.dv) + (keys + key_rows_stored(w)) * (w.d + w.dv))
 
 
 def theta(w: Attention, m: int) -> Theta | None:

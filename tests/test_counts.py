@@ -29,6 +29,7 @@ def random_shape(rng: random.Random) -> walker.Shape:
     kv_heads, group = rng.choice([(1, 1), (1, 1), (2, 1), (1, 2), (1, 3), (2, 2)])
     n = rng.randint(1, 24)
     d = rng.randint(1, 5)
+    causal = rng.random() < 0.7
     return walker.Shape(
         n=n,
         kv_len=n if rng.random() < 0.3 else rng.randint(1, 24),
@@ -36,7 +37,8 @@ def random_shape(rng: random.Random) -> walker.Shape:
         dv=d if rng.random() < 0.4 else rng.randint(1, 5),
         br=rng.randint(1, 12),
         bc=rng.randint(1, 12),
-        causal=rng.random() < 0.6,
+        causal=causal,
+        window=rng.randint(1, 26) if causal and rng.random() < 0.4 else None,
         batch=rng.choice([1, 1, 2]),
         heads=kv_heads * group,
         kv_heads=kv_heads,
@@ -100,6 +102,8 @@ def test_walks_cover_what_they_claim() -> None:
     kinds = {
         "partial row tile": lambda s: s.n % s.br,
         "partial key tile": lambda s: s.kv_len % s.bc,
+        "window": lambda s: s.window is not None and s.window < s.kv_len,
+        "window, packed group": lambda s: s.window is not None and s.packed and s.group > 1,
         "causal, more keys": lambda s: s.causal and s.kv_len > s.n,
         "causal, more queries": lambda s: s.causal and s.kv_len < s.n,
         "group": lambda s: s.group > 1,

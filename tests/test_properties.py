@@ -27,6 +27,7 @@ DEVICES = [find_device(name) for name in ("nvidia-a100-sxm-80gb", "nvidia-h200-s
 
 @st.composite
 def workloads(draw: st.DrawFn, largest: int = 1 << 20) -> Attention:
+    causal = draw(st.booleans())
     kv_heads, group = draw(st.integers(1, 8)), draw(st.integers(1, 8))
     return Attention(
         n=draw(st.integers(1, largest)),
@@ -37,7 +38,8 @@ def workloads(draw: st.DrawFn, largest: int = 1 << 20) -> Attention:
         heads=kv_heads * group,
         kv_heads=kv_heads,
         dtype=DTYPES[draw(st.sampled_from(["fp32", "tf32", "fp16", "bf16"]))],
-        causal=draw(st.booleans()),
+        causal=causal,
+        window=draw(st.none() | st.integers(1, largest)) if causal else None,
         mask=draw(st.booleans()),
         dropout=draw(st.sampled_from([0.0, 0.1])),
         unfused_scale=draw(st.booleans()),
@@ -101,9 +103,13 @@ def test_vectorised_equals_scalar(
     points: list[Attention], algorithm: Any, direction: str, device: Any, tile: Tile, causal: bool, packed: bool
 ) -> None:
     """One formula: float64 arrays give what exact integers give."""
-    points = [replace(w, dtype=points[0].dtype, causal=causal, packed=packed, dropout=0.0, mask=False) for w in points]
-    points = [replace(w, unfused_scale=False, printed_backward=False) for w in points]
-    sizes = ("n", "kv_len", "d", "dv", "batch", "heads", "kv_heads")
+    plain = {"dropout": 0.0, "mask": False, "unfused_scale": False, "printed_backward": False}
+    windows = [w.window or 7 for w in points] if causal and packed else [None] * len(points)
+    points = [
+        replace(w, dtype=points[0].dtype, causal=causal, packed=packed, window=window, **plain)
+        for w, window in zip(points, windows, strict=True)
+    ]
+    sizes = ["n", "kv_len", "d", "dv", "batch", "heads", "kv_heads", *(["window"] if windows[0] else [])]
     arrays = replace(points[0], **{name: np.array([getattr(w, name) for w in points], float) for name in sizes})
 
     def numbers(w: Attention) -> dict[str, Any]:

@@ -29,6 +29,7 @@ class Shape:
     dropout: float = 0.0
     unfused_scale: bool = False
     printed_backward: bool = False
+    window: int | None = None
 
     @property
     def group(self) -> int:
@@ -75,7 +76,8 @@ def visible(s: Shape, rows: np.ndarray, keys: np.ndarray, group: int) -> np.ndar
     """Which scores of packed ``rows`` x ``keys`` a mask leaves."""
     if not s.causal:
         return np.ones((len(rows), len(keys)), bool)
-    return keys[None, :] <= (rows // group)[:, None] + s.kv_len - s.n
+    last = (rows // group)[:, None] + s.kv_len - s.n
+    return (keys[None, :] <= last) & (keys[None, :] > last - (s.window or s.kv_len))
 
 
 def inputs(s: Shape, seed: int) -> dict[str, np.ndarray]:

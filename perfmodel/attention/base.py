@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from perfmodel.arith import Number, minimum
-from perfmodel.attention.walk import visible_rows, visible_scores
+from perfmodel.attention.walk import visible_keys, visible_rows, visible_scores
 from perfmodel.cost import GROUP_SUM, READ, WRITE, Access, Kernel, Tile, once
 from perfmodel.hardware import Device
 from perfmodel.workload import Attention
@@ -73,6 +73,11 @@ def seeing_rows(w: Attention) -> Number:
     return w.query_heads * visible_rows(w)
 
 
+def seen_keys(w: Attention) -> Number:
+    """Key rows that some query sees, over batch and KV heads."""
+    return w.stored_kv_heads * visible_keys(w)
+
+
 def key_rows_stored(w: Attention) -> Number:
     """Key rows over batch and KV heads."""
     return w.stored_kv_heads * w.kv_len
@@ -91,8 +96,8 @@ def query_write(w: Attention, tensor: str, width: Number) -> Access:
 
 def key_read(w: Attention, tensor: str, width: Number) -> Access:
     """K or V loaded once per walk: per query head, or per KV head if packed."""
-    stored = key_rows_stored(w) * width
-    return Access(tensor, READ, w.row_heads * w.kv_len * width, w.dtype.size, stored, stored)
+    stored, needed = key_rows_stored(w) * width, seen_keys(w) * width
+    return Access(tensor, READ, w.row_heads * w.kv_len * width, w.dtype.size, stored, needed)
 
 
 def key_gradients(w: Attention, *tensors: tuple[str, Number]) -> tuple[Access, ...]:

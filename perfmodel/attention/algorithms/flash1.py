@@ -16,7 +16,7 @@ from perfmodel.attention.base import (
     query_rows,
     seeing_rows,
 )
-from perfmodel.attention.walk import rows_of_key_tile, streamed_query_rows, visited_scores
+from perfmodel.attention.walk import distinct_query_rows, streamed_query_rows, visited_scores
 from perfmodel.cost import READ, WRITE, ZERO_FILL, Access, Kernel, Launch, Tile, matmul_work, once
 from perfmodel.dtypes import STATISTIC_SIZE
 from perfmodel.hardware import Device
@@ -46,7 +46,7 @@ def sram_elements(w: Attention, tile: Tile, direction: str) -> Number:
 def _streamed(w: Attention, tile: Tile, tensor: str, kind: str, width: Number, size: int, compulsory: Number = 0) -> Access:
     """A query-shaped tensor that every key tile streams: R rows per walk."""
     rows = w.row_heads * streamed_query_rows(w, tile.br, tile.bc)
-    distinct = w.row_heads * rows_of_key_tile(w, tile.br, tile.bc, 0)
+    distinct = w.row_heads * distinct_query_rows(w, tile.br, tile.bc)
     return Access(tensor, kind, rows * width, size, distinct * width, compulsory * width, reread=True)
 
 

@@ -12,15 +12,23 @@ from perfmodel.attention.base import (
     Tiling,
     key_gradients,
     key_read,
-    key_rows_stored,
     matmul_flops,
     query_read,
     query_rows,
     query_write,
     seeing_rows,
+    seen_keys,
 )
 from perfmodel.attention.tiles import fa2_tile
-from perfmodel.attention.walk import key_tiles, row_tiles, rows_of_key_tile, streamed_key_rows, streamed_query_rows, visited_tiles
+from perfmodel.attention.walk import (
+    distinct_key_rows,
+    distinct_query_rows,
+    key_tiles,
+    row_tiles,
+    streamed_key_rows,
+    streamed_query_rows,
+    visited_tiles,
+)
 from perfmodel.cost import READ, WRITE, ZERO_FILL, Access, Kernel, Launch, Tile, Work, matmul_work, once
 from perfmodel.dtypes import STATISTIC_SIZE
 from perfmodel.workload import BACKWARD, FORWARD, Attention
@@ -61,11 +69,11 @@ def forward(w: Attention, tile: Tile) -> list[Kernel]:
     2229248
     """
     key_rows = w.row_heads * streamed_key_rows(w, tile.br, tile.bc)
-    stored = key_rows_stored(w)
+    distinct, needed = w.stored_kv_heads * distinct_key_rows(w, tile.bc), seen_keys(w)
     accesses = (
         query_read(w, "Q", w.d),
-        Access("K", READ, key_rows * w.d, w.dtype.size, stored * w.d, stored * w.d, reread=True),
-        Access("V", READ, key_rows * w.dv, w.dtype.size, stored * w.dv, stored * w.dv, reread=True),
+        Access("K", READ, key_rows * w.d, w.dtype.size, distinct * w.d, needed * w.d, reread=True),
+        Access("V", READ, key_rows * w.dv, w.dtype.size, distinct * w.dv, needed * w.dv, reread=True),
         query_write(w, "O", w.dv),
         once("logsumexp", WRITE, query_rows(w), STATISTIC_SIZE, compulsory=0),
     )
@@ -91,7 +99,7 @@ def backward(w: Attention, tile: Tile) -> list[Kernel]:
         work=Work(0, ROW_SUM_VECTOR * query_rows(w) * w.dv),
     )
     streamed = w.row_heads * streamed_query_rows(w, tile.br, tile.bc)
-    distinct = w.row_heads * rows_of_key_tile(w, tile.br, tile.bc, 0)
+    distinct = w.row_heads * distinct_query_rows(w, tile.br, tile.bc)
 
     def stream(tensor: str, kind: str, width: Number, size: int, compulsory: Number) -> Access:
         return Access(tensor, kind, streamed * width, size, distinct * width, compulsory * width, reread=True)
