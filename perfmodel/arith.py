@@ -1,8 +1,8 @@
 """Integer arithmetic that formulas share, on whichever numbers they are given.
 
-Python ints give exact results of any size. NumPy arrays (float64 in sweeps: int64 wraps silently) give
-element-wise results, exact as long as every intermediate value stays below 2^53. No formula branches on a value; where
-a choice depends on one, it goes through ``minimum`` and ``maximum``.
+Python ints give exact results of any size. NumPy arrays (float64 in sweeps: int64 wraps silently) give element-wise results,
+exact as long as every intermediate value stays below 2^53. Traced numbers give the formula beside the value. No formula
+branches on a value; where a choice depends on one, it goes through ``minimum`` and ``maximum``.
 
 NumPy is imported only once an array arrives.
 """
@@ -11,8 +11,10 @@ from __future__ import annotations
 
 from typing import Any, TypeAlias
 
+from perfmodel.trace import call, is_traced, plain, template
+
 Number: TypeAlias = Any
-"""An int, a float, or a NumPy array of them."""
+"""An int, a float, a NumPy array of them, or a Traced number."""
 
 
 def _is_scalar(*values: Number) -> bool:
@@ -25,13 +27,26 @@ def ceil_div(a: Number, b: Number) -> Number:
     >>> ceil_div(1000, 128)
     8
     """
-    return -(-a // b)
+    return call("ceil", -(-plain(a) // plain(b)), a / b) if is_traced(a, b) else -(-a // b)
+
+
+def floor(x: Number) -> Number:
+    """Largest integer <= x, for x >= 0; an int stays an int of any size.
+
+    >>> floor(2.5), floor(10**30)
+    (2, 1000000000000000000000000000000)
+    """
+    if _is_scalar(x):
+        return int(x)
+    return call("floor", floor(x.value), x) if is_traced(x) else x // 1
 
 
 def minimum(a: Number, b: Number) -> Number:
     """The smaller of two numbers, element-wise for arrays."""
     if _is_scalar(a, b):
         return min(a, b)
+    if is_traced(a, b):
+        return call("min", min(plain(a), plain(b)), a, b)
     import numpy as np
 
     return np.minimum(a, b)
@@ -41,6 +56,8 @@ def maximum(a: Number, b: Number) -> Number:
     """The larger of two numbers, element-wise for arrays."""
     if _is_scalar(a, b):
         return max(a, b)
+    if is_traced(a, b):
+        return call("max", max(plain(a), plain(b)), a, b)
     import numpy as np
 
     return np.maximum(a, b)
@@ -101,6 +118,9 @@ def clipped_floor_sum(n: Number, a: Number, b: Number, m: Number, low: Number, h
     >>> sum(min(3, max(0, (3 * i - 8) // 4)) for i in range(10))
     13
     """
+    if is_traced(n, a, b, m, low, high):
+        value = clipped_floor_sum(*map(plain, (n, a, b, m, low, high)))
+        return template("sum[i < {}] clip(floor(({} * i + {}) / ({})), {}, {})", value, n, a, b, m, low, high)
     below = clip(ceil_div(low * m - b, a), 0, n)  # the first i whose floor reaches low
     inside = clip(ceil_div(high * m - b, a), 0, n)  # the first i whose floor reaches high
     start = maximum(a * below + b, 0)  # negative only where below == n, and then the middle is empty

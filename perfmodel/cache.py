@@ -17,9 +17,10 @@ replay them.
 
 from __future__ import annotations
 
-from perfmodel.arith import Number, ceil_div, clip, maximum, minimum
+from perfmodel.arith import Number, ceil_div, clip, floor, maximum, minimum
 from perfmodel.cost import READ, WRITE, Access, Kernel, Launch
 from perfmodel.hardware import Device
+from perfmodel.trace import named
 
 SCAN_SURVIVES = 0.25
 """W / L2 up to which a cyclic scan finds all of itself again."""
@@ -54,11 +55,12 @@ def resident_blocks(launch: Launch, device: Device) -> int:
     return int(device.multiprocessors.number) * max(min(per), 1)
 
 
-def working_set_bytes(kernel: Kernel, launch: Launch, device: Device) -> Number:
-    """Bytes of the re-read tensors of all groups that a wave of blocks touches."""
+def working_set_bytes(kernel: Kernel, launch: Launch, slots: Number) -> Number:
+    """W: bytes of the re-read tensors of all groups that a wave of ``slots`` blocks touches."""
     reread = {access.tensor: access.footprint * access.element_size for access in kernel.accesses if access.reread}
-    touched = 1 + minimum(launch.blocks, resident_blocks(launch, device)) * launch.groups / launch.blocks
-    return sum(reread.values()) / launch.groups * minimum(touched, launch.groups)
+    per_group = sum(reread.values()) / launch.groups
+    touched = 1 + minimum(launch.blocks, slots) * launch.groups / launch.blocks
+    return named("W", "working set of the heads that run at once", per_group * minimum(touched, launch.groups))
 
 
 def dram_bytes(kernel: Kernel, device: Device, kind: str) -> Number:
@@ -73,9 +75,12 @@ def compulsory_bytes(kernel: Kernel, device: Device) -> Number:
 
 
 def _beyond_cache(access: Access, size: Number, device: Device) -> Number:
-    """``size``, less what the cache can hand from one kernel to the next."""
-    caches = sum(int(level.capacity.number) for level in device.memory if level.level in ("l2", "llc") and level.capacity)
-    return maximum(size - caches, 0) if access.handoff else size
+    """``size``, less what the caches can hand from one kernel to the next."""
+    if not access.handoff:
+        return size
+    levels = [level for level in device.memory if level.level in ("l2", "llc") and level.scope == "device" and level.capacity]
+    caches = sum(int(level.capacity.number) for level in levels if level.capacity)
+    return maximum(size - named("caches", "bytes that the caches can hand on", caches, like=size), 0)
 
 
 def _access_bytes(kernel: Kernel, access: Access, device: Device) -> Number:
@@ -86,18 +91,16 @@ def _access_bytes(kernel: Kernel, access: Access, device: Device) -> Number:
     if cache is None:
         return access.bytes
     again = access.bytes - distinct
-    ratio = working_set_bytes(kernel, launch, device) / cache
+    slots = named("slots", "blocks that run at once", resident_blocks(launch, device), like=launch.blocks)
+    ratio = working_set_bytes(kernel, launch, slots) / named("L2", "capacity of the last cache", cache, like=launch.blocks)
     if launch.lockstep:
-        waves = ceil_div(launch.blocks, resident_blocks(launch, device))
-        scans = minimum(launch.groups + waves - 1, launch.blocks)  # (wave, group) pairs that meet
+        waves = named("waves", "waves of blocks", ceil_div(launch.blocks, slots))
+        scans = named("scans", "pairs of wave and head that meet", minimum(launch.groups + waves - 1, launch.blocks))
         rescans = maximum(access.bytes * scans / launch.blocks - distinct, 0)
         lost = clip((ratio - SCAN_SURVIVES) / (SCAN_IS_LOST - SCAN_SURVIVES), 0, 1)
-        missed = rescans * lost + (again - rescans) * clip(DRIFT_PER_EXCESS * (ratio - 1), 0, 1)
+        drifted = clip(DRIFT_PER_EXCESS * (ratio - 1), 0, 1)
+        lost = named("lost", "share of a scan that the next wave does not find", lost)
+        missed = rescans * lost + (again - rescans) * named("drifted", "share of lockstep re-reads that miss", drifted)
     else:
-        missed = again * maximum(1 - SCATTERED_SURVIVE / ratio, 0) ** 2
-    return distinct + minimum(_whole(missed), again)
-
-
-def _whole(amount: Number) -> Number:
-    """A whole number of bytes, so that a count stays an int."""
-    return int(amount) if isinstance(amount, float) else amount // 1
+        missed = again * named("missed", "share of scattered re-reads that miss", maximum(1 - SCATTERED_SURVIVE / ratio, 0) ** 2)
+    return distinct + minimum(floor(missed), again)

@@ -177,8 +177,8 @@ class Device(_Record):
 
     @property
     def cache_bytes(self) -> int | None:
-        """Capacity of the last cache before DRAM; None where there is none or its size is unknown."""
-        caches = [level for level in self.memory if level.level in ("l2", "llc")]
+        """Capacity of the last cache that the whole device shares; None where there is none or its size is unknown."""
+        caches = [level for level in self.memory if level.level in ("l2", "llc") and level.scope == "device"]
         size = caches[-1].capacity if caches else None
         return None if size is None else int(size.number)
 

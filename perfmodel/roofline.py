@@ -11,10 +11,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field, fields
+from functools import reduce
 
 from perfmodel.arith import Number, maximum
 from perfmodel.cache import compulsory_bytes, dram_bytes
 from perfmodel.cost import GROUP_SUM, READ, WRITE, ZERO_FILL, Kernel, Work
+from perfmodel.dtypes import Dtype
 from perfmodel.errors import UnavailableError
 from perfmodel.hardware import Device, Quantity
 
@@ -84,30 +86,51 @@ def total(estimates: Iterable[Estimate]) -> Estimate:
     return result
 
 
-def estimate(kernel: Kernel, device: Device) -> Estimate:
-    """Counts, lower bound and roof of ``kernel`` on ``device``.
+@dataclass(frozen=True, slots=True)
+class Rates:
+    """What a device does per second for one dtype; None where the profile does not say.
+
+    B/s of ``dram`` and ``l2``; datasheet FLOP/s of ``matmul`` on the dtype's unit and of the fp32 ``vector`` unit;
+    exponentials of ``sfu``; ``matmul_at_max_clock``.
+    """
+
+    dram: Number
+    l2: Number | None
+    matmul: Number
+    matmul_at_max_clock: Number
+    vector: Number | None
+    sfu: Number | None
+
+
+def rates_of(device: Device, dtype: Dtype) -> Rates:
+    """Rates of ``device``; UnavailableError if it has no peak for ``dtype`` or no DRAM bandwidth."""
+    matmul, l2 = device.matmul_peak(dtype.name, dtype.matmul_unit), device.level("l2")
+    dram = device.dram.bandwidth_bytes_per_s
+    if dram is None:
+        raise UnavailableError(f"{device.id} has no DRAM bandwidth in its profile", "add the bandwidth of its dram level")
+    return Rates(
+        dram=dram,
+        l2=l2.bandwidth_bytes_per_s if l2 else None,
+        matmul=matmul.number,
+        matmul_at_max_clock=device.rate_at_max_clock(matmul),
+        vector=_number(device.peaks.vector.get("fp32")),
+        sfu=_number(device.peaks.exp),
+    )
+
+
+def estimate(kernel: Kernel, device: Device, rates: Rates | None = None) -> Estimate:
+    """Counts, lower bound and roof of ``kernel`` on ``device``, at the device's own rates unless given.
 
     UnavailableError if the device has no peak for the kernel's dtype.
     """
-    matmul_peak = device.matmul_peak(kernel.dtype.name, kernel.dtype.matmul_unit)
+    rates = rates or rates_of(device, kernel.dtype)
     dram = Traffic(dram_bytes(kernel, device, READ), dram_bytes(kernel, device, WRITE))
     sram = Traffic(kernel.bytes(READ), kernel.bytes(WRITE))
-    l2 = device.level("l2")
-    rates: dict[str, float | None] = {
-        "dram": device.dram.bandwidth_bytes_per_s,
-        "l2": l2.bandwidth_bytes_per_s if l2 else None,
-        "tensor": matmul_peak.number,
-        "vector": _number(device.peaks.vector.get("fp32")),
-        "sfu": _number(device.peaks.exp),
-    }
     amounts = {"dram": dram.total, "l2": sram.total, **dict(kernel.work.items())}
-    terms, unknown = {}, set()
-    for name, amount in amounts.items():
-        rate = rates[name]
-        if rate is not None:
-            terms[name] = amount / rate
-        elif isinstance(amount, int) and amount:
-            unknown.add(name)
+    speeds = {"dram": rates.dram, "l2": rates.l2, "tensor": rates.matmul, "vector": rates.vector, "sfu": rates.sfu}
+    used = {name: amount for name, amount in amounts.items() if not (isinstance(amount, int) and amount == 0)}
+    terms = {name: amount / speeds[name] for name, amount in used.items() if speeds[name] is not None}
+    needed = kernel.needed.tensor + kernel.needed.vector
     return Estimate(
         flops=kernel.flops,
         executed_flops=kernel.executed_flops,
@@ -121,26 +144,11 @@ def estimate(kernel: Kernel, device: Device) -> Estimate:
         sram=sram,
         dram=dram,
         terms=terms,
-        unknown=frozenset(unknown),
-        lower_s=_lower_bound(kernel, device, matmul_peak),
-        roofline_s=_largest(terms.values()),
+        unknown=frozenset(used) - frozenset(terms),
+        lower_s=maximum(needed / rates.matmul_at_max_clock, compulsory_bytes(kernel, device) / rates.dram),
+        roofline_s=reduce(maximum, terms.values()) if terms else 0.0,
         no_overlap_s=sum(terms.values()),
     )
-
-
-def _lower_bound(kernel: Kernel, device: Device, matmul_peak: Quantity) -> Number:
-    bandwidth = device.dram.bandwidth_bytes_per_s
-    if bandwidth is None:
-        raise UnavailableError(f"{device.id} has no DRAM bandwidth in its profile", "add memory bandwidth to the profile")
-    matmul = (kernel.needed.tensor + kernel.needed.vector) / device.rate_at_max_clock(matmul_peak)
-    return maximum(matmul, compulsory_bytes(kernel, device) / bandwidth)
-
-
-def _largest(values: Iterable[Number]) -> Number:
-    result: Number = 0.0
-    for value in values:
-        result = maximum(result, value)
-    return result
 
 
 def _number(quantity: Quantity | None) -> float | None:
