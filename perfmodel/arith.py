@@ -9,6 +9,8 @@ NumPy is imported only once an array arrives.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from functools import reduce
 from typing import Any, TypeAlias
 
 from perfmodel.trace import call, is_traced, plain, template
@@ -61,6 +63,13 @@ def maximum(a: Number, b: Number) -> Number:
     import numpy as np
 
     return np.maximum(a, b)
+
+
+def largest(numbers: Sequence[Number]) -> Number:
+    """The largest of several numbers, element-wise for arrays; 0 if there are none."""
+    if is_traced(*numbers):
+        return call("max", max(map(plain, numbers)), *numbers)
+    return reduce(maximum, numbers, 0.0)
 
 
 def clip(x: Number, low: Number, high: Number) -> Number:

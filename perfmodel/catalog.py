@@ -6,6 +6,7 @@ Input files are data from anywhere: size, depth, aliases and duplicate keys are 
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -110,9 +111,9 @@ def _build(loader: Any, node: Any, place: tuple[str | int, ...], lines: dict[tup
     return mapping
 
 
-def _validated(path: Path, section: tuple[str, ...], model: type[_Model]) -> _Model:
-    """The mapping under ``section`` of ``path`` as ``model``; DataError names file, line, field and what was expected."""
-    from pydantic import TypeAdapter, ValidationError
+def _validated(path: Path, section: tuple[str, ...], validate: Callable[[Any], _Model]) -> _Model:
+    """The mapping under ``section`` of ``path``, validated; DataError names file, line, field and what was expected."""
+    from pydantic import ValidationError
 
     raw, lines = read_yaml(path)
     for key in section:
@@ -121,9 +122,11 @@ def _validated(path: Path, section: tuple[str, ...], model: type[_Model]) -> _Mo
         what = f"no mapping {'.'.join(section)!r} in it" if section else "empty or not a mapping of keys to values"
         raise DataError(f"{path}: {what}")
     try:
-        return TypeAdapter(model).validate_python(raw)
+        return validate(raw)
     except ValidationError as error:
         raise DataError(_first_problem(path, section, error, lines)) from None
+    except DataError as error:
+        raise DataError(f"{path}: {error.message}", error.fix) from None
 
 
 def _first_problem(path: Path, section: tuple[str, ...], error: ValidationError, lines: dict[tuple[str | int, ...], int]) -> str:
@@ -133,10 +136,16 @@ def _first_problem(path: Path, section: tuple[str, ...], error: ValidationError,
     known = place
     while known and known not in lines:
         known = known[:-1]
-    text = first["msg"].removeprefix("Value error, ")
+    text = _WORDS.get(first["type"], first["msg"].removeprefix("Value error, "))
     field = ".".join(map(str, place))
     message = f"{path}, line {lines.get(known, 1)}: {field + ': ' if field else ''}{text[:1].lower()}{text[1:]}"
     return message if len(problems) == 1 else f"{message} (and {len(problems) - 1} more)"
+
+
+_WORDS = {
+    "unexpected_keyword_argument": "unknown field; take it out or mend its name",
+    "missing": "this field is required",
+}
 
 
 # Device profiles
@@ -160,14 +169,23 @@ def find_device(name: str) -> Device:
         raise UsageError(f"--hardware: no device is called {name!r}", f"{hint}; or give the path of a profile, ending in .yaml")
     if len(matches) > 1:
         raise UsageError(f"--hardware: {name!r} could be any of {len(matches)} devices", f"say which: {', '.join(matches)}")
-    return load_device(data_folder("hardware_specs") / f"{matches[0]}.yaml")
+    return _shipped_device(data_folder("hardware_specs") / f"{matches[0]}.yaml")
 
 
 def load_device(path: Path) -> Device:
-    """The profile in ``path``."""
-    from perfmodel.hardware import Device
+    """The profile in ``path``, validated."""
+    from perfmodel.hardware import validated
 
-    return _validated(path, (), Device)
+    return _validated(path, (), validated)
+
+
+def _shipped_device(path: Path) -> Device:
+    from perfmodel.hardware import trusted
+
+    try:
+        return trusted(read_yaml(path)[0])
+    except (AttributeError, DataError, KeyError, TypeError):
+        return load_device(path)  # someone edited it: say what is wrong
 
 
 # Configurations
@@ -187,4 +205,6 @@ def load_config(name: str, section: str, model: type[_Model]) -> _Model:
             raise UsageError(
                 f"--config: no configuration is called {name!r}", f"{suggest(name, config_names())}; or give a path ending in .yaml"
             )
-    return _validated(path, (section,), model)
+    from pydantic import TypeAdapter
+
+    return _validated(path, (section,), TypeAdapter(model).validate_python)

@@ -65,7 +65,6 @@ class Group(TyperGroup):
 
 def main(args: list[str] | None = None) -> int:
     """Run the command line; returns the exit code: 0 ok, 1 failure, 2 usage, 3 out of tolerance, 130 interrupted."""
-    os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")  # none is used; looking for them costs 10 ms
     group = Group(name="perfmodel", help=_HELP, rich_markup_mode=None, add_help_option=False)
     try:
         code = group.main(args=args, prog_name="perfmodel", standalone_mode=False)

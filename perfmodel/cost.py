@@ -128,5 +128,5 @@ def memory_bytes(kernels: Iterable[Kernel], excluded: frozenset[str] = frozenset
         for access in kernel.accesses:
             if access.tensor not in excluded:
                 size = access.footprint * access.element_size
-                sizes[access.tensor] = maximum(sizes.get(access.tensor, 0), size)
+                sizes[access.tensor] = maximum(sizes[access.tensor], size) if access.tensor in sizes else size
     return sum(sizes.values())

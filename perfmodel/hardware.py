@@ -6,10 +6,8 @@ measured values are separate fields. Peaks are dense, an FMA counts 2 FLOP. What
 
 from __future__ import annotations
 
-from functools import cached_property
-from typing import Annotated, Any, Literal
-
-from pydantic import BaseModel, BeforeValidator, ConfigDict, model_validator
+from dataclasses import dataclass, field, fields, is_dataclass
+from typing import Annotated, Any, ClassVar, Literal
 
 from perfmodel import units
 from perfmodel.errors import DataError, UnavailableError
@@ -17,30 +15,41 @@ from perfmodel.errors import DataError, UnavailableError
 SCHEMA_VERSION = 1
 
 
-class _Record(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
+class _Record:
+    """A part of a profile; unknown keys are errors."""
+
+    __pydantic_config__: ClassVar[dict[str, str]] = {"extra": "forbid"}
 
 
+@dataclass(frozen=True)
 class Quantity(_Record):
     """``number`` is ``value`` in base units; ``per_clk`` the operations per clock and multiprocessor behind a peak."""
 
     value: str | int
     kind: Literal["datasheet", "derived", "measured"]
     source: str
+    number: float | int
     note: str | None = None
     per_clk: int | None = None
-    number: float | int
 
 
-def _in(base: str) -> BeforeValidator:
-    def convert(raw: Any) -> Any:
+class _In:
+    """Marks a Quantity with the unit it is written in; validation adds ``number``. Pydantic is imported only then."""
+
+    def __init__(self, base: str) -> None:
+        self.base = base
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> Any:
+        from pydantic_core import core_schema
+
+        return core_schema.no_info_before_validator_function(self._with_number, handler(source))
+
+    def _with_number(self, raw: Any) -> Any:
         if not isinstance(raw, dict) or "value" not in raw:
             raise ValueError("expected a mapping with value, kind and source")
         if "number" in raw:
             raise ValueError("'number' is computed from 'value'; leave it out")
-        return {**raw, "number": _convert(raw["value"], base)}
-
-    return BeforeValidator(convert)
+        return {**raw, "number": _convert(raw["value"], self.base)}
 
 
 def _convert(value: Any, base: str) -> int | float:
@@ -59,19 +68,20 @@ def _convert(value: Any, base: str) -> int | float:
     return number
 
 
-Count = Annotated[Quantity, _in("")]
-Size = Annotated[Quantity, _in("B")]
-Bandwidth = Annotated[Quantity, _in("B/s")]
-Frequency = Annotated[Quantity, _in("Hz")]
-Rate = Annotated[Quantity, _in("FLOP/s")]
-OpRate = Annotated[Quantity, _in("OP/s")]
-Duration = Annotated[Quantity, _in("s")]
-Power = Annotated[Quantity, _in("W")]
+Count = Annotated[Quantity, _In("")]
+Size = Annotated[Quantity, _In("B")]
+Bandwidth = Annotated[Quantity, _In("B/s")]
+Frequency = Annotated[Quantity, _In("Hz")]
+Rate = Annotated[Quantity, _In("FLOP/s")]
+OpRate = Annotated[Quantity, _In("OP/s")]
+Duration = Annotated[Quantity, _In("s")]
+Power = Annotated[Quantity, _In("W")]
 
 LevelName = Literal["sram", "l2", "llc", "dram"]
 FloatDtype = Literal["fp64", "fp32", "tf32", "fp16", "bf16", "fp8", "fp4"]
 
 
+@dataclass(frozen=True)
 class Clocks(_Record):
     """Clocks of the datasheet's tensor and vector peaks, and the highest the part runs at."""
 
@@ -81,6 +91,7 @@ class Clocks(_Record):
     base: Frequency | None = None
 
 
+@dataclass(frozen=True)
 class MemoryLevel(_Record):
     """One level; ``capacity`` and ``per_block`` per instance of the scope, bandwidths summed over the device."""
 
@@ -99,15 +110,17 @@ class MemoryLevel(_Record):
         return None if known is None else known.number
 
 
+@dataclass(frozen=True)
 class Peaks(_Record):
     """Dense peaks by number format of the matrix unit and the vector unit; exponentials of the SFU."""
 
-    tensor: dict[FloatDtype, Rate] = {}
-    vector: dict[FloatDtype, Rate] = {}
-    tensor_int: dict[Literal["int8", "int4"], OpRate] = {}
+    tensor: dict[FloatDtype, Rate] = field(default_factory=dict)
+    vector: dict[FloatDtype, Rate] = field(default_factory=dict)
+    tensor_int: dict[Literal["int8", "int4"], OpRate] = field(default_factory=dict)
     exp: OpRate | None = None
 
 
+@dataclass(frozen=True)
 class Limits(_Record):
     """What a multiprocessor and a thread block can hold."""
 
@@ -119,14 +132,16 @@ class Limits(_Record):
     warp_size: Count | None = None
 
 
+@dataclass(frozen=True)
 class Interconnect(_Record):
     """Links to other devices; bandwidth per direction, summed over the links."""
 
     name: str
-    links: Count | None = None
     bandwidth_per_direction: Bandwidth
+    links: Count | None = None
 
 
+@dataclass(frozen=True)
 class LaunchOverhead(_Record):
     """Time per kernel in a saturated queue, not CPU-to-GPU latency."""
 
@@ -134,6 +149,7 @@ class LaunchOverhead(_Record):
     graph: Duration | None = None
 
 
+@dataclass(frozen=True)
 class Device(_Record):
     """A device profile. ``memory`` is ordered from the SRAM outwards."""
 
@@ -142,35 +158,23 @@ class Device(_Record):
     name: str
     vendor: str
     architecture: str
-    compute_capability: str | None = None
     sources: dict[str, str]
-    multiprocessors: Count | None = None
-    clocks: Clocks = Clocks()
     memory: list[MemoryLevel]
     peaks: Peaks
-    limits: Limits = Limits()
+    compute_capability: str | None = None
+    multiprocessors: Count | None = None
+    clocks: Clocks = field(default_factory=Clocks)
+    limits: Limits = field(default_factory=Limits)
     interconnect: Interconnect | None = None
     launch_overhead: LaunchOverhead | None = None
     tdp: Power | None = None
-    notes: list[str] = []
-
-    @model_validator(mode="after")
-    def _check_references(self) -> Device:
-        for place, quantity in quantities(self):
-            if quantity.source not in self.sources:
-                raise ValueError(f"{place}: source {quantity.source!r} is not in 'sources' ({', '.join(self.sources)})")
-        names = [level.level for level in self.memory]
-        if len(set(names)) < len(names):
-            raise ValueError(f"memory: a level appears twice in {', '.join(names)}")
-        if not names or names[-1] != "dram" or names != sorted(names, key=_ORDER.index):
-            raise ValueError("memory: order the levels sram, l2, llc, dram; dram is required")
-        return self
+    notes: list[str] = field(default_factory=list)
 
     def level(self, name: str) -> MemoryLevel | None:
         """The memory level called ``name``, None if the profile has none."""
         return next((level for level in self.memory if level.level == name), None)
 
-    @cached_property
+    @property
     def dram(self) -> MemoryLevel:
         """The outermost level."""
         return self.memory[-1]
@@ -207,14 +211,60 @@ class Device(_Record):
 
 
 _ORDER = ["sram", "l2", "llc", "dram"]
+_PARTS = {
+    "clocks": Clocks,
+    "memory": MemoryLevel,
+    "peaks": Peaks,
+    "limits": Limits,
+    "interconnect": Interconnect,
+    "launch_overhead": LaunchOverhead,
+}
 
 
-def quantities(record: BaseModel, place: str = "") -> list[tuple[str, Quantity]]:
-    """Every Quantity in ``record`` with its path, such as ``memory.1.capacity``."""
+def validated(raw: Any) -> Device:
+    """The device that ``raw``, the content of a profile, describes.
+
+    Raises pydantic's ValidationError for a wrong field, DataError for fields that do not go together.
+    """
+    from pydantic import TypeAdapter
+
+    device = TypeAdapter(Device).validate_python(raw)
+    for place, quantity in quantities(device):
+        if quantity.source not in device.sources:
+            raise DataError(f"{place}: source {quantity.source!r} is not in 'sources' ({', '.join(device.sources)})")
+    names = [level.level for level in device.memory]
+    if not names or names[-1] != "dram" or names != sorted(set(names), key=_ORDER.index):
+        raise DataError("memory: give each level once, in the order sram, l2, llc, dram; dram is required")
+    return device
+
+
+def trusted(raw: dict[str, Any]) -> Device:
+    """The same without checks, ten times as fast: for the shipped profiles, which the tests have validated."""
+    device: Device = _built(Device, raw)
+    return device
+
+
+def _built(kind: Any, raw: dict[str, Any]) -> Any:
+    return kind(**{key: _value(key, value) for key, value in raw.items()})
+
+
+def _value(key: str, raw: Any) -> Any:
+    if isinstance(raw, list):
+        return [_value(key, item) for item in raw]
+    if not isinstance(raw, dict):
+        return raw
+    if "value" in raw:
+        value = raw["value"]
+        return Quantity(**raw, number=value if isinstance(value, int) else units.parse_any(value))
+    return _built(_PARTS[key], raw) if key in _PARTS else {name: _value(name, item) for name, item in raw.items()}
+
+
+def quantities(record: Any, place: str = "") -> list[tuple[str, Quantity]]:
+    """Every Quantity in ``record``, a part of a profile, with its path, such as ``memory.1.capacity``."""
     if isinstance(record, Quantity):
         return [(place, record)]
     found: list[tuple[str, Quantity]] = []
-    for name in type(record).model_fields:
+    for name in (part.name for part in fields(record)):
         value = getattr(record, name)
         items: list[tuple[str, Any]] = [(name, value)]
         if isinstance(value, dict):
@@ -222,6 +272,6 @@ def quantities(record: BaseModel, place: str = "") -> list[tuple[str, Quantity]]
         elif isinstance(value, list):
             items = [(f"{name}.{index}", item) for index, item in enumerate(value)]
         for key, item in items:
-            if isinstance(item, BaseModel):
+            if is_dataclass(item):
                 found += quantities(item, f"{place}.{key}" if place else key)
     return found

@@ -11,14 +11,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field, fields
-from functools import reduce
 
-from perfmodel.arith import Number, maximum
+from perfmodel.arith import Number, largest, maximum
 from perfmodel.cache import compulsory_bytes, dram_bytes
 from perfmodel.cost import GROUP_SUM, READ, WRITE, ZERO_FILL, Kernel, Work
 from perfmodel.dtypes import Dtype
 from perfmodel.errors import UnavailableError
 from perfmodel.hardware import Device, Quantity
+from perfmodel.trace import Trace, named
 
 TERMS = ("dram", "l2", "tensor", "vector", "sfu", "interconnect")
 
@@ -118,38 +118,74 @@ def rates_of(device: Device, dtype: Dtype) -> Rates:
     )
 
 
-def estimate(kernel: Kernel, device: Device, rates: Rates | None = None) -> Estimate:
+def estimate(kernel: Kernel, device: Device, rates: Rates | None = None, label: str = "") -> Estimate:
     """Counts, lower bound and roof of ``kernel`` on ``device``, at the device's own rates unless given.
 
-    UnavailableError if the device has no peak for the kernel's dtype.
+    ``label`` goes before the names of an explanation. UnavailableError if the device has no peak for the kernel's dtype.
     """
     rates = rates or rates_of(device, kernel.dtype)
-    dram = Traffic(dram_bytes(kernel, device, READ), dram_bytes(kernel, device, WRITE))
-    sram = Traffic(kernel.bytes(READ), kernel.bytes(WRITE))
-    amounts = {"dram": dram.total, "l2": sram.total, **dict(kernel.work.items())}
+
+    def name(what: str, meaning: str, value: Number) -> Number:
+        return named(label + what, meaning, value)
+
+    sram = Traffic(
+        name("SRAM read bytes", "bytes from the L2 into SMs", kernel.bytes(READ)),
+        name("SRAM write bytes", "bytes from SMs to the L2", kernel.bytes(WRITE)),
+    )
+    dram = Traffic(
+        name("DRAM read bytes", "bytes from DRAM after the L2 has caught re-reads", dram_bytes(kernel, device, READ)),
+        name("DRAM write bytes", "bytes to DRAM", dram_bytes(kernel, device, WRITE)),
+    )
+    work = Work(
+        name("work tensor", "FLOP on the tensor unit", kernel.work.tensor),
+        name("work vector", "FLOP on the vector unit", kernel.work.vector),
+        name("work sfu", "exponentials", kernel.work.sfu),
+    )
+    amounts = {"dram": dram.total, "l2": sram.total, **dict(work.items())}
     speeds = {"dram": rates.dram, "l2": rates.l2, "tensor": rates.matmul, "vector": rates.vector, "sfu": rates.sfu}
-    used = {name: amount for name, amount in amounts.items() if not (isinstance(amount, int) and amount == 0)}
-    terms = {name: amount / speeds[name] for name, amount in used.items() if speeds[name] is not None}
-    needed = kernel.needed.tensor + kernel.needed.vector
+    used = {unit: amount for unit, amount in amounts.items() if not (isinstance(amount, int) and amount == 0)}
+    terms = {unit: name(f"term {unit}", "s", amount / speeds[unit]) for unit, amount in used.items() if speeds[unit] is not None}
+    needed = (kernel.needed.tensor + kernel.needed.vector) / rates.matmul_at_max_clock
+    compulsory = name("compulsory DRAM bytes", "bytes no implementation of the kernel avoids", compulsory_bytes(kernel, device))
     return Estimate(
-        flops=kernel.flops,
-        executed_flops=kernel.executed_flops,
-        work=kernel.work,
-        reads=kernel.elements(READ),
-        writes=kernel.elements(WRITE),
-        zero_fill=kernel.elements(ZERO_FILL),
-        zero_fill_bytes=kernel.bytes(ZERO_FILL),
-        group_sum=kernel.elements(GROUP_SUM),
+        flops=name("FLOP, visible", "matmul FLOP on visible scores; a multiply-add counts 2", kernel.flops),
+        executed_flops=name("FLOP, executed", "as run: recomputation, masked parts, padding", kernel.executed_flops),
+        work=work,
+        reads=name("reads", "elements, two-level model", kernel.elements(READ)),
+        writes=name("writes", "elements, two-level model", kernel.elements(WRITE)),
+        zero_fill=name("zero fill", "elements, counted apart", kernel.elements(ZERO_FILL)),
+        zero_fill_bytes=name("zero fill bytes", "bytes, counted apart", kernel.bytes(ZERO_FILL)),
+        group_sum=name("group sum", "elements, counted apart", kernel.elements(GROUP_SUM)),
         access_bytes=sram.total,
         sram=sram,
         dram=dram,
         terms=terms,
         unknown=frozenset(used) - frozenset(terms),
-        lower_s=maximum(needed / rates.matmul_at_max_clock, compulsory_bytes(kernel, device) / rates.dram),
-        roofline_s=reduce(maximum, terms.values()) if terms else 0.0,
-        no_overlap_s=sum(terms.values()),
+        lower_s=name("lower bound", "s, at the highest clock", maximum(needed, compulsory / rates.dram)),
+        roofline_s=name("roofline", "s, all terms overlap", largest(list(terms.values()))),
+        no_overlap_s=name("without overlap", "s, terms add up", sum(terms.values())),
     )
 
 
 def _number(quantity: Quantity | None) -> float | None:
     return None if quantity is None else quantity.number
+
+
+def traced_rates(trace: Trace, device: Device, dtype: Dtype) -> Rates:
+    """Rates of ``device`` as symbols that know their source in the profile."""
+    plain, l2 = rates_of(device, dtype), device.level("l2")
+    matmul = device.matmul_peak(dtype.name, dtype.matmul_unit)
+
+    def symbol(name: str, value: Number, meaning: str, quantity: Quantity | None) -> Number:
+        if quantity is None:
+            return None
+        return trace.symbol(name, value, meaning, f"{device.id}, {quantity.kind}: {device.sources[quantity.source]}")
+
+    return Rates(
+        dram=symbol("BW_dram", plain.dram, "B/s", device.dram.bandwidth or device.dram.measured_bandwidth),
+        l2=symbol("BW_l2", plain.l2, "B/s", (l2.bandwidth or l2.measured_bandwidth) if l2 else None),
+        matmul=symbol(f"P_{dtype.name}", plain.matmul, f"FLOP/s, {dtype.matmul_unit} unit, dense", matmul),
+        matmul_at_max_clock=symbol(f"P_{dtype.name}_max", plain.matmul_at_max_clock, "FLOP/s at the highest clock", matmul),
+        vector=symbol("P_vector", plain.vector, "FLOP/s, fp32 vector unit", device.peaks.vector.get("fp32")),
+        sfu=symbol("P_exp", plain.sfu, "exponentials/s", device.peaks.exp),
+    )

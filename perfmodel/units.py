@@ -47,6 +47,18 @@ def parse(text: str, base: str) -> int | float:
     return float(value)
 
 
+def parse_any(text: str) -> int | float:
+    """Number of base units in ``text``, whichever unit it is in.
+
+    >>> parse_any("1830 MHz")
+    1830000000
+    """
+    for base in _BASES:
+        if text.endswith(base):
+            return parse(text, base)
+    raise DataError(f"{text!r} has no known unit", f"known: {', '.join(_BASES)}")
+
+
 def _factor(unit: str, base: str) -> Fraction | None:
     if not unit.endswith(base):
         return None

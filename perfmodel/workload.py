@@ -8,6 +8,7 @@ from typing import Protocol
 from perfmodel.arith import Number
 from perfmodel.dtypes import DTYPES, Dtype
 from perfmodel.errors import UsageError
+from perfmodel.trace import named
 
 FORWARD, BACKWARD = "forward", "backward"
 
@@ -66,7 +67,7 @@ class Attention:
     @property
     def group(self) -> Number:
         """Query heads per KV head."""
-        return self.heads // self.kv_heads
+        return named("g", "query heads per KV head", self.heads // self.kv_heads)
 
     @property
     def query_heads(self) -> Number:

@@ -13,7 +13,7 @@ import pytest
 ROOT = Path(__file__).parents[1] / "perfmodel"
 
 LAYERS = [
-    ("units", "dtypes", "errors", "arith"),
+    ("units", "dtypes", "errors", "arith", "trace"),
     ("cost", "hardware", "workload"),
     ("attention", "cache", "roofline", "bounds", "catalog", "sanity"),
     ("report",),
@@ -79,7 +79,7 @@ def loaded(*args: str) -> dict[str, object]:
     [
         (["--help"], {"numpy", "numba", "matplotlib", "pydantic.main", "rich.table", "yaml"}, 200),
         (["attention", "--help"], {"numpy", "numba", "matplotlib", "pydantic.main", "rich.table", "yaml"}, 200),
-        (["attention", "--n", "4096", "--d", "64"], {"numpy", "numba", "matplotlib", "rich.table"}, 380),
+        (["attention", "--n", "4096", "--d", "64"], {"numpy", "numba", "matplotlib", "pydantic.main", "rich.table"}, 230),
     ],
 )
 def test_import_budget(args: list[str], absent: set[str], modules: int) -> None:

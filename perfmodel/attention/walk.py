@@ -14,6 +14,7 @@ Source: reference walk of FlashAttention (Dao et al. 2022, Alg. 1; Dao 2023, Alg
 from __future__ import annotations
 
 from perfmodel.arith import Number, ceil_div, clip, clipped_floor_sum, maximum, minimum
+from perfmodel.trace import named
 from perfmodel.workload import Attention
 
 
@@ -26,11 +27,13 @@ def visible_scores(w: Attention) -> Number:
     7
     """
     if not w.causal:
-        return w.n * w.kv_len
-    if w.window is not None:
-        return _scores_before(w.kv_len, w.window) - _scores_before(maximum(w.kv_len - w.n, 0), w.window)
-    seeing = visible_rows(w)
-    return seeing * w.kv_len - seeing * (seeing - 1) // 2
+        scores = w.n * w.kv_len
+    elif w.window is not None:
+        scores = _scores_before(w.kv_len, w.window) - _scores_before(maximum(w.kv_len - w.n, 0), w.window)
+    else:
+        seeing = visible_rows(w)
+        scores = seeing * w.kv_len - seeing * (seeing - 1) // 2
+    return named("E", "visible scores per head", scores)
 
 
 def _scores_before(keys: Number, window: Number) -> Number:
@@ -41,22 +44,22 @@ def _scores_before(keys: Number, window: Number) -> Number:
 
 def visible_rows(w: Attention) -> Number:
     """Query rows of one head that see at least one key."""
-    return minimum(w.n, w.kv_len) if w.causal else w.n
+    return named("rows", "query rows per head that see a key", minimum(w.n, w.kv_len)) if w.causal else w.n
 
 
 def visible_keys(w: Attention) -> Number:
     """Keys of one head that at least one query sees."""
-    return w.kv_len if w.window is None else minimum(w.kv_len, w.n + w.window - 1)
+    return w.kv_len if w.window is None else named("keys", "keys per head that a query sees", minimum(w.kv_len, w.n + w.window - 1))
 
 
 def row_tiles(w: Attention, br: Number) -> Number:
     """T_r, tiles along the queries of one walk."""
-    return ceil_div(w.row_group * w.n, br)
+    return named("T_r", "tiles along the queries", ceil_div(w.row_group * w.n, br))
 
 
 def key_tiles(w: Attention, bc: Number) -> Number:
     """T_c, tiles along the keys of one walk."""
-    return ceil_div(w.kv_len, bc)
+    return named("T_c", "tiles along the keys", ceil_div(w.kv_len, bc))
 
 
 def _tiles_to_last_key(w: Attention, br: Number, bc: Number, low: Number) -> Number:
@@ -82,8 +85,10 @@ def visited_tiles(w: Attention, br: Number, bc: Number) -> Number:
     6
     """
     if not w.causal:
-        return row_tiles(w, br) * key_tiles(w, bc)
-    return _tiles_to_last_key(w, br, bc, 0) + key_tiles(w, bc) - _tiles_before_window(w, br, bc)
+        tiles = row_tiles(w, br) * key_tiles(w, bc)
+    else:
+        tiles = _tiles_to_last_key(w, br, bc, 0) + key_tiles(w, bc) - _tiles_before_window(w, br, bc)
+    return named("tiles", "tile pairs visited per walk", tiles)
 
 
 def streamed_key_rows(w: Attention, br: Number, bc: Number) -> Number:
@@ -93,11 +98,11 @@ def streamed_key_rows(w: Attention, br: Number, bc: Number) -> Number:
     4584
     """
     if not w.causal:
-        return row_tiles(w, br) * w.kv_len
+        return named("C", "key rows streamed per walk", row_tiles(w, br) * w.kv_len)
     tc = key_tiles(w, bc)
     missing = tc * bc - w.kv_len  # keys the last key tile lacks
     reach_end = _tiles_to_last_key(w, br, bc, tc - 1) - (row_tiles(w, br) - 1) * (tc - 1) + 1
-    return bc * visited_tiles(w, br, bc) - missing * reach_end
+    return named("C", "key rows streamed per walk", bc * visited_tiles(w, br, bc) - missing * reach_end)
 
 
 def distinct_key_rows(w: Attention, bc: Number) -> Number:
@@ -113,6 +118,10 @@ def streamed_query_rows(w: Attention, br: Number, bc: Number) -> Number:
     >>> streamed_query_rows(Attention(n=1000, kv_len=1000, d=64, dv=64), 128, 128)
     8000
     """
+    return named("R", "query rows streamed per walk", _query_rows(w, br, bc))
+
+
+def _query_rows(w: Attention, br: Number, bc: Number) -> Number:
     rows, tc, tr, g = w.row_group * w.n, key_tiles(w, bc), row_tiles(w, br), w.row_group
     if not w.causal:
         return tc * rows
@@ -141,9 +150,10 @@ def rows_of_key_tile(w: Attention, br: Number, bc: Number, j: Number) -> Number:
 
 def distinct_query_rows(w: Attention, br: Number, bc: Number) -> Number:
     """Query rows in tiles that some key tile visits: all but those before the first key."""
-    if not w.causal:
-        return w.row_group * w.n
-    return w.row_group * w.n - br * clip((w.row_group * (w.n - w.kv_len)) // br, 0, row_tiles(w, br))
+    rows = w.row_group * w.n
+    if w.causal:
+        rows -= br * clip((w.row_group * (w.n - w.kv_len)) // br, 0, row_tiles(w, br))
+    return named("rows touched", "query rows of a walk that some key tile streams", rows)
 
 
 def visited_scores(w: Attention, br: Number, bc: Number) -> Number:

@@ -16,14 +16,37 @@ if TYPE_CHECKING:
     from perfmodel.report import Report
 
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
+ExplainOption = Annotated[bool, typer.Option("--explain", help="Show every number as its formula, with values and source.")]
 OutputOption = Annotated[
     list[str] | None,
     typer.Option("--output", "-o", metavar="FILE", help="Write the report to FILE: .json, .md or .txt; - is stdout. Repeatable."),
 ]
 
 
+class _Conversion:
+    """Text to the type of an option: int, float, str, bool or a list of str.
+
+    Typer builds a schema for every option, which takes as long as all the rest of a short command; these need none.
+    """
+
+    def __init__(self, annotation: Any) -> None:
+        self.annotation = annotation
+
+    def coerce(self, value: Any, param: Any, ctx: Any) -> Any:
+        """``value`` converted; a usage error that names the option otherwise."""
+        if value is None or self.annotation not in _WORDS:
+            return value
+        try:
+            return self.annotation(value)
+        except ValueError:
+            raise typer.BadParameter(f"{value[:40]!r} is not {_WORDS[self.annotation]}", ctx=ctx, param=param) from None
+
+
+_WORDS = {int: "a whole number", float: "a number"}
+
+
 class Command(TyperCommand):
-    """A command whose ``--help`` answers before any option is converted, so that it answers fast."""
+    """A command that starts fast: ``--help`` answers before anything is converted, and plain types convert plainly."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Print help at once if asked for; else parse as usual."""
@@ -32,6 +55,15 @@ class Command(TyperCommand):
             ctx.exit()
         parsed: list[str] = super().parse_args(ctx, args)
         return parsed
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        """All options, with plain conversions."""
+        params: list[Any] = super().get_params(ctx)
+        for param in params:
+            if hasattr(param, "get_runtime_param"):
+                conversion = _Conversion(param.type_descriptor.annotation)
+                param.get_runtime_param = lambda conversion=conversion: conversion
+        return params
 
 
 def new_app(**settings: Any) -> typer.Typer:

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from perfmodel.commands._shared import Command, JsonOption, OutputOption, check_outputs, emit, new_app
+from perfmodel.commands._shared import Command, ExplainOption, JsonOption, OutputOption, check_outputs, emit, new_app
 
 app = new_app()
 
@@ -53,6 +53,7 @@ def attention(
     hardware: Annotated[
         str | None, typer.Option(help=f"Device: id, words of one, or a profile's path. [default: {DEFAULT_DEVICE}]")
     ] = None,
+    explain: ExplainOption = False,
     json: JsonOption = False,
     output: OutputOption = None,
 ) -> None:
@@ -60,7 +61,7 @@ def attention(
 
     Counts are exact totals over batch and heads. Example: perfmodel attention --n 4096 --d 64 --heads 16 --batch 8
     """
-    given = {name: value for name, value in locals().items() if name not in ("config", "json", "output")}
+    given = {name: value for name, value in locals().items() if name not in ("config", "explain", "json", "output")}
     outputs = check_outputs(output)
     from perfmodel.attention.request import AttentionRequest
     from perfmodel.catalog import find_device, load_config
@@ -69,4 +70,4 @@ def attention(
     request = load_config(config, "attention", AttentionRequest) if config else AttentionRequest()
     request = request.updated(given)
     comparison = request.compare(find_device(request.hardware or DEFAULT_DEVICE))
-    emit(report(comparison), json, outputs)
+    emit(report(comparison, explain), json, outputs)

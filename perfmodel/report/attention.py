@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from perfmodel import __version__
@@ -23,9 +24,29 @@ _UNIT_WORDS = {
 }
 
 
-def report(comparison: Comparison) -> Report:
-    """``comparison`` as a Report; its data follows the schema perfmodel.attention/1."""
-    return Report(_title(comparison), _verdict(comparison), _tables(comparison), _notes(comparison), data(comparison))
+def report(comparison: Comparison, explained: bool = False) -> Report:
+    """``comparison`` as a Report; its data follows the schema perfmodel.attention/1. ``explained``: with every formula."""
+    plain = Report(_title(comparison), _verdict(comparison), _tables(comparison), _notes(comparison), data(comparison))
+    return _explained(plain, comparison) if explained else plain
+
+
+def _explained(plain: Report, comparison: Comparison) -> Report:
+    from perfmodel.attention.explain import explain
+    from perfmodel.report.steps import Sources, steps_data, steps_table
+
+    sources, tables, objects = Sources(), list(plain.tables), []
+    for result in comparison.results:
+        if result.direction != BOTH:  # the sum of two passes needs no formula of its own
+            steps = explain(result, comparison.workload, comparison.device)
+            algorithm = result.algorithm
+            title = f"{algorithm.name} {result.direction}: {algorithm.title}; accesses grow as Theta({algorithm.io_class})"
+            tables.append(steps_table(title, steps, sources))
+            objects.append({"algorithm": algorithm.name, "pass": result.direction, "steps": steps_data(steps)})
+    vector = [
+        f"{a.name}, vector operations: {a.vector_work}." for a in {r.algorithm.name: r.algorithm for r in comparison.results}.values()
+    ]
+    notes = [*plain.notes, *vector, *sources.notes()]
+    return replace(plain, tables=tables, notes=notes, data={**plain.data, "explanation": objects})
 
 
 # The JSON object

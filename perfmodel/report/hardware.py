@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
+from typing import Any
+
 from perfmodel import __version__
 from perfmodel.hardware import Device, Quantity, quantities
 from perfmodel.report.document import Report, Table
@@ -42,6 +45,11 @@ def _rate(quantity: Quantity | None) -> str:
     return "-" if quantity is None else str(quantity.value)
 
 
+def _known(items: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Without what is unknown."""
+    return {key: value for key, value in items if value is not None}
+
+
 def _ridge_points(device: Device) -> dict[str, tuple[Quantity, float]]:
     """Each peak, by unit and dtype, and the FLOP/B at which it meets the DRAM bandwidth."""
     bandwidth = device.dram.bandwidth_bytes_per_s
@@ -62,7 +70,7 @@ def show_report(device: Device) -> Report:
     data = {
         "schema": "perfmodel.device/1",
         "version": __version__,
-        "device": device.model_dump(exclude_none=True),
+        "device": asdict(device, dict_factory=_known),
         "ridge_points": {name: {"value": value, "unit": "FLOP/B", "level": "dram"} for name, (_, value) in ridges.items()},
     }
     title = f"{device.name} ({device.id}), {device.architecture}"
