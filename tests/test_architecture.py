@@ -15,7 +15,7 @@ ROOT = Path(__file__).parents[1] / "perfmodel"
 LAYERS = [
     ("units", "dtypes", "errors", "arith", "trace"),
     ("cost", "hardware", "workload"),
-    ("attention", "cache", "roofline", "bounds", "catalog", "sanity"),
+    ("attention", "ops", "cache", "roofline", "bounds", "explain", "catalog", "sanity"),
     ("report",),
     ("commands",),
     ("cli", "__main__"),

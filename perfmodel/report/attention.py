@@ -10,18 +10,10 @@ from perfmodel import __version__
 from perfmodel.attention.evaluate import BOTH, Result
 from perfmodel.attention.request import Comparison
 from perfmodel.bounds import COMPULSORY_SOURCE, THETA_SOURCE, compulsory_elements, theta
+from perfmodel.report.counts import BOUND_WORDS, counts, intensity
 from perfmodel.report.document import Report, Table
-from perfmodel.roofline import Estimate
 from perfmodel.units import format_binary, format_count, format_si, format_time
 from perfmodel.workload import BACKWARD, FORWARD
-
-_UNIT_WORDS = {
-    "dram": "DRAM bandwidth",
-    "l2": "L2 bandwidth",
-    "tensor": "the tensor unit",
-    "vector": "the vector unit",
-    "sfu": "the exponential unit",
-}
 
 
 def report(comparison: Comparison, explained: bool = False) -> Report:
@@ -73,46 +65,8 @@ def _result(result: Result, comparison: Comparison) -> dict[str, Any]:
     memory = {"memory_bytes": result.memory_bytes, "extra_memory_bytes": result.extra_memory_bytes, "fits": _fits(result, comparison)}
     tile = None if result.tile is None else {"br": result.tile.br, "bc": result.tile.bc, "origin": result.tile.origin}
     head = {"algorithm": result.algorithm.name, "pass": result.direction, "implementation": None}
-    kernels = [{"name": kernel.name, **_counts(cost)} for kernel, cost in result.kernels]
-    return {**head, **_counts(result.total), **memory, "tile": tile, "kernels": kernels}
-
-
-def _counts(cost: Estimate) -> dict[str, Any]:
-    accesses = {"reads": cost.reads, "writes": cost.writes, "total": cost.reads + cost.writes}
-    return {
-        "flops": cost.flops,
-        "executed_flops": cost.executed_flops,
-        "work": dict(cost.work.items()),
-        "accesses": {
-            **accesses,
-            "zero_fill": cost.zero_fill,
-            "zero_fill_bytes": cost.zero_fill_bytes,
-            "group_sum": cost.group_sum,
-            "bytes": cost.access_bytes,
-        },
-        "traffic": {
-            "sram": {"read_bytes": cost.sram.read, "write_bytes": cost.sram.write},
-            "dram": {"read_bytes": cost.dram.read, "write_bytes": cost.dram.write},
-        },
-        "arithmetic_intensity": {name: _intensity(cost, name) for name in ("dram", "sram")},
-        "bound": cost.bound,
-        "time_s": {
-            "lower": cost.lower_s,
-            "roofline": cost.roofline_s,
-            "no_overlap": cost.no_overlap_s,
-            "predicted": None,
-            "low": None,
-            "high": None,
-            "terms": cost.terms,
-            "unknown": sorted(cost.unknown),
-        },
-    }
-
-
-def _intensity(cost: Estimate, level: str) -> float | None:
-    """FLOP/B, or None where the level sees no byte (a score matrix that the L2 hands over)."""
-    traffic = cost.dram if level == "dram" else cost.sram
-    return float(cost.flops / traffic.total) if traffic.total else None
+    kernels = [{"name": kernel.name, **counts(cost)} for kernel, cost in result.kernels]
+    return {**head, **counts(result.total), **memory, "tile": tile, "kernels": kernels}
 
 
 def _fits(result: Result, comparison: Comparison) -> bool | None:
@@ -184,7 +138,7 @@ def _verdict(comparison: Comparison) -> list[str]:
 def _bound_by(result: Result) -> str:
     cost = result.total
     term, roof = format_time(cost.terms[cost.bound]), format_time(cost.roofline_s)
-    return f"{_UNIT_WORDS[cost.bound]} ({term})" if term == roof else f"{_UNIT_WORDS[cost.bound]} ({term} of {roof})"
+    return f"{BOUND_WORDS[cost.bound]} ({term})" if term == roof else f"{BOUND_WORDS[cost.bound]} ({term} of {roof})"
 
 
 def _against(reference: Result, result: Result) -> str:
@@ -201,7 +155,7 @@ def _against(reference: Result, result: Result) -> str:
             f"{name} wins {gain:.3g}x although it moves {moved}: one fused kernel overlaps what {len(reference.kernels)} kernels do in turn"
         )
     elif fewer > 1:
-        outcome = f"{name} does not win ({gain:.3g}x): it moves {moved}, but is held back by {_UNIT_WORDS[result.total.bound]}"
+        outcome = f"{name} does not win ({gain:.3g}x): it moves {moved}, but is held back by {BOUND_WORDS[result.total.bound]}"
     else:
         outcome = f"{name} does not win ({gain:.3g}x): re-reading tiles, it moves {moved}"
     return f"standard is bound by {_bound_by(reference)}, {name} by {_bound_by(result)}. {outcome}."
@@ -221,7 +175,7 @@ def _gain_cell(result: Result, comparison: Comparison) -> str:
 
 def _intensity_cell(level: str) -> _Cell:
     def cell(result: Result, comparison: Comparison) -> str:
-        value = _intensity(result.total, level)
+        value = intensity(result.total, level)
         return "-" if value is None else f"{value:.4g} FLOP/B"
 
     return cell
@@ -276,5 +230,5 @@ def _notes(comparison: Comparison) -> list[str]:
     if any(result.total.group_sum for result in results):
         notes.append("Unpacked: each query head stores its own dK, dV; adding them up over a group is not counted.")
     for name in sorted(frozenset().union(*(result.total.unknown for result in results))):
-        notes.append(f"The profile of {device.id} has no rate for {_UNIT_WORDS[name]}: that term is left out of the roof.")
+        notes.append(f"The profile of {device.id} has no rate for {BOUND_WORDS[name]}: that term is left out of the roof.")
     return notes

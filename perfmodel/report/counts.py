@@ -1,0 +1,54 @@
+"""Counts and times of an estimate as the JSON contract names them, the same for every command."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from perfmodel.roofline import Estimate
+
+BOUND_WORDS = {
+    "dram": "DRAM bandwidth",
+    "l2": "L2 bandwidth",
+    "tensor": "the tensor unit",
+    "vector": "the vector unit",
+    "sfu": "the exponential unit",
+}
+
+
+def counts(cost: Estimate) -> dict[str, Any]:
+    """The keys that every result and every kernel of a result have."""
+    accesses = {"reads": cost.reads, "writes": cost.writes, "total": cost.reads + cost.writes}
+    return {
+        "flops": cost.flops,
+        "executed_flops": cost.executed_flops,
+        "work": dict(cost.work.items()),
+        "accesses": {
+            **accesses,
+            "zero_fill": cost.zero_fill,
+            "zero_fill_bytes": cost.zero_fill_bytes,
+            "group_sum": cost.group_sum,
+            "bytes": cost.access_bytes,
+        },
+        "traffic": {
+            "sram": {"read_bytes": cost.sram.read, "write_bytes": cost.sram.write},
+            "dram": {"read_bytes": cost.dram.read, "write_bytes": cost.dram.write},
+        },
+        "arithmetic_intensity": {name: intensity(cost, name) for name in ("dram", "sram")},
+        "bound": cost.bound,
+        "time_s": {
+            "lower": cost.lower_s,
+            "roofline": cost.roofline_s,
+            "no_overlap": cost.no_overlap_s,
+            "predicted": None,
+            "low": None,
+            "high": None,
+            "terms": cost.terms,
+            "unknown": sorted(cost.unknown),
+        },
+    }
+
+
+def intensity(cost: Estimate, level: str) -> float | None:
+    """FLOP/B, or None where the level sees no byte (a score matrix that the L2 hands over)."""
+    traffic = cost.dram if level == "dram" else cost.sram
+    return float(cost.flops / traffic.total) if traffic.total else None
