@@ -1,0 +1,153 @@
+"""Every number has a formula, every formula a source, and the printed formula gives the printed value."""
+
+from __future__ import annotations
+
+import math
+import re
+from typing import Any
+
+import pytest
+
+from perfmodel.trace import Trace, named
+
+LINES = [
+    "attention --n 96 --d 16 --heads 2 --batch 2 --algorithm all --pass both --block-q 16 --block-kv 16",
+    "attention --n 100 --kv-len 60 --d 8 --dv 12 --heads 4 --kv-heads 2 --algorithm all --pass both --causal --block-q 16 --block-kv 24",
+    "attention --n 60 --kv-len 100 --d 8 --heads 4 --kv-heads 2 --algorithm all --pass both --causal --packed --block-q 16 --block-kv 24",
+    "attention --n 64 --d 8 --algorithm all --pass both --window 20 --block-q 16 --block-kv 8 --dtype fp32",
+    "attention --n 64 --d 8 --algorithm all --pass both --mask --dropout 0.1 --unfused-scale --printed-backward --hardware h200",
+    "attention --n 1 --kv-len 100000 --d 128 --heads 8 --kv-heads 2 --algorithm flash --hardware mi300x",
+    "attention --n 65536 --d 128 --heads 8 --algorithm flash --hardware h200 --causal",
+    "attention --n 65536 --d 128 --heads 8 --algorithm flash --hardware h200",
+]
+KEYS = {
+    "FLOP, visible": ("flops",),
+    "FLOP, executed": ("executed_flops",),
+    "work tensor": ("work", "tensor"),
+    "work vector": ("work", "vector"),
+    "work sfu": ("work", "sfu"),
+    "reads": ("accesses", "reads"),
+    "writes": ("accesses", "writes"),
+    "accesses": ("accesses", "total"),
+    "zero fill": ("accesses", "zero_fill"),
+    "group sum": ("accesses", "group_sum"),
+    "SRAM read bytes": ("traffic", "sram", "read_bytes"),
+    "SRAM write bytes": ("traffic", "sram", "write_bytes"),
+    "DRAM read bytes": ("traffic", "dram", "read_bytes"),
+    "DRAM write bytes": ("traffic", "dram", "write_bytes"),
+    "intensity SRAM": ("arithmetic_intensity", "sram"),
+    "intensity DRAM": ("arithmetic_intensity", "dram"),
+    "lower bound": ("time_s", "lower"),
+    "roofline": ("time_s", "roofline"),
+    "without overlap": ("time_s", "no_overlap"),
+}
+
+
+def at(data: Any, path: tuple[str, ...]) -> Any:
+    for key in path:
+        data = data[key]
+    return data
+
+
+def evaluate(text: str) -> float:
+    """What a printed formula with numbers gives, by Python's own arithmetic."""
+    text = text.replace("^", "**")
+    while (found := re.search(r"sum\[i < ", text)) is not None:
+        close = _matching(text, found.end() - 5, "[", "]")
+        count, rest = text[found.end() : close], text[close + 1 :]
+        end = _matching(rest, rest.index("("), "(", ")") + 1
+        text = f"{text[: found.start()]}S({count}, lambda i: {rest[:end].strip()}){rest[end:]}"
+    functions = {
+        "S": lambda count, term: sum(term(i) for i in range(int(count))),
+        "clip": lambda x, low, high: min(high, max(low, x)),
+        "ceil": math.ceil,
+        "floor": math.floor,
+        "min": min,
+        "max": max,
+        "__builtins__": {},
+    }
+    value: float = eval(text, functions)
+    return value
+
+
+def in_values(formula: str, values: dict[str, float]) -> str:
+    """``formula`` with the value in place of each name, the longest name first."""
+    names = sorted(values, key=len, reverse=True)
+    for position, name in enumerate(names):
+        formula = re.sub(rf"(?<![\w\]]){re.escape(name)}(?![\w,]* (?:distinct|read|write|bytes|tensor)\b)(?!\w)", f"@{position}@", formula)
+    return re.sub(r"@(\d+)@", lambda match: repr(values[names[int(match[1])]]), formula)
+
+
+def _matching(text: str, start: int, opening: str, closing: str) -> int:
+    depth = 0
+    for position in range(start, len(text)):
+        depth += (text[position] == opening) - (text[position] == closing)
+        if depth == 0 and text[position] == closing:
+            return position
+    raise ValueError(text)
+
+
+@pytest.mark.parametrize("line", LINES)
+def test_explained_numbers_are_the_numbers(run, line):
+    data = run(line + " --json --explain").json
+    results = {(r["algorithm"], r["pass"]): r for r in data["results"] if r["pass"] != "both"}
+    assert {(e["algorithm"], e["pass"]) for e in data["explanation"]} == set(results)
+    for explanation in data["explanation"]:
+        result = results[explanation["algorithm"], explanation["pass"]]
+        steps = {step["name"]: step for step in explanation["steps"]}
+        label = "total " if len(result["kernels"]) > 1 else ""
+        for name, path in KEYS.items():
+            value = at(result, path)
+            if value:
+                assert steps[label + name]["value"] == pytest.approx(value, rel=1e-12), name
+        for term, seconds in result["time_s"]["terms"].items():
+            assert steps[f"{label}term {term}"]["value"] == pytest.approx(seconds, rel=1e-12)
+        assert steps["memory"]["value"] == result["memory_bytes"]
+
+
+@pytest.mark.parametrize("line", LINES)
+def test_printed_formulas_give_the_printed_values(run, line):
+    """With values and with symbols, brackets and all: a wrong precedence would show."""
+    for explanation in run(line + " --json --explain").json["explanation"]:
+        values: dict[str, float] = {}
+        for step in explanation["steps"]:
+            assert step["source"], step
+            assert step["meaning"], step
+            if step["formula"]:
+                assert evaluate(step["numbers"]) == pytest.approx(step["value"], rel=2e-5, abs=1e-12), step
+                assert evaluate(in_values(step["formula"], values)) == pytest.approx(step["value"], rel=1e-9, abs=1e-12), step
+            values[step["name"]] = step["value"]
+
+
+def test_explanations_print_as_text(run):
+    text = run(LINES[0] + " --explain").out
+    assert "flash2 forward: FlashAttention-2, Q outermost; accesses grow as Theta(N^2 d / B_r + N d)" in text
+    assert re.search(r"^K read .* B \* H \* C \* d = 2 \* 2 \* 576 \* 16 = 36,864$", text, re.MULTILINE)
+    assert "vector operations" in text
+    cited = set(re.findall(r"\[(\d+)\]", text))
+    listed = set(re.findall(r"^  \[(\d+)\] \S", text, re.MULTILINE))
+    assert cited == listed
+
+
+def test_traced_arithmetic_brackets():
+    trace = Trace()
+    a, b, c = (trace.symbol(name, value, name) for name, value in (("a", 7), ("b", 3), ("c", 2)))
+    for result, text in (
+        ((a + b) * c, "(a + b) * c"),
+        (a - (b - c), "a - (b - c)"),
+        (a - b - c, "a - b - c"),
+        (a / (b * c), "a / (b * c)"),
+        ((a - b) ** 2, "(a - b)^2"),
+        (2 * a + 0, "2 * a"),
+        (1 * a, "a"),
+        (10 - a, "10 - a"),
+        (a // b, "floor(a / b)"),
+        (20 // b, "floor(20 / b)"),
+        (-a, "0 - a"),
+    ):
+        assert result.formula == text
+        assert evaluate(result.numbers) == result.value
+    assert (a > b, a >= 7, b < 3, b <= 3, a == 7) == (True, True, False, True, True)
+    assert repr(a + b) == "a + b = 10"
+    with pytest.raises(ValueError, match="stands for both"):
+        named("x", "", a + b) and named("x", "", a * b)
