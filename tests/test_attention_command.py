@@ -235,3 +235,76 @@ def test_a_users_profile_by_path(run, tmp_path):
     theirs = run("attention --n 1 --kv-len 65536 --d 64 --algorithm flash --hardware h200 --json").json
     assert mine["hardware"]["id"] == "my-h200"
     assert mine["results"][0]["time_s"]["lower"] == pytest.approx(2 * theirs["results"][0]["time_s"]["lower"])
+
+
+@pytest.mark.parametrize(("sram", "law", "exact"), [("163KiB", 166.8, 166), ("192KiB", 181.0, 179)])
+def test_crossover_of_flash1(run, sram, law, exact):
+    """d < sqrt(M/3) by the leading terms; the exact counts, statistics and ceilings included, end a little earlier."""
+    data = run(f"attention --n 4096 --d 64 --algorithm standard --algorithm flash1 --sram {sram} --crossover --json").json
+    by_accesses = next(c for c in data["crossover"] if c["measure"] == "accesses")
+    assert by_accesses["last_d_by_law"] == pytest.approx(law, abs=0.05)
+    assert by_accesses["last_d"] == exact
+    assert by_accesses["wins_here"] is True
+
+    def wins(n=4096, d=64, m=sram):
+        found = run(f"attention --n {n} --d {d} --algorithm standard --algorithm flash1 --sram {m} --json").json
+        return entry(found, "flash1")["accesses"]["bytes"] < entry(found, "standard")["accesses"]["bytes"]
+
+    assert wins(d=exact)
+    assert not wins(d=exact + 1)
+    assert wins(n=by_accesses["first_n"])
+    assert not wins(n=by_accesses["first_n"] - 1)
+    assert wins(m=f"{by_accesses['first_sram_bytes']}B")
+    assert not wins(m=f"{by_accesses['first_sram_bytes'] - 1}B")
+
+
+def test_crossover_needs_something_to_compare(run):
+    outcome = run("attention --n 64 --d 64 --algorithm standard --crossover")
+    assert outcome.code == 2
+    assert "--algorithm flash" in outcome.err
+
+
+def test_what_more_sram_buys(run):
+    outcome = run("attention --n 4096 --d 64 --algorithm all --sram +64KiB")
+    assert "what SRAM buys" in outcome.out
+    data = run(
+        "attention --n 65536 --d 64 --algorithm standard --algorithm flash1 --algorithm flash2 --sram 163KiB --sram 326KiB --json"
+    ).json
+    assert data["inputs"]["sram_bytes"] == 163 * 1024
+    for name in ("flash1", "flash2"):
+        own, small, large = (p for p in data["sram_sweep"] if p["algorithm"] == name)
+        assert own == small
+        assert small["accesses_bytes"] / large["accesses_bytes"] == pytest.approx(2, rel=0.03), "accesses fall as 1/M"
+
+
+def test_no_tile_of_the_sweep_beats_the_best(run):
+    data = run("attention --n 2048 --d 64 --algorithm flash --sram 64KiB --sram 96KiB --json").json
+    best = data["sram_sweep"][1]
+    for br, bc in ((16, 16), (64, 64), (128, 128), (256, 64), (320, 64), (64, 192)):
+        other = run(f"attention --n 2048 --d 64 --algorithm flash --block-q {br} --block-kv {bc} --sram 64KiB --json")
+        if other.code == 0:
+            assert other.json["results"][0]["accesses"]["bytes"] >= best["accesses_bytes"]
+
+
+def test_sweep_says_when_nothing_fits(run):
+    assert "no tile fits" in run("attention --n 64 --d 4096 --algorithm flash --sram 256KiB --sram 16KiB --hardware h200").out
+
+
+def test_distance_from_the_bounds(run):
+    bound = run("attention --n 4096 --d 64 --algorithm standard --algorithm flash1 --json").json["io_lower_bound"]
+    assert bound["theta"]["class"] == "N^2 d^2 / M"
+    assert bound["distance"]["standard"]["compulsory"] == pytest.approx(65)
+    assert 12 < bound["distance"]["flash1"]["theta"] < 15, "12 N^2 d^2 / M and lower terms"
+    assert run("attention --n 64 --d 128 --sram 512KiB --json").json["io_lower_bound"]["theta"] is None
+    assert run("attention --n 64 --d 64 --pass backward --json").json["io_lower_bound"]["theta"] is None
+
+
+@pytest.mark.parametrize("window", [1, 100, 4096, 10**6])
+def test_sliding_window(run, window):
+    data = run(f"attention --n 4096 --d 64 --window {window} --algorithm all --json").json
+    full = run("attention --n 4096 --d 64 --causal --algorithm all --json").json
+    seen = min(window, 4096)
+    for name in ("standard", "flash1", "flash2"):
+        assert entry(data, name)["flops"] == 256 * (seen * (seen + 1) // 2 + (4096 - seen) * seen)
+        assert (entry(data, name)["flops"] == entry(full, name)["flops"]) == (window >= 4096)
+    assert data["inputs"]["causal"] is True

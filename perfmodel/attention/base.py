@@ -35,7 +35,8 @@ class Algorithm:
 
     ``tiling`` is None where nothing is tiled by name (standard attention). ``io_class`` is the growth of ``accesses`` for
     a square problem, declared here and tested by growth ratios. ``vector_work`` says what vector operations count.
-    ``obstacle(w, pass)`` says why the algorithm cannot run a workload, and what would help; None if it can.
+    ``pays_while``: up to which d the leading terms move less than standard attention's 4 N^2, in words and as a function of M
+    in elements and the tile. ``obstacle(w, pass)`` says why the algorithm cannot run a workload, and what would help; None if it can.
     """
 
     name: str
@@ -48,6 +49,7 @@ class Algorithm:
     tiling: Tiling | None = None
     aliases: tuple[str, ...] = ()
     obstacle: Callable[[Attention, str], str | None] = _no_obstacle
+    pays_while: tuple[str, Callable[[int, Tile], float]] | None = None
 
 
 INPUTS_AND_OUTPUTS = frozenset({"Q", "K", "V", "O", "dO", "dQ", "dK", "dV"})

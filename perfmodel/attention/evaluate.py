@@ -32,10 +32,8 @@ class Result:
     extra_memory_bytes: int
 
 
-def sram_bytes_for(algorithms: Sequence[Algorithm], device: Device, given: int | None) -> int | None:
-    """M in bytes: the one given, else the device's; None where no algorithm needs one and the device has none."""
-    if given is not None:
-        return given
+def sram_bytes_for(algorithms: Sequence[Algorithm], device: Device) -> int | None:
+    """M of the device in bytes; None where it has none and no algorithm needs one."""
     tiled = any(algorithm.tiling for algorithm in algorithms)
     sram = device.level("sram")
     return device.sram_per_block if tiled or (sram and sram.per_block) else None

@@ -21,13 +21,17 @@ _PASSES = {FORWARD: [FORWARD], BACKWARD: [BACKWARD], BOTH: [FORWARD, BACKWARD]}
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """What was asked, resolved, and the results. ``sram_bytes`` is M, None where nothing needed one."""
+    """What was asked, resolved, and the results.
+
+    ``sram_bytes`` is M, None where nothing needed one; ``sram_sizes`` the sizes to compare, empty without a comparison.
+    """
 
     workload: Attention
     device: Device
     direction: str
     sram_bytes: int | None
     results: list[Result]
+    sram_sizes: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +57,7 @@ class AttentionRequest:
     printed_backward: bool | None = None
     block_q: int | None = None
     block_kv: int | None = None
-    sram: str | None = None
+    sram: list[str] | None = None
     packed: bool | None = None
     window: int | None = None
     splits: int | None = None
@@ -104,9 +108,14 @@ class AttentionRequest:
             if edge is not None and edge < 1:
                 raise UsageError(f"--{option} is {edge}", "give a whole number of at least 1")
         algorithms = self._algorithms(w, _PASSES[direction])
-        sram_bytes = sram_bytes_for(algorithms, device, None if self.sram is None else _size(self.sram))
+        texts = self.sram or []
+        several = len(texts) > 1 or any(text.startswith("+") for text in texts)
+        own = sram_bytes_for(algorithms if several or not texts else [], device)
+        sizes = tuple(_size(text, own) for text in texts)
+        sram_bytes = sizes[0] if sizes and not several else own
         results = compare(algorithms, w, device, _PASSES[direction], sram_bytes, self.block_q, self.block_kv)
-        return Comparison(w, device, direction, sram_bytes, results)
+        base = () if own is None else (own,)
+        return Comparison(w, device, direction, sram_bytes, results, (*base, *sizes) if several else ())
 
     def _algorithms(self, w: Attention, passes: list[str]) -> list[Algorithm]:
         """The algorithms asked for; ``all`` are those that can run the workload, one named must be able to."""
@@ -122,11 +131,16 @@ class AttentionRequest:
         return list(found.values())
 
 
-def _size(text: str) -> int:
+def _size(text: str, own: int | None) -> int:
+    """Bytes of an SRAM size; one with a plus comes on top of the device's ``own``."""
     try:
-        size = int(parse(text, "B"))
+        size = int(parse(text.removeprefix("+"), "B"))
     except DataError as error:
-        raise UsageError(f"--sram: {error.message}", "write it like 163KiB") from None
+        raise UsageError(f"--sram: {error.message}", "write it like 163KiB, or +64KiB for more than the device has") from None
     if size < 1:
         raise UsageError(f"--sram is {text}", "give a size above zero, such as 163KiB")
-    return size
+    if not text.startswith("+"):
+        return size
+    if own is None:
+        raise UsageError(f"--sram {text}: the device has no SRAM size to add to", "give a whole size, such as 163KiB")
+    return own + size

@@ -38,7 +38,10 @@ def attention(
     ] = None,
     block_q: Annotated[int | None, typer.Option(help="Tile rows B_r. [default: the kernel's]")] = None,
     block_kv: Annotated[int | None, typer.Option(help="Tile columns B_c. [default: the kernel's]")] = None,
-    sram: Annotated[str | None, typer.Option(help="SRAM per block M, such as 163KiB. [default: the device's]")] = None,
+    sram: Annotated[
+        list[str] | None,
+        typer.Option(help="SRAM per block M, such as 163KiB. Repeated, or as +64KiB, compares sizes. [default: the device's]"),
+    ] = None,
     packed: Annotated[
         bool | None,
         typer.Option("--packed/--unpacked", help="Read K, V once per KV head / query head. [default: packed if n is 1]"),
@@ -53,6 +56,7 @@ def attention(
     hardware: Annotated[
         str | None, typer.Option(help=f"Device: id, words of one, or a profile's path. [default: {DEFAULT_DEVICE}]")
     ] = None,
+    crossover: Annotated[bool, typer.Option("--crossover", help="Find the N, d and M at which tiling stops paying.")] = False,
     explain: ExplainOption = False,
     json: JsonOption = False,
     output: OutputOption = None,
@@ -61,7 +65,7 @@ def attention(
 
     Counts are exact totals over batch and heads. Example: perfmodel attention --n 4096 --d 64 --heads 16 --batch 8
     """
-    given = {name: value for name, value in locals().items() if name not in ("config", "explain", "json", "output")}
+    given = {name: value for name, value in locals().items() if name not in ("config", "crossover", "explain", "json", "output")}
     outputs = check_outputs(output)
     from perfmodel.attention.request import AttentionRequest
     from perfmodel.catalog import find_device, load_config
@@ -70,4 +74,4 @@ def attention(
     request = load_config(config, "attention", AttentionRequest) if config else AttentionRequest()
     request = request.updated(given)
     comparison = request.compare(find_device(request.hardware or DEFAULT_DEVICE))
-    emit(report(comparison, explain), json, outputs)
+    emit(report(comparison, explained=explain, crossover=crossover), json, outputs)

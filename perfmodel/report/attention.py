@@ -16,10 +16,68 @@ from perfmodel.units import format_binary, format_count, format_si, format_time
 from perfmodel.workload import BACKWARD, FORWARD
 
 
-def report(comparison: Comparison, explained: bool = False) -> Report:
-    """``comparison`` as a Report; its data follows the schema perfmodel.attention/1. ``explained``: with every formula."""
-    plain = Report(_title(comparison), _verdict(comparison), _tables(comparison), _notes(comparison), data(comparison))
-    return _explained(plain, comparison) if explained else plain
+def report(comparison: Comparison, *, explained: bool = False, crossover: bool = False) -> Report:
+    """``comparison`` as a Report; its data follows the schema perfmodel.attention/1.
+
+    ``explained``: with every formula. ``crossover``: with the sizes at which tiling stops paying.
+    """
+    found = Report(_title(comparison), _verdict(comparison), _tables(comparison), _notes(comparison), data(comparison))
+    if comparison.sram_sizes:
+        found = _with_sram_sweep(found, comparison)
+    if crossover:
+        found = _with_crossovers(found, comparison)
+    return _explained(found, comparison) if explained else found
+
+
+def _with_sram_sweep(plain: Report, comparison: Comparison) -> Report:
+    from perfmodel.attention.sram_sweep import sram_sweep
+
+    points = sram_sweep(comparison)
+    rows, objects = [], []
+    for point in points:
+        result = point.result
+        first = next(p.result for p in points if p.algorithm is point.algorithm)
+        name, size = point.algorithm.name, format_binary(point.sram_bytes)
+        fields: dict[str, Any] = {
+            "algorithm": name,
+            "sram_bytes": point.sram_bytes,
+            "tile": None,
+            "accesses_bytes": None,
+            "roofline_s": None,
+        }
+        cells = [name, size, "no tile fits", "-", "-", "-"]
+        if result is not None and result.tile is not None:
+            moved = result.total.access_bytes
+            saved = 0.0 if first is None else 1 - moved / first.total.access_bytes
+            tile = f"{result.tile.br} x {result.tile.bc}"
+            cells = [name, size, tile, format_si(moved, "B"), f"{saved:+.1%}", format_time(result.total.roofline_s)]
+            fields |= {"tile": {"br": result.tile.br, "bc": result.tile.bc}, "accesses_bytes": moved, "roofline_s": result.total.roofline_s}
+        rows.append(cells)
+        objects.append(fields)
+    columns = ["algorithm", "SRAM M", "tile that moves least", "accesses", "saved", "roofline"]
+    table = Table("what SRAM buys, forward", columns, rows, "lrrrrr")
+    return replace(plain, tables=[*plain.tables, table], data={**plain.data, "sram_sweep": objects})
+
+
+def _with_crossovers(plain: Report, comparison: Comparison) -> Report:
+    from perfmodel.attention.crossover import crossovers
+
+    rows, objects = [], []
+    for border in crossovers(comparison):
+        law = f"{border.last_d_by_law:.1f}, {border.law}" if border.law and border.last_d_by_law else ""
+        sizes = {"first_n": border.first_n, "last_d": border.last_d, "first_sram_bytes": border.first_sram_bytes}
+        smallest = "-" if border.first_sram_bytes is None else f"{border.first_sram_bytes:,} B"
+        here = "yes" if border.wins_here else "no"
+        rows.append([border.algorithm.name, border.measure, here, _border(border.first_n), _border(border.last_d), smallest, law])
+        names = {"algorithm": border.algorithm.name, "measure": border.measure, "wins_here": border.wins_here}
+        objects.append({**names, **sizes, "law": border.law, "last_d_by_law": border.last_d_by_law})
+    columns = ["algorithm", "by", "wins here", "from N", "up to d", "from M", "leading terms: up to d"]
+    table = Table("where tiling stops paying, forward, the other sizes held", columns, rows, "lllrrrl")
+    return replace(plain, tables=[*plain.tables, table], data={**plain.data, "crossover": objects})
+
+
+def _border(value: int | None) -> str:
+    return "-" if value is None else f"{value:,}"
 
 
 def _explained(plain: Report, comparison: Comparison) -> Report:
@@ -48,7 +106,7 @@ def data(comparison: Comparison) -> dict[str, Any]:
     """The object of schema perfmodel.attention/1."""
     w, device = comparison.workload, comparison.device
     sizes = {name: getattr(w, name) for name in ("batch", "heads", "kv_heads", "n", "kv_len", "d", "dv")}
-    options = {name: getattr(w, name) for name in ("causal", "mask", "dropout", "unfused_scale", "printed_backward", "packed")}
+    options = {name: getattr(w, name) for name in ("causal", "window", "mask", "dropout", "unfused_scale", "printed_backward", "packed")}
     inputs = {**sizes, "dtype": w.dtype.name, **options, "pass": comparison.direction, "sram_bytes": comparison.sram_bytes}
     return {
         "schema": "perfmodel.attention/1",
@@ -88,7 +146,21 @@ def _io_lower_bound(comparison: Comparison) -> dict[str, Any]:
     if found is not None:
         bound = {"class": found.io_class, "regime": found.regime, "value_without_constant": found.value_without_constant, "pass": FORWARD}
     source = f"compulsory: {COMPULSORY_SOURCE}; theta: {THETA_SOURCE}"
-    return {"compulsory": compulsory, "compulsory_bytes": compulsory * w.dtype.size, "theta": bound, "source": source}
+    distances = {result.algorithm.name: _distance(result, compulsory, bound) for result in _shown(comparison)}
+    bytes_moved = compulsory * w.dtype.size
+    return {"compulsory": compulsory, "compulsory_bytes": bytes_moved, "theta": bound, "distance": distances, "source": source}
+
+
+def _shown(comparison: Comparison) -> list[Result]:
+    """Results of the pass that was asked for, the sum where it was both."""
+    return [result for result in comparison.results if result.direction == comparison.direction]
+
+
+def _distance(result: Result, compulsory: int, bound: dict[str, Any] | None) -> dict[str, float | None]:
+    """Accesses over the bounds: 1 is the compulsory traffic; over theta (forward alone) the constant that the class hides."""
+    moved = result.total.reads + result.total.writes
+    forward = bound is not None and result.direction == FORWARD
+    return {"compulsory": moved / compulsory, "theta": moved / bound["value_without_constant"] if bound and forward else None}
 
 
 def _ratios(comparison: Comparison) -> dict[str, Any]:
@@ -120,14 +192,13 @@ def _title(comparison: Comparison) -> str:
     w = comparison.workload
     shape = [f"n {w.n}"] + [f"kv-len {w.kv_len}"] * (w.kv_len != w.n) + [f"d {w.d}"] + [f"dv {w.dv}"] * (w.dv != w.d)
     heads = [f"batch {w.batch}", f"heads {w.heads}"] + [f"kv-heads {w.kv_heads}"] * (w.kv_heads != w.heads)
-    options = ["causal"] * w.causal + ["packed"] * w.packed + ["mask"] * w.mask + [f"dropout {w.dropout:g}"] * (w.dropout > 0)
+    options = ["causal"] * w.causal + [f"window {w.window}"] * (w.window is not None) + ["packed"] * w.packed + ["mask"] * w.mask + [f"dropout {w.dropout:g}"] * (w.dropout > 0)
     return f"Attention {comparison.direction}: {', '.join([*heads, *shape, w.dtype.name, *options])} on {comparison.device.name}"
 
 
 def _verdict(comparison: Comparison) -> list[str]:
-    shown = BOTH if comparison.direction == BOTH else comparison.direction
-    results = [result for result in comparison.results if result.direction == shown]
-    reference = _standard(comparison, shown)
+    results = _shown(comparison)
+    reference = _standard(comparison, comparison.direction)
     if reference is None:
         return [f"{result.algorithm.name} is bound by {_bound_by(result)}." for result in results]
     if len(results) == 1:
@@ -226,7 +297,13 @@ def _notes(comparison: Comparison) -> list[str]:
     if comparison.sram_bytes is not None:
         notes.append(f"M = {format_binary(comparison.sram_bytes)} of SRAM per block.")
     io_bound = _io_lower_bound(comparison)
-    notes.append(f"No exact algorithm moves less than {format_si(io_bound['compulsory_bytes'], 'B')} ({COMPULSORY_SOURCE}).")
+    far = ", ".join(f"{name} {distance['compulsory']:.3g}x" for name, distance in io_bound["distance"].items())
+    least = format_si(io_bound["compulsory_bytes"], "B")
+    notes.append(f"No exact algorithm moves less than {least} ({COMPULSORY_SOURCE}); accesses are {far} of it.")
+    if io_bound["theta"]:
+        constants = ", ".join(f"{n} {d['theta']:.3g}" for n, d in io_bound["distance"].items() if d["theta"] is not None)
+        known = f" here {constants} times it" if constants else ""
+        notes.append(f"Lower bound of the forward pass: Theta({io_bound['theta']['class']}), {io_bound['theta']['regime']};{known}.")
     if any(result.total.group_sum for result in results):
         notes.append("Unpacked: each query head stores its own dK, dV; adding them up over a group is not counted.")
     for name in sorted(frozenset().union(*(result.total.unknown for result in results))):

@@ -122,5 +122,6 @@ ALGORITHM = Algorithm(
     vector_work=f"{VECTOR_PER_SCORE} per score; forward also d_v per row and pass to rescale O",
     forward=forward,
     backward=backward,
+    pays_while=("d < sqrt(M / 3), as 12 N^2 d^2 / M < 4 N^2", lambda m, tile: (m / 3) ** 0.5),
     tiling=Tiling(default_tile, sram_elements, {FORWARD: "K_j, V_j, Q_i, O_i", BACKWARD: "K_j, V_j, Q_i, dO_i"}),
 )

@@ -129,6 +129,7 @@ ALGORITHM = Algorithm(
     vector_work=f"{VECTOR_PER_SCORE} per score; forward also d_v per row and tile to rescale O; backward {ROW_SUM_VECTOR} d_v per row",
     forward=forward,
     backward=backward,
+    pays_while=("d < 2 B_r, as 2 N^2 d / B_r < 4 N^2", lambda m, tile: 2.0 * tile.br),
     tiling=Tiling(fa2_tile, sram_elements, {FORWARD: "Q_i, K_j, V_j", BACKWARD: "K_j, V_j, Q_i, dO_i"}),
     aliases=("flash",),
 )
