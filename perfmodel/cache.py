@@ -8,18 +8,25 @@ Assumptions, with W the bytes of K and V (or whatever is re-read) of the heads t
    between W = L2 / 4 and W = 3/4 L2 (a split L2 holds two copies of what both halves read).
 3. Under a causal mask tiles have different lengths and lose step: each re-read stands alone and misses with probability
    (1 - 0.55 L2 / W)^2. Equal tiles drift too once W exceeds the L2: 0.25 % of their re-reads miss per L2 of excess.
-4. A tensor that one kernel hands to the next passes through DRAM only as far as it exceeds the cache.
+4. A tensor that the kernel before has just written or read passes through DRAM only as far as it exceeds the caches, each
+   tensor by itself.
+5. Where the size of the L2 is unknown, nothing is filtered: DRAM traffic is the SRAM traffic.
+6. Tiles of a matrix multiplication (a ``Grid``) run in waves as square as the grid allows: DRAM sees a panel once per wave
+   that meets it, and again only as far as all panels do not survive until then by rule 2.
 
 So DRAM traffic is compulsory while W is small and degrades towards the SRAM traffic as W outgrows the cache. The constants
 were set on DRAM read counters of 26 forward kernels on an H200 (FlashAttention-2, cuDNN; 4 k to 512 k keys); the tests
-replay them.
+replay them. Rule 6 has not been held against counters.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from perfmodel.arith import Number, ceil_div, clip, floor, maximum, minimum
 from perfmodel.cost import READ, WRITE, Access, Kernel, Launch
 from perfmodel.hardware import Device
+from perfmodel.ops.occupancy import Block, block_limits, multiprocessor
 from perfmodel.trace import named
 
 SCAN_SURVIVES = 0.25
@@ -30,29 +37,25 @@ SCATTERED_SURVIVE = 0.55
 """W / L2 up to which scattered re-reads all hit."""
 DRIFT_PER_EXCESS = 0.0025
 """Share of lockstep re-reads that miss, per L2 by which W exceeds it."""
-BLOCK_RESERVE_BYTES = 1024
-"""Shared memory that CUDA keeps for itself in each block (compute capability 8.0 and later)."""
+MAX_BLOCKS = 32
+"""Most blocks of one multiprocessor on any CUDA device so far."""
+
+
+@dataclass(frozen=True, slots=True)
+class Grid(Launch):
+    """Blocks of a group are the tiles of a matrix: each streams one panel per operand, and neighbours run together."""
 
 
 def resident_blocks(launch: Launch, device: Device) -> int:
-    """Blocks that run at once on the whole device, limited by SRAM, threads, and 255 registers per thread.
+    """Blocks that run at once on the whole device, limited by SRAM, threads, and the most registers a thread can have.
 
-    1 per multiprocessor where the profile gives no limits; 1 in all where it has no multiprocessors.
+    At least 1 per multiprocessor; 1 in all where the profile has no multiprocessors.
     """
-    if device.multiprocessors is None:
+    sm, registers = multiprocessor(device), device.limits.max_registers_per_thread
+    if sm.count is None:
         return 1
-    limits, sram = device.limits, device.level("sram")
-    per = [32]
-    if sram is not None and sram.capacity is not None:
-        per.append(int(sram.capacity.number) // (int(launch.sram_bytes) + BLOCK_RESERVE_BYTES))
-    if limits.max_threads_per_multiprocessor is not None:
-        per.append(int(limits.max_threads_per_multiprocessor.number) // launch.threads)
-    if limits.max_blocks_per_multiprocessor is not None:
-        per.append(int(limits.max_blocks_per_multiprocessor.number))
-    if limits.registers_per_multiprocessor is not None and limits.max_registers_per_thread is not None:
-        registers = int(limits.max_registers_per_thread.number) * launch.threads
-        per.append(int(limits.registers_per_multiprocessor.number) // registers)
-    return int(device.multiprocessors.number) * max(min(per), 1)
+    block = Block(launch.threads, None if registers is None else int(registers.number), int(launch.sram_bytes))
+    return int(sm.count) * max(min(MAX_BLOCKS, *block_limits(block, sm).values()), 1)
 
 
 def working_set_bytes(kernel: Kernel, launch: Launch, slots: Number) -> Number:
@@ -71,36 +74,53 @@ def dram_bytes(kernel: Kernel, device: Device, kind: str) -> Number:
 def compulsory_bytes(kernel: Kernel, device: Device) -> Number:
     """DRAM bytes, reads and writes, that no implementation of ``kernel`` avoids."""
     moved = [access for access in kernel.accesses if access.kind in (READ, WRITE)]
-    return sum(_beyond_cache(access, access.compulsory * access.element_size, device) for access in moved)
+    return sum(_handed_on(access, access.compulsory * access.element_size, device) for access in moved)
 
 
-def _beyond_cache(access: Access, size: Number, device: Device) -> Number:
-    """``size``, less what the caches can hand from one kernel to the next."""
-    if not access.handoff:
-        return size
-    levels = [level for level in device.memory if level.level in ("l2", "llc") and level.scope == "device" and level.capacity]
+def beyond_caches(size: Number, device: Device) -> Number:
+    """``size`` bytes, less what all caches together hold; none at all where their size is unknown: a bound must not guess."""
+    levels = [level for level in device.memory if level.level in ("l2", "llc") and level.scope == "device"]
+    if not levels or any(level.capacity is None for level in levels):
+        return 0 * size
     caches = sum(int(level.capacity.number) for level in levels if level.capacity)
-    return maximum(size - named("caches", "bytes that the caches can hand on", caches, like=size), 0)
+    return maximum(size - named("caches", "bytes that the caches hold", caches, like=size), 0)
+
+
+def _handed_on(access: Access, size: Number, device: Device) -> Number:
+    """DRAM bytes of a tensor of ``size``: only what exceeds the caches if the kernel before has just touched it."""
+    return beyond_caches(size, device) if access.handoff else size
 
 
 def _access_bytes(kernel: Kernel, access: Access, device: Device) -> Number:
-    distinct = access.footprint * access.element_size
     launch, cache = kernel.launch, device.cache_bytes
-    if not access.reread or launch is None:
-        return _beyond_cache(access, distinct, device)
     if cache is None:
         return access.bytes
+    distinct = access.footprint * access.element_size
+    first = _handed_on(access, distinct, device)
+    if not access.reread or launch is None:
+        return first
     again = access.bytes - distinct
     slots = named("slots", "blocks that run at once", resident_blocks(launch, device), like=launch.blocks)
     ratio = working_set_bytes(kernel, launch, slots) / named("L2", "capacity of the last cache", cache, like=launch.blocks)
-    if launch.lockstep:
+    lost = clip((ratio - SCAN_SURVIVES) / (SCAN_IS_LOST - SCAN_SURVIVES), 0, 1)
+    if isinstance(launch, Grid):
+        missed = _panel_rescans(access, launch, slots) * distinct * named("lost", "share of a panel that a later wave does not find", lost)
+    elif launch.lockstep:
         waves = named("waves", "waves of blocks", ceil_div(launch.blocks, slots))
         scans = named("scans", "pairs of wave and head that meet", minimum(launch.groups + waves - 1, launch.blocks))
         rescans = maximum(access.bytes * scans / launch.blocks - distinct, 0)
-        lost = clip((ratio - SCAN_SURVIVES) / (SCAN_IS_LOST - SCAN_SURVIVES), 0, 1)
         drifted = clip(DRIFT_PER_EXCESS * (ratio - 1), 0, 1)
         lost = named("lost", "share of a scan that the next wave does not find", lost)
         missed = rescans * lost + (again - rescans) * named("drifted", "share of lockstep re-reads that miss", drifted)
     else:
         missed = again * named("missed", "share of scattered re-reads that miss", maximum(1 - SCATTERED_SURVIVE / ratio, 0) ** 2)
-    return distinct + minimum(floor(missed), again)
+    return first + minimum(floor(missed), again)
+
+
+def _panel_rescans(access: Access, grid: Grid, slots: Number) -> Number:
+    """How often waves after the first read the panels of ``access`` again: tiles that share a panel, over those of one wave."""
+    sharing = access.elements // access.footprint
+    across = grid.blocks // (grid.groups * sharing)
+    meet = maximum(floor(slots**0.5), slots // across)
+    meet = named(f"slots {access.tensor}", "tiles of a wave that share a panel", meet)
+    return ceil_div(sharing, meet) - 1

@@ -58,6 +58,8 @@ def read_yaml(path: Path) -> tuple[Any, dict[tuple[str | int, ...], int]]:
 
 def _read_text(path: Path) -> str:
     try:
+        if path.exists() and not path.is_file():
+            raise DataError(f"{path}: not a regular file")
         with path.open("rb") as file:
             raw = file.read(MAX_BYTES + 1)
     except OSError as error:
@@ -161,7 +163,7 @@ def find_device(name: str) -> Device:
     if name.endswith((".yaml", ".yml")) or "/" in name:
         return load_device(Path(name))
     ids = device_ids()
-    wanted = name.lower()
+    wanted = re.sub(r"[\s_]+", "-", name.strip().lower())
     matches = [wanted] if wanted in ids else [known for known in ids if set(wanted.split("-")) <= set(known.split("-"))]
     if not matches or not wanted:
         words = sorted({*ids, *"-".join(ids).split("-")})
@@ -207,4 +209,9 @@ def load_config(name: str, section: str, model: type[_Model]) -> _Model:
             )
     from pydantic import TypeAdapter
 
-    return _validated(path, (section,), TypeAdapter(model).validate_python)
+    renamed = getattr(model, "OPTION_NAMES", {})  # options whose names are Python keywords
+
+    def validate(raw: dict[str, Any]) -> _Model:
+        return TypeAdapter(model).validate_python({renamed.get(key, key): value for key, value in raw.items()})
+
+    return _validated(path, (section,), validate)

@@ -12,7 +12,7 @@ import typer
 from typer.core import TyperGroup
 
 from perfmodel import __version__, commands
-from perfmodel.errors import PerfmodelError
+from perfmodel.errors import PerfmodelError, UsageError, suggest
 
 _HELP = """Analytical performance model for attention and transformers on accelerators.
 
@@ -40,7 +40,7 @@ class Group(TyperGroup):
         """The command in ``commands/<cmd_name>.py``."""
         name = cmd_name.replace("-", "_")
         if name not in command_names():
-            return None
+            raise UsageError(f"there is no command {cmd_name!r}", suggest(cmd_name, command_names()))
         command = typer.main.get_command(_module(name).app)
         command.name = cmd_name
         return command
@@ -67,6 +67,8 @@ def main(args: list[str] | None = None) -> int:
     """Run the command line; returns the exit code: 0 ok, 1 failure, 2 usage, 3 out of tolerance, 130 interrupted."""
     group = Group(name="perfmodel", help=_HELP, rich_markup_mode=None, add_help_option=False)
     try:
+        if sys.stdout is None or sys.stderr is None:
+            return 1  # closed before the start: nobody to tell
         code = group.main(args=args, prog_name="perfmodel", standalone_mode=False)
         sys.stdout.flush()
         return code if isinstance(code, int) else 0
@@ -75,6 +77,10 @@ def main(args: list[str] | None = None) -> int:
         return error.exit_code
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the reader has gone: nothing more to say
+        return 1
+    except OSError as error:  # files are checked where they are opened, so this is stdout: a full disk
+        sys.stderr.write(f"perfmodel: output cannot be written: {error.strerror or error}\n")
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except KeyboardInterrupt:
         return 130

@@ -42,7 +42,7 @@ class Access:
 
     ``elements``: loads or stores, re-reads included. ``footprint``: distinct elements among them, what DRAM sees if the
     L2 catches every re-read. ``compulsory``: elements that no implementation of the kernel can avoid moving.
-    ``handoff``: written by one kernel and read by the next, so an L2 that holds it keeps it from DRAM.
+    ``handoff``: an earlier kernel has just written or read it, or the next one reads it: an L2 that holds it keeps it from DRAM.
     ``reread``: tiles stream the same elements again, and whether the L2 still holds them depends on its size. Elements
     beyond the footprint without ``reread`` (K for the other query heads of a group) are read side by side and hit.
     """
@@ -69,12 +69,13 @@ def once(tensor: str, kind: str, elements: Number, size: int, *, compulsory: Num
 
 @dataclass(frozen=True, slots=True)
 class Tile:
-    """``br`` query rows by ``bc`` key rows; ``threads`` of the block that works on one."""
+    """``br`` query rows by ``bc`` key rows; ``threads`` of the block that works on one; ``head_dim`` its kernel was compiled for, or 0."""
 
     br: int
     bc: int
     threads: int = 128
     origin: str = "given"
+    head_dim: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,14 +120,13 @@ class Kernel:
         return sum(access.bytes for access in self.accesses if access.kind in kinds)
 
 
-def memory_bytes(kernels: Iterable[Kernel], excluded: frozenset[str] = frozenset()) -> Number:
-    """Bytes of every distinct tensor that ``kernels`` touch, all alive at once, but those ``excluded`` by name."""
+def memory_bytes(kernels: Iterable[Kernel]) -> Number:
+    """Bytes of every distinct tensor that ``kernels`` touch, all alive at once."""
     from perfmodel.arith import maximum
 
     sizes: dict[str, Number] = {}
     for kernel in kernels:
         for access in kernel.accesses:
-            if access.tensor not in excluded:
-                size = access.footprint * access.element_size
-                sizes[access.tensor] = maximum(sizes[access.tensor], size) if access.tensor in sizes else size
+            size = access.footprint * access.element_size
+            sizes[access.tensor] = maximum(sizes[access.tensor], size) if access.tensor in sizes else size
     return sum(sizes.values())

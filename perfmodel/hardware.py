@@ -181,7 +181,7 @@ class Device(_Record):
 
     @property
     def cache_bytes(self) -> int | None:
-        """Capacity of the last cache that the whole device shares; None where there is none or its size is unknown."""
+        """Capacity of the last cache that the whole device shares; None where it is unknown."""
         caches = [level for level in self.memory if level.level in ("l2", "llc") and level.scope == "device"]
         size = caches[-1].capacity if caches else None
         return None if size is None else int(size.number)
@@ -194,22 +194,40 @@ class Device(_Record):
             raise UnavailableError(f"{self.id} has no SRAM size per block in its profile", "give one with --sram, such as --sram 163KiB")
         return int(sram.per_block.number)
 
+    def peaks_of(self, unit: str) -> dict[str, Quantity]:
+        """Dense floating-point peaks of the ``tensor`` or the ``vector`` unit, by number format."""
+        peaks = self.peaks.tensor if unit == "tensor" else self.peaks.vector
+        return {name: peak for name, peak in peaks.items()}  # noqa: C416 - the keys widen to str
+
+    def matmul_unit(self, dtype: str, preferred: str) -> str:
+        """The unit that multiplies matrices of ``dtype``: the ``preferred`` one, else the other if only that has a peak.
+
+        UnavailableError lists the formats that the device has.
+        """
+        for unit in sorted(_UNITS, key=lambda unit: unit != preferred):
+            if dtype in self.peaks_of(unit):
+                return unit
+        has = ", ".join(f"{name} ({unit})" for unit in _UNITS for name in self.peaks_of(unit)) or "none at all"
+        raise UnavailableError(f"{self.id} has no {dtype} peak", f"its profile has {has}")
+
     def matmul_peak(self, dtype: str, unit: str) -> Quantity:
-        """Dense peak of ``unit`` for ``dtype``; UnavailableError lists the formats that the device has."""
-        table = self.peaks.tensor if unit == "tensor" else self.peaks.vector
-        for name, peak in table.items():
-            if name == dtype:
-                return peak
-        has = [f"{name} ({kind})" for kind, peaks in (("tensor", self.peaks.tensor), ("vector", self.peaks.vector)) for name in peaks]
-        raise UnavailableError(f"{self.id} has no {dtype} peak on its {unit} unit", f"it has {', '.join(has)}")
+        """Dense peak for ``dtype`` of ``unit``, or of the other unit if only that has one."""
+        return self.peaks_of(self.matmul_unit(dtype, unit))[dtype]
 
-    def rate_at_max_clock(self, peak: Quantity) -> float:
-        """What ``peak`` becomes at the device's highest clock; never below the datasheet."""
-        if peak.per_clk is None or self.multiprocessors is None or self.clocks.max is None:
+    def best_matmul_rate(self, dtype: str) -> float:
+        """FLOP/s of the fastest unit that takes ``dtype``, at the device's highest clock; never below the datasheet."""
+        return max(self._rate_at_max_clock(self.peaks_of(unit)[dtype], unit) for unit in _UNITS if dtype in self.peaks_of(unit))
+
+    def _rate_at_max_clock(self, peak: Quantity, unit: str) -> float:
+        highest, stated = self.clocks.max, self.clocks.tensor if unit == "tensor" else self.clocks.vector
+        if highest is None:
             return peak.number
-        return max(peak.number, peak.per_clk * self.multiprocessors.number * self.clocks.max.number)
+        if peak.per_clk is not None and self.multiprocessors is not None:
+            return max(peak.number, peak.per_clk * self.multiprocessors.number * highest.number)
+        return peak.number if stated is None else max(peak.number, peak.number * highest.number / stated.number)
 
 
+_UNITS = ("tensor", "vector")
 _ORDER = ["sram", "l2", "llc", "dram"]
 _PARTS = {
     "clocks": Clocks,

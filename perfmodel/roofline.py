@@ -1,8 +1,10 @@
 """Kernel x device -> counts per memory level, lower bound and roof.
 
-Lower bound: per kernel, the largest of needed work and compulsory DRAM bytes over their rates at the device's highest
-clock; kernels depend on each other, so they add up. It does not depend on tiles. Exponentials do not enter it: they can
-move from the SFU to polynomials on the vector unit, so the SFU bounds an implementation, not the algorithm.
+Lower bound: per kernel, the larger of needed work and compulsory DRAM bytes over their rates at the profile's highest clock;
+each kernel is launched once over all heads and depends on the one before, so they add up. It does not depend on tiles. Inputs
+are cold: they come from DRAM; for buffers timed again and again, ``lower_warm_s`` counts bytes beyond the caches only.
+Exponentials do not enter it: they can move from the SFU to polynomials on the vector unit, so the SFU bounds an
+implementation, not the algorithm.
 
 Roof: the same with executed work, the traffic of every level whose bandwidth is known, and datasheet peaks.
 """
@@ -13,7 +15,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, fields
 
 from perfmodel.arith import Number, largest, maximum
-from perfmodel.cache import compulsory_bytes, dram_bytes
+from perfmodel.cache import beyond_caches, compulsory_bytes, dram_bytes
 from perfmodel.cost import GROUP_SUM, READ, WRITE, ZERO_FILL, Kernel, Work
 from perfmodel.dtypes import Dtype
 from perfmodel.errors import UnavailableError
@@ -60,6 +62,7 @@ class Estimate:
     terms: dict[str, Number] = field(default_factory=dict)
     unknown: frozenset[str] = frozenset()
     lower_s: Number = 0.0
+    lower_warm_s: Number = 0.0
     roofline_s: Number = 0.0
     no_overlap_s: Number = 0.0
 
@@ -69,9 +72,9 @@ class Estimate:
         return Estimate(**added, terms=terms, unknown=self.unknown | other.unknown)
 
     @property
-    def bound(self) -> str:
-        """The resource with the largest term, summed over kernels."""
-        return max(self.terms, key=lambda name: float(self.terms[name]))
+    def bound(self) -> str | None:
+        """The resource with the largest term, summed over kernels; None where no rate is known."""
+        return max(self.terms, key=lambda name: float(self.terms[name]), default=None)
 
     def intensity(self, level: Traffic) -> Number:
         """FLOP (visible matmuls) per byte of ``level``."""
@@ -112,7 +115,7 @@ def rates_of(device: Device, dtype: Dtype) -> Rates:
         dram=dram,
         l2=l2.bandwidth_bytes_per_s if l2 else None,
         matmul=matmul.number,
-        matmul_at_max_clock=device.rate_at_max_clock(matmul),
+        matmul_at_max_clock=device.best_matmul_rate(dtype.name),
         vector=_number(device.peaks.vector.get("fp32")),
         sfu=_number(device.peaks.exp),
     )
@@ -147,6 +150,7 @@ def estimate(kernel: Kernel, device: Device, rates: Rates | None = None, label: 
     terms = {unit: name(f"term {unit}", "s", amount / speeds[unit]) for unit, amount in used.items() if speeds[unit] is not None}
     needed = (kernel.needed.tensor + kernel.needed.vector) / rates.matmul_at_max_clock
     compulsory = name("compulsory DRAM bytes", "bytes no implementation of the kernel avoids", compulsory_bytes(kernel, device))
+    beyond = name("compulsory DRAM bytes, warm", "those beyond what the caches hold already", beyond_caches(compulsory, device))
     return Estimate(
         flops=name("FLOP, visible", "matmul FLOP on visible scores; a multiply-add counts 2", kernel.flops),
         executed_flops=name("FLOP, executed", "as run: recomputation, masked parts, padding", kernel.executed_flops),
@@ -162,6 +166,7 @@ def estimate(kernel: Kernel, device: Device, rates: Rates | None = None, label: 
         terms=terms,
         unknown=frozenset(used) - frozenset(terms),
         lower_s=name("lower bound", "s, at the highest clock", maximum(needed, compulsory / rates.dram)),
+        lower_warm_s=name("lower bound, warm", "s, inputs and outputs in the caches", maximum(needed, beyond / rates.dram)),
         roofline_s=name("roofline", "s, all terms overlap", largest(list(terms.values()))),
         no_overlap_s=name("without overlap", "s, terms add up", sum(terms.values())),
     )

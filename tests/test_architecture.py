@@ -15,8 +15,8 @@ ROOT = Path(__file__).parents[1] / "perfmodel"
 LAYERS = [
     ("units", "dtypes", "errors", "arith", "trace"),
     ("cost", "hardware", "workload"),
-    ("attention", "ops", "cache", "roofline", "bounds", "explain", "catalog", "sanity"),
-    ("report",),
+    ("attention", "ops", "timing", "cache", "roofline", "bounds", "explain", "catalog", "sanity"),
+    ("report", "validation"),
     ("commands",),
     ("cli", "__main__"),
 ]

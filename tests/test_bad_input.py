@@ -27,7 +27,7 @@ PROFILE = (Path(__file__).parents[1] / "hardware_specs" / "nvidia-h200-sxm.yaml"
         ("attention --n 64 --d 64 --block-q 0", 2, ["--block-q is 0"]),
         ("attention --n 64 --d 64 --block-kv -1", 2, ["--block-kv is -1"]),
         ("attention --n 64 --d 200000", 2, ["--d 200000 is larger than any tile", "B more than", "smaller --d"]),
-        ("attention --n 64 --d 64 --block-q 1024 --block-kv 1024", 2, ["226,304 B more", "--block-q 128 --block-kv 128 fits"]),
+        ("attention --n 64 --d 64 --block-q 1024 --block-kv 1024", 2, ["226,304 B more", "--block-q 64 --block-kv 128 fits"]),
         ("attention --n 64 --d 64 --heads 12 --kv-heads 5", 2, ["--kv-heads 5 does not divide --heads 12", "3, 4, 6"]),
         ("attention --n 64 --d 64 --heads 4 --kv-heads 8", 2, ["does not divide"]),
         ("attention --n 64 --d 64 --dtype fp8", 1, ["nvidia-a100-sxm-80gb has no fp8 peak", "fp16 (tensor)"]),
@@ -43,13 +43,17 @@ PROFILE = (Path(__file__).parents[1] / "hardware_specs" / "nvidia-h200-sxm.yaml"
         ("attention --n 64 --d 64 --hardware a100-80gb", 2, ["2 devices", "nvidia-a100-pcie-80gb", "nvidia-a100-sxm-80gb"]),
         ("attention --n 64 --d 64 --hardware h20", 2, ["no device is called 'h20'", "did you mean"]),
         ("attention --n 64 --d 64 --hardware nowhere.yaml", 1, ["nowhere.yaml", "No such file"]),
-        ("attention --n 64 --d 64 --hardware tpu-v5e --algorithm flash", 1, ["no SRAM size per block", "--sram"]),
+        ("attention --n 64 --d 64 --dtype bf16 --hardware tpu-v5e --algorithm flash", 1, ["no SRAM size per block", "--sram"]),
+        ("attention --n 64 --d 64 --hardware=", 2, ["no device is called ''"]),
+        ("attention --n 64 --d 64 --pass=", 2, ["unknown pass ''"]),
+        ("attention --n 64 --d 64 --dtype=", 2, ["unknown dtype ''"]),
+        ("attention --n 64 --d 64 --hardware H100_SXM --dtype int3", 2, ["unknown dtype"]),
         ("attention --config nothing", 2, ["no configuration is called 'nothing'", "flashattention-fig2"]),
         ("attention --n 64 --d 64 -o x.pdf", 2, ["'.pdf'", ".json, .md, .txt"]),
         ("attention --n 64 --d 64 -o x", 2, ["without suffix"]),
         ("attention --n 64 --d 64 -o no/such/folder/x.json", 2, ["no folder no/such/folder"]),
         ("attention --n 64 --d 64 --nothing", 2, ["--nothing"]),
-        ("attenton", 2, ["attenton"]),
+        ("attenton", 2, ["no command 'attenton'", "did you mean attention"]),
         ("hardware show", 2, ["ID"]),
         ("hardware show a100-pcie", 2, ["nvidia-a100-pcie-40gb, nvidia-a100-pcie-80gb"]),
         ("hardware check nowhere.yaml", 1, ["nowhere.yaml"]),
@@ -130,7 +134,7 @@ def test_large_and_unreadable_files(run, tmp_path):
     assert "larger than" in run(f"hardware check {big}").err
     folder = tmp_path / "folder.yaml"
     folder.mkdir()
-    assert "Is a directory" in run(f"hardware check {folder}").err
+    assert "not a regular file" in run(f"hardware check {folder}").err
     binary = tmp_path / "binary.yaml"
     binary.write_bytes(b"a: \xff\xfe")
     assert "not UTF-8" in run(f"hardware check {binary}").err
@@ -184,3 +188,39 @@ def test_a_closed_pipe_is_no_crash():
     command = f"{sys.executable} -m perfmodel hardware list --json | head -c 1"
     finished = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False)
     assert "Traceback" not in finished.stderr
+
+
+@pytest.mark.parametrize("command", ["attention --n 64 --d 64", "--help", "attention --help", "hardware list"])
+def test_output_that_cannot_be_written(command):
+    full = subprocess.run(f"{sys.executable} -m perfmodel {command} > /dev/full", shell=True, capture_output=True, text=True, check=False)
+    assert (full.returncode, "Traceback" in full.stderr) == (1, False)
+    assert "No space left" in full.stderr
+    closed = subprocess.run(f"{sys.executable} -m perfmodel {command} >&-", shell=True, capture_output=True, text=True, check=False)
+    assert (closed.returncode, closed.stderr) == (1, "")
+
+
+def test_a_pipe_is_written_to_and_permissions_are_kept(run, tmp_path):
+    path = tmp_path / "secret.json"
+    path.write_text("")
+    path.chmod(0o600)
+    assert run(f"attention --n 64 --d 64 -o {path}").code == 0
+    assert path.stat().st_mode & 0o777 == 0o600
+    os.mkfifo(tmp_path / "pipe.json")
+    reader = subprocess.Popen(["cat", tmp_path / "pipe.json"], stdout=subprocess.PIPE, text=True)
+    assert run(f"attention --n 64 --d 64 -o {tmp_path / 'pipe.json'}").code == 0
+    assert reader.communicate()[0].startswith("{")
+    os.mkfifo(tmp_path / "pipe.yaml")
+    assert "not a regular file" in run(f"hardware check {tmp_path / 'pipe.yaml'}").err
+
+
+def test_a_profile_that_knows_almost_nothing(run, tmp_path):
+    path = tmp_path / "small.yaml"
+    path.write_text(
+        "schema_version: 1\nid: small\nname: Small\nvendor: me\narchitecture: x\nsources: {s: me}\n"
+        "memory:\n  - {level: dram, scope: device, name: DDR, bandwidth: {value: 100 GB/s, kind: measured, source: s}}\n"
+        "peaks: {tensor: {fp16: {value: 1 TFLOP/s, kind: measured, source: s}}}\n"
+    )
+    outcome = run(f"attention --n 512 --d 64 --hardware {path} --sram 64KiB")
+    assert outcome.code == 0
+    assert "has no L2 size" in outcome.out
+    assert "has no rate for the exponential unit" in outcome.out

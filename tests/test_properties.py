@@ -196,7 +196,7 @@ def test_prefixes_round_trip(value: int, prefix: str, base: str) -> None:
 def test_every_device_answers_or_says_what_it_lacks(name: str) -> None:
     device = find_device(name)
     w = Attention(n=512, kv_len=512, d=64, dv=64, dtype=DTYPES["bf16"])
-    if "bf16" not in device.peaks.tensor:
+    if "bf16" not in {**device.peaks.tensor, **device.peaks.vector}:
         with pytest.raises(UnavailableError, match=f"{name} has no bf16 peak") as caught:
             compare([find("standard")], w, device, ["forward"])
         assert caught.value.fix

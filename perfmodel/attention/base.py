@@ -52,8 +52,17 @@ class Algorithm:
     pays_while: tuple[str, Callable[[int, Tile], float]] | None = None
 
 
-INPUTS_AND_OUTPUTS = frozenset({"Q", "K", "V", "O", "dO", "dQ", "dK", "dV"})
-"""Tensors that exist whatever the algorithm; all others are its extra memory."""
+SOFTMAX_VECTOR = 4
+"""Vector FLOP per score of a softmax: max, subtract (or scale and subtract), sum, divide or rescale; and of its backward."""
+MASK_VECTOR = 1
+SCALE_VECTOR = 1
+DROPOUT_VECTOR = 2
+"""Compare and scale; drawing the random number is not counted."""
+
+
+def fused_vector_work(w: Attention) -> int:
+    """Vector FLOP per score of a fused kernel, forward or backward: softmax, and the options that it absorbs."""
+    return SOFTMAX_VECTOR + MASK_VECTOR * w.mask + DROPOUT_VECTOR * (w.dropout > 0)
 
 
 def matmul_flops(w: Attention, contractions_d: int, contractions_dv: int, scores: Number | None = None) -> Number:
@@ -108,4 +117,4 @@ def key_gradients(w: Attention, *tensors: tuple[str, Number]) -> tuple[Access, .
     writes = tuple(Access(name, WRITE, per_walk * width, size, per_walk * width, stored * width) for name, width in tensors)
     apart = minimum(w.group - w.row_group, 1)  # 0 where a walk already covers its whole group
     width = sum(width for _, width in tensors)
-    return (*writes, Access("group sum", GROUP_SUM, apart * (per_walk + stored) * width, size, 0, 0))
+    return (*writes, Access("group sum", GROUP_SUM, apart * (per_walk + stored) * width, size, apart * stored * width, 0))

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from perfmodel.attention.base import INPUTS_AND_OUTPUTS, Algorithm
+from perfmodel.arith import Number
+from perfmodel.attention.base import Algorithm
 from perfmodel.attention.tiles import choose_tile
 from perfmodel.cost import Kernel, Tile, memory_bytes
 from perfmodel.hardware import Device
@@ -30,6 +31,12 @@ class Result:
     total: Estimate
     memory_bytes: int
     extra_memory_bytes: int
+    passes: tuple[Result, ...] = ()
+
+    @property
+    def parts(self) -> tuple[Result, ...]:
+        """The passes of a sum; a single pass itself."""
+        return self.passes or (self,)
 
 
 def sram_bytes_for(algorithms: Sequence[Algorithm], device: Device) -> int | None:
@@ -46,15 +53,17 @@ def evaluate(
     tile = choose_tile(algorithm, w, device, direction, sram_bytes or 0, br, bc)
     listed = (algorithm.forward if direction == FORWARD else algorithm.backward)(w, tile)
     kernels = [(kernel, estimate(kernel, device)) for kernel in listed]
-    return Result(
-        algorithm,
-        direction,
-        tile if algorithm.tiling else None,
-        kernels,
-        total(cost for _, cost in kernels),
-        memory_bytes(listed),
-        memory_bytes(listed, INPUTS_AND_OUTPUTS),
-    )
+    size = memory_bytes(listed)
+    shown = tile if algorithm.tiling else None
+    return Result(algorithm, direction, shown, kernels, total(cost for _, cost in kernels), size, size - io_bytes(listed, w))
+
+
+def io_bytes(kernels: Sequence[Kernel], w: Attention) -> Number:
+    """Bytes of those inputs and outputs of attention that ``kernels`` touch, at their true size."""
+    rows, keys = w.query_heads * w.n, w.stored_kv_heads * w.kv_len
+    sizes = {"Q": rows * w.d, "O": rows * w.dv, "K": keys * w.d, "V": keys * w.dv}
+    touched = {access.tensor for kernel in kernels for access in kernel.accesses}
+    return sum(size * w.dtype.size for name, size in sizes.items() for tensor in (name, f"d{name}") if tensor in touched)
 
 
 def both(forward: Result, backward: Result) -> Result:
@@ -67,6 +76,7 @@ def both(forward: Result, backward: Result) -> Result:
         forward.total + backward.total,
         max(forward.memory_bytes, backward.memory_bytes),
         max(forward.extra_memory_bytes, backward.extra_memory_bytes),
+        (forward, backward),
     )
 
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from perfmodel.attention.base import INPUTS_AND_OUTPUTS
-from perfmodel.attention.evaluate import Result
+from perfmodel.attention.evaluate import Result, io_bytes
 from perfmodel.bounds import COMPULSORY_SOURCE, compulsory_elements
 from perfmodel.cost import Tile, memory_bytes
 from perfmodel.explain import explain_kernels, sourced
@@ -37,8 +36,8 @@ def explain(result: Result, w: Attention, device: Device) -> list[Step]:
     tile, algorithm = _traced_tile(trace, result.tile), result.algorithm
     kernels = (algorithm.forward if result.direction == FORWARD else algorithm.backward)(traced, tile)
     kernels = explain_kernels(trace, kernels, device, w.dtype)
-    trace.define("memory", "bytes", memory_bytes(kernels), MEMORY_SOURCE)
-    trace.define("extra memory", "bytes beyond inputs and outputs", memory_bytes(kernels, INPUTS_AND_OUTPUTS), MEMORY_SOURCE)
+    memory = trace.define("memory", "bytes", memory_bytes(kernels), MEMORY_SOURCE)
+    trace.define("extra memory", "bytes beyond inputs and outputs", memory - io_bytes(kernels, traced), MEMORY_SOURCE)
     compulsory = compulsory_elements(traced, result.direction)
     trace.define("compulsory", "elements that any exact algorithm moves", compulsory, COMPULSORY_SOURCE)
     return sourced(trace, algorithm.source)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, ClassVar
 
 from perfmodel.attention.algorithms import find, names
@@ -39,6 +39,7 @@ class AttentionRequest:
     """Options of a comparison; None takes the default. Names and meanings are those of the command line."""
 
     __pydantic_config__: ClassVar[dict[str, str]] = {"extra": "forbid"}  # where a file is read as a request
+    OPTION_NAMES: ClassVar[dict[str, str]] = {"pass": "direction"}
 
     n: int | None = None
     d: int | None = None
@@ -50,14 +51,14 @@ class AttentionRequest:
     dtype: str | None = None
     causal: bool | None = None
     direction: str | None = None
-    algorithm: list[str] | None = None
+    algorithm: list[str] | str | None = None
     mask: bool | None = None
     dropout: float | None = None
     unfused_scale: bool | None = None
     printed_backward: bool | None = None
     block_q: int | None = None
     block_kv: int | None = None
-    sram: list[str] | None = None
+    sram: list[str] | str | None = None
     packed: bool | None = None
     window: int | None = None
     splits: int | None = None
@@ -87,7 +88,7 @@ class AttentionRequest:
             batch=1 if self.batch is None else self.batch,
             heads=heads,
             kv_heads=heads if self.kv_heads is None else self.kv_heads,
-            dtype=dtype_named(self.dtype or "fp16"),
+            dtype=dtype_named("fp16" if self.dtype is None else self.dtype),
             causal=bool(self.causal) or self.window is not None,
             window=self.window,
             splits=self.splits,
@@ -101,14 +102,16 @@ class AttentionRequest:
     def compare(self, device: Device) -> Comparison:
         """Evaluate every algorithm that was asked for on ``device``."""
         w = self.workload()
-        direction = self.direction or FORWARD
+        unit = device.matmul_unit(w.dtype.name, w.dtype.matmul_unit)
+        w = replace(w, dtype=replace(w.dtype, matmul_unit=unit))
+        direction = FORWARD if self.direction is None else self.direction
         if direction not in _PASSES:
             raise UsageError(f"--pass: unknown pass {direction!r}", suggest(direction, list(_PASSES)))
         for option, edge in (("block-q", self.block_q), ("block-kv", self.block_kv)):
             if edge is not None and edge < 1:
                 raise UsageError(f"--{option} is {edge}", "give a whole number of at least 1")
         algorithms = self._algorithms(w, _PASSES[direction])
-        texts = self.sram or []
+        texts = _listed(self.sram)
         several = len(texts) > 1 or any(text.startswith("+") for text in texts)
         own = sram_bytes_for(algorithms if several or not texts else [], device)
         sizes = tuple(_size(text, own) for text in texts)
@@ -119,7 +122,7 @@ class AttentionRequest:
 
     def _algorithms(self, w: Attention, passes: list[str]) -> list[Algorithm]:
         """The algorithms asked for; ``all`` are those that can run the workload, one named must be able to."""
-        wanted = self.algorithm or list(DEFAULT_ALGORITHMS)
+        wanted = _listed(self.algorithm) or list(DEFAULT_ALGORITHMS)
         everything = "all" in wanted
         found = {algorithm.name: algorithm for algorithm in map(find, names() if everything else wanted)}
         for name, algorithm in list(found.items()):
@@ -129,6 +132,10 @@ class AttentionRequest:
             if obstacle:
                 del found[name]
         return list(found.values())
+
+
+def _listed(value: list[str] | str | None) -> list[str]:
+    return [value] if isinstance(value, str) else value or []
 
 
 def _size(text: str, own: int | None) -> int:

@@ -15,7 +15,7 @@ from perfmodel.workload import BACKWARD, FORWARD, Attention
 LARGEST_EDGE = 128
 """Edge of the largest square tile proposed where no published kernel sets one: FlashAttention-2's largest."""
 
-_FA2 = "FlashAttention-2 kernel"
+_FA2 = "FlashAttention-2's"
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +77,7 @@ def fa2_tile(w: Attention, device: Device, sram_bytes: int, direction: str) -> T
             and row.min_sram_per_block <= sram_bytes
             and capacity <= row.max_sram_per_multiprocessor
         ):
-            return Tile(row.br, row.bc, 32 * row.warps, _FA2)
+            return Tile(row.br, row.bc, 32 * row.warps, _FA2, row.head_dim)
     return None
 
 
@@ -87,9 +87,14 @@ def _powers_of_two(largest: int) -> Iterator[int]:
         largest //= 2
 
 
-def largest_square_tile(fits: Callable[[Tile], bool]) -> Tile | None:
-    """The largest power-of-two square tile, up to LARGEST_EDGE, that fits; None if not even one row does."""
-    tiles = (Tile(edge, edge, origin="largest power-of-two square that fits") for edge in _powers_of_two(LARGEST_EDGE))
+def largest_square_tile(fits: Callable[[Tile], bool], rows: int) -> Tile | None:
+    """The largest power-of-two square tile, up to LARGEST_EDGE, that fits; None if not even one row does.
+
+    No taller than the next power of two of ``rows``, the query rows there are.
+    """
+    tallest = 1 << max(rows - 1, 0).bit_length()
+    origin = "largest power-of-two square that fits"
+    tiles = (Tile(min(edge, tallest), edge, origin=origin) for edge in _powers_of_two(LARGEST_EDGE))
     return next((tile for tile in tiles if fits(tile)), None)
 
 
@@ -108,12 +113,14 @@ def choose_tile(
         return bool(tiling.sram_elements(w, tile, direction) * w.dtype.size <= sram_bytes)
 
     tile = tiling.default(w, device, sram_bytes, direction)
+    square = largest_square_tile(fits, w.row_group * w.n)
     if tile is None or not fits(tile):
-        tile = largest_square_tile(fits) or Tile(1, 1)
-    given = replace(tile, br=br or tile.br, bc=bc or tile.bc, origin=tile.origin if br is bc is None else "given")
-    if not fits(given):
-        raise _misfit(algorithm, tiling, w, direction, sram_bytes, given, largest_square_tile(fits))
-    return given
+        tile = square or Tile(1, 1)
+    if br is not None or bc is not None:
+        tile = replace(tile, br=br or tile.br, bc=bc or tile.bc, origin="given", head_dim=0)
+    if not fits(tile):
+        raise _misfit(algorithm, tiling, w, direction, sram_bytes, tile, square)
+    return tile
 
 
 def _misfit(

@@ -103,4 +103,4 @@ def _as_text(report: Report, as_json: bool) -> str:
         return render_text(report)
     from perfmodel.report.terminal import render
 
-    return render(report, shutil.get_terminal_size().columns, color="NO_COLOR" not in os.environ)
+    return render(report, shutil.get_terminal_size().columns, color=not os.environ.get("NO_COLOR"))

@@ -73,5 +73,5 @@ def attention(
 
     request = load_config(config, "attention", AttentionRequest) if config else AttentionRequest()
     request = request.updated(given)
-    comparison = request.compare(find_device(request.hardware or DEFAULT_DEVICE))
+    comparison = request.compare(find_device(DEFAULT_DEVICE if request.hardware is None else request.hardware))
     emit(report(comparison, explained=explain, crossover=crossover), json, outputs)

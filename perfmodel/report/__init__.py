@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import stat
 from importlib import import_module
 from pathlib import Path
 
@@ -17,9 +18,8 @@ _SUFFIXES = {".json": "json", ".md": "markdown", ".txt": "text"}
 def check_output(path: Path) -> None:
     """Fail before any work if ``path`` cannot become a report: unknown suffix, no such folder, not writable."""
     if path.suffix not in _SUFFIXES:
-        raise UsageError(
-            f"--output: no format is written to {path.suffix or 'a file without suffix'!r} ({path})", f"end it in {', '.join(_SUFFIXES)}"
-        )
+        kind = repr(path.suffix) if path.suffix else "a file without suffix"
+        raise UsageError(f"--output: no format is written to {kind} ({path})", f"end it in {', '.join(_SUFFIXES)}")
     if path.is_dir():
         raise UsageError(f"--output: {path} is a folder", "name a file in it")
     folder = path.parent
@@ -44,10 +44,14 @@ def write(path: Path, report: Report) -> None:
     target = path.resolve()
     temporary = None
     try:
+        if target.exists() and not target.is_file():  # a pipe or a device: nothing to replace
+            target.write_text(text, encoding="utf-8")
+            return
+        mode = stat.S_IMODE(target.stat().st_mode) if target.exists() else 0o666 & ~_umask()
         with tempfile.NamedTemporaryFile("w", encoding="utf-8", dir=target.parent, prefix=f".{target.name}.", delete=False) as file:
             temporary = file.name
             file.write(text)
-        os.chmod(temporary, 0o666 & ~_umask())
+        os.chmod(temporary, mode)
         os.replace(temporary, target)
     except OSError as error:
         if temporary is not None:

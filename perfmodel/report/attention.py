@@ -7,11 +7,13 @@ from dataclasses import replace
 from typing import Any
 
 from perfmodel import __version__
-from perfmodel.attention.evaluate import BOTH, Result
+from perfmodel.attention.evaluate import BOTH, Result, io_bytes
 from perfmodel.attention.request import Comparison
 from perfmodel.bounds import COMPULSORY_SOURCE, THETA_SOURCE, compulsory_elements, theta
+from perfmodel.cost import Kernel, memory_bytes
 from perfmodel.report.counts import BOUND_WORDS, counts, intensity
 from perfmodel.report.document import Report, Table
+from perfmodel.roofline import Estimate
 from perfmodel.units import format_binary, format_count, format_si, format_time
 from perfmodel.workload import BACKWARD, FORWARD
 
@@ -107,7 +109,8 @@ def data(comparison: Comparison) -> dict[str, Any]:
     w, device = comparison.workload, comparison.device
     sizes = {name: getattr(w, name) for name in ("batch", "heads", "kv_heads", "n", "kv_len", "d", "dv")}
     options = {name: getattr(w, name) for name in ("causal", "window", "mask", "dropout", "unfused_scale", "printed_backward", "packed")}
-    inputs = {**sizes, "dtype": w.dtype.name, **options, "pass": comparison.direction, "sram_bytes": comparison.sram_bytes}
+    asked = {"pass": comparison.direction, "algorithms": list(dict.fromkeys(result.algorithm.name for result in comparison.results))}
+    inputs = {**sizes, "dtype": w.dtype.name, **options, **asked, "sram_bytes": comparison.sram_bytes, "cache": "cold"}
     return {
         "schema": "perfmodel.attention/1",
         "version": __version__,
@@ -121,15 +124,30 @@ def data(comparison: Comparison) -> dict[str, Any]:
 
 def _result(result: Result, comparison: Comparison) -> dict[str, Any]:
     memory = {"memory_bytes": result.memory_bytes, "extra_memory_bytes": result.extra_memory_bytes, "fits": _fits(result, comparison)}
-    tile = None if result.tile is None else {"br": result.tile.br, "bc": result.tile.bc, "origin": result.tile.origin}
     head = {"algorithm": result.algorithm.name, "pass": result.direction, "implementation": None}
-    kernels = [{"name": kernel.name, **counts(cost)} for kernel, cost in result.kernels]
-    return {**head, **counts(result.total), **memory, "tile": tile, "kernels": kernels}
+    kernels = [_kernel(part, kernel, cost, comparison) for part in result.parts for kernel, cost in part.kernels]
+    return {**head, **counts(result.total), **memory, "tile": _tile(result), "kernels": kernels}
+
+
+def _kernel(result: Result, kernel: Kernel, cost: Estimate, comparison: Comparison) -> dict[str, Any]:
+    head = {"name": kernel.name, "algorithm": result.algorithm.name, "pass": result.direction, "implementation": None}
+    size = memory_bytes([kernel])
+    extra = size - io_bytes([kernel], comparison.workload)
+    memory = {"memory_bytes": size, "extra_memory_bytes": extra, "fits": _fits_in(size, comparison)}
+    return {**head, **counts(cost), **memory, "tile": _tile(result) if kernel.launch else None}
+
+
+def _tile(result: Result) -> dict[str, Any] | None:
+    return None if result.tile is None else {"br": result.tile.br, "bc": result.tile.bc, "origin": result.tile.origin}
 
 
 def _fits(result: Result, comparison: Comparison) -> bool | None:
+    return _fits_in(result.memory_bytes, comparison)
+
+
+def _fits_in(size: int, comparison: Comparison) -> bool | None:
     capacity = comparison.device.dram.capacity
-    return None if capacity is None else result.memory_bytes <= capacity.number
+    return None if capacity is None else size <= capacity.number
 
 
 def _passes(comparison: Comparison) -> list[str]:
@@ -192,7 +210,13 @@ def _title(comparison: Comparison) -> str:
     w = comparison.workload
     shape = [f"n {w.n}"] + [f"kv-len {w.kv_len}"] * (w.kv_len != w.n) + [f"d {w.d}"] + [f"dv {w.dv}"] * (w.dv != w.d)
     heads = [f"batch {w.batch}", f"heads {w.heads}"] + [f"kv-heads {w.kv_heads}"] * (w.kv_heads != w.heads)
-    options = ["causal"] * w.causal + [f"window {w.window}"] * (w.window is not None) + ["packed"] * w.packed + ["mask"] * w.mask + [f"dropout {w.dropout:g}"] * (w.dropout > 0)
+    options = (
+        ["causal"] * w.causal
+        + [f"window {w.window}"] * (w.window is not None)
+        + ["packed"] * w.packed
+        + ["mask"] * w.mask
+        + [f"dropout {w.dropout:g}"] * (w.dropout > 0)
+    )
     return f"Attention {comparison.direction}: {', '.join([*heads, *shape, w.dtype.name, *options])} on {comparison.device.name}"
 
 
@@ -203,33 +227,69 @@ def _verdict(comparison: Comparison) -> list[str]:
         return [f"{result.algorithm.name} is bound by {_bound_by(result)}." for result in results]
     if len(results) == 1:
         return [f"standard is bound by {_bound_by(reference)}."]
-    return [_against(reference, result) for result in results if result is not reference]
+    small = [f"standard does not fit: it needs {format_si(reference.memory_bytes, 'B')}."] if _fits(reference, comparison) is False else []
+    return small + [_against(reference, result) for result in results if result is not reference]
 
 
 def _bound_by(result: Result) -> str:
     cost = result.total
+    if cost.bound is None:
+        return "nothing the profile knows"
     term, roof = format_time(cost.terms[cost.bound]), format_time(cost.roofline_s)
     return f"{BOUND_WORDS[cost.bound]} ({term})" if term == roof else f"{BOUND_WORDS[cost.bound]} ({term} of {roof})"
 
 
+TIE = 0.02
+"""Roofs this close are called even."""
+
+
 def _against(reference: Result, result: Result) -> str:
-    """What bounds the two, which is faster at the roof, and the traffic that explains it."""
+    """What bounds the two, which is faster at the roof, and why."""
     name, gain = result.algorithm.name, reference.total.roofline_s / result.total.roofline_s
-    through_l2 = reference.total.bound == "l2"
-    level = "through the L2" if through_l2 else "over DRAM"
-    fewer = reference.total.sram.total / result.total.sram.total if through_l2 else reference.total.dram.total / result.total.dram.total
-    moved = f"{fewer:.3g}x fewer bytes {level}" if fewer >= 1 else f"{1 / fewer:.3g}x more bytes {level}"
-    if gain > 1 and fewer > 1:
-        outcome = f"{name} wins {gain:.3g}x: its scores stay on the chip, so it moves {moved}"
-    elif gain > 1:
-        outcome = (
-            f"{name} wins {gain:.3g}x although it moves {moved}: one fused kernel overlaps what {len(reference.kernels)} kernels do in turn"
-        )
-    elif fewer > 1:
-        outcome = f"{name} does not win ({gain:.3g}x): it moves {moved}, but is held back by {BOUND_WORDS[result.total.bound]}"
-    else:
-        outcome = f"{name} does not win ({gain:.3g}x): re-reading tiles, it moves {moved}"
-    return f"standard is bound by {_bound_by(reference)}, {name} by {_bound_by(result)}. {outcome}."
+    head = f"standard is bound by {_bound_by(reference)}, {name} by {_bound_by(result)}."
+    if abs(gain - 1) <= TIE:
+        return f"{head} The two are even: {_why_even(reference, result)}."
+    if gain > 1:
+        return f"{head} {name} wins {gain:.3g}x: {_why_faster(reference, result)}."
+    return f"{head} {name} does not win ({gain:.3g}x): {_why_slower(reference, result)}."
+
+
+def _why_even(reference: Result, result: Result) -> str:
+    same = reference.total.bound == result.total.bound
+    return "both wait for the same resource" if same else f"{_moved(reference, result)}, which buys no time here"
+
+
+def _why_faster(reference: Result, result: Result) -> str:
+    reasons = []
+    if reference.total.bound in ("dram", "l2") and _fewer(reference, result) > 1 + TIE:
+        reasons.append(f"its scores stay on the chip, so it moves {_moved(reference, result)}")
+    skipped = reference.total.executed_flops / result.total.executed_flops
+    if skipped > 1 + TIE:
+        reasons.append(f"it skips masked tiles and computes {skipped:.3g}x less")
+    return " and ".join(reasons) or f"one fused kernel overlaps what {len(reference.kernels)} kernels do in turn"
+
+
+def _why_slower(reference: Result, result: Result) -> str:
+    wasted = result.total.executed_flops / result.total.flops
+    if result.total.bound in ("dram", "l2"):
+        return f"re-reading tiles, it moves {_moved(reference, result)}"
+    extra = f", {wasted:.3g}x the FLOP of the visible scores (padding, masked parts, recomputation)" if wasted > 1 + TIE else ""
+    return f"{_moved(reference, result)}, but it is held back by {BOUND_WORDS.get(result.total.bound or '', 'its work')}{extra}"
+
+
+def _fewer(reference: Result, result: Result) -> float:
+    """Bytes of ``reference`` over those of ``result``, at the level that bounds ``reference``, DRAM where none does."""
+    if reference.total.bound == "l2":
+        return float(reference.total.sram.total / result.total.sram.total)
+    return float(reference.total.dram.total / result.total.dram.total)
+
+
+def _moved(reference: Result, result: Result) -> str:
+    level = "through the L2" if reference.total.bound == "l2" else "over DRAM"
+    fewer = _fewer(reference, result)
+    if abs(fewer - 1) <= TIE:
+        return f"as many bytes {level}"
+    return f"{fewer:.3g}x fewer bytes {level}" if fewer > 1 else f"{1 / fewer:.3g}x more bytes {level}"
 
 
 _Cell = Callable[[Result, Comparison], str]
@@ -267,10 +327,10 @@ _ROWS: dict[str, _Cell] = {
     "arithmetic intensity, DRAM": _intensity_cell("dram"),
     "memory": lambda r, c: format_si(r.memory_bytes, "B") + ("" if _fits(r, c) is not False else " (does not fit)"),
     "  beyond inputs and outputs": lambda r, c: format_si(r.extra_memory_bytes, "B"),
-    "lower bound": lambda r, c: format_time(r.total.lower_s),
+    "lower bound, cold L2": lambda r, c: format_time(r.total.lower_s),
     "roofline": lambda r, c: format_time(r.total.roofline_s),
     "  without overlap": lambda r, c: format_time(r.total.no_overlap_s),
-    "bound by": lambda r, c: r.total.bound,
+    "bound by": lambda r, c: r.total.bound or "-",
     "standard / this, roofline": _gain_cell,
 }
 
@@ -299,7 +359,12 @@ def _notes(comparison: Comparison) -> list[str]:
     io_bound = _io_lower_bound(comparison)
     far = ", ".join(f"{name} {distance['compulsory']:.3g}x" for name, distance in io_bound["distance"].items())
     least = format_si(io_bound["compulsory_bytes"], "B")
-    notes.append(f"No exact algorithm moves less than {least} ({COMPULSORY_SOURCE}); accesses are {far} of it.")
+    given = " with O given" if BACKWARD in _passes(comparison) else ""
+    notes.append(f"No exact algorithm{given} moves less than {least} ({COMPULSORY_SOURCE}); accesses are {far} of it.")
+    if device.cache_bytes is None:
+        notes.append(
+            f"The profile of {device.id} has no L2 size: DRAM traffic is counted as if nothing were cached, bounds as if all were."
+        )
     if io_bound["theta"]:
         constants = ", ".join(f"{n} {d['theta']:.3g}" for n, d in io_bound["distance"].items() if d["theta"] is not None)
         known = f" here {constants} times it" if constants else ""

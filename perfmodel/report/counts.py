@@ -37,6 +37,7 @@ def counts(cost: Estimate) -> dict[str, Any]:
         "bound": cost.bound,
         "time_s": {
             "lower": cost.lower_s,
+            "lower_warm": cost.lower_warm_s,
             "roofline": cost.roofline_s,
             "no_overlap": cost.no_overlap_s,
             "predicted": None,

@@ -18,7 +18,7 @@ def list_report(devices: list[Device]) -> Report:
     data = {
         "schema": "perfmodel.hardware/1",
         "version": __version__,
-        "devices": [{"id": device.id, "name": device.name} for device in devices],
+        "devices": [{"id": device.id, "name": device.name, **dict(zip(columns[1:], _line(device), strict=True))} for device in devices],
     }
     notes = ["Dense peaks in FLOP/s, an FMA counts 2; '-' is unknown or absent."]
     return Report(f"{len(devices)} device profiles", [], [Table("", columns, rows)], notes, data)

@@ -33,8 +33,8 @@ def render(report: Report, width: int, color: bool = True) -> str:
 
 def _grid(table: Table) -> RichTable:
     grid = RichTable(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
-    for column, align in zip(table.columns, table.alignment, strict=True):
-        grid.add_column(Text(column), justify="right" if align == "r" else "left", overflow="fold")
+    for index, (column, align) in enumerate(zip(table.columns, table.alignment, strict=True)):
+        grid.add_column(Text(column), justify="right" if align == "r" else "left", overflow="fold", no_wrap=index == 0)
     for row in table.rows:
         grid.add_row(*map(Text, row))
     return grid

@@ -8,8 +8,12 @@ from __future__ import annotations
 
 from perfmodel.arith import Number, ceil_div
 from perfmodel.attention.base import (
+    DROPOUT_VECTOR,
+    MASK_VECTOR,
+    SOFTMAX_VECTOR,
     Algorithm,
     Tiling,
+    fused_vector_work,
     key_gradients,
     key_read,
     matmul_flops,
@@ -21,8 +25,6 @@ from perfmodel.cost import READ, WRITE, ZERO_FILL, Access, Kernel, Launch, Tile,
 from perfmodel.dtypes import STATISTIC_SIZE
 from perfmodel.hardware import Device
 from perfmodel.workload import BACKWARD, FORWARD, Attention
-
-VECTOR_PER_SCORE = 4  # forward: max, scale and subtract (2), sum; backward: scale and subtract (2), subtract D, multiply
 
 
 def default_tile(w: Attention, device: Device, sram_bytes: int, direction: str) -> Tile:
@@ -56,7 +58,7 @@ def _kernel(
     """``contractions``: matmuls per score over d and over d_v. ``vector``: operations beside one set per visited score."""
     scores = w.row_heads * visited_scores(w, tile.br, tile.bc)
     executed = 2 * scores * (contractions[0] * w.d + contractions[1] * w.dv)
-    work = matmul_work(w.dtype, executed, VECTOR_PER_SCORE * scores + vector, scores)
+    work = matmul_work(w.dtype, executed, fused_vector_work(w) * scores + vector, scores)
     needed = matmul_work(w.dtype, matmul_flops(w, *contractions))
     launch = Launch(w.row_heads, w.row_heads, sram_elements(w, tile, direction) * w.dtype.size, tile.threads, lockstep=True)
     return Kernel(direction, w.dtype, accesses, flops, executed, work, needed, launch)
@@ -119,7 +121,7 @@ ALGORITHM = Algorithm(
     title="FlashAttention, K/V outermost",
     source="Dao et al. 2022, arXiv 2205.14135, Algorithms 1, 2 and 4",
     io_class="N^2 d^2 / M + N d",
-    vector_work=f"{VECTOR_PER_SCORE} per score; forward also d_v per row and pass to rescale O",
+    vector_work=f"{SOFTMAX_VECTOR} per score, mask {MASK_VECTOR}, dropout {DROPOUT_VECTOR}; forward also d_v per row and pass to rescale O",
     forward=forward,
     backward=backward,
     pays_while=("d < sqrt(M / 3), as 12 N^2 d^2 / M < 4 N^2", lambda m, tile: (m / 3) ** 0.5),

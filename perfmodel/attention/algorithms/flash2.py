@@ -6,10 +6,14 @@ padded in ``executed_flops``; only real rows are loaded.
 
 from __future__ import annotations
 
-from perfmodel.arith import Number
+from perfmodel.arith import Number, maximum
 from perfmodel.attention.base import (
+    DROPOUT_VECTOR,
+    MASK_VECTOR,
+    SOFTMAX_VECTOR,
     Algorithm,
     Tiling,
+    fused_vector_work,
     key_gradients,
     key_read,
     matmul_flops,
@@ -33,15 +37,20 @@ from perfmodel.cost import READ, WRITE, ZERO_FILL, Access, Kernel, Launch, Tile,
 from perfmodel.dtypes import STATISTIC_SIZE
 from perfmodel.workload import BACKWARD, FORWARD, Attention
 
-VECTOR_PER_SCORE = 4  # forward: max, scale and subtract (2), sum; backward: scale and subtract (2), subtract D, multiply
 ROW_SUM_VECTOR = 2  # D = rowsum(dO * O): multiply, add
 
 
 def sram_elements(w: Attention, tile: Tile, direction: str) -> Number:
-    """Q_i, K_j, V_j; in the backward pass dO_i as well."""
-    if direction == FORWARD:
-        return tile.br * w.d + tile.bc * (w.d + w.dv)
-    return (tile.br + tile.bc) * (w.d + w.dv)
+    """Q_i, K_j, V_j; in the backward pass dO_i as well. Rows as wide as the kernel computes."""
+    d, dv = computed_widths(w, tile)
+    return tile.br * d + tile.bc * (d + dv) if direction == FORWARD else (tile.br + tile.bc) * (d + dv)
+
+
+def computed_widths(w: Attention, tile: Tile) -> tuple[Number, Number]:
+    """Columns of Q, K and of V, O that a kernel computes: a head dim between two compiled ones is padded to the larger."""
+    if not tile.head_dim:
+        return w.d, w.dv
+    return maximum(w.d, tile.head_dim), maximum(w.dv, tile.head_dim)
 
 
 def _kernel(
@@ -49,8 +58,9 @@ def _kernel(
 ) -> Kernel:
     """``contractions``: matmuls per score over d and over d_v. ``vector``: operations beside one set per visited score."""
     scores = w.row_heads * visited_tiles(w, tile.br, tile.bc) * tile.br * tile.bc
-    executed = 2 * scores * (contractions[0] * w.d + contractions[1] * w.dv)
-    work = matmul_work(w.dtype, executed, VECTOR_PER_SCORE * scores + vector, scores)
+    d, dv = computed_widths(w, tile)
+    executed = 2 * scores * (contractions[0] * d + contractions[1] * dv)
+    work = matmul_work(w.dtype, executed, fused_vector_work(w) * scores + vector, scores)
     needed = matmul_work(w.dtype, matmul_flops(w, *contractions))
     # a query tile shares K and V with its whole group; a key tile shares Q and dO with its own walk only
     tiles, groups = (row_tiles(w, tile.br), w.stored_kv_heads) if direction == FORWARD else (key_tiles(w, tile.bc), w.row_heads)
@@ -101,15 +111,15 @@ def backward(w: Attention, tile: Tile) -> list[Kernel]:
     streamed = w.row_heads * streamed_query_rows(w, tile.br, tile.bc)
     distinct = w.row_heads * distinct_query_rows(w, tile.br, tile.bc)
 
-    def stream(tensor: str, kind: str, width: Number, size: int, compulsory: Number) -> Access:
-        return Access(tensor, kind, streamed * width, size, distinct * width, compulsory * width, reread=True)
+    def stream(tensor: str, kind: str, width: Number, size: int, compulsory: Number, handoff: bool = False) -> Access:
+        return Access(tensor, kind, streamed * width, size, distinct * width, compulsory * width, handoff, reread=True)
 
-    printed = (stream("O", READ, w.dv, size, 0), stream("dQ", READ, w.d, size, 0)) if w.printed_backward else ()
+    printed = (stream("O", READ, w.dv, size, 0, handoff=True), stream("dQ", READ, w.d, size, 0)) if w.printed_backward else ()
     accesses = (
         key_read(w, "K", w.d),
         key_read(w, "V", w.dv),
         stream("Q", READ, w.d, size, rows),
-        stream("dO", READ, w.dv, size, rows),
+        stream("dO", READ, w.dv, size, rows, handoff=True),
         *printed,
         stream("dQ", READ, w.d, size, 0),
         stream("dQ", WRITE, w.d, size, rows),
@@ -126,7 +136,8 @@ ALGORITHM = Algorithm(
     title="FlashAttention-2, Q outermost",
     source="Dao 2023, arXiv 2307.08691, Algorithms 1 and 2",
     io_class="N^2 d / B_r + N d",
-    vector_work=f"{VECTOR_PER_SCORE} per score; forward also d_v per row and tile to rescale O; backward {ROW_SUM_VECTOR} d_v per row",
+    vector_work=f"{SOFTMAX_VECTOR} per score, mask {MASK_VECTOR}, dropout {DROPOUT_VECTOR}; "
+    f"forward also d_v per row and tile to rescale O; backward {ROW_SUM_VECTOR} d_v per row",
     forward=forward,
     backward=backward,
     pays_while=("d < 2 B_r, as 2 N^2 d / B_r < 4 N^2", lambda m, tile: 2.0 * tile.br),

@@ -7,15 +7,24 @@ byte per score. The full n x kv_len matrix is moved even if a causal mask hides 
 
 from __future__ import annotations
 
-from perfmodel.attention.base import Algorithm, key_gradients, key_read, matmul_flops, query_read, query_write
+from dataclasses import replace
+
+from perfmodel.attention.base import (
+    DROPOUT_VECTOR,
+    MASK_VECTOR,
+    SCALE_VECTOR,
+    SOFTMAX_VECTOR,
+    Algorithm,
+    key_gradients,
+    key_read,
+    matmul_flops,
+    query_read,
+    query_write,
+)
 from perfmodel.attention.walk import visible_scores
 from perfmodel.cost import READ, WRITE, Access, Kernel, Tile, Work, matmul_work, once
 from perfmodel.dtypes import DROPOUT_MASK_SIZE
 from perfmodel.workload import Attention
-
-SOFTMAX_VECTOR = 4  # max, subtract, sum, divide
-SOFTMAX_BACKWARD_VECTOR = 4  # multiply, sum, subtract, multiply
-DROPOUT_VECTOR = 2  # compare, scale
 
 
 def _scores(w: Attention, tensor: str, kind: str, *, handoff: bool = True, size: int | None = None) -> Access:
@@ -46,9 +55,9 @@ def forward(w: Attention, tile: Tile) -> list[Kernel]:
     """
     kernels = [_matmul(w, "S = Q K^T", 1, 0, query_read(w, "Q", w.d), key_read(w, "K", w.d), _scores(w, "S", WRITE))]
     if w.unfused_scale:
-        kernels.append(_elementwise(w, "scale", 1, _scores(w, "S", READ), _scores(w, "S", WRITE)))
+        kernels.append(_elementwise(w, "scale", SCALE_VECTOR, _scores(w, "S", READ), _scores(w, "S", WRITE)))
     if w.mask:
-        kernels.append(_elementwise(w, "mask", 1, _scores(w, "S", READ), _scores(w, "S", WRITE)))
+        kernels.append(_elementwise(w, "mask", MASK_VECTOR, _scores(w, "S", READ), _scores(w, "S", WRITE)))
     kernels.append(_elementwise(w, "softmax", SOFTMAX_VECTOR, _scores(w, "S", READ), _scores(w, "P", WRITE), sfu=1))
     probabilities = "P"
     if w.dropout:
@@ -72,14 +81,14 @@ def backward(w: Attention, tile: Tile) -> list[Kernel]:
     output_gradient = query_read(w, "dO", w.dv)
     kernels = [
         _matmul(w, "dV = P^T dO", 0, 1, saved, output_gradient, *key_gradients(w, ("dV", w.dv))),
-        _matmul(w, "dP = dO V^T", 0, 1, output_gradient, key_read(w, "V", w.dv), _scores(w, "dP", WRITE)),
+        _matmul(w, "dP = dO V^T", 0, 1, replace(output_gradient, handoff=True), key_read(w, "V", w.dv), _scores(w, "dP", WRITE)),
     ]
     if w.dropout:
         kernels.append(_elementwise(w, "dropout backward", DROPOUT_VECTOR, _scores(w, "dP", READ), _kept(w, READ), _scores(w, "dP", WRITE)))
-    softmax = (_scores(w, "P", READ, handoff=False), _scores(w, "dP", READ), _scores(w, "dS", WRITE))
-    kernels.append(_elementwise(w, "softmax backward", SOFTMAX_BACKWARD_VECTOR, *softmax))
+    softmax = (_scores(w, "P", READ, handoff=not w.dropout), _scores(w, "dP", READ), _scores(w, "dS", WRITE))
+    kernels.append(_elementwise(w, "softmax backward", SOFTMAX_VECTOR, *softmax))
     if w.unfused_scale:
-        kernels.append(_elementwise(w, "scale backward", 1, _scores(w, "dS", READ), _scores(w, "dS", WRITE)))
+        kernels.append(_elementwise(w, "scale backward", SCALE_VECTOR, _scores(w, "dS", READ), _scores(w, "dS", WRITE)))
     read_ds = _scores(w, "dS", READ)
     kernels.append(_matmul(w, "dQ = dS K", 1, 0, read_ds, key_read(w, "K", w.d), query_write(w, "dQ", w.d)))
     kernels.append(_matmul(w, "dK = dS^T Q", 1, 0, read_ds, query_read(w, "Q", w.d), *key_gradients(w, ("dK", w.d))))
@@ -96,8 +105,7 @@ ALGORITHM = Algorithm(
     title="standard attention, scores in memory",
     source="Dao et al. 2022, arXiv 2205.14135, Algorithms 0 and 3",
     io_class="N^2 + N d",
-    vector_work=f"{SOFTMAX_VECTOR} per score forward (max, subtract, sum, divide), {SOFTMAX_BACKWARD_VECTOR} backward; "
-    f"mask 1, scale 1, dropout {DROPOUT_VECTOR}",
+    vector_work=f"{SOFTMAX_VECTOR} per score each way; mask {MASK_VECTOR}, scale {SCALE_VECTOR}, dropout {DROPOUT_VECTOR}",
     forward=forward,
     backward=backward,
 )

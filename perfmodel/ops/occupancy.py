@@ -1,0 +1,211 @@
+"""Occupancy: how many blocks of a kernel a multiprocessor holds at once, which resource stops more, what a warp's load moves.
+
+Blocks per multiprocessor are the least of four limits. On NVIDIA devices of compute capability 5.0 and later, registers are
+given to whole warps in units of 256, from one of four sub-partitions; shared memory in units of 256 B, from 8.0 on 128 B
+with 1 KiB per block kept by CUDA. Other devices publish no such units: there a limit is the plain quotient.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import reduce
+
+from perfmodel.arith import Number, ceil_div, minimum
+from perfmodel.errors import UnavailableError
+from perfmodel.hardware import Device, Quantity
+from perfmodel.trace import Trace, named
+
+SOURCE = "CUDA occupancy rules, cuda_occupancy.h of the CUDA toolkit (units, sub-partitions, reserve)"
+SECTOR_SOURCE = "CUDA C++ Best Practices Guide, coalesced access to global memory: 32-byte transactions"
+
+SECTOR_BYTES = 32
+"""Bytes of the smallest transfer between an SM and the L2 on NVIDIA devices."""
+REGISTER_UNIT = 256
+"""Registers are given to a warp in multiples of this many (compute capability 5.0 and later)."""
+SUB_PARTITIONS = 4
+"""Parts of a multiprocessor, each with its share of the registers (5.0 and later, but for 6.0)."""
+RESERVED_BYTES = 1024
+"""Shared memory that CUDA keeps for itself in each block (8.0 and later)."""
+
+LIMIT_WORDS = {
+    "registers": "registers",
+    "sram": "shared memory",
+    "threads": "threads per multiprocessor",
+    "blocks": "blocks per multiprocessor",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """A thread block. ``registers`` per thread, None if they are no limit; ``sram_bytes`` of shared memory."""
+
+    threads: Number
+    registers: Number | None = None
+    sram_bytes: Number = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Multiprocessor:
+    """What one multiprocessor holds; None where the profile does not say. ``count`` of them make the device.
+
+    ``registers`` in all, ``sram_bytes``, ``threads`` and ``blocks`` at once; units in which registers and SRAM are given out.
+    """
+
+    count: Number | None = None
+    warp: Number = 32
+    registers: Number | None = None
+    sram_bytes: Number | None = None
+    threads: Number | None = None
+    blocks: Number | None = None
+    register_unit: int = 1
+    partitions: int = 1
+    sram_unit: int = 1
+    sram_reserve: int = 0
+
+
+def cuda_major(device: Device) -> int | None:
+    """Major compute capability of an NVIDIA device, None for others.
+
+    >>> from perfmodel.catalog import find_device
+    >>> cuda_major(find_device("h200")), cuda_major(find_device("mi300x"))
+    (9, None)
+    """
+    known = device.vendor == "NVIDIA" and device.compute_capability is not None
+    return int(str(device.compute_capability).partition(".")[0]) if known else None
+
+
+def multiprocessor(device: Device, trace: Trace | None = None) -> Multiprocessor:
+    """The multiprocessor of ``device``; with a ``trace``, its numbers are symbols that know their source in the profile."""
+    limits, sram, major = device.limits, device.level("sram"), cuda_major(device)
+
+    def number(name: str, meaning: str, quantity: Quantity | None) -> Number | None:
+        if quantity is None or trace is None:
+            return None if quantity is None else int(quantity.number)
+        return trace.symbol(name, int(quantity.number), meaning, f"{device.id}, {quantity.kind}: {device.sources[quantity.source]}")
+
+    per_sm = sram if sram is not None and sram.scope == "multiprocessor" else None
+    warp = number("warp", "threads of a warp", limits.warp_size)
+    return Multiprocessor(
+        count=number("SMs", "multiprocessors", device.multiprocessors),
+        warp=32 if warp is None else warp,
+        registers=number("R_SM", "registers per multiprocessor", limits.registers_per_multiprocessor),
+        sram_bytes=number("S_SM", "B of shared memory per multiprocessor", per_sm.capacity if per_sm else None),
+        threads=number("Th_SM", "threads per multiprocessor", limits.max_threads_per_multiprocessor),
+        blocks=number("Bl_SM", "blocks per multiprocessor", limits.max_blocks_per_multiprocessor),
+        register_unit=1 if major is None else REGISTER_UNIT,
+        partitions=1 if major is None else SUB_PARTITIONS,
+        sram_unit=1 if major is None else (128 if major >= 8 else 256),
+        sram_reserve=0 if major is None or major < 8 else RESERVED_BYTES,
+    )
+
+
+def warps_per_block(block: Block, sm: Multiprocessor) -> Number:
+    """Warps of one block; a partial one counts whole."""
+    return named("warps", "warps per block", ceil_div(block.threads, sm.warp))
+
+
+def block_limits(block: Block, sm: Multiprocessor) -> dict[str, Number]:
+    """Blocks per multiprocessor that each resource allows; a resource the profile does not know is left out.
+
+    Source: cuda_occupancy.h. Assumes no user preference for a smaller shared memory.
+
+    >>> block_limits(Block(256, 40, 0), Multiprocessor(registers=65536, threads=2048, register_unit=256, partitions=4))
+    {'registers': 6, 'threads': 8}
+    """
+    limits: dict[str, Number] = {}
+    warps = warps_per_block(block, sm)
+    if sm.registers is not None and block.registers is not None:
+        unit = sm.register_unit
+        per_warp = named("registers per warp", "as given out", ceil_div(block.registers * sm.warp, unit) * unit)
+        held = named("warps by registers", "warps per multiprocessor", sm.registers // sm.partitions // per_warp * sm.partitions)
+        limits["registers"] = named("blocks by registers", "blocks per multiprocessor", held // warps)
+    if sm.sram_bytes is not None:
+        used = block.sram_bytes + sm.sram_reserve
+        allocated = named("SRAM per block", "B, as given out", ceil_div(used, sm.sram_unit) * sm.sram_unit)
+        if allocated > 0:
+            limits["sram"] = named("blocks by SRAM", "blocks per multiprocessor", sm.sram_bytes // allocated)
+    if sm.threads is not None:
+        limits["threads"] = named("blocks by threads", "blocks per multiprocessor", sm.threads // sm.warp // warps)
+    if sm.blocks is not None:
+        limits["blocks"] = sm.blocks
+    return limits
+
+
+def least(limits: dict[str, Number]) -> Number:
+    """Blocks that every limit allows; at least one limit is known."""
+    return reduce(minimum, limits.values())
+
+
+@dataclass(frozen=True, slots=True)
+class Occupancy:
+    """Blocks, warps and threads active at once on one multiprocessor; ``limited_by``: every resource that allows no more."""
+
+    limits: dict[str, Number]
+    blocks: Number
+    warps: Number
+    threads: Number
+    limited_by: list[str]
+
+
+def occupancy(block: Block, sm: Multiprocessor) -> Occupancy:
+    """How ``block`` fills ``sm``; 0 blocks if one does not fit."""
+    limits = block_limits(block, sm)
+    blocks = named("blocks", "blocks active per multiprocessor", least(limits))
+    warps = named("active warps", "per multiprocessor", blocks * warps_per_block(block, sm))
+    threads = named("active threads", "per multiprocessor", blocks * block.threads)
+    return Occupancy(limits, blocks, warps, threads, [name for name, limit in limits.items() if limit == blocks])
+
+
+def most_threads(sm: Multiprocessor, per_block: Number | None) -> Number | None:
+    """Threads that a whole device holds at once: multiprocessors x threads per multiprocessor, or what its blocks can hold.
+
+    Not multiprocessors x blocks x threads per block: no multiprocessor holds its most blocks at their largest.
+
+    >>> most_threads(Multiprocessor(count=108, threads=2048, blocks=32), 1024)
+    221184
+    """
+    if sm.count is None or sm.threads is None:
+        return None
+    held = sm.threads if sm.blocks is None or per_block is None else minimum(sm.threads, sm.blocks * per_block)
+    return named("most threads", "threads that the device holds at once", sm.count * held)
+
+
+def sectors_per_request(stride: Number, element_bytes: Number, warp: Number = 32) -> Number:
+    """32-byte sectors that one load of a warp touches, thread i reading element i * ``stride`` of an aligned array.
+
+    Assumes elements of 1, 2, 4, 8 or 16 B, so that none straddles a sector. Steps of up to a sector leave no sector out;
+    longer ones touch one each.
+
+    >>> [sectors_per_request(stride, 4) for stride in (0, 1, 2, 8, 32)]
+    [1, 4, 8, 32, 32]
+    """
+    last_byte = (warp - 1) * stride * element_bytes + element_bytes - 1
+    return named("sectors", "32-byte sectors per request", minimum(last_byte // SECTOR_BYTES + 1, warp))
+
+
+def sectors_needed(stride: Number, element_bytes: Number, warp: Number = 32) -> Number:
+    """Sectors that the distinct bytes of a request fill if they lie side by side; a stride of 0 reads one element.
+
+    >>> sectors_needed(1, 4), sectors_needed(0, 4)
+    (4, 1)
+    """
+    distinct = 1 + (warp - 1) * minimum(stride, 1)
+    return named("sectors needed", "if the elements lay side by side", ceil_div(distinct * element_bytes, SECTOR_BYTES))
+
+
+def sector_efficiency(stride: Number, element_bytes: Number, warp: Number = 32) -> Number:
+    """Distinct bytes used over bytes moved by one request.
+
+    >>> sector_efficiency(1, 4), sector_efficiency(32, 4)
+    (1.0, 0.125)
+    """
+    distinct = (1 + (warp - 1) * minimum(stride, 1)) * element_bytes
+    return distinct / (sectors_per_request(stride, element_bytes, warp) * SECTOR_BYTES)
+
+
+def require_limits(device: Device) -> Multiprocessor:
+    """The multiprocessor of ``device``; UnavailableError where the profile knows none or no limit of it."""
+    sm = multiprocessor(device)
+    if sm.count is None or not block_limits(Block(1, 1, 1), sm):
+        raise UnavailableError(f"{device.id} has no multiprocessor limits in its profile", "choose a GPU, such as --hardware h200")
+    return sm

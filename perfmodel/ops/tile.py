@@ -1,0 +1,95 @@
+"""The tile of C that one thread block of a matmul works on, and whether it fits on the chip."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from perfmodel.arith import Number
+from perfmodel.cost import Tile
+from perfmodel.dtypes import TENSOR, Dtype
+from perfmodel.errors import UsageError
+from perfmodel.hardware import Device
+from perfmodel.ops.checks import whole
+
+SLICE_DEPTH = 32
+"""Depth of the slices of A and B in SRAM, the BK of CUTLASS's 16-bit kernels."""
+ACCUMULATOR_SIZE = 4
+"""Bytes of a partial sum: fp32."""
+TENSOR_TILE = 128
+"""Edge of the default tile of 16-bit matmuls on a tensor unit: the middle of cuBLAS's and CUTLASS's tiles."""
+ACCUMULATORS_PER_THREAD = 128
+"""Sums that one thread holds: a warp works on 64 x 64 of C, as in CUTLASS's 128 x 128 kernel of four warps."""
+
+
+def slices_bytes(tile: Tile, size: Number) -> Number:
+    """SRAM of one block: a slice of A and one of B."""
+    return (tile.br + tile.bc) * SLICE_DEPTH * size
+
+
+def tile_threads(br: int, bc: int) -> int:
+    """Threads of the block that works on a tile: 128 sums each, at least four warps, at most 32.
+
+    >>> tile_threads(128, 128), tile_threads(256, 128), tile_threads(16, 16)
+    (128, 256, 128)
+    """
+    warps = -(-br * bc // (32 * ACCUMULATORS_PER_THREAD))
+    return min(max(32 * warps, 128), 1024)
+
+
+@dataclass(frozen=True, slots=True)
+class OnChip:
+    """Fast memory of one block in bytes: SRAM, and the registers of a multiprocessor (0 where unknown)."""
+
+    sram: int
+    registers: int
+
+    @property
+    def total(self) -> int:
+        """M in bytes."""
+        return self.sram + self.registers
+
+
+def on_chip(device: Device, sram_bytes: int | None = None) -> OnChip:
+    """Fast memory on ``device``, with ``sram_bytes`` in place of its own SRAM per block if given."""
+    registers = device.limits.registers_per_multiprocessor
+    return OnChip(device.sram_per_block if sram_bytes is None else sram_bytes, 0 if registers is None else 4 * int(registers.number))
+
+
+def held_bytes(tile: Tile, size: int, chip: OnChip) -> tuple[int, int]:
+    """Bytes of SRAM and of registers that ``tile`` takes: sums lie in SRAM where the profile knows no registers."""
+    slices, sums = int(slices_bytes(tile, size)), tile.br * tile.bc * ACCUMULATOR_SIZE
+    return (slices, sums) if chip.registers else (slices + sums, 0)
+
+
+def fits(tile: Tile, size: int, chip: OnChip) -> bool:
+    """Whether ``tile`` and its slices fit."""
+    sram, registers = held_bytes(tile, size, chip)
+    return sram <= chip.sram and registers <= chip.registers
+
+
+def choose_tile(dtype: Dtype, chip: OnChip, br: int | None = None, bc: int | None = None) -> Tile:
+    """The tile given, else 128 x 128 for 16 bit on a tensor unit, else the largest power-of-two square up to that.
+
+    UsageError if it does not fit, with how much is missing and a tile that would fit.
+    """
+    for option, edge in (("tile-m", br), ("tile-n", bc)):
+        if edge is not None:
+            whole(option, edge)
+    size, origin = dtype.size, "largest power-of-two square that fits"
+    edges = (TENSOR_TILE >> shift for shift in range(TENSOR_TILE.bit_length()))
+    square = next((edge for edge in edges if fits(Tile(edge, edge), size, chip)), None)
+    if square == TENSOR_TILE and size == 2 and dtype.matmul_unit == TENSOR:
+        origin = "default for 16 bit on a tensor unit, as in CUTLASS"
+    tile = Tile(br or square or 1, bc or square or 1, origin=origin if br is bc is None else "given")
+    if not fits(tile, size, chip):
+        raise _misfit(tile, size, chip, square)
+    return replace(tile, threads=tile_threads(tile.br, tile.bc))
+
+
+def _misfit(tile: Tile, size: int, chip: OnChip, square: int | None) -> UsageError:
+    sram, registers = held_bytes(tile, size, chip)
+    short = {"SRAM per block": (sram, chip.sram), "registers per multiprocessor": (registers, chip.registers)}
+    what, (needed, has) = next((name, pair) for name, pair in short.items() if pair[0] > pair[1])
+    message = f"a {tile.br} x {tile.bc} tile needs {needed:,} B of {what}, {needed - has:,} B more than the {has:,} B there are"
+    fix = "give a device (or --sram) with more SRAM per block" if square is None else f"--tile-m {square} --tile-n {square} fits"
+    return UsageError(message, fix)
