@@ -33,6 +33,24 @@ class Comparison:
     results: list[Result]
     sram_sizes: tuple[int, ...] = ()
 
+    def passes(self) -> list[str]:
+        """The single passes that were asked for."""
+        return _PASSES[self.direction]
+
+    def shown(self) -> list[Result]:
+        """Results of the pass that was asked for: the sum where it was both."""
+        return [result for result in self.results if result.direction == self.direction]
+
+    def standard(self, direction: str) -> Result | None:
+        """The result of standard attention for one pass, None if it was not asked for."""
+        found = (result for result in self.results if result.algorithm.name == "standard" and result.direction == direction)
+        return next(found, None)
+
+    def fits(self, size: int) -> bool | None:
+        """Whether ``size`` bytes fit the device's memory; None where its capacity is unknown."""
+        capacity = self.device.dram.capacity
+        return None if capacity is None else size <= capacity.number
+
 
 @dataclass(frozen=True, slots=True)
 class AttentionRequest:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 from perfmodel import __version__
@@ -11,6 +10,7 @@ from perfmodel.attention.evaluate import BOTH, Result, io_bytes
 from perfmodel.attention.request import Comparison
 from perfmodel.bounds import COMPULSORY_SOURCE, THETA_SOURCE, compulsory_elements, theta
 from perfmodel.cost import Kernel, memory_bytes
+from perfmodel.report.attention_verdict import verdict
 from perfmodel.report.counts import BOUND_WORDS, counts, intensity
 from perfmodel.report.document import Report, Table
 from perfmodel.roofline import Estimate
@@ -23,82 +23,14 @@ def report(comparison: Comparison, *, explained: bool = False, crossover: bool =
 
     ``explained``: with every formula. ``crossover``: with the sizes at which tiling stops paying.
     """
-    found = Report(_title(comparison), _verdict(comparison), _tables(comparison), _notes(comparison), data(comparison))
-    if comparison.sram_sizes:
-        found = _with_sram_sweep(found, comparison)
-    if crossover:
-        found = _with_crossovers(found, comparison)
-    return _explained(found, comparison) if explained else found
+    found = Report(_title(comparison), verdict(comparison), _tables(comparison), _notes(comparison), data(comparison))
+    if comparison.sram_sizes or explained or crossover:
+        from perfmodel.report import attention_extra as extra
 
-
-def _with_sram_sweep(plain: Report, comparison: Comparison) -> Report:
-    from perfmodel.attention.sram_sweep import sram_sweep
-
-    points = sram_sweep(comparison)
-    rows, objects = [], []
-    for point in points:
-        result = point.result
-        first = next(p.result for p in points if p.algorithm is point.algorithm)
-        name, size = point.algorithm.name, format_binary(point.sram_bytes)
-        fields: dict[str, Any] = {
-            "algorithm": name,
-            "sram_bytes": point.sram_bytes,
-            "tile": None,
-            "accesses_bytes": None,
-            "roofline_s": None,
-        }
-        cells = [name, size, "no tile fits", "-", "-", "-"]
-        if result is not None and result.tile is not None:
-            moved = result.total.access_bytes
-            saved = 0.0 if first is None else 1 - moved / first.total.access_bytes
-            tile = f"{result.tile.br} x {result.tile.bc}"
-            cells = [name, size, tile, format_si(moved, "B"), f"{saved:+.1%}", format_time(result.total.roofline_s)]
-            fields |= {"tile": {"br": result.tile.br, "bc": result.tile.bc}, "accesses_bytes": moved, "roofline_s": result.total.roofline_s}
-        rows.append(cells)
-        objects.append(fields)
-    columns = ["algorithm", "SRAM M", "tile that moves least", "accesses", "saved", "roofline"]
-    table = Table("what SRAM buys, forward", columns, rows, "lrrrrr")
-    return replace(plain, tables=[*plain.tables, table], data={**plain.data, "sram_sweep": objects})
-
-
-def _with_crossovers(plain: Report, comparison: Comparison) -> Report:
-    from perfmodel.attention.crossover import crossovers
-
-    rows, objects = [], []
-    for border in crossovers(comparison):
-        law = f"{border.last_d_by_law:.1f}, {border.law}" if border.law and border.last_d_by_law else ""
-        sizes = {"first_n": border.first_n, "last_d": border.last_d, "first_sram_bytes": border.first_sram_bytes}
-        smallest = "-" if border.first_sram_bytes is None else f"{border.first_sram_bytes:,} B"
-        here = "yes" if border.wins_here else "no"
-        rows.append([border.algorithm.name, border.measure, here, _border(border.first_n), _border(border.last_d), smallest, law])
-        names = {"algorithm": border.algorithm.name, "measure": border.measure, "wins_here": border.wins_here}
-        objects.append({**names, **sizes, "law": border.law, "last_d_by_law": border.last_d_by_law})
-    columns = ["algorithm", "by", "wins here", "from N", "up to d", "from M", "leading terms: up to d"]
-    table = Table("where tiling stops paying, forward, the other sizes held", columns, rows, "lllrrrl")
-    return replace(plain, tables=[*plain.tables, table], data={**plain.data, "crossover": objects})
-
-
-def _border(value: int | None) -> str:
-    return "-" if value is None else f"{value:,}"
-
-
-def _explained(plain: Report, comparison: Comparison) -> Report:
-    from perfmodel.attention.explain import explain
-    from perfmodel.report.steps import Sources, steps_data, steps_table
-
-    sources, tables, objects = Sources(), list(plain.tables), []
-    for result in comparison.results:
-        if result.direction != BOTH:  # the sum of two passes needs no formula of its own
-            steps = explain(result, comparison.workload, comparison.device)
-            algorithm = result.algorithm
-            title = f"{algorithm.name} {result.direction}: {algorithm.title}; accesses grow as Theta({algorithm.io_class})"
-            tables.append(steps_table(title, steps, sources))
-            objects.append({"algorithm": algorithm.name, "pass": result.direction, "steps": steps_data(steps)})
-    vector = [
-        f"{a.name}, vector operations: {a.vector_work}." for a in {r.algorithm.name: r.algorithm for r in comparison.results}.values()
-    ]
-    notes = [*plain.notes, *vector, *sources.notes()]
-    return replace(plain, tables=tables, notes=notes, data={**plain.data, "explanation": objects})
+        found = extra.with_sram_sweep(found, comparison) if comparison.sram_sizes else found
+        found = extra.with_crossovers(found, comparison) if crossover else found
+        found = extra.with_formulas(found, comparison) if explained else found
+    return found
 
 
 # The JSON object
@@ -123,7 +55,11 @@ def data(comparison: Comparison) -> dict[str, Any]:
 
 
 def _result(result: Result, comparison: Comparison) -> dict[str, Any]:
-    memory = {"memory_bytes": result.memory_bytes, "extra_memory_bytes": result.extra_memory_bytes, "fits": _fits(result, comparison)}
+    memory = {
+        "memory_bytes": result.memory_bytes,
+        "extra_memory_bytes": result.extra_memory_bytes,
+        "fits": comparison.fits(result.memory_bytes),
+    }
     head = {"algorithm": result.algorithm.name, "pass": result.direction, "implementation": None}
     kernels = [_kernel(part, kernel, cost, comparison) for part in result.parts for kernel, cost in part.kernels]
     return {**head, **counts(result.total), **memory, "tile": _tile(result), "kernels": kernels}
@@ -133,7 +69,7 @@ def _kernel(result: Result, kernel: Kernel, cost: Estimate, comparison: Comparis
     head = {"name": kernel.name, "algorithm": result.algorithm.name, "pass": result.direction, "implementation": None}
     size = memory_bytes([kernel])
     extra = size - io_bytes([kernel], comparison.workload)
-    memory = {"memory_bytes": size, "extra_memory_bytes": extra, "fits": _fits_in(size, comparison)}
+    memory = {"memory_bytes": size, "extra_memory_bytes": extra, "fits": comparison.fits(size)}
     return {**head, **counts(cost), **memory, "tile": _tile(result) if kernel.launch else None}
 
 
@@ -141,37 +77,19 @@ def _tile(result: Result) -> dict[str, Any] | None:
     return None if result.tile is None else {"br": result.tile.br, "bc": result.tile.bc, "origin": result.tile.origin}
 
 
-def _fits(result: Result, comparison: Comparison) -> bool | None:
-    return _fits_in(result.memory_bytes, comparison)
-
-
-def _fits_in(size: int, comparison: Comparison) -> bool | None:
-    capacity = comparison.device.dram.capacity
-    return None if capacity is None else size <= capacity.number
-
-
-def _passes(comparison: Comparison) -> list[str]:
-    return [FORWARD, BACKWARD] if comparison.direction == BOTH else [comparison.direction]
-
-
 def _io_lower_bound(comparison: Comparison) -> dict[str, Any]:
     w = comparison.workload
-    compulsory = sum(compulsory_elements(w, direction) for direction in _passes(comparison))
+    compulsory = sum(compulsory_elements(w, direction) for direction in comparison.passes())
     found = None
-    if comparison.sram_bytes is not None and FORWARD in _passes(comparison):
+    if comparison.sram_bytes is not None and FORWARD in comparison.passes():
         found = theta(w, comparison.sram_bytes // w.dtype.size)
     bound = None
     if found is not None:
         bound = {"class": found.io_class, "regime": found.regime, "value_without_constant": found.value_without_constant, "pass": FORWARD}
     source = f"compulsory: {COMPULSORY_SOURCE}; theta: {THETA_SOURCE}"
-    distances = {result.algorithm.name: _distance(result, compulsory, bound) for result in _shown(comparison)}
+    distances = {result.algorithm.name: _distance(result, compulsory, bound) for result in comparison.shown()}
     bytes_moved = compulsory * w.dtype.size
     return {"compulsory": compulsory, "compulsory_bytes": bytes_moved, "theta": bound, "distance": distances, "source": source}
-
-
-def _shown(comparison: Comparison) -> list[Result]:
-    """Results of the pass that was asked for, the sum where it was both."""
-    return [result for result in comparison.results if result.direction == comparison.direction]
 
 
 def _distance(result: Result, compulsory: int, bound: dict[str, Any] | None) -> dict[str, float | None]:
@@ -185,7 +103,7 @@ def _ratios(comparison: Comparison) -> dict[str, Any]:
     """Standard over each other algorithm, per pass: above 1 the other one moves or takes less."""
     ratios: dict[str, Any] = {}
     for result in comparison.results:
-        reference = _standard(comparison, result.direction)
+        reference = comparison.standard(result.direction)
         if reference is not None and reference is not result:
             ratios.setdefault(result.algorithm.name, {})[result.direction] = {
                 "accesses": (reference.total.reads + reference.total.writes) / (result.total.reads + result.total.writes),
@@ -196,11 +114,6 @@ def _ratios(comparison: Comparison) -> dict[str, Any]:
                 "roofline": reference.total.roofline_s / result.total.roofline_s,
             }
     return ratios
-
-
-def _standard(comparison: Comparison, direction: str) -> Result | None:
-    found = (result for result in comparison.results if result.algorithm.name == "standard" and result.direction == direction)
-    return next(found, None)
 
 
 # Words
@@ -220,78 +133,6 @@ def _title(comparison: Comparison) -> str:
     return f"Attention {comparison.direction}: {', '.join([*heads, *shape, w.dtype.name, *options])} on {comparison.device.name}"
 
 
-def _verdict(comparison: Comparison) -> list[str]:
-    results = _shown(comparison)
-    reference = _standard(comparison, comparison.direction)
-    if reference is None:
-        return [f"{result.algorithm.name} is bound by {_bound_by(result)}." for result in results]
-    if len(results) == 1:
-        return [f"standard is bound by {_bound_by(reference)}."]
-    small = [f"standard does not fit: it needs {format_si(reference.memory_bytes, 'B')}."] if _fits(reference, comparison) is False else []
-    return small + [_against(reference, result) for result in results if result is not reference]
-
-
-def _bound_by(result: Result) -> str:
-    cost = result.total
-    if cost.bound is None:
-        return "nothing the profile knows"
-    term, roof = format_time(cost.terms[cost.bound]), format_time(cost.roofline_s)
-    return f"{BOUND_WORDS[cost.bound]} ({term})" if term == roof else f"{BOUND_WORDS[cost.bound]} ({term} of {roof})"
-
-
-TIE = 0.02
-"""Roofs this close are called even."""
-
-
-def _against(reference: Result, result: Result) -> str:
-    """What bounds the two, which is faster at the roof, and why."""
-    name, gain = result.algorithm.name, reference.total.roofline_s / result.total.roofline_s
-    head = f"standard is bound by {_bound_by(reference)}, {name} by {_bound_by(result)}."
-    if abs(gain - 1) <= TIE:
-        return f"{head} The two are even: {_why_even(reference, result)}."
-    if gain > 1:
-        return f"{head} {name} wins {gain:.3g}x: {_why_faster(reference, result)}."
-    return f"{head} {name} does not win ({gain:.3g}x): {_why_slower(reference, result)}."
-
-
-def _why_even(reference: Result, result: Result) -> str:
-    same = reference.total.bound == result.total.bound
-    return "both wait for the same resource" if same else f"{_moved(reference, result)}, which buys no time here"
-
-
-def _why_faster(reference: Result, result: Result) -> str:
-    reasons = []
-    if reference.total.bound in ("dram", "l2") and _fewer(reference, result) > 1 + TIE:
-        reasons.append(f"its scores stay on the chip, so it moves {_moved(reference, result)}")
-    skipped = reference.total.executed_flops / result.total.executed_flops
-    if skipped > 1 + TIE:
-        reasons.append(f"it skips masked tiles and computes {skipped:.3g}x less")
-    return " and ".join(reasons) or f"one fused kernel overlaps what {len(reference.kernels)} kernels do in turn"
-
-
-def _why_slower(reference: Result, result: Result) -> str:
-    wasted = result.total.executed_flops / result.total.flops
-    if result.total.bound in ("dram", "l2"):
-        return f"re-reading tiles, it moves {_moved(reference, result)}"
-    extra = f", {wasted:.3g}x the FLOP of the visible scores (padding, masked parts, recomputation)" if wasted > 1 + TIE else ""
-    return f"{_moved(reference, result)}, but it is held back by {BOUND_WORDS.get(result.total.bound or '', 'its work')}{extra}"
-
-
-def _fewer(reference: Result, result: Result) -> float:
-    """Bytes of ``reference`` over those of ``result``, at the level that bounds ``reference``, DRAM where none does."""
-    if reference.total.bound == "l2":
-        return float(reference.total.sram.total / result.total.sram.total)
-    return float(reference.total.dram.total / result.total.dram.total)
-
-
-def _moved(reference: Result, result: Result) -> str:
-    level = "through the L2" if reference.total.bound == "l2" else "over DRAM"
-    fewer = _fewer(reference, result)
-    if abs(fewer - 1) <= TIE:
-        return f"as many bytes {level}"
-    return f"{fewer:.3g}x fewer bytes {level}" if fewer > 1 else f"{1 / fewer:.3g}x more bytes {level}"
-
-
 _Cell = Callable[[Result, Comparison], str]
 
 
@@ -300,7 +141,7 @@ def _tile_cell(result: Result, comparison: Comparison) -> str:
 
 
 def _gain_cell(result: Result, comparison: Comparison) -> str:
-    reference = _standard(comparison, result.direction)
+    reference = comparison.standard(result.direction)
     return "-" if reference is None else f"{reference.total.roofline_s / result.total.roofline_s:.3g}x"
 
 
@@ -325,7 +166,7 @@ _ROWS: dict[str, _Cell] = {
     "DRAM traffic": lambda r, c: format_si(r.total.dram.total, "B"),
     "arithmetic intensity, SRAM": _intensity_cell("sram"),
     "arithmetic intensity, DRAM": _intensity_cell("dram"),
-    "memory": lambda r, c: format_si(r.memory_bytes, "B") + ("" if _fits(r, c) is not False else " (does not fit)"),
+    "memory": lambda r, c: format_si(r.memory_bytes, "B") + ("" if c.fits(r.memory_bytes) is not False else " (does not fit)"),
     "  beyond inputs and outputs": lambda r, c: format_si(r.extra_memory_bytes, "B"),
     "lower bound, cold L2": lambda r, c: format_time(r.total.lower_s),
     "roofline": lambda r, c: format_time(r.total.roofline_s),
@@ -336,7 +177,7 @@ _ROWS: dict[str, _Cell] = {
 
 
 def _tables(comparison: Comparison) -> list[Table]:
-    shown = [*_passes(comparison), BOTH] if comparison.direction == BOTH else [comparison.direction]
+    shown = [*comparison.passes(), BOTH] if comparison.direction == BOTH else [comparison.direction]
     tables = []
     for direction in shown:
         results = [result for result in comparison.results if result.direction == direction]
@@ -359,7 +200,7 @@ def _notes(comparison: Comparison) -> list[str]:
     io_bound = _io_lower_bound(comparison)
     far = ", ".join(f"{name} {distance['compulsory']:.3g}x" for name, distance in io_bound["distance"].items())
     least = format_si(io_bound["compulsory_bytes"], "B")
-    given = " with O given" if BACKWARD in _passes(comparison) else ""
+    given = " with O given" if BACKWARD in comparison.passes() else ""
     notes.append(f"No exact algorithm{given} moves less than {least} ({COMPULSORY_SOURCE}); accesses are {far} of it.")
     if device.cache_bytes is None:
         notes.append(
