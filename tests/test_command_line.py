@@ -17,7 +17,7 @@ from perfmodel.report.document import Report, Table
 from perfmodel.report.markdown import render as markdown
 from perfmodel.report.terminal import render as terminal
 
-COMMANDS = ["attention", "hardware list", "hardware show", "hardware check"]
+COMMANDS = ["attention", "hardware list", "hardware show", "hardware check", "validate"]
 
 
 def test_help_lists_every_command_and_version_answers(run):

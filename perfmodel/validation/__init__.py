@@ -1,0 +1,1 @@
+"""Predictions held against machines: GPU kernels, runs, records and their comparison."""

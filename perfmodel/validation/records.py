@@ -1,0 +1,87 @@
+"""Measurement records: JSON Lines, one measured kernel per line, the same for the project's own runs and for a user's."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, ClassVar, Literal
+
+from perfmodel.errors import DataError
+
+MAX_LINE_BYTES = 1 << 20
+
+
+@dataclass(frozen=True)
+class Seconds:
+    """Times of repeated runs of one kernel, in seconds."""
+
+    __pydantic_config__: ClassVar[dict[str, Any]] = {"extra": "forbid", "allow_inf_nan": False}
+
+    median: float
+    p10: float | None = None
+    p90: float | None = None
+
+
+@dataclass(frozen=True)
+class Record:
+    """One measurement.
+
+    ``shape``: sizes under the keys that the workload names (attention: batch, heads, kv_heads, n, kv_len, d, causal and the
+    optional dv, window, density, mask, dropout; matmul: m, n, k). ``cache``: whether L2 was flushed between runs (cold) or the
+    same buffers were timed again (warm); unknown counts as warm. ``counters`` in bytes.
+    """
+
+    __pydantic_config__: ClassVar[dict[str, Any]] = {"extra": "forbid"}
+    FIELDS: ClassVar[dict[str, str]] = {"pass": "direction"}
+
+    workload: str
+    implementation: str
+    hardware: str
+    dtype: str
+    shape: dict[str, int | float | bool | str]
+    time_s: Seconds
+    direction: Literal["forward", "backward", "both"] = "forward"
+    cache: Literal["cold", "warm"] | None = None
+    counters: dict[str, float] = field(default_factory=dict)
+    launch: dict[str, int] = field(default_factory=dict)
+    memory: dict[str, float] = field(default_factory=dict)
+    environment: dict[str, Any] = field(default_factory=dict)
+    source: str = ""
+
+    @property
+    def group(self) -> str:
+        """workload/implementation/pass: what errors are gathered by."""
+        return f"{self.workload}/{self.implementation}/{self.direction}"
+
+
+def read_records(path: Path) -> Iterator[tuple[dict[str, Any], Record]]:
+    """Each line of ``path`` as it stands and as a Record; DataError names file, line and field."""
+    import json
+
+    from pydantic import TypeAdapter, ValidationError
+
+    adapter = TypeAdapter(Record)
+    try:
+        with path.open("rb") as file:
+            for number, line in enumerate(file, start=1):
+                if not line.strip():
+                    continue
+                if len(line) > MAX_LINE_BYTES:
+                    raise DataError(f"{path}, line {number}: longer than {MAX_LINE_BYTES:,} B")
+                try:
+                    raw = json.loads(line)
+                    if not isinstance(raw, dict):
+                        raise DataError(f"{path}, line {number}: not a JSON object")
+                    record = adapter.validate_python({Record.FIELDS.get(key, key): value for key, value in raw.items()})
+                except (json.JSONDecodeError, UnicodeDecodeError, RecursionError) as error:
+                    raise DataError(f"{path}, line {number}: not JSON: {error}") from None
+                except ValidationError as error:
+                    first = error.errors(include_url=False, include_context=False)[0]
+                    place = ".".join(map(str, first["loc"]))
+                    raise DataError(f"{path}, line {number}: {place}: {first['msg']}") from None
+                if not record.time_s.median > 0:
+                    raise DataError(f"{path}, line {number}: time_s.median is {record.time_s.median}", "give seconds, above zero")
+                yield raw, record
+    except OSError as error:
+        raise DataError(f"{path}: {error.strerror or error}") from None
