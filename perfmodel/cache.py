@@ -55,20 +55,21 @@ def resident_blocks(launch: Launch, device: Device) -> int:
     if sm.count is None:
         return 1
     block = Block(launch.threads, None if registers is None else int(registers.number), int(launch.sram_bytes))
-    return int(sm.count) * max(min(MAX_BLOCKS, *block_limits(block, sm).values()), 1)
+    per: int = max(min(MAX_BLOCKS, *block_limits(block, sm).values()), 1)
+    return int(sm.count) * per
 
 
-def working_set_bytes(kernel: Kernel, launch: Launch, slots: Number) -> Number:
+def working_set_bytes(kernel: Kernel, launch: Launch, slots: Number, label: str = "") -> Number:
     """W: bytes of the re-read tensors of all groups that a wave of ``slots`` blocks touches."""
     reread = {access.tensor: access.footprint * access.element_size for access in kernel.accesses if access.reread}
     per_group = sum(reread.values()) / launch.groups
     touched = 1 + minimum(launch.blocks, slots) * launch.groups / launch.blocks
-    return named("W", "working set of the heads that run at once", per_group * minimum(touched, launch.groups))
+    return named(f"{label}W", "working set of the heads that run at once", per_group * minimum(touched, launch.groups))
 
 
-def dram_bytes(kernel: Kernel, device: Device, kind: str) -> Number:
-    """DRAM bytes of one ``kind`` of access of ``kernel``; never more than its SRAM bytes."""
-    return sum(_access_bytes(kernel, access, device) for access in kernel.accesses if access.kind == kind)
+def dram_bytes(kernel: Kernel, device: Device, kind: str, label: str = "") -> Number:
+    """DRAM bytes of one ``kind`` of access of ``kernel``; never more than its SRAM bytes. ``label``: as for an estimate."""
+    return sum(_access_bytes(kernel, access, device, label) for access in kernel.accesses if access.kind == kind)
 
 
 def compulsory_bytes(kernel: Kernel, device: Device) -> Number:
@@ -91,7 +92,7 @@ def _handed_on(access: Access, size: Number, device: Device) -> Number:
     return beyond_caches(size, device) if access.handoff else size
 
 
-def _access_bytes(kernel: Kernel, access: Access, device: Device) -> Number:
+def _access_bytes(kernel: Kernel, access: Access, device: Device, label: str) -> Number:
     launch, cache = kernel.launch, device.cache_bytes
     if cache is None:
         return access.bytes
@@ -100,27 +101,28 @@ def _access_bytes(kernel: Kernel, access: Access, device: Device) -> Number:
     if not access.reread or launch is None:
         return first
     again = access.bytes - distinct
-    slots = named("slots", "blocks that run at once", resident_blocks(launch, device), like=launch.blocks)
-    ratio = working_set_bytes(kernel, launch, slots) / named("L2", "capacity of the last cache", cache, like=launch.blocks)
+    slots = named(f"{label}slots", "blocks that run at once", resident_blocks(launch, device), like=launch.blocks)
+    ratio = working_set_bytes(kernel, launch, slots, label) / named("L2", "capacity of the last cache", cache, like=launch.blocks)
     lost = clip((ratio - SCAN_SURVIVES) / (SCAN_IS_LOST - SCAN_SURVIVES), 0, 1)
     if isinstance(launch, Grid):
-        missed = _panel_rescans(access, launch, slots) * distinct * named("lost", "share of a panel that a later wave does not find", lost)
+        lost = named(f"{label}lost", "share of a panel that a later wave does not find", lost)
+        missed = _panel_rescans(access, launch, slots, label) * distinct * lost
     elif launch.lockstep:
-        waves = named("waves", "waves of blocks", ceil_div(launch.blocks, slots))
-        scans = named("scans", "pairs of wave and head that meet", minimum(launch.groups + waves - 1, launch.blocks))
+        waves = named(f"{label}waves", "waves of blocks", ceil_div(launch.blocks, slots))
+        scans = named(f"{label}scans", "pairs of wave and head that meet", minimum(launch.groups + waves - 1, launch.blocks))
         rescans = maximum(access.bytes * scans / launch.blocks - distinct, 0)
         drifted = clip(DRIFT_PER_EXCESS * (ratio - 1), 0, 1)
-        lost = named("lost", "share of a scan that the next wave does not find", lost)
-        missed = rescans * lost + (again - rescans) * named("drifted", "share of lockstep re-reads that miss", drifted)
+        lost = named(f"{label}lost", "share of a scan that the next wave does not find", lost)
+        missed = rescans * lost + (again - rescans) * named(f"{label}drifted", "share of lockstep re-reads that miss", drifted)
     else:
-        missed = again * named("missed", "share of scattered re-reads that miss", maximum(1 - SCATTERED_SURVIVE / ratio, 0) ** 2)
+        missed = again * named(f"{label}missed", "share of scattered re-reads that miss", maximum(1 - SCATTERED_SURVIVE / ratio, 0) ** 2)
     return first + minimum(floor(missed), again)
 
 
-def _panel_rescans(access: Access, grid: Grid, slots: Number) -> Number:
+def _panel_rescans(access: Access, grid: Grid, slots: Number, label: str) -> Number:
     """How often waves after the first read the panels of ``access`` again: tiles that share a panel, over those of one wave."""
     sharing = access.elements // access.footprint
     across = grid.blocks // (grid.groups * sharing)
     meet = maximum(floor(slots**0.5), slots // across)
-    meet = named(f"slots {access.tensor}", "tiles of a wave that share a panel", meet)
+    meet = named(f"{label}slots {access.tensor}", "tiles of a wave that share a panel", meet)
     return ceil_div(sharing, meet) - 1

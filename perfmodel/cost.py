@@ -69,13 +69,17 @@ def once(tensor: str, kind: str, elements: Number, size: int, *, compulsory: Num
 
 @dataclass(frozen=True, slots=True)
 class Tile:
-    """``br`` query rows by ``bc`` key rows; ``threads`` of the block that works on one; ``head_dim`` its kernel was compiled for, or 0."""
+    """``br`` query rows by ``bc`` key rows; ``threads`` of the block that works on one; ``head_dim`` its kernel was compiled for, or 0.
+
+    ``splits``: parts into which the key tiles of a query tile are cut, each for a block of its own.
+    """
 
     br: int
     bc: int
     threads: int = 128
     origin: str = "given"
     head_dim: int = 0
+    splits: int = 1
 
 
 @dataclass(frozen=True, slots=True)

@@ -136,8 +136,8 @@ def estimate(kernel: Kernel, device: Device, rates: Rates | None = None, label: 
         name("SRAM write bytes", "bytes from SMs to the L2", kernel.bytes(WRITE)),
     )
     dram = Traffic(
-        name("DRAM read bytes", "bytes from DRAM after the L2 has caught re-reads", dram_bytes(kernel, device, READ)),
-        name("DRAM write bytes", "bytes to DRAM", dram_bytes(kernel, device, WRITE)),
+        name("DRAM read bytes", "bytes from DRAM after the L2 has caught re-reads", dram_bytes(kernel, device, READ, label)),
+        name("DRAM write bytes", "bytes to DRAM", dram_bytes(kernel, device, WRITE, label)),
     )
     work = Work(
         name("work tensor", "FLOP on the tensor unit", kernel.work.tensor),

@@ -16,6 +16,21 @@ LARGEST_SIZE = 10**15
 """Largest length, head count or batch taken: counts stay exact far beyond it, times stay finite."""
 
 
+@dataclass(frozen=True, slots=True)
+class BlockCounts:
+    """What one walk meets in its nonzero, visible blocks.
+
+    ``streamed_rows``: query rows summed over the blocks. ``distinct_rows``: rows in at least one of them; ``seeing_rows``:
+    those that see a key there. ``scores``: entries, partial blocks at their real size; ``visible_scores``: unmasked ones.
+    """
+
+    streamed_rows: Number
+    distinct_rows: Number
+    seeing_rows: Number
+    scores: Number
+    visible_scores: Number
+
+
 class BlockPattern(Protocol):
     """Which blocks of a T_r x T_c grid are computed."""
 
@@ -23,11 +38,11 @@ class BlockPattern(Protocol):
     def name(self) -> str:
         """How it is called in reports."""
 
-    def streamed_rows(self, rows: Number, kv_len: Number, br: Number, bc: Number) -> Number:
-        """Query rows summed over the nonzero blocks of one head."""
+    def obstacle(self, w: Attention) -> str | None:
+        """Why its blocks cannot be counted for this workload, and what would help; None if they can."""
 
-    def scores(self, rows: Number, kv_len: Number, br: Number, bc: Number) -> Number:
-        """Score entries of the nonzero blocks of one head, partial blocks at their real size."""
+    def counts(self, w: Attention, br: Number, bc: Number) -> BlockCounts:
+        """Counts of one walk in blocks of ``br`` x ``bc``."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -177,7 +177,7 @@ def test_does_not_fit_is_said(run):
         ("--n 64 --d 64 --algorithm flash", ["flash2 is bound by"]),
         ("--n 64 --d 64 --algorithm standard", ["standard is bound by"]),
         ("--n 1 --d 64 --kv-len 8192 --heads 32 --batch 16 --kv-heads 4", ["one fused kernel overlaps what 3 kernels do in turn"]),
-        ("--n 4096 --d 64 --heads 32 --dtype fp32 --causal", ["skips masked tiles and computes 1.9"]),
+        ("--n 4096 --d 64 --heads 32 --dtype fp32 --causal", ["skips tiles that nobody sees and computes 1.9"]),
         ("--n 40000 --d 64 --heads 32 --hardware l40s", ["standard does not fit", "flash2 wins"]),
         ("--n 16 --d 128 --heads 32 --batch 8 --kv-len 64 --dtype fp16 --block-q 128 --block-kv 128", ["FLOP of the visible scores"]),
         ("--n 4096 --d 512 --heads 8 --algorithm standard --algorithm flash1", ["flash1 does not win", "re-reading tiles, it moves"]),

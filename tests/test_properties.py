@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from perfmodel import arith, units
@@ -61,6 +61,7 @@ def kernels_of(algorithm: Any, w: Attention, tile: Tile, direction: str) -> list
 
 @given(w=workloads(), tile=tiles, algorithm=algorithms, direction=directions, device=devices)
 def test_traffic_and_times_are_ordered(w: Attention, tile: Tile, algorithm: Any, direction: str, device: Any) -> None:
+    assume(not algorithm.obstacle(w, direction))
     kernels = kernels_of(algorithm, w, tile, direction)
     cost = total(estimate(kernel, device) for kernel in kernels)
     assert cost.flops <= cost.executed_flops
@@ -79,6 +80,7 @@ def test_traffic_and_times_are_ordered(w: Attention, tile: Tile, algorithm: Any,
 @given(w=workloads(), tile=tiles, algorithm=algorithms, direction=directions, grown=st.sampled_from(["n", "kv_len", "batch"]))
 def test_accesses_grow(w: Attention, tile: Tile, algorithm: Any, direction: str, grown: str) -> None:
     """More queries, keys or sequences never move less; doubling the heads moves exactly twice as much."""
+    assume(not algorithm.obstacle(w, direction))
 
     def moved(w: Attention) -> Any:
         return sum(kernel.elements("read", "write") for kernel in kernels_of(algorithm, w, tile, direction))
@@ -103,6 +105,7 @@ def test_vectorised_equals_scalar(
     points: list[Attention], algorithm: Any, direction: str, device: Any, tile: Tile, causal: bool, packed: bool
 ) -> None:
     """One formula: float64 arrays give what exact integers give."""
+    assume(not algorithm.obstacle(points[0], direction))
     plain = {"dropout": 0.0, "mask": False, "unfused_scale": False, "printed_backward": False}
     windows = [w.window or 7 for w in points] if causal and packed else [None] * len(points)
     points = [

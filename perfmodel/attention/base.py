@@ -12,17 +12,25 @@ from perfmodel.hardware import Device
 from perfmodel.workload import Attention
 
 
+def _as_it_is(w: Attention, device: Device, tile: Tile) -> Tile:
+    return tile
+
+
 @dataclass(frozen=True, slots=True)
 class Tiling:
     """How an algorithm cuts its loops.
 
     ``default(w, device, sram_bytes, pass)`` proposes a tile, or None. ``sram_elements(w, tile, pass)`` counts what stays in
     SRAM while one tile pair is computed: the tensors in ``resident``; scores, statistics and accumulators live in registers.
+    ``in_sram``: False where tiles are chunks in memory, which SRAM does not bound.
+    ``complete(w, device, tile)`` settles what depends on the device once ``br`` and ``bc`` are fixed: the splits.
     """
 
     default: Callable[[Attention, Device, int, str], Tile | None]
     sram_elements: Callable[[Attention, Tile, str], Number]
     resident: dict[str, str]
+    complete: Callable[[Attention, Device, Tile], Tile] = _as_it_is
+    in_sram: bool = True
 
 
 def _no_obstacle(w: Attention, direction: str) -> str | None:

@@ -76,11 +76,11 @@ def crossover(algorithm: Algorithm, standard: Algorithm, w: Attention, device: D
 
 def crossovers(comparison: Comparison) -> list[Crossover]:
     """Every tiled algorithm of ``comparison`` by every measure; UsageError if there is none."""
-    tiled = {r.algorithm.name: r.algorithm for r in comparison.results if r.algorithm.tiling and r.direction == FORWARD}
+    tiled = comparison.tiled_in_sram()
     if not tiled or comparison.sram_bytes is None:
         raise UsageError("--crossover compares tiled algorithms with standard attention, forward", "add --algorithm flash")
     w, device, m = comparison.workload, comparison.device, comparison.sram_bytes
-    return [crossover(algorithm, find("standard"), w, device, m, measure) for algorithm in tiled.values() for measure in MEASURES]
+    return [crossover(algorithm, find("standard"), w, device, m, measure) for algorithm in tiled for measure in MEASURES]
 
 
 def _first(holds: Callable[[int], bool], largest: int) -> int | None:

@@ -41,7 +41,7 @@ class Result:
 
 def sram_bytes_for(algorithms: Sequence[Algorithm], device: Device) -> int | None:
     """M of the device in bytes; None where it has none and no algorithm needs one."""
-    tiled = any(algorithm.tiling for algorithm in algorithms)
+    tiled = any(algorithm.tiling and algorithm.tiling.in_sram for algorithm in algorithms)
     sram = device.level("sram")
     return device.sram_per_block if tiled or (sram and sram.per_block) else None
 

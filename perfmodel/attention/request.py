@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 from perfmodel.attention.algorithms import find, names
 from perfmodel.attention.base import Algorithm
 from perfmodel.attention.evaluate import BOTH, Result, compare, sram_bytes_for
+from perfmodel.attention.patterns import block_pattern
 from perfmodel.dtypes import dtype_named
 from perfmodel.errors import DataError, UsageError, suggest
 from perfmodel.hardware import Device
@@ -45,6 +46,11 @@ class Comparison:
         """The result of standard attention for one pass, None if it was not asked for."""
         found = (result for result in self.results if result.algorithm.name == "standard" and result.direction == direction)
         return next(found, None)
+
+    def tiled_in_sram(self) -> list[Algorithm]:
+        """The algorithms with a forward result whose tiles live in SRAM."""
+        forward = {r.algorithm.name: r.algorithm for r in self.results if r.direction == FORWARD}
+        return [algorithm for algorithm in forward.values() if algorithm.tiling and algorithm.tiling.in_sram]
 
     def fits(self, size: int) -> bool | None:
         """Whether ``size`` bytes fit the device's memory; None where its capacity is unknown."""
@@ -110,6 +116,7 @@ class AttentionRequest:
             causal=bool(self.causal) or self.window is not None,
             window=self.window,
             splits=self.splits,
+            sparsity=block_pattern(self.sparsity, self.pattern),
             mask=bool(self.mask),
             dropout=self.dropout or 0.0,
             unfused_scale=bool(self.unfused_scale),

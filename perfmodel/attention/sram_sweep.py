@@ -26,8 +26,7 @@ class SramPoint:
 
 def sram_sweep(comparison: Comparison) -> list[SramPoint]:
     """Every tiled algorithm of ``comparison``, forward, at the SRAM sizes that it names."""
-    tiled = {r.algorithm.name: r.algorithm for r in comparison.results if r.algorithm.tiling and r.direction == FORWARD}
-    return [SramPoint(a, m, _best(a, comparison, m)) for a in tiled.values() for m in comparison.sram_sizes]
+    return [SramPoint(a, m, _best(a, comparison, m)) for a in comparison.tiled_in_sram() for m in comparison.sram_sizes]
 
 
 def _best(algorithm: Algorithm, comparison: Comparison, sram_bytes: int) -> Result | None:

@@ -120,7 +120,7 @@ def choose_tile(
         tile = replace(tile, br=br or tile.br, bc=bc or tile.bc, origin="given", head_dim=0)
     if not fits(tile):
         raise _misfit(algorithm, tiling, w, direction, sram_bytes, tile, square)
-    return tile
+    return tiling.complete(w, device, tile)
 
 
 def _misfit(

@@ -27,7 +27,9 @@ def attention(
     direction: Annotated[str | None, typer.Option("--pass", help="forward, backward or both. [default: forward]")] = None,
     algorithm: Annotated[
         list[str] | None,
-        typer.Option(help="standard, flash1, flash2 (flash) or all. Repeatable. [default: standard, flash]"),
+        typer.Option(
+            help="standard, flash1, flash2 (flash), block-sparse, memory-efficient, split-kv or all. Repeatable. [default: standard, flash]"
+        ),
     ] = None,
     mask: Annotated[bool | None, typer.Option("--mask/--no-mask", help="Additive mask, broadcast over heads.")] = None,
     dropout: Annotated[float | None, typer.Option(help="Dropout probability on P. [default: 0]")] = None,

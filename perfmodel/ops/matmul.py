@@ -18,15 +18,18 @@ from perfmodel.explain import explain_kernels, sourced
 from perfmodel.hardware import Device
 from perfmodel.ops.checks import whole
 from perfmodel.ops.occupancy import SOURCE as OCCUPANCY_SOURCE
-from perfmodel.ops.occupancy import Block, Multiprocessor, Occupancy, multiprocessor, occupancy
-from perfmodel.ops.tile import ACCUMULATOR_SIZE, OnChip, choose_tile, on_chip, slices_bytes
+from perfmodel.ops.occupancy import Block, Occupancy, block_limits, mark, multiprocessor, occupancy
+from perfmodel.ops.tile import ACCUMULATOR_SIZE, OnChip, choose_tile, on_chip, slices_bytes, tile_block
 from perfmodel.roofline import Estimate, estimate, total
 from perfmodel.trace import Step, Trace, named
 
 SOURCE = "tiled output-stationary matmul, NVIDIA Matrix Multiplication Background User's Guide"
+COMPULSORY_SOURCE = "each input read once, each output written once"
+MEMORY_SOURCE = "every tensor allocated at once"
 BOUND_SOURCE = (
     "Kwasniewski et al. 2019 (COSMA), arXiv 1908.09606: 2mnk/sqrt(M) + mn; the formula is from memory, no schedule was found below it"
 )
+
 
 @dataclass(frozen=True, slots=True)
 class Matmul:
@@ -102,6 +105,11 @@ def tiled_loads(w: Matmul, tile: Tile) -> Number:
     return w.batch * w.k * (w.m * column_tiles(w, tile) + w.n * row_tiles(w, tile))
 
 
+def extra_memory_bytes(w: Matmul) -> Number:
+    """Bytes beyond A, B and C: the partial sums of split-k."""
+    return w.split_k * w.outputs * ACCUMULATOR_SIZE if w.split_k > 1 else 0
+
+
 def tile_reuse(w: Matmul, tile: Tile) -> Number:
     """How many times fewer loads than without tiles, where each multiply-add loads its two operands: T for T x T tiles.
 
@@ -166,21 +174,23 @@ def kernels(w: Matmul, tile: Tile) -> list[Kernel]:
         Access("B", READ, b * rows, size, b, b, reread=True),
     )
     split = w.split_k > 1
-    if split:
-        store = once("partial C", WRITE, w.split_k * w.outputs, ACCUMULATOR_SIZE, compulsory=0, handoff=True)
-    else:
-        store = once("C", WRITE, w.outputs, size)
+    stores: tuple[Access, ...] = (once("C", WRITE, w.outputs, size),)
+    if split:  # a fused split-k stores C in this kernel: the bound must hold for it too
+        parts = once("partial C", WRITE, w.split_k * w.outputs, ACCUMULATOR_SIZE, compulsory=0, handoff=True)
+        stores = (parts, Access("C", WRITE, 0, size, 0, w.outputs))
     executed = 2 * w.batch * rows * tile.br * columns * tile.bc * w.k
     blocks = named("grid", "thread blocks", w.batch * rows * columns * w.split_k)
     grid = Grid(blocks, w.batch * w.split_k, slices_bytes(tile, size), tile.threads, lockstep=True)
     work, needed = matmul_work(w.dtype, executed), matmul_work(w.dtype, flops(w))
-    product = Kernel("matmul", w.dtype, (*loads, store), flops(w), executed, work, needed, grid)
+    product = Kernel("matmul", w.dtype, (*loads, *stores), flops(w), executed, work, needed, grid)
     return [product, _sum_of_parts(w)] if split else [product]
 
 
 def _sum_of_parts(w: Matmul) -> Kernel:
     parts = once("partial C", READ, w.split_k * w.outputs, ACCUMULATOR_SIZE, compulsory=0, handoff=True)
-    return Kernel("sum of parts", w.dtype, (parts, once("C", WRITE, w.outputs, w.dtype.size)), work=Work(0, (w.split_k - 1) * w.outputs))
+    return Kernel(
+        "sum of parts", w.dtype, (parts, once("C", WRITE, w.outputs, w.dtype.size, compulsory=0)), work=Work(0, (w.split_k - 1) * w.outputs)
+    )
 
 
 # Answer and explanation
@@ -188,7 +198,7 @@ def _sum_of_parts(w: Matmul) -> Kernel:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """One matmul on one device. ``slots`` blocks run at once; None, like ``occupancy``, where the profile has no multiprocessors."""
+    """One matmul on one device. ``slots`` blocks run at once; None, like ``occupancy``, where the profile has no limits."""
 
     workload: Matmul
     device: Device
@@ -211,53 +221,71 @@ class Result:
         return self.chip.total / self.workload.dtype.size
 
 
-def evaluate(w: Matmul, device: Device, br: int | None = None, bc: int | None = None, sram_bytes: int | None = None) -> Result:
+def evaluate(w: Matmul, device: Device, br: int | None = None, bc: int | None = None) -> Result:
     """``w`` with the tile given or its default. UsageError if the tile does not fit, UnavailableError without SRAM or peak."""
-    chip = on_chip(device, sram_bytes)
+    chip = on_chip(device)
     tile = choose_tile(w.dtype, chip, br, bc)
     listed = kernels(w, tile)
     costs = [(kernel, estimate(kernel, device)) for kernel in listed]
-    sm, launch = multiprocessor(device), listed[0].launch
-    filled = slots = None
-    if sm.count is not None and launch is not None:
-        filled, slots = occupancy(tile_block(tile, w.dtype.size, device), sm), resident_blocks(launch, device)
+    sm, block = multiprocessor(device), tile_block(tile, w.dtype.size, device)
+    filled = occupancy(block, sm) if sm.count is not None and block_limits(block, sm) else None
+    slots = None if filled is None or listed[0].launch is None else resident_blocks(listed[0].launch, device)
     return Result(w, device, tile, chip, costs, total(cost for _, cost in costs), filled, slots)
 
 
-def tile_block(tile: Tile, size: Number, device: Device) -> Block:
-    """The block of ``tile``: slices in SRAM, the most registers a thread can have, as large accumulators take."""
-    most = device.limits.max_registers_per_thread
-    return Block(tile.threads, None if most is None else int(most.number), slices_bytes(tile, size))
-
-
-_SYMBOLS = {"m": "rows of A and C", "n": "columns of B and C", "k": "columns of A, rows of B", "batch": "matmuls", "split_k": "blocks per tile"}
-_NAMES = {"batch": "b", "split_k": "s"}
+_SYMBOLS = {
+    "m": ("m", "rows of A and C"),
+    "n": ("n", "columns of B and C"),
+    "k": ("k", "columns of A, rows of B"),
+    "batch": ("b", "matmuls"),
+    "split_k": ("s", "blocks that share a tile"),
+}
 
 
 def explain(result: Result) -> list[Step]:
     """How every number of ``result`` comes about; each step rests on earlier ones."""
-    trace, w, tile, device = Trace(), result.workload, result.tile, result.device
-    symbols: dict[str, Any] = {
-        name: trace.symbol(_NAMES.get(name, name), getattr(w, name), meaning, "given") for name, meaning in _SYMBOLS.items()
-    }
+    trace, w, tile = Trace(), result.workload, result.tile
+    symbols: dict[str, Any] = {field: trace.symbol(name, getattr(w, field), text, "given") for field, (name, text) in _SYMBOLS.items()}
     w = replace(w, **symbols)
     edges: dict[str, Any] = {
         "br": trace.symbol("B_m", tile.br, "tile rows", tile.origin),
         "bc": trace.symbol("B_n", tile.bc, "tile columns", tile.origin),
     }
     tile = replace(tile, **edges)
-    if result.slots is not None:
-        _explain_slots(trace, tile, result, multiprocessor(device, trace))
-    listed = explain_kernels(trace, kernels(w, tile), device, w.dtype)
-    trace.define("memory", "bytes of all tensors at once", memory_bytes(listed), "every tensor allocated at once")
-    minimum = trace.define("minimum traffic", "elements, each operand moved once", minimum_elements(w))
-    trace.define("minimum traffic bytes", "B", minimum * w.dtype.size)
-    trace.define("intensity minimum", "FLOP/B at minimum traffic", minimum_intensity(w))
+    slots = _explain_slots(trace, tile, result)
+    listed = explain_kernels(trace, kernels(w, tile), result.device, w.dtype)
+    trace.define("memory", "bytes", memory_bytes(listed), MEMORY_SOURCE)
+    trace.define("extra memory", "bytes beyond A, B and C", extra_memory_bytes(w), MEMORY_SOURCE)
+    minimum = trace.define("minimum traffic", "elements, each operand moved once", minimum_elements(w), COMPULSORY_SOURCE)
+    trace.define("minimum traffic in B", "B", minimum * w.dtype.size, COMPULSORY_SOURCE)
+    trace.define("intensity, minimum traffic", "FLOP/B", minimum_intensity(w))
     tiled = trace.define("tiled traffic", "elements, without the partial sums of split-k", tiled_loads(w, tile) + w.outputs)
     trace.define("tile reuse", "loads without tiles over loads with them", tile_reuse(w, tile))
     trace.define("tile quantization", "share of the tiles' area that is C", tile_quantization(w, tile))
-    _explain_bound(trace, w, result.chip, minimum, tiled)
-    if result.slots is not None:
-        blocks, slots = listed[0].launch.blocks if listed[0].launch else 0, trace.define("slots", "", 0)
-        del blocks, slots
+    launch = listed[0].launch
+    if slots is not None and launch is not None:
+        trace.define("waves", "waves of blocks", wave_count(launch.blocks, slots), SOURCE)
+        trace.define("wave quantization", "share of the waves' slots that work", wave_quantization(launch.blocks, slots))
+    sram = trace.symbol("M_sram", result.chip.sram, "B of SRAM per block", f"profile of {result.device.id}, or --sram")
+    registers = trace.symbol("M_registers", result.chip.registers, "B of registers per multiprocessor", f"profile of {result.device.id}")
+    fast = trace.define("M", "elements of fast memory", (sram + registers) / w.dtype.size, BOUND_SOURCE)
+    bound = trace.define("IO lower bound", "elements", io_lower_bound(w, fast), BOUND_SOURCE)
+    trace.define("minimum / bound", "ratio", minimum / bound, BOUND_SOURCE)
+    trace.define("tiled / bound", "ratio", tiled / bound, BOUND_SOURCE)
     return sourced(trace, SOURCE)
+
+
+def _explain_slots(trace: Trace, tile: Tile, result: Result) -> Number | None:
+    """Occupancy of the tile, named; None where the profile has no limits."""
+    if result.occupancy is None:
+        return None
+    device = result.device
+    block = tile_block(result.tile, result.workload.dtype.size, device)
+    registers = trace.symbol("registers", block.registers, "per thread, the most it can have", device.id) if block.registers else None
+    threads = trace.symbol("threads", block.threads, "threads per block", "128 sums per thread, as in CUTLASS")
+    sram = trace.define("SRAM of slices", "B per block", slices_bytes(tile, result.workload.dtype.size), SOURCE)
+    sm = multiprocessor(device, trace)
+    filled = occupancy(Block(threads, registers, sram), sm)
+    slots = trace.define("slots", "blocks that run at once", sm.count * filled.blocks)
+    mark(trace, OCCUPANCY_SOURCE)
+    return slots

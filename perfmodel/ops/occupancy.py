@@ -7,13 +7,14 @@ with 1 KiB per block kept by CUDA. Other devices publish no such units: there a 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import reduce
 
 from perfmodel.arith import Number, ceil_div, minimum
-from perfmodel.errors import UnavailableError
+from perfmodel.errors import UnavailableError, UsageError
 from perfmodel.hardware import Device, Quantity
-from perfmodel.trace import Trace, named
+from perfmodel.ops.checks import whole
+from perfmodel.trace import Step, Trace, named
 
 SOURCE = "CUDA occupancy rules, cuda_occupancy.h of the CUDA toolkit (units, sub-partitions, reserve)"
 SECTOR_SOURCE = "CUDA C++ Best Practices Guide, coalesced access to global memory: 32-byte transactions"
@@ -203,9 +204,128 @@ def sector_efficiency(stride: Number, element_bytes: Number, warp: Number = 32) 
     return distinct / (sectors_per_request(stride, element_bytes, warp) * SECTOR_BYTES)
 
 
-def require_limits(device: Device) -> Multiprocessor:
-    """The multiprocessor of ``device``; UnavailableError where the profile knows none or no limit of it."""
+def mark(trace: Trace, source: str) -> None:
+    """Give every step of ``trace`` that has no source yet this one."""
+    for name, step in trace.steps.items():
+        if not step.source:
+            trace.steps[name] = replace(step, source=source)
+
+
+# Answer and explanation
+
+ELEMENT_SIZES = (1, 2, 4, 8, 16)
+"""Bytes that one thread loads at once."""
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """One load of a warp: thread i takes element i * ``stride`` of ``element_bytes``."""
+
+    stride: int
+    element_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """How a block fills a device. ``access`` is None where none was asked about."""
+
+    device: Device
+    block: Block
+    sm: Multiprocessor
+    occupancy: Occupancy
+    most_threads: int | None
+    access: Access | None
+
+
+def evaluate(block: Block, device: Device, access: Access | None = None) -> Result:
+    """How ``block`` fills ``device``.
+
+    UsageError names an option that no block on ``device`` can have; UnavailableError if the profile knows no limits, or
+    its sectors are not NVIDIA's.
+    """
     sm = multiprocessor(device)
     if sm.count is None or not block_limits(Block(1, 1, 1), sm):
         raise UnavailableError(f"{device.id} has no multiprocessor limits in its profile", "choose a GPU, such as --hardware h200")
-    return sm
+    _check_block(block, device)
+    if access is not None:
+        _check_access(access, device)
+    filled = occupancy(block, sm)
+    if filled.blocks < 1:
+        raise _no_room(block, sm, filled)
+    return Result(device, block, sm, filled, most_threads(sm, _per_block(device)), access)
+
+
+def _per_block(device: Device) -> int | None:
+    threads = device.limits.max_threads_per_block
+    return None if threads is None else int(threads.number)
+
+
+def _check_block(block: Block, device: Device) -> None:
+    whole("threads", block.threads)
+    if block.registers is not None:
+        whole("registers", block.registers)
+    sram, limits = device.level("sram"), device.limits
+    for option, value, most in (
+        ("threads", block.threads, limits.max_threads_per_block),
+        ("registers", block.registers, limits.max_registers_per_thread),
+        ("sram", block.sram_bytes, sram.per_block if sram else None),
+    ):
+        if value is not None and most is not None and value > most.number:
+            unit = " B" if option == "sram" else ""
+            raise UsageError(f"--{option} is {value}{unit}, more than a block on {device.id} can have", f"give at most {most.number}{unit}")
+
+
+def _check_access(access: Access, device: Device) -> None:
+    whole("stride", access.stride, 0)
+    if access.element_bytes not in ELEMENT_SIZES:
+        listed = ", ".join(map(str, ELEMENT_SIZES))
+        raise UsageError(f"--element-bytes is {access.element_bytes}", f"a thread loads {listed} bytes at once")
+    if cuda_major(device) is None:
+        raise UnavailableError(
+            f"{device.id}: the bytes of its smallest transfer are not known", "sectors are known for NVIDIA devices only"
+        )
+
+
+def _no_room(block: Block, sm: Multiprocessor, filled: Occupancy) -> UsageError:
+    """A launch that fails: a block needs more than a whole multiprocessor has."""
+    words = " and ".join(LIMIT_WORDS[name] for name in filled.limited_by)
+    fix = "give fewer --threads or a smaller --sram"
+    if "registers" in filled.limited_by and sm.registers is not None:
+        per_warp = sm.registers // sm.partitions // -(-warps_per_block(block, sm) // sm.partitions)
+        most = per_warp // sm.register_unit * sm.register_unit // sm.warp
+        fix = f"give at most --registers {most} with {block.threads} threads"
+    return UsageError(f"one block does not fit a multiprocessor: too few {words}", fix)
+
+
+def explain(result: Result) -> list[Step]:
+    """How every number of ``result`` comes about; each step rests on earlier ones."""
+    trace, block, device = Trace(), result.block, result.device
+    registers = None if block.registers is None else trace.symbol("registers", block.registers, "per thread", "given")
+    threads = trace.symbol("threads", block.threads, "threads per block", "given")
+    sram = trace.symbol("SRAM", block.sram_bytes, "B of shared memory per block", "given")
+    sm = multiprocessor(device, trace)
+    filled = occupancy(Block(threads, registers, sram), sm)
+    if sm.threads is not None:
+        trace.define("occupancy", "share of the threads that a multiprocessor holds", filled.threads / sm.threads)
+    if sm.count is not None:
+        trace.define("blocks on the device", "active at once", sm.count * filled.blocks)
+        trace.define("threads on the device", "active at once", sm.count * filled.threads)
+    quantity = device.limits.max_threads_per_block
+    per_block = None
+    if quantity is not None:
+        source = f"{device.id}, {quantity.kind}: {device.sources[quantity.source]}"
+        per_block = trace.symbol("Th_block", int(quantity.number), "threads per block, at most", source)
+    most_threads(sm, per_block)
+    mark(trace, SOURCE)
+    if result.access is not None:
+        _explain_access(trace, result.access, sm.warp)
+    return list(trace.steps.values())
+
+
+def _explain_access(trace: Trace, access: Access, warp: Number) -> None:
+    stride = trace.symbol("stride", access.stride, "elements between neighbouring threads", "given")
+    size = trace.symbol("element", access.element_bytes, "B", "given")
+    sectors_per_request(stride, size, warp)
+    sectors_needed(stride, size, warp)
+    trace.define("efficiency", "bytes used over bytes moved", sector_efficiency(stride, size, warp))
+    mark(trace, SECTOR_SOURCE)

@@ -8,8 +8,9 @@ from perfmodel.arith import Number
 from perfmodel.cost import Tile
 from perfmodel.dtypes import TENSOR, Dtype
 from perfmodel.errors import UsageError
-from perfmodel.hardware import Device
+from perfmodel.hardware import Device, MemoryLevel, Quantity
 from perfmodel.ops.checks import whole
+from perfmodel.ops.occupancy import RESERVED_BYTES, Block
 
 SLICE_DEPTH = 32
 """Depth of the slices of A and B in SRAM, the BK of CUTLASS's 16-bit kernels."""
@@ -27,13 +28,12 @@ def slices_bytes(tile: Tile, size: Number) -> Number:
 
 
 def tile_threads(br: int, bc: int) -> int:
-    """Threads of the block that works on a tile: 128 sums each, at least four warps, at most 32.
+    """Threads of the block that works on a tile: 128 sums each, in groups of four warps, one per sub-partition; at most 1,024.
 
     >>> tile_threads(128, 128), tile_threads(256, 128), tile_threads(16, 16)
     (128, 256, 128)
     """
-    warps = -(-br * bc // (32 * ACCUMULATORS_PER_THREAD))
-    return min(max(32 * warps, 128), 1024)
+    return min(128 * -(-br * bc // (128 * ACCUMULATORS_PER_THREAD)), 1024)
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,10 +49,21 @@ class OnChip:
         return self.sram + self.registers
 
 
-def on_chip(device: Device, sram_bytes: int | None = None) -> OnChip:
-    """Fast memory on ``device``, with ``sram_bytes`` in place of its own SRAM per block if given."""
+def on_chip(device: Device) -> OnChip:
+    """Fast memory on ``device``; UnavailableError if its profile has no SRAM per block."""
     registers = device.limits.registers_per_multiprocessor
-    return OnChip(device.sram_per_block if sram_bytes is None else sram_bytes, 0 if registers is None else 4 * int(registers.number))
+    return OnChip(device.sram_per_block, 0 if registers is None else 4 * int(registers.number))
+
+
+def with_sram(device: Device, size: int) -> Device:
+    """``device`` with ``size`` bytes of SRAM per block, and on each multiprocessor at least as many."""
+    quantity = Quantity(f"{size} B", "derived", "given", size)
+    level = device.level("sram") or MemoryLevel("sram", "multiprocessor", "SRAM")
+    room = Quantity(f"{size + RESERVED_BYTES} B", "derived", "given", size + RESERVED_BYTES)
+    capacity = room if level.capacity is None or level.capacity.number < room.number else level.capacity
+    others = [other for other in device.memory if other.level != "sram"]
+    memory = [replace(level, per_block=quantity, capacity=capacity), *others]
+    return replace(device, memory=memory, sources={**device.sources, "given": "--sram"})
 
 
 def held_bytes(tile: Tile, size: int, chip: OnChip) -> tuple[int, int]:
@@ -93,3 +104,12 @@ def _misfit(tile: Tile, size: int, chip: OnChip, square: int | None) -> UsageErr
     message = f"a {tile.br} x {tile.bc} tile needs {needed:,} B of {what}, {needed - has:,} B more than the {has:,} B there are"
     fix = "give a device (or --sram) with more SRAM per block" if square is None else f"--tile-m {square} --tile-n {square} fits"
     return UsageError(message, fix)
+
+
+def tile_block(tile: Tile, size: Number, device: Device) -> Block:
+    """The thread block of ``tile``: its slices in SRAM, and the most registers a thread can have, which large sums take."""
+    most, held = device.limits.max_registers_per_thread, device.limits.registers_per_multiprocessor
+    registers = None if most is None else int(most.number)
+    if registers is not None and held is not None:
+        registers = min(registers, int(held.number) // tile.threads // 8 * 8)  # nvcc allots them in eights
+    return Block(tile.threads, registers, slices_bytes(tile, size))

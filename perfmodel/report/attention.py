@@ -40,7 +40,9 @@ def data(comparison: Comparison) -> dict[str, Any]:
     """The object of schema perfmodel.attention/1."""
     w, device = comparison.workload, comparison.device
     sizes = {name: getattr(w, name) for name in ("batch", "heads", "kv_heads", "n", "kv_len", "d", "dv")}
-    options = {name: getattr(w, name) for name in ("causal", "window", "mask", "dropout", "unfused_scale", "printed_backward", "packed")}
+    pattern = None if w.sparsity is None else w.sparsity.name
+    flags = ("causal", "window", "splits", "mask", "dropout", "unfused_scale", "printed_backward", "packed")
+    options = {name: getattr(w, name) for name in flags} | {"sparsity": pattern}
     asked = {"pass": comparison.direction, "algorithms": list(dict.fromkeys(result.algorithm.name for result in comparison.results))}
     inputs = {**sizes, "dtype": w.dtype.name, **options, **asked, "sram_bytes": comparison.sram_bytes, "cache": "cold"}
     return {
@@ -123,13 +125,16 @@ def _title(comparison: Comparison) -> str:
     w = comparison.workload
     shape = [f"n {w.n}"] + [f"kv-len {w.kv_len}"] * (w.kv_len != w.n) + [f"d {w.d}"] + [f"dv {w.dv}"] * (w.dv != w.d)
     heads = [f"batch {w.batch}", f"heads {w.heads}"] + [f"kv-heads {w.kv_heads}"] * (w.kv_heads != w.heads)
-    options = (
-        ["causal"] * w.causal
-        + [f"window {w.window}"] * (w.window is not None)
-        + ["packed"] * w.packed
-        + ["mask"] * w.mask
-        + [f"dropout {w.dropout:g}"] * (w.dropout > 0)
-    )
+    said = {
+        "causal": w.causal,
+        f"window {w.window}": w.window is not None,
+        f"blocks {w.sparsity.name if w.sparsity else ''}": w.sparsity is not None,
+        f"splits {w.splits}": w.splits is not None,
+        "packed": w.packed,
+        "mask": w.mask,
+        f"dropout {w.dropout:g}": w.dropout > 0,
+    }
+    options = [text for text, holds in said.items() if holds]
     return f"Attention {comparison.direction}: {', '.join([*heads, *shape, w.dtype.name, *options])} on {comparison.device.name}"
 
 

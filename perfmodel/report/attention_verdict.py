@@ -55,7 +55,7 @@ def _why_faster(reference: Result, result: Result) -> str:
         reasons.append(f"its scores stay on the chip, so it moves {_moved(reference, result)}")
     skipped = reference.total.executed_flops / result.total.executed_flops
     if skipped > 1 + TIE:
-        reasons.append(f"it skips masked tiles and computes {skipped:.3g}x less")
+        reasons.append(f"it skips tiles that nobody sees and computes {skipped:.3g}x less")
     return " and ".join(reasons) or f"one fused kernel overlaps what {len(reference.kernels)} kernels do in turn"
 
 

@@ -1,0 +1,470 @@
+"""Closed forms of split-KV, memory-efficient and block-sparse attention against their walks; their options and mistakes."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from dataclasses import asdict, replace
+from fractions import Fraction
+from math import ceil
+from typing import Any
+
+import numpy as np
+import pytest
+import walker
+import walker_more
+from hypothesis import assume, given
+from hypothesis import strategies as st
+from test_counts import closed_form, footprints, random_shape
+from walker_more import Shape
+
+from perfmodel.attention.algorithms import find
+from perfmodel.attention.algorithms.split_kv import effective_splits, num_splits
+from perfmodel.attention.patterns import NAMED, Blocks, Density, Named, block_pattern
+from perfmodel.bounds import compulsory_elements
+from perfmodel.catalog import find_device
+from perfmodel.cost import Kernel, Tile
+from perfmodel.errors import UsageError
+from perfmodel.roofline import estimate, total
+from perfmodel.workload import Attention, BlockPattern
+
+BATCHES, PER_BATCH = 10, 100
+DEVICE = find_device("nvidia-h200-sxm")
+
+
+def workload(s: Shape, sparsity: BlockPattern | None = None) -> Attention:
+    own = ("br", "bc", "splits", "pattern", "pairs")
+    return Attention(**{name: value for name, value in asdict(s).items() if name not in own}, sparsity=sparsity).check()
+
+
+def shape(rng: random.Random, **more: Any) -> Shape:
+    return Shape(**{**asdict(random_shape(rng)), **more})
+
+
+def check(memory: walker.Memory, kernels: list[Kernel], s: Shape, contractions: int) -> None:
+    assert closed_form(kernels) == +memory.counts, s
+    for (tensor, kind), size in footprints(kernels).items():
+        if kind in ("read", "write") and size:
+            assert size == memory.touched(tensor, kind), (tensor, kind, s)
+    assert sum(kernel.executed_flops for kernel in kernels) == 2 * memory.computed_scores * contractions, s
+    for access in (access for kernel in kernels for access in kernel.accesses if access.kind in ("read", "write")):
+        assert access.compulsory <= access.footprint <= access.elements or access.elements == 0, (access, s)
+
+
+def same(memory: walker.Memory, ref: dict[str, np.ndarray], outputs: tuple[str, ...], s: Shape) -> None:
+    for name in outputs:
+        np.testing.assert_allclose(memory[name], ref[name], rtol=1e-9, atol=1e-9, err_msg=f"{name} {s}")
+
+
+# Split-KV
+
+
+@pytest.mark.parametrize("batch", range(BATCHES))
+def test_split_kv_equals_walk(batch: int) -> None:
+    rng, algorithm = random.Random(f"split-kv {batch}"), find("split-kv")
+    for _ in range(PER_BATCH):
+        s = shape(rng, splits=rng.choice([1, 2, 2, 3, 4, 7, 30]))
+        if rng.random() < 0.3:
+            s = replace(s, n=1)
+        x = walker.inputs(s, rng.randrange(2**32))
+        memory = walker_more.split_kv_forward(s, x)
+        same(memory, walker.reference(s, x), ("O", "logsumexp"), s)
+        check(memory, algorithm.forward(workload(s), Tile(s.br, s.bc, splits=s.splits)), s, s.d + s.dv)
+
+
+def test_one_split_is_flash2() -> None:
+    rng = random.Random(7)
+    for _ in range(50):
+        w, tile = workload(shape(rng)), Tile(rng.randint(1, 9), rng.randint(1, 9))
+        [split], [flash] = find("split-kv").forward(w, tile), find("flash2").forward(w, tile)
+        assert replace(split, name="forward") == flash
+
+
+@pytest.mark.parametrize("splits", [2, 5, 8])
+def test_golden_split_kv(splits: int) -> None:
+    """Per KV head: loads s g d + N_k (d + d_v) + s g (d_v + 1), stores s g (d_v + 1) + g d_v + g."""
+    group, kv_heads, kv_len, d, dv = 8, 4, 65536, 128, 64
+    w = Attention(n=1, kv_len=kv_len, d=d, dv=dv, heads=group * kv_heads, kv_heads=kv_heads, packed=True)
+    kernels = find("split-kv").forward(w, Tile(64, 128, splits=splits))
+    partial = splits * group * (dv + 1)
+    assert sum(k.elements("read") for k in kernels) == kv_heads * (splits * group * d + kv_len * (d + dv) + partial)
+    assert sum(k.elements("write") for k in kernels) == kv_heads * (partial + group * dv + group)
+    assert sum(k.bytes("write") for k in kernels) == kv_heads * (4 * partial + 2 * group * dv + 4 * group)
+    assert all(access.handoff for k in kernels for access in k.accesses if access.tensor.startswith("partial"))
+
+
+@given(blocks=st.integers(1, 300), slots=st.integers(1, 300), tiles=st.integers(1, 300))
+def test_the_heuristic_takes_the_fewest_nearly_best_splits(blocks: int, slots: int, tiles: int) -> None:
+    """As in flash_api.cpp, in exact fractions; a split count that leaves a split empty is never taken."""
+    chosen = num_splits(blocks, slots, tiles)
+    assert effective_splits(tiles, chosen) == chosen or chosen == 1
+    if blocks >= 0.8 * slots:
+        assert chosen == 1
+        return
+
+    def efficiency(s: int) -> Fraction:
+        return Fraction(blocks * s, slots * ceil(Fraction(blocks * s, slots)))
+
+    eligible = [s for s in range(1, min(128, slots, tiles) + 1) if s == 1 or ceil(tiles / s) != ceil(tiles / (s - 1))]
+    best = max(map(efficiency, eligible))
+    close = [s for s in eligible if abs(float(efficiency(s) / best) - 0.85) < 1e-9]  # as float rounds
+    assert chosen in (next(s for s in eligible if efficiency(s) / best >= Fraction(85, 100)), *close)
+
+
+@given(tiles=st.integers(1, 10**6), splits=st.integers(1, 10**6))
+def test_effective_splits_are_those_with_a_tile(tiles: int, splits: int) -> None:
+    found = effective_splits(tiles, splits)
+    per_split = ceil(Fraction(tiles, splits))
+    assert (found - 1) * per_split < tiles <= found * per_split
+    assert effective_splits(tiles, found) == found
+
+
+DECODE = "attention --n 1 --kv-len 65536 --d 128 --heads 32 --kv-heads 8 --hardware h200 --algorithm split-kv"
+
+
+def test_split_kv_from_the_command_line(run) -> None:
+    [result] = run(DECODE + " --json").json["results"]
+    assert [kernel["name"] for kernel in result["kernels"]] == ["split", "combine"]
+    assert (result["tile"]["br"], result["tile"]["bc"]) == (64, 128)
+    chosen = num_splits(8, 264, 512)
+    assert f"{chosen} splits of the keys, FlashAttention-2's heuristic" in result["tile"]["origin"]
+    assert result["accesses"]["reads"] == 8 * (chosen * 4 * 128 + 65536 * 256 + chosen * 4 * 129)
+    [given] = run(DECODE + " --splits 100 --json").json["results"]
+    assert "86 splits of the keys, given" in given["tile"]["origin"], "ceil(512 / 100) = 6 tiles each"
+    [one] = run(DECODE + " --splits 1 --json").json["results"]
+    assert [kernel["name"] for kernel in one["kernels"]] == ["split"]
+    assert one["time_s"]["lower"] <= result["time_s"]["lower"] <= result["time_s"]["roofline"]
+
+
+def test_a_given_tile_changes_the_splits(run) -> None:
+    short = DECODE.replace("65536", "256")
+    origins = [run(f"{short} --block-kv {bc} --json").json["results"][0]["tile"]["origin"] for bc in (64, 128, 256)]
+    assert [origin.split("; ")[1].split(" of ")[0] for origin in origins] == ["4 splits", "2 splits", "1 split"]
+
+
+@pytest.mark.parametrize(("d", "tile"), [(64, (64, 256)), (96, (64, 128)), (128, (64, 128)), (256, (64, 64)), (512, (1, 64))])
+def test_split_kv_tiles_are_flash_attention_2s(run, d, tile) -> None:
+    [result] = run(f"attention --n 1 --kv-len 4096 --d {d} --hardware h200 --algorithm split-kv --json").json["results"]
+    assert (result["tile"]["br"], result["tile"]["bc"]) == tile
+
+
+# Memory-efficient
+
+
+@pytest.mark.parametrize("batch", range(BATCHES))
+def test_memory_efficient_equals_walk(batch: int) -> None:
+    rng, algorithm = random.Random(f"memory-efficient {batch}"), find("memory-efficient")
+    for _ in range(PER_BATCH):
+        s = shape(rng)
+        x = walker.inputs(s, rng.randrange(2**32))
+        w, tile, ref = workload(s), Tile(s.br, s.bc), walker.reference(s, x)
+        forward = walker_more.memory_efficient_forward(s, x)
+        same(forward, ref, ("O",), s)
+        check(forward, algorithm.forward(w, tile), s, s.d + s.dv)
+        backward = walker_more.memory_efficient_backward(s, x, ref)
+        same(backward, ref, ("dQ", "dK", "dV"), s)
+        check(backward, algorithm.backward(w, tile), s, 3 * s.d + 2 * s.dv)
+
+
+def test_memory_efficient_saves_memory_not_accesses(run) -> None:
+    line = "attention --n 65536 --d 64 --algorithm standard --algorithm memory-efficient --pass both --json"
+    results = {(r["algorithm"], r["pass"]): r for r in run(line).json["results"]}
+    for direction in ("forward", "backward"):
+        mine, standard = results["memory-efficient", direction], results["standard", direction]
+        assert (mine["tile"]["br"], mine["tile"]["bc"]) == (1024, 4096)
+        assert mine["extra_memory_bytes"] < standard["extra_memory_bytes"] / 100
+        assert mine["accesses"]["bytes"] > standard["accesses"]["bytes"]
+        assert mine["flops"] == standard["flops"]
+    [short] = run("attention --n 100 --kv-len 300 --d 64 --algorithm memory-efficient --json").json["results"]
+    assert (short["tile"]["br"], short["tile"]["bc"]) == (100, 300)
+
+
+# Block-sparse
+
+
+def sparse_shape(rng: random.Random) -> tuple[Shape, BlockPattern]:
+    s = shape(rng, window=None, pattern=rng.choice([*NAMED, "file"]))
+    if s.pattern != "file":
+        s = replace(s, packed=s.packed and not (s.causal and s.group > 1))
+        return s, Named(s.pattern)
+    rows = s.n * (s.group if s.packed else 1)
+    grid = [(i, j) for i in range(ceil(rows / s.br)) for j in range(ceil(s.kv_len / s.bc))]
+    pairs = frozenset(rng.sample(grid, rng.randint(1, len(grid))))
+    return replace(s, pairs=pairs), Blocks("file", tuple(sorted(pairs)))
+
+
+@pytest.mark.parametrize("batch", range(BATCHES))
+def test_block_sparse_equals_walk(batch: int) -> None:
+    rng, algorithm = random.Random(f"block-sparse {batch}"), find("block-sparse")
+    for _ in range(PER_BATCH):
+        s, pattern = sparse_shape(rng)
+        w, tile = workload(s, pattern), Tile(s.br, s.bc)
+        assert algorithm.obstacle(w, "forward") is None
+        x = walker.inputs(s, rng.randrange(2**32))
+        ref = walker_more.masked_reference(s, x)
+        if ref["visible"] == 0:
+            with pytest.raises(UsageError, match="the causal mask hides every nonzero block"):
+                algorithm.forward(w, tile)
+            continue
+        forward, kernels = walker_more.block_sparse_forward(s, x), algorithm.forward(w, tile)
+        same(forward, ref, ("O",), s)
+        check_sparse(forward, kernels, s, s.d + s.dv)
+        assert kernels[0].flops == 2 * int(ref["visible"]) * (s.d + s.dv)
+        backward, kernels = walker_more.block_sparse_backward(s, x, ref), algorithm.backward(w, tile)
+        same(backward, ref, ("dQ", "dK", "dV"), s)
+        check_sparse(backward, kernels, s, 3 * s.d + 2 * s.dv)
+        assert kernels[0].flops == 4 * int(ref["visible"]) * (s.d + s.dv)
+
+
+def check_sparse(memory: walker.Memory, kernels: list[Kernel], s: Shape, contractions: int) -> None:
+    check(memory, kernels, s, contractions)
+    seeing = next(access.compulsory for access in kernels[0].accesses if access.tensor == "Q")
+    assert seeing == s.d * seeing_rows(s), s
+
+
+def seeing_rows(s: Shape) -> int:
+    """Rows with a visible score in a nonzero block, one by one."""
+    m = walker.Memory()
+    found = 0
+    for walk in walker_more._sparse_walks(s, m):
+        rows, keys = walk.tiles()
+        sees = [[walk.sees(r, k).any(1) & walker_more.nonzero(s, i, j) for j, k in enumerate(keys)] for i, r in enumerate(rows)]
+        found += sum(int(np.any(row, axis=0).sum()) for row in sees)
+    return found
+
+
+def test_shapes_cover_what_they_claim() -> None:
+    rng = random.Random("block-sparse 0")
+    drawn = [sparse_shape(rng)[0] for _ in range(BATCHES * PER_BATCH)]
+    found = Counter((s.pattern, s.causal) for s in drawn)
+    assert len(found) == 8
+    assert min(found.values()) > 40
+    kinds = {
+        "partial tiles": lambda s: s.n % s.br and s.kv_len % s.bc,
+        "more keys, causal": lambda s: s.causal and s.kv_len > s.n,
+        "more queries, causal": lambda s: s.causal and s.kv_len < s.n,
+        "group": lambda s: s.group > 1,
+        "packed group": lambda s: s.packed and s.group > 1,
+        "d_v differs": lambda s: s.d != s.dv,
+    }
+    for kind, is_one in kinds.items():
+        assert sum(bool(is_one(s)) for s in drawn) > 40, kind
+
+
+def test_density_is_a_share_of_the_dense_walk() -> None:
+    """Rows and scores that flash1's walk counts, times the decimal that was typed, rounded up; all of them at 1."""
+    rng = random.Random("density")
+    for _ in range(200):
+        s = shape(rng)
+        share = rng.choice([0.05, 0.1, 0.25, 0.3, 0.7, 1.0])
+        w, tile = workload(s, block_pattern(share, None)), Tile(s.br, s.bc)
+        x = walker.inputs(s, rng.randrange(2**32))
+        dense = walker.flash1_forward(s, x)
+        walks = s.batch * (s.kv_heads if s.packed else s.heads)
+        rows = ceil(Fraction(str(share)) * dense.counts["Q", "read"] / s.d / walks)
+        [kernel] = find("block-sparse").forward(w, tile)
+        assert closed_form([kernel])["Q", "read"] == walks * rows * s.d
+        assert closed_form([kernel])["K", "read"] == dense.counts["K", "read"]
+        scores = walks * ceil(Fraction(str(share)) * dense.computed_scores / walks)
+        assert kernel.executed_flops == 2 * scores * (s.d + s.dv)
+        assert kernel.flops <= kernel.executed_flops
+        if share == 1:
+            assert [kernel] == find("flash1").forward(w, tile)
+            assert find("block-sparse").backward(w, tile) == find("flash1").backward(w, tile)
+
+
+def test_a_pattern_file_of_every_block_is_dense() -> None:
+    w, tile = Attention(n=70, kv_len=50, d=8, dv=4, causal=True, heads=4, kv_heads=2, packed=True), Tile(8, 16)
+    everything = Blocks("all", tuple((i, j) for i in range(18) for j in range(4)))
+    [sparse] = find("block-sparse").forward(replace(w, sparsity=everything), tile)
+    [dense] = find("flash1").forward(w, tile)
+    assert closed_form([sparse]) == closed_form([dense])
+    assert (sparse.flops, sparse.executed_flops) == (dense.flops, dense.executed_flops)
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("name", NAMED)
+def test_named_patterns_are_exact_and_instant_for_huge_sequences(name: str, causal: bool) -> None:
+    """10^10 tiles: what grows grows as the rule says."""
+    edge = 1 << 7
+    n = edge << 33
+    counts = Named(name).counts(Attention(n=n, kv_len=n, d=64, dv=64, causal=causal), edge, edge)
+    tiles = 1 << 33
+    step = ceil(2**16.5)
+    columns = range(0, tiles, step)
+    both = {  # blocks on and below the diagonal, blocks above it
+        "local-global": (tiles + (tiles - 1) + (tiles - 2), tiles - 1 + tiles - 2),
+        "butterfly": (tiles + 33 * tiles // 2, 33 * tiles // 2),
+    }
+    if name == "strided":
+        lower = sum(tiles - j for j in columns) + tiles + tiles - 1 - len(columns) - len(columns) + (columns[-1] == tiles - 1)
+        both["strided"] = lower, len(columns) * tiles + 3 * tiles - 2 - lower
+        overlap = sum((j > 0) + 1 + (j < tiles - 1) for j in columns)
+        both["strided"] = lower, len(columns) * tiles + 3 * tiles - 2 - overlap - lower
+    below, above = both[name]
+    assert counts.streamed_rows == edge * (below if causal else below + above)
+    assert counts.scores == edge * counts.streamed_rows
+    hidden = tiles * (edge * (edge - 1) // 2) if causal else 0
+    assert counts.visible_scores == counts.scores - hidden
+    assert counts.distinct_rows == counts.seeing_rows == n
+
+
+@pytest.mark.parametrize("name", ["split-kv", "memory-efficient"])
+def test_other_counts_are_exact_and_instant_for_huge_sequences(name: str) -> None:
+    n = 10**14
+    w = Attention(n=n, kv_len=n, d=64, dv=64, causal=True)
+    kernels = find(name).forward(w, Tile(100, 200, splits=4))
+    assert all(isinstance(kernel.elements("read", "write"), int) for kernel in kernels)
+    if name == "split-kv":
+        tiles = n // 200
+        rows = 200 * tiles * (tiles + 1)  # two row tiles of 100 per key tile
+        assert kernels[0].elements("read") == 4 * n * 64 + rows * 128
+    else:
+        assert kernels[0].elements("write") == n * n
+
+
+SPARSE = "attention --n 2048 --d 64 --heads 4 --algorithm block-sparse --block-q 128 --block-kv 128"
+
+
+@pytest.mark.parametrize("option", ["--sparsity 0.25", *(f"--pattern {name}" for name in NAMED)])
+@pytest.mark.parametrize("more", ["", "--causal", "--pass both"])
+def test_block_sparse_from_the_command_line(run, option, more) -> None:
+    outcome = run(f"{SPARSE} {option} {more} --json")
+    assert outcome.code == 0, outcome
+    dense = run(f"{SPARSE.replace('block-sparse', 'flash1')} {more} --json").json["results"]
+    for mine, theirs in zip(outcome.json["results"], dense, strict=True):
+        assert mine["accesses"]["total"] < theirs["accesses"]["total"]
+        assert mine["flops"] < theirs["flops"]
+        assert mine["time_s"]["lower"] <= mine["time_s"]["roofline"]
+    assert run(f"{SPARSE} {option} {more}").code == 0
+    assert run(f"{SPARSE} {option} {more} --explain").code == 0
+
+
+@pytest.mark.parametrize(
+    "line", [DECODE, DECODE + " --n 256 --causal", "attention --n 9000 --d 64 --pass both --algorithm memory-efficient"]
+)
+def test_explanations_end_in_the_numbers(run, line) -> None:
+    data = run(line + " --explain --json").json
+    for result, explained in zip((r for r in data["results"] if r["pass"] != "both"), data["explanation"], strict=True):
+        steps = {step["name"]: step["value"] for step in explained["steps"]}
+        assert steps["total accesses"] == result["accesses"]["total"]
+        assert steps["total DRAM read bytes"] == result["traffic"]["dram"]["read_bytes"]
+
+
+def test_a_pattern_file(run, tmp_path) -> None:
+    path = tmp_path / "blocks.txt"
+    path.write_text("# band\n0 0\n 1\t1  # on the diagonal\n\n2 1\n")
+    line = f"attention --n 384 --d 64 --algorithm block-sparse --block-q 128 --block-kv 128 --pattern {path} --json"
+    [result] = run(line).json["results"]
+    assert result["flops"] == 2 * 3 * 128 * 128 * 128
+    assert result["accesses"]["reads"] == 2 * 384 * 64 + 3 * 128 * (2 * 64 + 2)
+    [causal] = run(line + " --causal").json["results"]
+    assert causal["flops"] == 2 * (2 * 128 * 129 // 2 + 128 * 128) * 128
+
+
+@pytest.mark.parametrize(
+    ("text", "code", "words"),
+    [
+        ("0 0\n0\n", 1, ["line 2", "'0' is not a pair", "3 0"]),
+        ("0 0\n-1 0\n", 1, ["line 2", "'-1 0'"]),
+        ("0 0 0\n", 1, ["line 1"]),
+        ("0 x\n", 1, ["line 1", "'0 x'"]),
+        ("0 0\n# again\n0 0\n", 1, ["line 3", "block 0 0 is already on line 1"]),
+        ("9" * 5000 + " 0\n", 1, ["line 1", "is not a pair"]),
+        ("# nothing\n", 1, ["lists no block"]),
+        ("0 0\n1 7\n", 2, ["block 1 7 is outside the grid of 2 x 2 blocks", "128 x 128"]),
+        ("2 0\n", 2, ["block 2 0 is outside the grid"]),
+        ("0 0\n" * 300_000, 1, ["larger than"]),
+        ("0 \udcff\n", 1, ["not UTF-8"]),
+    ],
+)
+def test_pattern_file_mistakes(run, tmp_path, text, code, words) -> None:
+    path = tmp_path / "blocks.txt"
+    path.write_bytes(text.encode(errors="surrogateescape"))
+    outcome = run(f"attention --n 256 --d 64 --algorithm block-sparse --block-q 128 --block-kv 128 --pattern {path}")
+    assert (outcome.code, outcome.out) == (code, ""), outcome
+    assert str(path) in outcome.err
+    for word in words:
+        assert word in outcome.err
+    assert len(outcome.err.splitlines()) <= 2
+    assert len(outcome.err) < 400
+
+
+@pytest.mark.parametrize(
+    ("line", "code", "words"),
+    [
+        ("--algorithm block-sparse", 2, ["--algorithm block-sparse", "--sparsity", "--pattern"]),
+        ("--algorithm block-sparse --sparsity 0", 2, ["--sparsity is 0"]),
+        ("--algorithm block-sparse --sparsity 1.5", 2, ["--sparsity is 1.5"]),
+        ("--algorithm block-sparse --sparsity nan", 2, ["--sparsity is nan"]),
+        ("--algorithm block-sparse --sparsity half", 2, ["--sparsity", "not a number"]),
+        ("--algorithm block-sparse --sparsity 0.5 --pattern strided", 2, ["--sparsity and --pattern exclude each other"]),
+        ("--algorithm block-sparse --pattern stride", 2, ["no pattern is called 'stride'", "did you mean strided?", "path of a file"]),
+        ("--algorithm block-sparse --pattern none.txt", 1, ["none.txt", "No such file"]),
+        ("--algorithm block-sparse --pattern ./", 1, ["Is a directory"]),
+        ("--algorithm block-sparse --pattern butterfly --window 8", 2, ["butterfly", "--window"]),
+        ("--algorithm block-sparse --pattern strided --causal --heads 4 --kv-heads 2 --packed", 2, ["strided", "--unpacked"]),
+        ("--algorithm split-kv --pass backward", 2, ["no split-KV backward pass", "flash2"]),
+        ("--algorithm split-kv --pass both", 2, ["no split-KV backward pass"]),
+        ("--algorithm split-kv --splits 0", 2, ["--splits is 0"]),
+        ("--algorithm split-kv --splits two", 2, ["--splits", "whole number"]),
+        ("--algorithm memory-eficient", 2, ["did you mean memory-efficient?"]),
+    ],
+)
+def test_mistakes(run, tmp_path, monkeypatch, line, code, words) -> None:
+    monkeypatch.chdir(tmp_path)
+    outcome = run(f"attention --n 64 --d 64 {line}")
+    assert (outcome.code, outcome.out) == (code, ""), outcome
+    for word in words:
+        assert word in outcome.err
+    assert "Traceback" not in outcome.err
+
+
+def test_all_takes_what_can_run(run) -> None:
+    def names(options: str) -> list[str]:
+        found = run(f"attention --n 64 --d 64 --algorithm all {options} --json").json["results"]
+        return list(dict.fromkeys(result["algorithm"] for result in found))
+
+    assert {"split-kv", "memory-efficient"} <= set(names(""))
+    assert "block-sparse" in names("--sparsity 0.5")
+    assert {"split-kv", "block-sparse"}.isdisjoint(names("--pass both"))
+
+
+# What holds for every workload, tile and pattern
+
+PATTERNS = st.sampled_from([*map(Named, NAMED), Density(1, 10), Density(3, 4), Density(1, 1)])
+
+
+@given(
+    n=st.integers(1, 3000),
+    kv_len=st.integers(1, 3000),
+    edges=st.tuples(st.integers(1, 200), st.integers(1, 200)),
+    causal=st.booleans(),
+    group=st.integers(1, 3),
+    pattern=PATTERNS,
+    splits=st.integers(1, 40),
+    case=st.sampled_from([("block-sparse", "forward"), ("block-sparse", "backward"), ("split-kv", "forward")]),
+)
+def test_traffic_times_and_arrays(n, kv_len, edges, causal, group, pattern, splits, case) -> None:
+    name, direction = case
+    w = Attention(n=n, kv_len=kv_len, d=64, dv=32, causal=causal, heads=2 * group, kv_heads=2, sparsity=pattern)
+    assume(pattern.name != "butterfly" or n <= kv_len)  # else the mask may hide every block
+    algorithm, tile = find(name), Tile(*edges, splits=splits)
+    passed = algorithm.forward if direction == "forward" else algorithm.backward
+    kernels = passed(w, tile)
+    cost = total(estimate(kernel, DEVICE) for kernel in kernels)
+    assert cost.flops <= cost.executed_flops
+    assert cost.dram.read <= cost.sram.read
+    assert cost.dram.write <= cost.sram.write
+    assert 0 < cost.lower_s <= cost.roofline_s * (1 + 1e-12) <= cost.no_overlap_s * (1 + 1e-11)
+    for access in (access for kernel in kernels for access in kernel.accesses if access.kind in ("read", "write")):
+        assert access.compulsory <= access.footprint <= access.elements or access.elements == 0
+    if name == "split-kv":
+        assert compulsory_elements(w, direction) * w.dtype.size <= cost.sram.total
+    arrays = replace(w, n=np.array([n, 7.0]), kv_len=np.array([kv_len, 9.0]))
+    for kernel, vectorised in zip(kernels, passed(arrays, tile), strict=True):
+        for kind in ("read", "write", "zero_fill"):
+            found = vectorised.bytes(kind)
+            assert np.broadcast_to(found, 2)[0] == kernel.bytes(kind)
+        assert np.broadcast_to(vectorised.flops, 2)[0] == kernel.flops
+        assert np.broadcast_to(vectorised.executed_flops, 2)[0] == kernel.executed_flops
