@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -143,11 +142,10 @@ def test_vectorised_equals_scalar(
 
 @pytest.mark.parametrize(
     ("name", "by", "factor"),
-    [("standard", "n", 4), ("flash1", "n", 4), ("flash2", "n", 4), ("flash1", "sram", 0.5), ("flash1", "d", 4)]
-    + [
-        ("memory-efficient", "n", 4),
-        ("split-kv", "n", 4),
-        ("block-sparse", "n", 4),
+    [
+        *((name, "n", 4) for name in names()),
+        ("flash1", "sram", 0.5),
+        ("flash1", "d", 4),
         ("block-sparse", "sram", 0.5),
         ("block-sparse", "s", 2),
     ],
@@ -155,7 +153,7 @@ def test_vectorised_equals_scalar(
 def test_declared_classes_are_growth_ratios(name: str, by: str, factor: float) -> None:
     """Accesses grow as ``io_class`` says: N^2; 1/M and d^2 for FlashAttention with its own tile."""
     device, algorithm = DEVICES[0], find(name)
-    quarter = Density(Fraction(1, 4)) if name == "block-sparse" else None
+    quarter = Density(1, 4) if name == "block-sparse" else None
     w, sram = Attention(n=1 << 22, kv_len=1 << 22, d=64, dv=64, sparsity=quarter), 1 << 20
 
     def moved(w: Attention, sram: int) -> int:
@@ -166,7 +164,7 @@ def test_declared_classes_are_growth_ratios(name: str, by: str, factor: float) -
     if by == "sram":
         after = moved(w, 2 * sram)
     elif by == "s":
-        after = moved(replace(w, sparsity=Density(Fraction(1, 2))), sram)
+        after = moved(replace(w, sparsity=Density(1, 2)), sram)
     else:
         sizes = {"n": {"n": 2 * w.n, "kv_len": 2 * w.kv_len}, "d": {"d": 2 * w.d, "dv": 2 * w.dv}}[by]
         after = moved(replace(w, **sizes), sram)
