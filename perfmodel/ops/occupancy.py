@@ -14,13 +14,11 @@ from perfmodel.arith import Number, ceil_div, minimum
 from perfmodel.errors import UnavailableError, UsageError
 from perfmodel.hardware import Device, Quantity
 from perfmodel.ops.checks import whole
+from perfmodel.ops.sectors import SECTOR_SOURCE, Access, check_access, explain_access
 from perfmodel.trace import Step, Trace, named
 
 SOURCE = "CUDA occupancy rules, cuda_occupancy.h of the CUDA toolkit (units, sub-partitions, reserve)"
-SECTOR_SOURCE = "CUDA C++ Best Practices Guide, coalesced access to global memory: 32-byte transactions"
 
-SECTOR_BYTES = 32
-"""Bytes of the smallest transfer between an SM and the L2 on NVIDIA devices."""
 REGISTER_UNIT = 256
 """Registers are given to a warp in multiples of this many (compute capability 5.0 and later)."""
 SUB_PARTITIONS = 4
@@ -171,37 +169,7 @@ def most_threads(sm: Multiprocessor, per_block: Number | None) -> Number | None:
     return named("most threads", "threads that the device holds at once", sm.count * held)
 
 
-def sectors_per_request(stride: Number, element_bytes: Number, warp: Number = 32) -> Number:
-    """32-byte sectors that one load of a warp touches, thread i reading element i * ``stride`` of an aligned array.
-
-    Assumes elements of 1, 2, 4, 8 or 16 B, so that none straddles a sector. Steps of up to a sector leave no sector out;
-    longer ones touch one each.
-
-    >>> [sectors_per_request(stride, 4) for stride in (0, 1, 2, 8, 32)]
-    [1, 4, 8, 32, 32]
-    """
-    last_byte = (warp - 1) * stride * element_bytes + element_bytes - 1
-    return named("sectors", "32-byte sectors per request", minimum(last_byte // SECTOR_BYTES + 1, warp))
-
-
-def sectors_needed(stride: Number, element_bytes: Number, warp: Number = 32) -> Number:
-    """Sectors that the distinct bytes of a request fill if they lie side by side; a stride of 0 reads one element.
-
-    >>> sectors_needed(1, 4), sectors_needed(0, 4)
-    (4, 1)
-    """
-    distinct = 1 + (warp - 1) * minimum(stride, 1)
-    return named("sectors needed", "if the elements lay side by side", ceil_div(distinct * element_bytes, SECTOR_BYTES))
-
-
-def sector_efficiency(stride: Number, element_bytes: Number, warp: Number = 32) -> Number:
-    """Distinct bytes used over bytes moved by one request.
-
-    >>> sector_efficiency(1, 4), sector_efficiency(32, 4)
-    (1.0, 0.125)
-    """
-    distinct = (1 + (warp - 1) * minimum(stride, 1)) * element_bytes
-    return distinct / (sectors_per_request(stride, element_bytes, warp) * SECTOR_BYTES)
+# Answer and explanation
 
 
 def mark(trace: Trace, source: str) -> None:
@@ -209,20 +177,6 @@ def mark(trace: Trace, source: str) -> None:
     for name, step in trace.steps.items():
         if not step.source:
             trace.steps[name] = replace(step, source=source)
-
-
-# Answer and explanation
-
-ELEMENT_SIZES = (1, 2, 4, 8, 16)
-"""Bytes that one thread loads at once."""
-
-
-@dataclass(frozen=True, slots=True)
-class Access:
-    """One load of a warp: thread i takes element i * ``stride`` of ``element_bytes``."""
-
-    stride: int
-    element_bytes: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -248,7 +202,7 @@ def evaluate(block: Block, device: Device, access: Access | None = None) -> Resu
         raise UnavailableError(f"{device.id} has no multiprocessor limits in its profile", "choose a GPU, such as --hardware h200")
     _check_block(block, device)
     if access is not None:
-        _check_access(access, device)
+        check_access(access, device)
     filled = occupancy(block, sm)
     if filled.blocks < 1:
         raise _no_room(block, sm, filled)
@@ -273,17 +227,6 @@ def _check_block(block: Block, device: Device) -> None:
         if value is not None and most is not None and value > most.number:
             unit = " B" if option == "sram" else ""
             raise UsageError(f"--{option} is {value}{unit}, more than a block on {device.id} can have", f"give at most {most.number}{unit}")
-
-
-def _check_access(access: Access, device: Device) -> None:
-    whole("stride", access.stride, 0)
-    if access.element_bytes not in ELEMENT_SIZES:
-        listed = ", ".join(map(str, ELEMENT_SIZES))
-        raise UsageError(f"--element-bytes is {access.element_bytes}", f"a thread loads {listed} bytes at once")
-    if cuda_major(device) is None:
-        raise UnavailableError(
-            f"{device.id}: the bytes of its smallest transfer are not known", "sectors are known for NVIDIA devices only"
-        )
 
 
 def _no_room(block: Block, sm: Multiprocessor, filled: Occupancy) -> UsageError:
@@ -318,14 +261,6 @@ def explain(result: Result) -> list[Step]:
     most_threads(sm, per_block)
     mark(trace, SOURCE)
     if result.access is not None:
-        _explain_access(trace, result.access, sm.warp)
+        explain_access(trace, result.access, sm.warp)
+        mark(trace, SECTOR_SOURCE)
     return list(trace.steps.values())
-
-
-def _explain_access(trace: Trace, access: Access, warp: Number) -> None:
-    stride = trace.symbol("stride", access.stride, "elements between neighbouring threads", "given")
-    size = trace.symbol("element", access.element_bytes, "B", "given")
-    sectors_per_request(stride, size, warp)
-    sectors_needed(stride, size, warp)
-    trace.define("efficiency", "bytes used over bytes moved", sector_efficiency(stride, size, warp))
-    mark(trace, SECTOR_SOURCE)

@@ -1,0 +1,146 @@
+"""The report of an elementwise chain: unfused, as a CUDA graph, fused; and published times beside it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from perfmodel.hardware import Device
+from perfmodel.ops.fuse import LAUNCH_SOURCE, SOURCE, Chain, Published, Result, explain
+from perfmodel.report.counts import BOUND_WORDS
+from perfmodel.report.document import Report, Table
+from perfmodel.report.operation import head, with_steps
+from perfmodel.roofline import Traffic
+from perfmodel.units import format_count, format_si, format_time
+
+
+def report(w: Chain, device: Device, results: list[Result], *, published: Published | None = None, explained: bool = False) -> Report:
+    """``results`` as a Report; its data follows the schema perfmodel.fuse/1. ``explained``: with every formula."""
+    title = f"Elementwise chain: {w.ops} operations on {format_count(w.elements)} elements, {w.dtype.name} on {device.name}"
+    tables = [_table(results), *([_published_table(w, results, published)] if published else [])]
+    plain = Report(title, [_verdict(device, results)], tables, _notes(w, device, results, published), data(w, device, results, published))
+    if not explained:
+        return plain
+    return with_steps(plain, [(result.name, {"algorithm": result.name}, explain(result, w, device)) for result in results])
+
+
+# The JSON object
+
+
+def data(w: Chain, device: Device, results: list[Result], published: Published | None = None) -> dict[str, Any]:
+    """The object of schema perfmodel.fuse/1."""
+    inputs = {
+        "elements": w.elements,
+        "ops": w.ops,
+        "tensor_reads": w.tensor_reads,
+        "pattern": list(w.pattern),
+        "rounds": w.rounds,
+        "dtype": w.dtype.name,
+    }
+    found = {**head("fuse", inputs, device), "results": [_entry(result, results[0]) for result in results]}
+    return found if published is None else {**found, "published": _published(w, published)}
+
+
+def _entry(result: Result, reference: Result) -> dict[str, Any]:
+    return {
+        "algorithm": result.name,
+        "launches": result.launches,
+        "bytes": result.sram.total,
+        "traffic": {"sram": _traffic(result.sram), "dram": _traffic(result.dram)},
+        "launch_s": result.launch_s,
+        "launch_bound_kernels": result.launch_bound,
+        "time_s": {
+            "lower": result.lower_s,
+            "roofline": result.memory_s,
+            "with_launches": result.total_s,
+            "unknown": sorted(result.unknown),
+        },
+        "speedup": speedup(result, reference),
+    }
+
+
+def _traffic(traffic: Traffic) -> dict[str, int]:
+    return {"read_bytes": traffic.read, "write_bytes": traffic.write}
+
+
+def speedup(result: Result, reference: Result) -> float | None:
+    """Time of ``reference`` over that of ``result``, launches included; None where they are unknown."""
+    return None if result.total_s is None or reference.total_s is None else reference.total_s / result.total_s
+
+
+def _published(w: Chain, times: Published) -> dict[str, Any]:
+    return {
+        "calls": times.calls,
+        "eager_s": times.eager_s,
+        "captured_s": times.captured_s,
+        "graph_s": times.graph_s,
+        "eager_per_call_s": times.eager_s / times.calls,
+        "eager_per_kernel_s": times.eager_s / times.calls / w.ops,
+        "graph_per_call_s": times.graph_s / times.calls,
+        "speedup": times.eager_s / times.graph_s,
+        "speedup_with_capture": times.eager_s / times.captured_s,
+        "printed_speedup": times.printed_speedup,
+        "source": times.source,
+    }
+
+
+# Words
+
+
+def _verdict(device: Device, results: list[Result]) -> str:
+    unfused, graph, fused = results
+    fewer = unfused.sram.total / fused.sram.total
+    moved = f"Fusion moves {fewer:.3g}x fewer bytes and launches {unfused.launches} kernel{'s' if unfused.launches > 1 else ''} as one"
+    gain, graph_gain = speedup(fused, unfused), speedup(graph, unfused)
+    if gain is None:
+        return f"{moved}. The profile of {device.id} has no launch overhead: times are without launches."
+    bound = f"{unfused.launch_bound} of {unfused.launches} unfused kernels take no longer than their launch"
+    in_graph = "" if graph_gain is None else f"; a CUDA graph alone gains {graph_gain:.3g}x"
+    return f"{moved}: {gain:.3g}x faster{in_graph}. {bound}."
+
+
+def _table(results: list[Result]) -> Table:
+    reference = results[0]
+    rows = [
+        ["launches", *(format_count(result.launches) for result in results)],
+        ["SRAM traffic", *(format_si(result.sram.total, "B") for result in results)],
+        ["DRAM traffic", *(format_si(result.dram.total, "B") for result in results)],
+        ["launch overhead per kernel", *(_time(result.launch_s) for result in results)],
+        ["lower bound, cold L2", *(_time(result.lower_s) for result in results)],
+        ["roofline, without launches", *(_time(result.memory_s) for result in results)],
+        ["time with launches", *(_time(result.total_s) for result in results)],
+        ["unfused / this", *("-" if (gain := speedup(result, reference)) is None else f"{gain:.3g}x" for result in results)],
+    ]
+    return Table("", ["", *(result.name for result in results)], rows)
+
+
+def _time(seconds: float | None) -> str:
+    return "-" if seconds is None else format_time(seconds)
+
+
+def _published_table(w: Chain, results: list[Result], times: Published) -> Table:
+    found, (unfused, graph, _) = _published(w, times), results
+    gain = speedup(graph, unfused)
+    rows = [
+        ["eager, per call", format_time(found["eager_per_call_s"]), _time(unfused.total_s)],
+        ["eager, per kernel", format_time(found["eager_per_kernel_s"]), _time(unfused.total_s and unfused.total_s / w.ops)],
+        ["graph, per call", format_time(found["graph_per_call_s"]), _time(graph.total_s)],
+        ["eager / graph", f"{found['speedup']:.2f}x", "-" if gain is None else f"{gain:.2f}x"],
+        ["eager / graph with capture", f"{found['speedup_with_capture']:.2f}x", "-"],
+    ]
+    return Table("published times beside the model's", ["", "published", "model"], rows)
+
+
+def _notes(w: Chain, device: Device, results: list[Result], times: Published | None) -> list[str]:
+    notes = [
+        f"Each operation reads its operands and writes one tensor of {format_si(w.elements * w.dtype.size, 'B')}; {SOURCE}.",
+        "Intermediates that fit the caches cost no DRAM traffic and are priced at L2 bandwidth. 1 vector operation per element.",
+    ]
+    if results[0].launch_s is not None:
+        notes.append(f"{LAUNCH_SOURCE.capitalize()}: eager Python adds its own overhead on top.")
+    elif device.launch_overhead is None:
+        notes.append(f"The profile of {device.id} has no launch overhead: add launch_overhead to it for times with launches.")
+    if times is not None:
+        printed = f"printed {times.printed_speedup}x from times before rounding"
+        notes.append(f"Published: {times.source}; {printed}. The model's device is {device.id}: the two need not agree.")
+    unknown = sorted(frozenset().union(*(result.unknown for result in results)))
+    return notes + [f"The profile of {device.id} has no rate for {BOUND_WORDS[name]}: that term is left out." for name in unknown]

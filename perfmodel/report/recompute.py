@@ -1,0 +1,74 @@
+"""The report of a store-or-recompute question."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from perfmodel.ops.recompute import SOURCE, Level, Result, explain, stored_bytes
+from perfmodel.report.document import Report, Table
+from perfmodel.report.operation import head, with_steps
+from perfmodel.units import format_si, format_time
+
+
+def report(result: Result, *, explained: bool = False) -> Report:
+    """``result`` as a Report; its data follows the schema perfmodel.recompute/1. ``explained``: with every formula."""
+    w = result.workload
+    uses = f"{w.times} uses" if w.times > 1 else "one use"
+    title = f"Store or recompute: {format_si(w.size, 'B')}, {format_si(w.flops, 'FLOP')}, {uses}, {w.dtype.name} on {result.device.name}"
+    plain = Report(title, [_verdict(result)], _tables(result), _notes(result), data(result))
+    return with_steps(plain, [("every number", {}, explain(result))]) if explained else plain
+
+
+def data(result: Result) -> dict[str, Any]:
+    """The object of schema perfmodel.recompute/1."""
+    w = result.workload
+    inputs = {"bytes": w.size, "flops": w.flops, "times": w.times, "dtype": w.dtype.name}
+    entry = {
+        "verdict": "recompute" if result.recomputes else "store",
+        "flop_per_byte": result.intensity,
+        "stored_bytes": stored_bytes(w),
+        "recompute_s": result.recompute_s,
+        "unit": w.dtype.matmul_unit,
+        "against": result.best.name,
+        "levels": {level.name: _level(level) for level in result.levels},
+    }
+    return {**head("recompute", inputs, result.device), "results": [entry]}
+
+
+def _level(level: Level) -> dict[str, Any]:
+    return {"fits": level.fits, "store_s": level.store_s, "break_even_flop_per_byte": level.break_even}
+
+
+def _verdict(result: Result) -> str:
+    best = result.best
+    faster, slower = ("Recompute", "storing") if result.recomputes else ("Store", "recomputing")
+    times = sorted([result.recompute_s, best.store_s or 0.0])
+    where = {"dram": "DRAM", "l2": "the L2"}[best.name]
+    side = "below" if result.recomputes else "not below"
+    even = (
+        "" if best.break_even is None else f": {result.intensity:.4g} FLOP/B is {side} the break-even of {best.break_even:.4g} in {where}"
+    )
+    spill = " The tensor does not fit the DRAM." if result.levels[0].fits is False else ""
+    return f"{faster} it: {format_time(times[0])} against {format_time(times[1])} for {slower}{even}.{spill}"
+
+
+_FITS = {True: "yes", False: "no", None: "unknown"}
+
+
+def _tables(result: Result) -> list[Table]:
+    rows = [["recompute", format_time(result.recompute_s), "-", "-"]]
+    for level in result.levels:
+        seconds = "-" if level.store_s is None else format_time(level.store_s)
+        even = "-" if level.break_even is None else f"{level.break_even:.4g} FLOP/B"
+        rows.append([f"store in {level.name.upper()}", seconds, even, _FITS[level.fits]])
+    return [Table("", ["", "time", "recompute below", "fits"], rows)]
+
+
+def _notes(result: Result) -> list[str]:
+    w = result.workload
+    rate = f"{format_si(result.peak, 'FLOP/s')} of {w.dtype.name}"
+    unit = f"Recomputing runs on the {w.dtype.matmul_unit} unit at {rate}; its inputs are at hand."
+    notes = [f"{SOURCE}.", unit]
+    if any(level.store_s is None for level in result.levels):
+        notes.append(f"The profile of {result.device.id} has no L2 bandwidth: the L2 has no time.")
+    return notes

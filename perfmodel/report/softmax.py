@@ -1,0 +1,78 @@
+"""The report of a softmax: three ways side by side."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from perfmodel.hardware import Device
+from perfmodel.ops.softmax import SOURCE, Result, Softmax, explain, row_bytes
+from perfmodel.report.counts import counts
+from perfmodel.report.document import Report, Table
+from perfmodel.report.operation import bound_by, count_rows, fits, head, unknown_rates, with_steps
+from perfmodel.units import format_binary, format_si
+
+
+def report(w: Softmax, device: Device, results: list[Result], *, explained: bool = False) -> Report:
+    """``results`` as a Report; its data follows the schema perfmodel.softmax/1. ``explained``: with every formula."""
+    title = f"Softmax: {w.rows} rows of {w.columns}, {w.dtype.name} on {device.name}"
+    plain = Report(title, _verdict(w, device, results), [_table(results, device)], _notes(w, device, results), data(w, device, results))
+    if not explained:
+        return plain
+    return with_steps(plain, [(result.variant.name, {"algorithm": result.variant.name}, explain(result, w, device)) for result in results])
+
+
+def data(w: Softmax, device: Device, results: list[Result]) -> dict[str, Any]:
+    """The object of schema perfmodel.softmax/1."""
+    inputs = {"rows": w.rows, "cols": w.columns, "stored": w.stored, "dtype": w.dtype.name}
+    return {**head("softmax", inputs, device), "results": [_entry(result, w, device) for result in results]}
+
+
+def _entry(result: Result, w: Softmax, device: Device) -> dict[str, Any]:
+    return {
+        "algorithm": result.variant.name,
+        "pass": "forward",
+        "implementation": None,
+        **counts(result.cost),
+        "memory_bytes": result.memory_bytes,
+        "extra_memory_bytes": 0,
+        "fits": fits(result.memory_bytes, device) if result.row_fits is None else result.row_fits and fits(result.memory_bytes, device),
+        "row_fits": result.row_fits,
+        "row_bytes": row_bytes(w) if result.variant.row_on_chip else None,
+        "reads_per_element": result.variant.reads,
+        "writes_per_element": int(w.stored),
+    }
+
+
+def _verdict(w: Softmax, device: Device, results: list[Result]) -> list[str]:
+    safe, fused = results[0], results[-1]
+    gain, fewer = safe.cost.roofline_s / fused.cost.roofline_s, safe.cost.sram.total / fused.cost.sram.total
+    if fused.row_fits is False:
+        row = f"a row takes {format_si(row_bytes(w), 'B')}, more than the SRAM of a block on {device.id}"
+        online = results[1]
+        return [f"fused does not fit: {row}. online is the next best, bound by {bound_by(online.cost)}."]
+    return [f"fused is bound by {bound_by(fused.cost)}, {gain:.3g}x faster than safe at the roof: it moves {fewer:.3g}x fewer bytes."]
+
+
+def _table(results: list[Result], device: Device) -> Table:
+    names = [result.variant.name for result in results]
+    reads = ["reads per element", *(str(result.variant.reads) for result in results)]
+    memory = ["memory", *(format_si(result.memory_bytes, "B") + _misfit(result, device) for result in results)]
+    row = ["row fits SRAM", *({True: "yes", False: "no", None: "-"}[result.row_fits] for result in results)]
+    return Table("", ["", *names], [reads, *count_rows([result.cost for result in results], matmul=False), memory, row])
+
+
+def _misfit(result: Result, device: Device) -> str:
+    return " (does not fit)" if fits(result.memory_bytes, device) is False else ""
+
+
+def _notes(w: Softmax, device: Device, results: list[Result]) -> list[str]:
+    sram = device.level("sram")
+    notes = [f"{SOURCE}; one thread block per row, passes after the first find the row in the L2 as far as all running rows fit."]
+    notes += [f"{r.variant.name}, {r.variant.vector} vector operations per element: {r.variant.operations}." for r in results]
+    if sram is not None and sram.per_block is not None:
+        notes.append(f"A row takes {format_binary(int(row_bytes(w)))}, a block has {format_binary(int(sram.per_block.number))} of SRAM.")
+    else:
+        notes.append(f"The profile of {device.id} has no SRAM size per block: whether a row fits is unknown.")
+    if not w.stored:
+        notes.append("The output is not stored: no write is counted.")
+    return [*notes, *unknown_rates([result.cost for result in results], device)]

@@ -1,0 +1,626 @@
+"""The single operations: closed forms against brute force, published figures, the JSON objects, explanations, mistakes."""
+
+from __future__ import annotations
+
+import json
+import random
+from typing import Any
+
+import numpy as np
+import pytest
+import walker_ops
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from test_explain import evaluate, in_values
+
+from perfmodel.cache import dram_bytes, resident_blocks
+from perfmodel.catalog import device_ids, find_device
+from perfmodel.cost import Kernel, Tile
+from perfmodel.dtypes import DTYPES
+from perfmodel.errors import UnavailableError, UsageError
+from perfmodel.ops import fuse, matmul, mlp, occupancy, recompute, sectors, softmax
+from perfmodel.ops.tile import on_chip
+
+A100, H200 = find_device("nvidia-a100-sxm-80gb"), find_device("h200")
+OPS = {
+    "matmul": "matmul -m 1000 -n 700 -k 300 --split-k 3",
+    "mlp": "mlp --batch 100 --d-in 64 --d-hidden 256 --d-out 32",
+    "softmax": "softmax --rows 1000 --cols 3000",
+    "fuse": "fuse --elements 1000000 --ops 7 --reads-per-op 2",
+    "occupancy": "occupancy --threads 200 --registers 40 --sram 10000B --stride 3 --element-bytes 8",
+    "recompute": "recompute --bytes 1MiB --flops 1e9 --times 3",
+}
+LINES = [
+    *OPS.values(),
+    "matmul -m 8192 -n 8192 -k 8192 --dtype fp32",
+    "matmul -m 100 -n 3000 -k 77 --batch 5 --tile-m 32 --tile-n 64 --hardware h200",
+    "matmul -m 64 -n 64 -k 64 --hardware tpu-v5e --dtype bf16 --sram 1MiB",
+    "matmul -m 640 -n 640 -k 64 --hardware mi300x",
+    "mlp --batch 100 --d-in 64 --d-hidden 256 --d-out 32 --input-gradient --hardware nvidia-h100-sxm-80gb",
+    "softmax --rows 4096 --cols 200000 --no-store --hardware h200",
+    "fuse --example sin-cos",
+    "fuse --elements 100000000 --ops 2 --hardware mi300x",
+    "fuse --elements 1000 --ops 1 --hardware nvidia-b200-sxm",
+    "occupancy --threads 1024 --hardware mi300x",
+    "occupancy --threads 96 --registers 168 --sram 16888B --hardware nvidia-l40s --stride 0",
+    "recompute --bytes 1GiB --flops 1GFLOP --dtype fp32 --hardware nvidia-h100-sxm-80gb",
+]
+
+
+def moved(kernels: list[Kernel], tensor: str, kind: str) -> int:
+    return sum(a.elements for kernel in kernels for a in kernel.accesses if (a.tensor, a.kind) == (tensor, kind))
+
+
+# Matmul
+
+
+def test_tiled_traffic_equals_the_walk() -> None:
+    """600 random shapes, most with partial tiles."""
+    rng, partial = random.Random("matmul"), 0
+    for number in range(600):
+        m, n, k, batch = rng.randint(1, 14), rng.randint(1, 14), rng.randint(1, 10), rng.choice([1, 1, 2])
+        bm, bn, splits = rng.randint(1, 8), rng.randint(1, 8), rng.choice([1, 1, rng.randint(1, k)])
+        partial += bool(m % bm or n % bn)
+        values = np.random.default_rng(number)
+        a, b = values.standard_normal((batch, m, k)), values.standard_normal((batch, k, n))
+        memory, executed = walker_ops.matmul(a, b, bm, bn, rng.randint(1, 4), splits)
+        np.testing.assert_allclose(memory["C"], a @ b, rtol=1e-9, atol=1e-12)
+        w, tile = matmul.Matmul(m, n, k, batch, splits).check(), Tile(bm, bn)
+        kernels = matmul.kernels(w, tile)
+        counted = {key: count for key, count in memory.counts.items() if count}
+        assert {key: moved(kernels, *key) for key in counted} == counted, w
+        assert sum(kernel.elements("read", "write") for kernel in kernels) == sum(counted.values())
+        assert sum(kernel.executed_flops for kernel in kernels) == 2 * executed
+        for access in kernels[0].accesses:
+            if access.elements:
+                assert access.footprint == memory.touched(access.tensor, access.kind)
+        assert matmul.tiled_loads(w, tile) + w.outputs == batch * (k * (m * -(-n // bn) + n * -(-m // bm)) + m * n)
+        assert matmul.minimum_elements(w) <= matmul.tiled_loads(w, tile) + w.outputs
+    assert partial > 400
+
+
+@pytest.mark.parametrize(("shape", "intensity"), [("-m 8192 -n 128 -k 8192", 124.12), ("-m 8192 -n 8192 -k 8192", 2730.67)])
+def test_intensity_of_the_lecture_notes(run, shape, intensity):
+    """Claims S021, S022; the first is memory bound on an A100, the second compute bound."""
+    outcome = run(f"matmul {shape}")
+    data = run(f"matmul {shape} --json").json
+    [entry] = data["results"]
+    assert round(entry["arithmetic_intensity"]["minimum"], 2) == intensity
+    assert ("At best memory bound" in outcome.out) == (intensity < 153)
+    assert f"{intensity:,.2f} FLOP/B" in outcome.out
+    assert entry["bound"] == ("dram" if intensity < 153 else "tensor")
+
+
+def test_fp32_on_an_a100_40gb_is_memory_bound_up_to_75(run):
+    """Claim S082 with the 1,555 GB/s of the part: N / 6 FLOP/B against 12.54."""
+    sides = {n: "memory" in run(f"matmul -m {n} -n {n} -k {n} --dtype fp32 --hardware a100-sxm-40gb").out.splitlines()[1] for n in (75, 76)}
+    assert sides == {75: True, 76: False}
+
+
+def test_score_matrix_is_memory_bound_for_small_heads() -> None:
+    """Claim S020: Q K^T of one head tends to d FLOP/B."""
+    assert 63 < matmul.minimum_intensity(matmul.Matmul(10**6, 10**6, 64)) < 64
+
+
+@pytest.mark.parametrize("edge", [2, 16, 128])
+def test_a_square_tile_loads_that_many_times_less(edge):
+    """Claim S024: a 2 x 2 tile halves the loads."""
+    assert matmul.tile_reuse(matmul.Matmul(256, 256, 64), Tile(edge, edge)) == edge
+
+
+def test_default_tiles_and_waves(run):
+    def result(line: str) -> Any:
+        return run(f"matmul -m 4096 -n 4096 -k 512 {line} --json").json["results"][0]
+
+    tile = result("")["tile"]
+    assert (tile["br"], tile["bc"], tile["threads"]) == (128, 128, 128)
+    assert "16 bit" in tile["origin"]
+    assert result("--dtype fp32")["tile"]["origin"] == "largest power-of-two square that fits"
+    assert result("--sram 9KiB")["tile"]["br"] == 64
+    assert result("--tile-m 256")["tile"] | {"origin": ""} == result("--tile-m 256 --tile-n 128")["tile"] | {"origin": ""}
+    waves = result("")["waves"]
+    assert waves == {"blocks": 1024, "slots": 216, "waves": 1024 / 216, "quantization": 1024 / 216 / 5}
+    assert result("")["occupancy"]["limited_by"] == ["registers"]
+    assert result("--split-k 4")["waves"]["blocks"] == 4096
+    assert result("--hardware tpu-v5e --dtype bf16 --sram 1MiB")["waves"] is None
+
+
+@pytest.mark.parametrize("name", device_ids())
+@pytest.mark.parametrize("dtype", list(DTYPES))
+def test_no_tile_that_fits_beats_the_io_bound(name, dtype):
+    """On every device, with its own SRAM and registers; and slots are those that the L2 model counts on."""
+    device = find_device(name)
+    try:
+        chip, rng = on_chip(device), random.Random(f"{name} {dtype}")
+        unit = device.matmul_unit(dtype, DTYPES[dtype].matmul_unit)
+    except UnavailableError:
+        return
+    assert unit
+    fitting = 0
+    for _ in range(40):
+        w = matmul.Matmul(rng.randint(1, 5000), rng.randint(1, 5000), rng.randint(1, 5000), dtype=DTYPES[dtype])
+        try:
+            result = matmul.evaluate(w, device, rng.choice([None, rng.randint(1, 700)]), rng.choice([None, rng.randint(1, 700)]))
+        except UsageError:  # does not fit
+            continue
+        fitting += 1
+        bound = matmul.io_lower_bound(w, chip.total / w.dtype.size)
+        assert bound <= matmul.tiled_loads(w, result.tile) + w.outputs
+        assert matmul.minimum_elements(w) <= bound
+        assert result.total.lower_s <= result.total.roofline_s <= result.total.no_overlap_s
+        if result.occupancy is not None and result.slots is not None and device.multiprocessors is not None:
+            assert result.slots == device.multiprocessors.number * result.occupancy.blocks
+    assert fitting >= 10
+
+
+def test_io_bound_says_that_its_formula_is_from_memory(run):
+    outcome, data = run("matmul -m 4096 -n 4096 -k 4096"), run("matmul -m 4096 -n 4096 -k 4096 --json").json
+    bound = data["io_lower_bound"]
+    assert "from memory" in outcome.out
+    assert "from memory" in bound["source"]
+    assert bound["m_bytes"] == (163 + 256) * 1024
+    assert bound["elements"] == pytest.approx(2 * 4096**3 / (bound["m_bytes"] / 2) ** 0.5 + 4096**2)
+    assert bound["sram_only"]["elements"] == pytest.approx(2 * 4096**3 / (163 * 512) ** 0.5 + 4096**2)
+    assert bound["tiled_over_bound"] > bound["sram_only"]["tiled_over_bound"] > 1 > bound["minimum_over_bound"]
+
+
+def test_matmul_runs_on_arrays() -> None:
+    sizes = np.array([100, 1000, 8192], dtype=float)
+    w, tile = matmul.Matmul(sizes, sizes, sizes), Tile(128, 128)
+    each = [matmul.Matmul(int(n), int(n), int(n)) for n in sizes]
+    for formula in (matmul.flops, matmul.minimum_elements, matmul.minimum_intensity):
+        np.testing.assert_allclose(formula(w), [formula(one) for one in each])
+    for formula in (matmul.tiled_loads, matmul.tile_reuse, matmul.tile_quantization):
+        np.testing.assert_allclose(formula(w, tile), [formula(one, tile) for one in each])
+    np.testing.assert_allclose(matmul.io_lower_bound(w, 2**16), [matmul.io_lower_bound(one, 2**16) for one in each])
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(1, 3000), st.integers(1, 3000), st.integers(1, 3000), st.sampled_from([16, 64, 128]), st.sampled_from([A100, H200]))
+def test_dram_traffic_of_a_matmul_lies_between_minimum_and_tiled(m, n, k, edge, device):
+    [kernel] = matmul.kernels(matmul.Matmul(m, n, k), Tile(edge, edge))
+    reads = dram_bytes(kernel, device, "read")
+    assert 2 * (m * k + k * n) <= reads <= kernel.bytes("read")
+
+
+def test_waves_re_read_panels_that_the_cache_loses() -> None:
+    """216 blocks at once on an A100 are 14 x 14 tiles: 64 tile columns meet A in 5 waves, and neither A nor B survives."""
+    [kernel] = matmul.kernels(matmul.Matmul(8192, 8192, 8192), Tile(128, 128))
+    assert kernel.launch is not None
+    assert resident_blocks(kernel.launch, A100) == 216
+    assert dram_bytes(kernel, A100, "read") == 5 * 2 * 8192**2 * 2
+    [small] = matmul.kernels(matmul.Matmul(1024, 1024, 1024), Tile(128, 128))
+    assert dram_bytes(small, A100, "read") == 2 * 1024**2 * 2
+
+
+# Occupancy
+
+
+def test_occupancy_equals_placing_warps() -> None:
+    rng = random.Random("occupancy")
+    facts = {"register_file": 65536, "most_threads": 2048, "most_blocks": 32, "reserve": 1024, "unit": 128}
+    seen = set()
+    for _ in range(500):
+        threads, registers, sram = rng.randint(1, 1024), rng.randint(1, 255), rng.choice([0, rng.randint(0, 166912)])
+        expected = walker_ops.blocks_that_fit(threads, registers, sram, capacity=164 * 1024, **facts)
+        block = occupancy.Block(threads, registers, sram)
+        found = occupancy.occupancy(block, occupancy.multiprocessor(A100))
+        assert found.blocks == expected, block
+        seen |= set(found.limited_by)
+    assert seen == {"registers", "sram", "threads", "blocks"}
+
+
+def test_occupancy_of_a_published_case() -> None:
+    """An RTX 4090 and its kin: 64 threads, 16,888 B: five blocks by shared memory; 200 registers allow four, 168 six."""
+    sm = occupancy.multiprocessor(find_device("nvidia-l40s"))
+    assert occupancy.block_limits(occupancy.Block(64, 200, 16888), sm)["registers"] == 4
+    limits = occupancy.block_limits(occupancy.Block(64, 168, 16888), sm)
+    assert (limits["sram"], limits["registers"]) == (5, 6)
+
+
+def test_most_threads_is_a_minimum_over_limits(run):
+    """Claim S023: 108 x 2,048, not 108 x 32 x 1,024."""
+    data = run("occupancy --threads 1024 --registers 32 --json").json["results"][0]
+    assert data["device"]["max_active_threads"] == 221_184 == data["device"]["active_threads"]
+    assert data["limited_by"] == ["registers", "threads"]
+    assert "221,184" in run("occupancy --threads 128").out
+
+
+def test_units_are_nvidias_alone() -> None:
+    sm = occupancy.multiprocessor(find_device("mi300x"))
+    assert (sm.register_unit, sm.partitions, sm.sram_unit, sm.sram_reserve, sm.warp) == (1, 1, 1, 0, 64)
+    assert occupancy.multiprocessor(find_device("nvidia-v100-sxm-32gb")).sram_reserve == 0
+
+
+@pytest.mark.parametrize("element", sectors.ELEMENT_SIZES)
+def test_sectors_equal_the_bytes_touched(element):
+    for stride in range(40):
+        touched, distinct = walker_ops.sectors(stride, element)
+        assert sectors.sectors_per_request(stride, element) == touched, stride
+        assert sectors.sector_efficiency(stride, element) == distinct / (32 * touched)
+        assert sectors.sectors_needed(stride, element) == -(-distinct // 32) <= touched
+
+
+def test_coalescing_is_said(run):
+    assert "The access is coalesced" in run("occupancy --threads 128 --stride 1").out
+    assert "not coalesced" in run("occupancy --threads 128 --stride 8").out
+    request = run("occupancy --threads 128 --stride 32 --json").json["results"][0]["request"]
+    assert request == {"sectors": 32, "bytes": 1024, "sectors_needed": 4, "coalesced": False, "efficiency": 0.125}
+
+
+# Softmax
+
+
+@pytest.mark.parametrize("variant", softmax.VARIANTS, ids=lambda variant: variant.name)
+def test_softmax_equals_the_walk(variant):
+    rng = np.random.default_rng(7)
+    for rows, columns in ((1, 1), (3, 7), (5, 32), (2, 100)):
+        x = rng.standard_normal((rows, columns)) * 5
+        memory, exponentials = walker_ops.softmax(x, variant.name)
+        e = np.exp(x - x.max(1, keepdims=True))
+        np.testing.assert_allclose(memory["y"], e / e.sum(1, keepdims=True), rtol=1e-9)
+        kernel = softmax.kernel(softmax.Softmax(rows, columns), variant)
+        assert {key: moved([kernel], *key) for key in memory.counts} == memory.counts
+        assert kernel.work.sfu == exponentials
+        assert kernel.accesses[0].footprint == memory.touched("x", "read")
+
+
+def test_three_pass_softmax_moves_3_or_4_per_element(run):
+    """Claim S069: 3 N^2 without the write of the output, 4 N^2 with it."""
+    totals = [
+        run(f"softmax --rows 512 --cols 512 {option} --json").json["results"][0]["accesses"]["total"]
+        for option in ("--no-store", "--store")
+    ]
+    assert totals == [3 * 512**2, 4 * 512**2]
+
+
+def test_a_row_that_does_not_fit_is_said(run):
+    assert "fused does not fit" in run("softmax --rows 64 --cols 200000").out
+    entries = run("softmax --rows 64 --cols 200000 --json").json["results"]
+    assert [entry["row_fits"] for entry in entries] == [None, None, False]
+    assert entries[2]["fits"] is False
+    assert "faster than safe" in run("softmax --rows 64 --cols 2000").out
+    assert "whether a row fits is unknown" in run("softmax --rows 64 --cols 2000 --hardware tpu-v5e --dtype bf16").out
+
+
+def test_re_reads_reach_dram_once_running_rows_outgrow_the_cache(run):
+    def reads(columns: int) -> int:
+        entry = run(f"softmax --rows 10000 --cols {columns} --json").json["results"][0]
+        return int(entry["traffic"]["dram"]["read_bytes"] / (10000 * columns * 2))
+
+    assert (reads(1000), reads(1_000_000)) == (1, 3)
+
+
+# Elementwise chains
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(1, 50), st.lists(st.integers(1, 3), min_size=1, max_size=4), st.integers(1, 6))
+def test_chain_equals_running_it(elements, pattern, rounds):
+    w = fuse.Chain(elements, tuple(pattern), rounds).check()
+    for listed, fused in ((fuse.unfused(w), False), (fuse.fused(w), True)):
+        counted = tuple(sum(one.count * one.kernel.elements(kind) for one in listed) for kind in ("read", "write"))
+        assert (*counted, sum(one.count for one in listed)) == walker_ops.chain(elements, pattern * rounds, fused)
+        assert sum(one.count * one.kernel.work.vector for one in listed) == w.ops * elements
+
+
+def test_k_reads_and_k_writes_become_one_of_each(run):
+    unfused, graph, fused = run("fuse --elements 1000 --ops 9 --json").json["results"]
+    assert (unfused["bytes"], graph["bytes"], fused["bytes"]) == (9 * 2 * 2000, 9 * 2 * 2000, 2 * 2000)
+    assert (unfused["launches"], graph["launches"], fused["launches"]) == (9, 9, 1)
+    assert unfused["time_s"]["with_launches"] == pytest.approx(9 * 2.7e-6)
+    assert graph["time_s"]["with_launches"] == pytest.approx(9 * 1.37e-6)
+    assert fused["speedup"] == pytest.approx(9)
+
+
+def test_large_tensors_are_bandwidth_bound_and_small_ones_stay_in_the_cache(run):
+    """1 GB tensors: every kernel moves them over DRAM, less what the 40 MiB of L2 hand on; 4 MB ones are priced at the L2."""
+    unfused, _, fused = run("fuse --elements 500000000 --ops 4 --json").json["results"]
+    assert unfused["traffic"]["dram"]["read_bytes"] == 10**9 + 3 * (10**9 - 40 * 2**20)
+    assert unfused["launch_bound_kernels"] == 0
+    assert 3.5 < fused["speedup"] < 4
+    unfused, _, _ = run("fuse --elements 2000000 --ops 100 --json").json["results"]
+    assert unfused["traffic"]["dram"] == {"read_bytes": 4_000_000, "write_bytes": 4_000_000}
+    assert unfused["time_s"]["roofline"] == pytest.approx(100 * 8e6 / 7.22e12, rel=0.1)
+
+
+def test_sin_cos_reproduces_the_published_ratio_and_claims_no_more(run):
+    """Claim S078: 157 us per call, 5.2 us per kernel, 25 us in a graph; 6.28x from rounded times, printed 6.32x; 294 MB."""
+    data = run("fuse --example sin-cos --json").json
+    published = data["published"]
+    assert published["eager_per_call_s"] == pytest.approx(157e-6)
+    assert published["eager_per_kernel_s"] == pytest.approx(5.2e-6, abs=0.05e-6)
+    assert published["graph_per_call_s"] == pytest.approx(25e-6)
+    assert published["speedup_with_capture"] == pytest.approx(0.18, abs=0.005)
+    low, high = ((0.0157 - way * 0.00005) / (0.0025 + way * 0.00005) for way in (1, -1))
+    assert low < published["speedup"] < high
+    assert low < published["printed_speedup"] == 6.32 < high
+    unfused = data["results"][0]
+    assert data["inputs"]["ops"] == unfused["launches"] == 30
+    assert unfused["bytes"] == 70 * 2**20 * 4 == pytest.approx(294e6, rel=2e-3)
+    assert unfused["traffic"]["dram"]["read_bytes"] == 2**20 * 4
+    text = run("fuse --example sin-cos").out
+    assert "6.28x" in text
+    assert "the two need not agree" in text
+    assert unfused["launch_bound_kernels"] == 30
+
+
+def test_a_profile_without_launch_overhead_gives_no_such_time(run):
+    line = "fuse --elements 1000 --ops 3 --hardware nvidia-b200-sxm"
+    assert "has no launch overhead" in run(line).out
+    for entry in run(line + " --json").json["results"]:
+        assert entry["launch_s"] is entry["speedup"] is entry["time_s"]["with_launches"] is None
+        assert entry["time_s"]["unknown"] == ["l2"]
+
+
+# MLP
+
+
+def test_mlp_gradients_and_flop_equal_the_chain_rule() -> None:
+    rng = np.random.default_rng(3)
+    x, w1, w2, dy = (rng.standard_normal(shape) for shape in ((5, 3), (3, 7), (7, 2), (5, 2)))
+    for input_gradient in (False, True):
+        found, work = walker_ops.mlp_gradients(x, w1, w2, dy, input_gradient)
+        w = mlp.Mlp(5, 3, 7, 2, input_gradient)
+        assert mlp.backward_flops(w) == 2 * sum(work.values()) == sum(kernel.flops for kernel in mlp.backward(w))
+        assert mlp.forward_flops(w) == 2 * (5 * 3 * 7 + 5 * 7 * 2) == sum(kernel.flops for kernel in mlp.forward(w))
+        written = {a.tensor: a.elements for kernel in mlp.backward(w) for a in kernel.accesses if a.kind == "write"}
+        assert {name: gradient.size for name, gradient in found.items()}.items() <= written.items()
+    nudge = 1e-6  # the ReLU's gradient from a1 > 0 alone is the true one
+    moved_w1 = w1 + nudge * np.eye(3, 7)
+    change = (np.maximum(x @ moved_w1, 0) @ w2 - np.maximum(x @ w1, 0) @ w2) * dy / nudge
+    assert change.sum() == pytest.approx(np.trace(found["dW1"][:, :3]), rel=1e-3)
+
+
+def test_backward_takes_twice_the_flop_but_for_the_first_layer(run):
+    """Claims S003 to S006: 2BNH forward, 4BNH backward; 2BNH less where no input gradient is needed."""
+    b, m, h, n = 32, 100, 200, 50
+    line = f"mlp --batch {b} --d-in {m} --d-hidden {h} --d-out {n}"
+    first, second = run(line + " --json").json["layers"]
+    assert (second["forward_flops"], second["backward_flops"]) == (2 * b * n * h, 4 * b * n * h)
+    assert (first["forward_flops"], first["backward_flops"]) == (2 * b * m * h, 2 * b * m * h)
+    data = run(line + " --input-gradient --json").json
+    assert data["layers"][0]["backward_flops"] == 4 * b * m * h
+    forward, backward, both = data["results"]
+    assert backward["flops"] == 2 * forward["flops"]
+    assert both["flops"] == forward["flops"] + backward["flops"]
+    assert [entry["pass"] for entry in run(line + " --pass forward --json").json["results"]] == ["forward"]
+
+
+def test_what_backward_needs_is_kept(run):
+    """Claim S007: x and a1; ReLU needs a bit per element, which a1 > 0 gives."""
+    kept = run("mlp --batch 32 --d-in 100 --d-hidden 201 --d-out 50 --json").json["cached_bytes"]
+    assert kept == {"x": 6400, "a1": 12864, "total": 19264, "relu_sign_bits": 804}
+
+
+# Store or recompute
+
+
+@pytest.mark.parametrize("times", [1, 2, 10])
+def test_break_even_is_where_both_take_the_same_time(times):
+    w = recompute.Recompute(10**9, 1, DTYPES["fp16"], times)
+    even = recompute.break_even(w, 312e12, 2e12)
+    at = recompute.Recompute(10**9, round(even * 10**9), DTYPES["fp16"], times)
+    assert recompute.store_s(at, 2e12) == pytest.approx(recompute.recompute_s(at, 312e12))
+
+
+def test_verdict_follows_the_level_that_the_tensor_fits(run):
+    """150 FLOP/B: cheaper than a trip to DRAM (306), dearer than one to the L2 (86)."""
+    assert run("recompute --bytes 1GB --flops 150GFLOP").out.splitlines()[1].startswith("Recompute it")
+    data = run("recompute --bytes 10MB --flops 1.5GFLOP --json").json["results"][0]
+    assert (data["verdict"], data["against"]) == ("store", "l2")
+    data = run("recompute --bytes 10MB --flops 1.5GFLOP --hardware nvidia-h100-sxm-80gb --json").json["results"][0]
+    assert data["against"] == "dram"
+    assert data["levels"]["l2"]["store_s"] is None
+
+
+# What all commands share
+
+
+@pytest.mark.parametrize("name", OPS)
+def test_json_is_one_strict_object(run, name):
+    data = run(OPS[name] + " --json").json
+    assert data["schema"] == f"perfmodel.{name}/1"
+    assert {"schema", "version", "inputs", "hardware", "results"} <= set(data)
+    assert data["hardware"] == {"id": A100.id, "name": A100.name}
+    json.loads(json.dumps(data, allow_nan=False))
+
+
+@pytest.mark.parametrize("name", ["matmul", "mlp", "softmax"])
+def test_entries_have_the_keys_of_the_contract(run, name):
+    shared = {"flops", "executed_flops", "work", "accesses", "traffic", "arithmetic_intensity", "bound", "time_s"}
+    for entry in run(OPS[name] + " --json").json["results"]:
+        assert shared | {"algorithm", "pass", "implementation", "memory_bytes", "fits"} <= set(entry)
+        for kernel in entry.get("kernels", []):
+            assert shared | {"name"} <= set(kernel)
+    [entry] = run(OPS["matmul"] + " --json").json["results"]
+    assert {"tile", "waves"} <= set(entry)
+
+
+@pytest.mark.parametrize("line", LINES)
+def test_every_number_is_explained(run, line):
+    """Each has a source; the printed formula gives the printed value, in values and in names."""
+    data = run(line + " --json --explain").json
+    for explanation in data["explanation"]:
+        values: dict[str, float] = {}
+        for step in explanation["steps"]:
+            assert step["source"], step
+            assert step["meaning"], step
+            if step["formula"]:
+                assert evaluate(step["numbers"]) == pytest.approx(step["value"], rel=2e-5, abs=1e-12), step
+                assert evaluate(in_values(step["formula"], values)) == pytest.approx(step["value"], rel=1e-9, abs=1e-12), step
+            values[step["name"]] = step["value"]
+    text = run(line + " --explain").out
+    assert "formula = with values = value" in text
+
+
+KEYS = {
+    "FLOP, visible": ("flops",),
+    "work vector": ("work", "vector"),
+    "work sfu": ("work", "sfu"),
+    "accesses": ("accesses", "total"),
+    "SRAM read bytes": ("traffic", "sram", "read_bytes"),
+    "SRAM write bytes": ("traffic", "sram", "write_bytes"),
+    "DRAM read bytes": ("traffic", "dram", "read_bytes"),
+    "DRAM write bytes": ("traffic", "dram", "write_bytes"),
+    "lower bound": ("time_s", "lower"),
+    "roofline": ("time_s", "roofline"),
+    "memory": ("memory_bytes",),
+    # matmul
+    "extra memory": ("extra_memory_bytes",),
+    "minimum traffic": ("minimum_traffic", "elements"),
+    "intensity, minimum traffic": ("arithmetic_intensity", "minimum"),
+    "tiled traffic": ("tiled_traffic", "elements"),
+    "tile reuse": ("tile", "reuse"),
+    "tile quantization": ("tile", "quantization"),
+    "slots": ("waves", "slots"),
+    "waves": ("waves", "waves"),
+    "wave quantization": ("waves", "quantization"),
+    # fuse
+    "launches": ("launches",),
+    "time": ("time_s", "with_launches"),
+    # occupancy
+    "blocks": ("blocks_per_multiprocessor",),
+    "active threads": ("active_threads",),
+    "occupancy": ("occupancy",),
+    "most threads": ("device", "max_active_threads"),
+    "sectors": ("request", "sectors"),
+    "efficiency": ("request", "efficiency"),
+    # recompute
+    "recompute": ("recompute_s",),
+    "store, DRAM": ("levels", "dram", "store_s"),
+    "break-even, L2": ("levels", "l2", "break_even_flop_per_byte"),
+}
+
+
+def at(data: Any, path: tuple[str, ...]) -> Any:
+    for key in path:
+        if not isinstance(data, dict) or key not in data:
+            return None
+        data = data[key]
+    return data
+
+
+@pytest.mark.parametrize("line", LINES)
+def test_explained_numbers_are_the_numbers(run, line):
+    data = run(line + " --json --explain").json
+    results = {(entry.get("algorithm"), entry.get("pass")): entry for entry in data["results"]}
+    checked = 0
+    for explanation in data["explanation"]:
+        [entry] = [
+            entry
+            for (algorithm, direction), entry in results.items()
+            if explanation.get("algorithm", algorithm) == algorithm and explanation.get("pass", direction) == direction
+        ]
+        steps = {step["name"]: step["value"] for step in explanation["steps"]}
+        for name, path in KEYS.items():
+            value, found = at(entry, path), steps.get(f"total {name}", steps.get(name))
+            if isinstance(value, (int, float)) and value and found is not None:
+                assert found == pytest.approx(value, rel=1e-12), name
+                checked += 1
+    bound = data.get("io_lower_bound")
+    if bound:
+        assert steps["IO lower bound"] == pytest.approx(bound["elements"])
+        assert steps["tiled / bound"] == pytest.approx(bound["tiled_over_bound"])
+    assert checked >= 2
+
+
+@pytest.mark.parametrize("name", OPS)
+def test_help_and_files(run, tmp_path, name):
+    help_page = run(f"{name} --help")
+    assert help_page.code == 0
+    assert help_page.out.startswith(f"Usage: perfmodel {name}")
+    for option in ("--hardware", "--json", "--explain", "--output"):
+        assert option in help_page.out
+    example = next(line for line in help_page.out.split("Example: ")[1].split("Options:")[:1])
+    assert run(" ".join(example.split()).removeprefix("perfmodel ")).code == 0
+    path = tmp_path / "out.md"
+    assert run(f"{OPS[name]} -o {path}").code == 0
+    assert path.read_text().startswith("## ")
+
+
+@pytest.mark.parametrize("device", device_ids())
+def test_every_device_answers_or_says_what_it_lacks(run, device):
+    for line in OPS.values():
+        outcome = run(f"{line} --hardware {device}")
+        assert outcome.code in (0, 1, 2), outcome
+        if outcome.code:
+            assert "Traceback" not in outcome.err
+            assert "\n  " in outcome.err, line
+
+
+@pytest.mark.parametrize(
+    ("line", "code", "words"),
+    [
+        ("matmul -m 0 -n 8 -k 8", 2, ["--m is 0", "whole number"]),
+        ("matmul -m 8 -n -8 -k 8", 2, ["--n is -8"]),
+        ("matmul -m 8 -n 8 -k 1.5", 2, ["--k", "is not a whole number"]),
+        ("matmul -m 8 -n 8", 2, ["--k is missing", "perfmodel matmul -m"]),
+        ("matmul -m 8 -n 8 -k 10000000000000000", 2, ["--k is too large"]),
+        ("matmul -m 8 -n 8 -k 8 --batch 0", 2, ["--batch is 0"]),
+        ("matmul -m 8 -n 8 -k 8 --split-k 0", 2, ["--split-k is 0"]),
+        ("matmul -m 8 -n 8 -k 8 --split-k 9", 2, ["--split-k 9 is more than --k 8"]),
+        ("matmul -m 8 -n 8 -k 8 --tile-m 0", 2, ["--tile-m is 0"]),
+        ("matmul -m 8 -n 8 -k 8 --tile-n -1", 2, ["--tile-n is -1"]),
+        ("matmul -m 8 -n 8 -k 8 --tile-m 4096 --tile-n 4096", 2, ["B of SRAM per block", "more than", "--tile-m 128 --tile-n 128 fits"]),
+        ("matmul -m 8 -n 8 -k 8 --tile-m 512 --tile-n 512", 2, ["B of registers", "--tile-m 128"]),
+        ("matmul -m 8 -n 8 -k 8 --sram 10B", 2, ["more than the 10 B", "--sram"]),
+        ("matmul -m 8 -n 8 -k 8 --sram 0B", 2, ["--sram is 0B"]),
+        ("matmul -m 8 -n 8 -k 8 --sram 163", 2, ["--sram", "48KiB"]),
+        ("matmul -m 8 -n 8 -k 8 --dtype half", 2, ["unknown dtype 'half'"]),
+        ("matmul -m 8 -n 8 -k 8 --dtype fp8", 1, ["has no fp8 peak", "fp16 (tensor)"]),
+        ("matmul -m 8 -n 8 -k 8 --hardware tpu-v5e --dtype bf16", 1, ["no SRAM size per block", "--sram"]),
+        ("matmul -m 8 -n 8 -k 8 --hardware h20", 2, ["no device is called 'h20'"]),
+        ("matmul -m 8 -n 8 -k 8 -o x.pdf", 2, ["'.pdf'"]),
+        ("mlp --batch 0 --d-in 8 --d-hidden 8 --d-out 8", 2, ["--batch is 0"]),
+        ("mlp --batch 8 --d-in 8 --d-hidden -8 --d-out 8", 2, ["--d-hidden is -8"]),
+        ("mlp --batch 8 --d-in x --d-hidden 8 --d-out 8", 2, ["--d-in", "is not a whole number"]),
+        ("mlp --batch 8 --d-in 8 --d-hidden 8", 2, ["--d-out is missing", "perfmodel mlp"]),
+        ("mlp --batch 8 --d-in 8 --d-hidden 8 --d-out 8 --pass fwd", 2, ["unknown pass 'fwd'", "forward"]),
+        ("mlp --batch 8 --d-in 8 --d-hidden 8 --d-out 8 --dtype half", 2, ["unknown dtype 'half'"]),
+        ("softmax --rows 0 --cols 8", 2, ["--rows is 0"]),
+        ("softmax --rows 8 --cols -1", 2, ["--cols is -1"]),
+        ("softmax --rows 8 --cols 1e3", 2, ["--cols", "is not a whole number"]),
+        ("softmax --rows 8", 2, ["--cols is missing", "perfmodel softmax"]),
+        ("softmax --rows 8 --cols 8 --dtype half", 2, ["unknown dtype 'half'"]),
+        ("fuse --elements 0 --ops 3", 2, ["--elements is 0"]),
+        ("fuse --elements 8 --ops -3", 2, ["--ops is -3"]),
+        ("fuse --elements 8 --ops 2.5", 2, ["--ops", "is not a whole number"]),
+        ("fuse --elements 8", 2, ["--ops is missing", "perfmodel fuse"]),
+        ("fuse --elements 8 --ops 3 --reads-per-op 0", 2, ["--reads-per-op is 0"]),
+        ("fuse --example sin", 2, ["unknown example 'sin'", "sin-cos"]),
+        ("fuse --example sin-cos --ops 3", 2, ["--ops does not go with --example sin-cos", "30 operations"]),
+        ("fuse --elements 8 --ops 3 --dtype half", 2, ["unknown dtype 'half'"]),
+        ("occupancy", 2, ["--threads is missing", "perfmodel occupancy"]),
+        ("occupancy --threads 0", 2, ["--threads is 0"]),
+        ("occupancy --threads 2048", 2, ["--threads is 2048", "at most 1024"]),
+        ("occupancy --threads 32 --registers 0", 2, ["--registers is 0"]),
+        ("occupancy --threads 32 --registers 256", 2, ["--registers is 256", "at most 255"]),
+        ("occupancy --threads 1024 --registers 65", 2, ["does not fit a multiprocessor", "--registers 64"]),
+        ("occupancy --threads 32 --sram 164KiB", 2, ["--sram is 167936 B", "at most 166912 B"]),
+        ("occupancy --threads 32 --sram 48", 2, ["--sram", "48KiB"]),
+        ("occupancy --threads 32 --stride -1", 2, ["--stride is -1"]),
+        ("occupancy --threads 32 --element-bytes 3", 2, ["--element-bytes is 3", "1, 2, 4, 8, 16"]),
+        ("occupancy --threads 32 --stride 2 --hardware mi300x", 1, ["amd-mi300x", "NVIDIA devices only"]),
+        ("occupancy --threads 32 --hardware tpu-v5e", 1, ["no multiprocessor limits", "--hardware h200"]),
+        ("recompute --flops 1e9", 2, ["--bytes is missing", "perfmodel recompute"]),
+        ("recompute --bytes 0B --flops 1e9", 2, ["--bytes is 0B"]),
+        ("recompute --bytes 64 --flops 1e9", 2, ["--bytes", "48KiB"]),
+        ("recompute --bytes 64MiB --flops many", 2, ["--flops: 'many'", "137.4GFLOP"]),
+        ("recompute --bytes 64MiB --flops 0", 2, ["--flops is 0"]),
+        ("recompute --bytes 64MiB --flops -1", 2, ["--flops"]),
+        ("recompute --bytes 64MiB --flops 1.5", 2, ["--flops is 1.5", "whole number"]),
+        ("recompute --bytes 64MiB --flops 1e9 --times 0", 2, ["--times is 0"]),
+        ("recompute --bytes 64MiB --flops 1e9 --dtype half", 2, ["unknown dtype 'half'"]),
+    ],
+)
+def test_one_message_with_place_and_fix(run, tmp_path, monkeypatch, line, code, words):
+    monkeypatch.chdir(tmp_path)
+    outcome = run(line)
+    assert outcome.code == code, outcome
+    assert outcome.out == ""
+    for word in words:
+        assert word in outcome.err
+    assert len(outcome.err.splitlines()) <= 4
+    assert "Traceback" not in outcome.err
+    assert list(tmp_path.iterdir()) == []
