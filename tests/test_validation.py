@@ -70,13 +70,19 @@ def test_warm_rows_count_bytes_beyond_the_caches(run, tmp_path):
     assert warm == unknown < cold / 5
 
 
+def test_a_density_scales_the_bound(run, tmp_path):
+    sparse = {**RECORD, "implementation": "flash-block-sparse", "shape": {**RECORD["shape"], "density": 0.25}}
+    dense, quarter = (row["lower_s"] for row in validated(run, tmp_path, RECORD, sparse).json["rows"])
+    assert quarter == pytest.approx(dense / 4, rel=1e-3)
+
+
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
         ({"workload": "sorting"}, "no model of workload 'sorting'"),
         ({"dtype": "int3"}, "no model of dtype 'int3'"),
         ({"hardware": "nvidia-z1000"}, "no device is called"),
-        ({"implementation": "flash-block-sparse"}, "which blocks were computed is not recorded"),
+        ({"implementation": "flash-block-sparse"}, "block-sparse attention without a density"),
         ({"shape": {"batch": 1}}, "its shape lacks heads, kv_heads, n, kv_len, d"),
         ({"shape": {**RECORD["shape"], "kv_heads": 3}}, "does not divide"),
     ],

@@ -6,10 +6,13 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from perfmodel.attention.algorithms import find
+from perfmodel.attention.patterns import block_pattern
 from perfmodel.cost import Kernel, Tile
 from perfmodel.dtypes import DTYPES, Dtype
 from perfmodel.errors import PerfmodelError, UnavailableError
 from perfmodel.hardware import Device
+from perfmodel.ops.matmul import Matmul
+from perfmodel.ops.matmul import kernels as matmul_kernels
 from perfmodel.roofline import estimate, total
 from perfmodel.validation.records import Record
 from perfmodel.workload import BACKWARD, FORWARD, Attention
@@ -47,8 +50,9 @@ def _sizes(record: Record, names: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _attention(record: Record, dtype: Dtype) -> list[Kernel]:
-    if "density" in record.shape or "sparse" in record.implementation:
-        raise UnavailableError("block-sparse attention: which blocks were computed is not recorded")
+    density = record.shape.get("density")
+    if density is None and "sparse" in record.implementation:
+        raise UnavailableError("block-sparse attention without a density")
     sizes = _sizes(record, {"batch": None, "heads": None, "kv_heads": None, "n": None, "kv_len": None, "d": None, "causal": False})
     w = Attention(
         **sizes,
@@ -57,14 +61,20 @@ def _attention(record: Record, dtype: Dtype) -> list[Kernel]:
         window=record.shape.get("window"),
         mask=bool(record.shape.get("mask", False)),
         dropout=float(record.shape.get("dropout", 0)),
+        sparsity=None if density is None else block_pattern(float(density), None),
         packed=True,  # K and V once per KV head: what no implementation undercuts
     ).check()
-    algorithm = find(_ALGORITHMS.get(record.implementation, "flash2"))
+    algorithm = find("flash2" if density is None else "block-sparse")
+    algorithm = find(_ALGORITHMS[record.implementation]) if record.implementation in _ALGORITHMS else algorithm
     passes = {FORWARD: [algorithm.forward], BACKWARD: [algorithm.backward]}.get(record.direction, [algorithm.forward, algorithm.backward])
     return [kernel for run in passes for kernel in run(w, Tile(128, 128))]
 
 
-_WORKLOADS: dict[str, Callable[[Record, Dtype], list[Kernel]]] = {"attention": _attention}
+def _matmul(record: Record, dtype: Dtype) -> list[Kernel]:
+    return matmul_kernels(Matmul(**_sizes(record, {"m": None, "n": None, "k": None, "batch": 1}), dtype=dtype), Tile(128, 128))
+
+
+_WORKLOADS: dict[str, Callable[[Record, Dtype], list[Kernel]]] = {"attention": _attention, "matmul": _matmul}
 
 
 def evaluated(record: Record, device: Device) -> tuple[float | None, str]:
