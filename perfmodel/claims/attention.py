@@ -1,0 +1,228 @@
+"""Claims about standard attention: its memory, its accesses, its arithmetic intensity, and what a causal mask hides."""
+
+from __future__ import annotations
+
+from perfmodel.attention.algorithms import flash2, standard
+from perfmodel.attention.base import matmul_flops
+from perfmodel.attention.walk import visible_scores
+from perfmodel.claims.base import HOLDS, INCOMPLETE, LECTURE, RELABELLED, WRONG, Claim, Figure
+from perfmodel.claims.devices import RIDGE_PCIE
+from perfmodel.claims.formulas import (
+    decision_bytes,
+    fused_memory,
+    kernel_count,
+    masked_kernel_count,
+    query_key_intensity,
+    query_key_read_bytes,
+    ridge_point,
+    score_bytes,
+    square,
+    standard_backward,
+    standard_forward,
+    table_bytes,
+    table_intensity,
+    tensor_passes,
+)
+from perfmodel.cost import READ, WRITE, memory_bytes
+
+FLASH_NOTES = "lecture notes on FlashAttention"
+_SHAPE = {"n": 1024, "d": 64}
+_BATCH = {**_SHAPE, "batch": 16}
+
+CLAIMS = (
+    Claim(
+        "S008",
+        LECTURE,
+        "Memory and compute of attention grow with the square of the sequence length.",
+        claimed="4 times at 2N",
+        why="N^2 scores per head, 4 N^2 d FLOP: both quadruple when N doubles.",
+        inputs=_SHAPE,
+        figures=(
+            Figure("scores at 2N", lambda n, d: score_bytes(2 * n, d), lambda n, d: 4 * score_bytes(n, d), "B"),
+            Figure(
+                "matmuls at 2N",
+                lambda n, d: matmul_flops(square(2 * n, d), 1, 1),
+                lambda n, d: 4 * matmul_flops(square(n, d), 1, 1),
+                "FLOP",
+            ),
+        ),
+        uses=(standard.forward, matmul_flops),
+    ),
+    Claim(
+        "S015",
+        LECTURE,
+        "Reading Q and K: size 2NDB, one read, 2 FLOP, in total 4NDB.",
+        claimed="4NDB",
+        declared=RELABELLED,
+        why="4NDB are bytes: the 2 is the size of a 16-bit element, not FLOP.",
+        inputs=_BATCH,
+        figures=(Figure("Q and K read", query_key_read_bytes, lambda n, d, batch: 4 * n * d * batch, "B"),),
+        uses=(standard.forward,),
+    ),
+    Claim(
+        "S016",
+        LECTURE,
+        "Writing the scores moves 2N^2 B.",
+        claimed="2N^2 B",
+        inputs=_BATCH,
+        figures=(Figure("S written", score_bytes, lambda n, batch: 2 * n * n * batch, "B"),),
+        uses=(standard.forward,),
+    ),
+    Claim(
+        "S017",
+        LECTURE,
+        "The rest of that table: mask, softmax, dropout, V in, O out.",
+        claimed="left to the reader",
+        declared=INCOMPLETE,
+        why="8NDB + 16N^2 B bytes. The operations listed give 14N^2 B: P must be read again for P V. Dropout also stores 1 B per score.",
+        inputs=_SHAPE,
+        figures=(
+            Figure("whole table, B = 1", table_bytes, unit="B"),
+            Figure("dropout decisions besides", decision_bytes, unit="B"),
+        ),
+        uses=(standard.forward,),
+    ),
+    Claim(
+        "S018",
+        LECTURE,
+        "Q K^T and P V take 2BN^2 D FLOP each, an elementwise operation 2BN^2.",
+        claimed="4BN^2 D in all",
+        why="A softmax takes more than 2 per score: maximum, subtraction, exponential, sum, division.",
+        inputs=_BATCH,
+        figures=(
+            Figure(
+                "both matmuls",
+                lambda n, d, batch: matmul_flops(square(n, d, batch), 1, 1),
+                lambda n, d, batch: 4 * n * n * d * batch,
+                "FLOP",
+            ),
+        ),
+        uses=(matmul_flops,),
+    ),
+    Claim(
+        "S019",
+        LECTURE,
+        "The arithmetic intensity of attention falls as N grows, below the A100's 161 for N > 250.",
+        claimed="falls with N",
+        why="(4N^2 D + 6N^2)/(8ND + 16N^2) rises with N, to (4D + 6)/16: below 161 for every D up to 512; D = 768 gets there.",
+        inputs={"n": 4000, "short": 250, "d": 64, **RIDGE_PCIE},
+        figures=(
+            Figure("N = 4000, against N = 250", table_intensity, lambda short, d: table_intensity(n=short, d=d), "FLOP/B", relation="<"),
+            Figure("N = 4000, against the ridge", table_intensity, ridge_point, "FLOP/B", relation="<"),
+            Figure("limit, D = 64", table_intensity, unit="FLOP/B", at={"n": 10**6}),
+            Figure("limit, D = 128", table_intensity, unit="FLOP/B", at={"n": 10**6, "d": 128}),
+            Figure("D = 768, N = 2000", table_intensity, unit="FLOP/B", at={"n": 2000, "d": 768}),
+        ),
+        uses=(standard.forward, matmul_flops),
+    ),
+    Claim(
+        "S020",
+        LECTURE,
+        "Q K^T by itself could be compute bound.",
+        declared=INCOMPLETE,
+        why="Per head it writes N^2 outputs with d multiply-adds each: at most d FLOP/B, so memory bound on an A100 for every d below 161.",
+        inputs={"n": 10**6, "d": 64, **RIDGE_PCIE},
+        figures=(
+            Figure("limit, d = 64", query_key_intensity, unit="FLOP/B"),
+            Figure("limit, d = 128", query_key_intensity, unit="FLOP/B", at={"d": 128}),
+            Figure("ridge", ridge_point, unit="FLOP/B"),
+        ),
+        uses=(standard.forward,),
+    ),
+    Claim(
+        "S035",
+        LECTURE,
+        "An N x N matrix takes 2N^2 of space.",
+        claimed="2N^2",
+        why="In bytes, at 16 bit.",
+        inputs=_SHAPE,
+        figures=(Figure("scores", score_bytes, lambda n: 2 * n * n, "B"),),
+        uses=(standard.forward,),
+    ),
+    Claim(
+        "S037",
+        LECTURE,
+        "The score matrix takes 0.5, 2 and 32 MB for N = 500, 1000 and 4000.",
+        why="One head of one batch entry, decimal MB.",
+        inputs={"n": 500, "d": 64},
+        figures=(
+            Figure("N = 500", score_bytes, "0.5 MB", "B"),
+            Figure("N = 1000", score_bytes, "2 MB", "B", at={"n": 1000}),
+            Figure("N = 4000", score_bytes, "32 MB", "B", at={"n": 4000}),
+        ),
+        uses=(standard.forward,),
+    ),
+    Claim(
+        "S049",
+        "lecture notes on attention in tiles",
+        "For X in R^(C x d), attention(X) is in R^(d x C).",
+        claimed="d x C",
+        declared=WRONG,
+        why="C x d: one output row per token. The 1/sqrt(d) of the scores is missing too.",
+    ),
+    Claim(
+        "S050",
+        "lecture notes on attention in tiles",
+        "The context, a million tokens, is far longer than d = 700.",
+        declared=HOLDS,
+        why="That is why scores must not be stored: 2 TB per head at 16 bit, 4 TB at 32.",
+        inputs={"n": 10**6, "d": 700},
+        figures=(Figure("scores, fp16", score_bytes, unit="B"),),
+        uses=(standard.forward,),
+    ),
+    Claim(
+        "S057",
+        "lecture notes on transformer inference",
+        "Naive attention takes 3 or 4 reads and 3 or 4 writes.",
+        claimed="3 or 4 of each",
+        declared=RELABELLED,
+        why="It counts kernels: 3, or 4 with a mask. Tensors: Q, K, S, P, V in and S, P, O out; scores cross the memory 2 + 2 times.",
+        inputs=_SHAPE,
+        figures=(
+            Figure("kernels", kernel_count, "3", formula="kernels of standard.forward"),
+            Figure("kernels with a mask", masked_kernel_count, "4", formula="kernels of standard.forward, mask"),
+            Figure("tensor reads", lambda n, d: tensor_passes(n, d, READ), formula="reads of standard.forward, by tensor"),
+            Figure("tensor writes", lambda n, d: tensor_passes(n, d, WRITE), formula="writes of standard.forward, by tensor"),
+        ),
+        uses=(standard.forward,),
+    ),
+    Claim("S066", FLASH_NOTES, "Q = W_k X and K = W_k X.", claimed="Q = W_k X", declared=WRONG, why="Q = W_q X: a slip of the index."),
+    Claim(
+        "S067",
+        FLASH_NOTES,
+        "Under a causal mask the P_ij with i > j are valid.",
+        claimed="i > j, N(N-1)/2 entries",
+        why="i >= j: a token attends to itself, N(N+1)/2 entries.",
+        inputs={"n": 1024, "d": 64},
+        figures=(Figure("visible", lambda n, d: visible_scores(square(n, d, causal=True)), lambda n: n * (n - 1) // 2, "entries"),),
+        uses=(visible_scores,),
+    ),
+    Claim(
+        "S068",
+        FLASH_NOTES,
+        "Standard attention takes O(Nd + N^2) HBM accesses.",
+        claimed="4N^2 + 4Nd, forward",
+        inputs=_SHAPE,
+        figures=(Figure("forward", standard_forward, lambda n, d: 4 * n * n + 4 * n * d, "elements"),),
+        uses=(standard.forward,),
+    ),
+    Claim(
+        "S073",
+        f"{FLASH_NOTES}, after its Algorithm 3",
+        "The backward pass loads Q, K, V, dO, dS, P, dP and writes dS, dP, dQ, dV, dK.",
+        claimed="7N^2 + 8Nd",
+        inputs=_SHAPE,
+        figures=(Figure("backward", standard_backward, lambda n, d: 7 * n * n + 8 * n * d, "elements"),),
+        uses=(standard.backward,),
+    ),
+    Claim(
+        "S076",
+        FLASH_NOTES,
+        "FlashAttention takes O(Nd) memory.",
+        claimed="twice at 2N",
+        why="Q, K, V, O and N statistics: twice as much for twice the N.",
+        inputs=_SHAPE,
+        figures=(Figure("memory at 2N", lambda n, d: fused_memory(2 * n, d), lambda n, d: 2 * fused_memory(n, d), "B"),),
+        uses=(flash2.forward, memory_bytes),
+    ),
+)
