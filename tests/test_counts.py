@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import random
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 
@@ -25,21 +26,33 @@ def workload(s: walker.Shape) -> Attention:
     return Attention(**options).check()
 
 
-def random_shape(rng: random.Random) -> walker.Shape:
-    kv_heads, group = rng.choice([(1, 1), (1, 1), (2, 1), (1, 2), (1, 3), (2, 2)])
-    n = rng.randint(1, 24)
+LARGE, LARGE_SHAPES = "large", 4
+BATCH_IDS = [*range(BATCHES), pytest.param(LARGE, marks=pytest.mark.slow)]
+
+
+def random_shapes(name: str, batch: int | str, count: int = PER_BATCH) -> Iterator[tuple[random.Random, walker.Shape]]:
+    """``count`` small shapes, or a few of up to 2,048 rows, each with the generator that drew it."""
+    rng = random.Random(f"{name} {batch}")
+    for _ in range(LARGE_SHAPES if batch == LARGE else count):
+        yield rng, random_shape(rng, 2048 if batch == LARGE else 24)
+
+
+def random_shape(rng: random.Random, largest: int = 24) -> walker.Shape:
+    small = largest <= 24
+    kv_heads, group = rng.choice([(1, 1), (1, 1), (2, 1), (1, 2), (1, 3), (2, 2)] if small else [(1, 1), (1, 2)])
+    n = rng.randint(1, largest)
     d = rng.randint(1, 5)
     causal = rng.random() < 0.7
     return walker.Shape(
         n=n,
-        kv_len=n if rng.random() < 0.3 else rng.randint(1, 24),
+        kv_len=n if rng.random() < 0.3 else rng.randint(1, largest),
         d=d,
         dv=d if rng.random() < 0.4 else rng.randint(1, 5),
-        br=rng.randint(1, 12),
-        bc=rng.randint(1, 12),
+        br=rng.randint(1, 12) if small else rng.randint(60, 300),
+        bc=rng.randint(1, 12) if small else rng.randint(60, 300),
         causal=causal,
-        window=rng.randint(1, 26) if causal and rng.random() < 0.4 else None,
-        batch=rng.choice([1, 1, 2]),
+        window=rng.randint(1, largest + 2) if causal and rng.random() < 0.4 else None,
+        batch=rng.choice([1, 1, 2]) if small else 1,
         heads=kv_heads * group,
         kv_heads=kv_heads,
         packed=rng.random() < 0.4,
@@ -67,13 +80,11 @@ def footprints(kernels: list[Kernel]) -> dict[tuple[str, str], int]:
     return sizes
 
 
-@pytest.mark.parametrize("batch", range(BATCHES))
+@pytest.mark.parametrize("batch", BATCH_IDS)
 @pytest.mark.parametrize("name", walker.FORWARD)
-def test_closed_form_equals_walk(name: str, batch: int) -> None:
-    rng = random.Random(f"{name} {batch}")
+def test_closed_form_equals_walk(name: str, batch: int | str) -> None:
     algorithm = find(name)
-    for _ in range(PER_BATCH):
-        shape = random_shape(rng)
+    for rng, shape in random_shapes(name, batch):
         w, tile = workload(shape), Tile(shape.br, shape.bc)
         x = walker.inputs(shape, rng.randrange(2**32))
         ref = walker.reference(shape, x)
@@ -95,7 +106,7 @@ def test_closed_form_equals_walk(name: str, batch: int) -> None:
 
 
 def test_walks_cover_what_they_claim() -> None:
-    """At least 2,000 shapes, and each kind of shape among them many times."""
+    """At least 2,000 small shapes per algorithm, and each kind of shape among them many times."""
     assert BATCHES * PER_BATCH >= 2000
     rng = random.Random("flash2 0")
     shapes = [random_shape(rng) for _ in range(BATCHES * PER_BATCH)]

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import random
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import asdict, replace
 from fractions import Fraction
 from math import ceil
-from typing import Any
 
 import numpy as np
 import pytest
@@ -15,7 +15,7 @@ import walker
 import walker_more
 from hypothesis import assume, given
 from hypothesis import strategies as st
-from test_counts import closed_form, footprints, random_shape
+from test_counts import BATCH_IDS, BATCHES, PER_BATCH, closed_form, footprints, random_shape, random_shapes
 from walker_more import Shape
 
 from perfmodel.attention.algorithms import find
@@ -28,7 +28,6 @@ from perfmodel.errors import UsageError
 from perfmodel.roofline import estimate, total
 from perfmodel.workload import Attention, BlockPattern
 
-BATCHES, PER_BATCH = 10, 100
 DEVICE = find_device("nvidia-h200-sxm")
 
 
@@ -37,8 +36,9 @@ def workload(s: Shape, sparsity: BlockPattern | None = None) -> Attention:
     return Attention(**{name: value for name, value in asdict(s).items() if name not in own}, sparsity=sparsity).check()
 
 
-def shape(rng: random.Random, **more: Any) -> Shape:
-    return Shape(**{**asdict(random_shape(rng)), **more})
+def shapes(name: str, batch: int | str) -> Iterator[tuple[random.Random, Shape]]:
+    for rng, s in random_shapes(name, batch):
+        yield rng, Shape(**asdict(s))
 
 
 def check(memory: walker.Memory, kernels: list[Kernel], s: Shape, contractions: int) -> None:
@@ -59,11 +59,11 @@ def same(memory: walker.Memory, ref: dict[str, np.ndarray], outputs: tuple[str, 
 # Split-KV
 
 
-@pytest.mark.parametrize("batch", range(BATCHES))
-def test_split_kv_equals_walk(batch: int) -> None:
-    rng, algorithm = random.Random(f"split-kv {batch}"), find("split-kv")
-    for _ in range(PER_BATCH):
-        s = shape(rng, splits=rng.choice([1, 2, 2, 3, 4, 7, 30]))
+@pytest.mark.parametrize("batch", BATCH_IDS)
+def test_split_kv_equals_walk(batch: int | str) -> None:
+    algorithm = find("split-kv")
+    for rng, drawn in shapes("split-kv", batch):
+        s = replace(drawn, splits=rng.choice([1, 2, 2, 3, 4, 7, 30]))
         if rng.random() < 0.3:
             s = replace(s, n=1)
         x = walker.inputs(s, rng.randrange(2**32))
@@ -75,7 +75,7 @@ def test_split_kv_equals_walk(batch: int) -> None:
 def test_one_split_is_flash2() -> None:
     rng = random.Random(7)
     for _ in range(50):
-        w, tile = workload(shape(rng)), Tile(rng.randint(1, 9), rng.randint(1, 9))
+        w, tile = workload(Shape(**asdict(random_shape(rng)))), Tile(rng.randint(1, 9), rng.randint(1, 9))
         [split], [flash] = find("split-kv").forward(w, tile), find("flash2").forward(w, tile)
         assert replace(split, name="forward") == flash
 
@@ -151,11 +151,10 @@ def test_split_kv_tiles_are_flash_attention_2s(run, d, tile) -> None:
 # Memory-efficient
 
 
-@pytest.mark.parametrize("batch", range(BATCHES))
-def test_memory_efficient_equals_walk(batch: int) -> None:
-    rng, algorithm = random.Random(f"memory-efficient {batch}"), find("memory-efficient")
-    for _ in range(PER_BATCH):
-        s = shape(rng)
+@pytest.mark.parametrize("batch", BATCH_IDS)
+def test_memory_efficient_equals_walk(batch: int | str) -> None:
+    algorithm = find("memory-efficient")
+    for rng, s in shapes("memory-efficient", batch):
         x = walker.inputs(s, rng.randrange(2**32))
         w, tile, ref = workload(s), Tile(s.br, s.bc), walker.reference(s, x)
         forward = walker_more.memory_efficient_forward(s, x)
@@ -182,8 +181,8 @@ def test_memory_efficient_saves_memory_not_accesses(run) -> None:
 # Block-sparse
 
 
-def sparse_shape(rng: random.Random) -> tuple[Shape, BlockPattern]:
-    s = shape(rng, window=None, pattern=rng.choice([*NAMED, "file"]))
+def sparse_shape(rng: random.Random, drawn: Shape) -> tuple[Shape, BlockPattern]:
+    s = replace(drawn, window=None, pattern=rng.choice([*NAMED, "file"]))
     if s.pattern != "file":
         s = replace(s, packed=s.packed and not (s.causal and s.group > 1))
         return s, Named(s.pattern)
@@ -193,11 +192,11 @@ def sparse_shape(rng: random.Random) -> tuple[Shape, BlockPattern]:
     return replace(s, pairs=pairs), Blocks("file", tuple(sorted(pairs)))
 
 
-@pytest.mark.parametrize("batch", range(BATCHES))
-def test_block_sparse_equals_walk(batch: int) -> None:
-    rng, algorithm = random.Random(f"block-sparse {batch}"), find("block-sparse")
-    for _ in range(PER_BATCH):
-        s, pattern = sparse_shape(rng)
+@pytest.mark.parametrize("batch", BATCH_IDS)
+def test_block_sparse_equals_walk(batch: int | str) -> None:
+    algorithm = find("block-sparse")
+    for rng, drawn in shapes("block-sparse", batch):
+        s, pattern = sparse_shape(rng, drawn)
         w, tile = workload(s, pattern), Tile(s.br, s.bc)
         assert algorithm.obstacle(w, "forward") is None
         x = walker.inputs(s, rng.randrange(2**32))
@@ -235,7 +234,7 @@ def seeing_rows(s: Shape) -> int:
 
 def test_shapes_cover_what_they_claim() -> None:
     rng = random.Random("block-sparse 0")
-    drawn = [sparse_shape(rng)[0] for _ in range(BATCHES * PER_BATCH)]
+    drawn = [sparse_shape(rng, Shape(**asdict(random_shape(rng))))[0] for _ in range(BATCHES * PER_BATCH)]
     found = Counter((s.pattern, s.causal) for s in drawn)
     assert len(found) == 8
     assert min(found.values()) > 40
@@ -255,7 +254,7 @@ def test_density_is_a_share_of_the_dense_walk() -> None:
     """Rows and scores that flash1's walk counts, times the decimal that was typed, rounded up; all of them at 1."""
     rng = random.Random("density")
     for _ in range(200):
-        s = shape(rng)
+        s = Shape(**asdict(random_shape(rng)))
         share = rng.choice([0.05, 0.1, 0.25, 0.3, 0.7, 1.0])
         w, tile = workload(s, block_pattern(share, None)), Tile(s.br, s.bc)
         x = walker.inputs(s, rng.randrange(2**32))
