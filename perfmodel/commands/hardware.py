@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from perfmodel.commands._shared import Command, JsonOption, OutputOption, check_outputs, emit, new_app
+from perfmodel.commands._shared import Command, ExplainOption, JsonOption, OutputOption, check_outputs, emit, new_app
 
 app = new_app(help="List, show and check device profiles.", no_args_is_help=True)
 
@@ -24,6 +24,7 @@ def list_devices(json: JsonOption = False, output: OutputOption = None) -> None:
 @app.command(cls=Command)
 def show(
     device: Annotated[str, typer.Argument(metavar="ID", help="Device: id, words of one, or a profile's path.")],
+    explain: ExplainOption = False,
     json: JsonOption = False,
     output: OutputOption = None,
 ) -> None:
@@ -32,7 +33,7 @@ def show(
     from perfmodel.catalog import find_device
     from perfmodel.report.hardware import show_report
 
-    emit(show_report(find_device(device)), json, outputs)
+    emit(show_report(find_device(device), explain), json, outputs)
 
 
 @app.command(cls=Command)

@@ -8,6 +8,8 @@ from typing import Any
 from perfmodel import __version__
 from perfmodel.hardware import Device, Quantity, quantities
 from perfmodel.report.document import Report, Table
+from perfmodel.report.operation import with_steps
+from perfmodel.trace import Step, Trace, Traced
 from perfmodel.units import format_binary
 
 
@@ -59,8 +61,8 @@ def _ridge_points(device: Device) -> dict[str, tuple[Quantity, float]]:
     return {f"{unit} {dtype}": (peak, peak.number / bandwidth) for unit, peaks in units for dtype, peak in peaks.items()}
 
 
-def show_report(device: Device) -> Report:
-    """Every quantity of ``device`` with kind, source and note; then its ridge points."""
+def show_report(device: Device, explained: bool = False) -> Report:
+    """Every quantity of ``device`` with kind, source and note; then its ridge points, with formulas if ``explained``."""
     rows = [[place, str(q.value), q.kind, q.source, q.note or ""] for place, q in _named(device)]
     values = Table("", ["field", "value", "kind", "source", "note"], rows, "lrlll")
     ridges = _ridge_points(device)
@@ -74,7 +76,24 @@ def show_report(device: Device) -> Report:
         "ridge_points": {name: {"value": value, "unit": "FLOP/B", "level": "dram"} for name, (_, value) in ridges.items()},
     }
     title = f"{device.name} ({device.id}), {device.architecture}"
-    return Report(title, [_summary(device)], tables, notes, data)
+    shown = Report(title, [_summary(device)], tables, notes, data)
+    return with_steps(shown, [("ridge points", {}, _ridge_steps(device))]) if explained else shown
+
+
+def _ridge_steps(device: Device) -> list[Step]:
+    """Each ridge point as peak over bandwidth; both from the profile."""
+    trace, bandwidth = Trace(), device.dram.bandwidth or device.dram.measured_bandwidth
+    if bandwidth is None:
+        return []
+
+    def symbol(name: str, quantity: Quantity, meaning: str) -> Traced:
+        return trace.symbol(name, quantity.number, meaning, f"{quantity.kind}: {device.sources[quantity.source]}")
+
+    bytes_per_s = symbol("BW_dram", bandwidth, "B/s")
+    for name, (peak, _) in _ridge_points(device).items():
+        ridge = symbol(f"P_{name.replace(' ', '_')}", peak, "FLOP/s, dense") / bytes_per_s
+        trace.define(f"ridge point, {name}", "FLOP/B", ridge, "roofline model, Williams, Waterman & Patterson 2009")
+    return list(trace.steps.values())
 
 
 def _named(device: Device) -> list[tuple[str, Quantity]]:
