@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from perfmodel.arith import Number
 from perfmodel.attention.base import key_rows_stored, seeing_rows, seen_keys
 from perfmodel.workload import FORWARD, Attention
 
@@ -17,10 +18,10 @@ class Theta:
 
     io_class: str
     regime: str
-    value_without_constant: float
+    value_without_constant: Number
 
 
-def compulsory_elements(w: Attention, direction: str) -> int:
+def compulsory_elements(w: Attention, direction: str) -> Number:
     """Matrix elements that any exact algorithm moves, over batch and heads; statistics not counted.
 
     Forward: Q, K, V in, O out. Backward: Q, K, V, O, dO in, dQ, dK, dV out. Query rows that see no key, and inputs
@@ -31,15 +32,18 @@ def compulsory_elements(w: Attention, direction: str) -> int:
     """
     query, keys = seeing_rows(w), seen_keys(w)
     if direction == FORWARD:
-        return int((query + keys) * (w.d + w.dv))
-    return int(2 * query * (w.d + w.dv) + (keys + key_rows_stored(w)) * (w.d + w.dv))
+        return (query + keys) * (w.d + w.dv)
+    return 2 * query * (w.d + w.dv) + (keys + key_rows_stored(w)) * (w.d + w.dv)
 
 
-def theta(w: Attention, m: int) -> Theta | None:
+def theta(w: Attention, m: Number) -> Theta | None:
     """Growth class of the forward pass for SRAM of ``m`` elements; None outside d <= M <= N d, where it is not proved.
 
     M >= d^2: N^2 d^2 / M, which FlashAttention reaches. M < d^2: N^2 d / sqrt(M), as for rectangular matmul.
+    None too where a window or a block pattern takes scores away: the theorem is about all of them.
     """
+    if w.window is not None or w.sparsity is not None:
+        return None
     d, rows = max(w.d, w.dv), min(w.n, w.kv_len)
     if not d <= m <= rows * d:
         return None

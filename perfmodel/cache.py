@@ -84,7 +84,8 @@ def beyond_caches(size: Number, device: Device) -> Number:
     if not levels or any(level.capacity is None for level in levels):
         return 0 * size
     caches = sum(int(level.capacity.number) for level in levels if level.capacity)
-    return maximum(size - named("caches", "bytes that the caches hold", caches, like=size), 0)
+    held = named("caches", "bytes that the caches hold", caches, size, f"{device.id}: capacity of its shared caches")
+    return maximum(size - held, 0)
 
 
 def _handed_on(access: Access, size: Number, device: Device) -> Number:
@@ -101,8 +102,15 @@ def _access_bytes(kernel: Kernel, access: Access, device: Device, label: str) ->
     if not access.reread or launch is None:
         return first
     again = access.bytes - distinct
-    slots = named(f"{label}slots", "blocks that run at once", resident_blocks(launch, device), like=launch.blocks)
-    ratio = working_set_bytes(kernel, launch, slots, label) / named("L2", "capacity of the last cache", cache, like=launch.blocks)
+    slots = named(
+        f"{label}slots",
+        "blocks that run at once",
+        resident_blocks(launch, device),
+        launch.blocks,
+        f"{device.id}: multiprocessors x resident blocks by registers, SRAM and threads, as perfmodel occupancy",
+    )
+    cache = named("L2", "bytes of the last cache", cache, launch.blocks, f"{device.id}: capacity of its last shared cache")
+    ratio = working_set_bytes(kernel, launch, slots, label) / cache
     lost = clip((ratio - SCAN_SURVIVES) / (SCAN_IS_LOST - SCAN_SURVIVES), 0, 1)
     if isinstance(launch, Grid):
         lost = named(f"{label}lost", "share of a panel that a later wave does not find", lost)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from perfmodel.arith import Number
+from perfmodel.arith import Number, maximum
 from perfmodel.dtypes import TENSOR, Dtype
 
 READ, WRITE, ZERO_FILL, GROUP_SUM = "read", "write", "zero_fill", "group_sum"
@@ -124,13 +124,16 @@ class Kernel:
         return sum(access.bytes for access in self.accesses if access.kind in kinds)
 
 
-def memory_bytes(kernels: Iterable[Kernel]) -> Number:
-    """Bytes of every distinct tensor that ``kernels`` touch, all alive at once."""
-    from perfmodel.arith import maximum
-
+def tensor_bytes(kernels: Iterable[Kernel]) -> dict[str, Number]:
+    """Bytes of every distinct tensor that ``kernels`` touch, as far as they touch it."""
     sizes: dict[str, Number] = {}
     for kernel in kernels:
         for access in kernel.accesses:
             size = access.footprint * access.element_size
             sizes[access.tensor] = maximum(sizes[access.tensor], size) if access.tensor in sizes else size
-    return sum(sizes.values())
+    return sizes
+
+
+def memory_bytes(kernels: Iterable[Kernel]) -> Number:
+    """Bytes of all those tensors, alive at once."""
+    return sum(tensor_bytes(kernels).values())

@@ -15,7 +15,9 @@ from perfmodel.trace import Step, Trace
 ROOF_SOURCE = "roofline model, Williams, Waterman & Patterson 2009"
 L2_SOURCE = "L2 model, assumptions in perfmodel/cache.py"
 _L2_NAMES = ("slots", "W", "waves", "scans", "lost", "drifted", "missed", "L2", "caches", "DRAM")
-_ROOF_NAMES = ("term", "lower", "roofline", "without", "intensity")
+WALK_SOURCE = "tile walk in closed form, perfmodel/attention/walk.py"
+_WALK_NAMES = ("E", "T_r", "T_c", "tiles", "C", "R", "rows", "keys", "g")
+_ROOF_NAMES = ("compulsory", "term", "lower", "roofline", "without", "intensity")
 
 
 def explain_kernels(trace: Trace, kernels: Sequence[Kernel], device: Device, dtype: Dtype) -> list[Kernel]:
@@ -40,6 +42,8 @@ def _source(step: Step, given: str) -> str:
     first = step.name.removeprefix("total ").rsplit("] ", 1)[-1].split()[0]
     if first in _L2_NAMES:
         return L2_SOURCE
+    if first in _WALK_NAMES:
+        return WALK_SOURCE
     return ROOF_SOURCE if first in _ROOF_NAMES else given
 
 

@@ -190,7 +190,19 @@ def traced_rates(trace: Trace, device: Device, dtype: Dtype) -> Rates:
         dram=symbol("BW_dram", plain.dram, "B/s", device.dram.bandwidth or device.dram.measured_bandwidth),
         l2=symbol("BW_l2", plain.l2, "B/s", (l2.bandwidth or l2.measured_bandwidth) if l2 else None),
         matmul=symbol(f"P_{dtype.name}", plain.matmul, f"FLOP/s, {dtype.matmul_unit} unit, dense", matmul),
-        matmul_at_max_clock=symbol(f"P_{dtype.name}_max", plain.matmul_at_max_clock, "FLOP/s at the highest clock", matmul),
+        matmul_at_max_clock=_traced_max_rate(trace, device, dtype, plain.matmul_at_max_clock),
         vector=symbol("P_vector", plain.vector, "FLOP/s, fp32 vector unit", device.peaks.vector.get("fp32")),
         sfu=symbol("P_exp", plain.sfu, "exponentials/s", device.peaks.exp),
     )
+
+
+def _traced_max_rate(trace: Trace, device: Device, dtype: Dtype, rate: Number) -> Number:
+    """The matmul rate at the highest clock, as per-clock rate x multiprocessors x clock where the profile knows them."""
+    name, meaning = f"P_{dtype.name}_max", "FLOP/s at the highest clock"
+    peak, clock, count = device.matmul_peak(dtype.name, dtype.matmul_unit), device.clocks.max, device.multiprocessors
+    if peak.per_clk is None or clock is None or count is None or peak.per_clk * count.number * clock.number != rate:
+        return trace.symbol(name, rate, meaning, f"{device.id}, {peak.kind}: {device.sources[peak.source]}")
+    per_clock = trace.symbol("FLOP_per_clk", peak.per_clk, "per multiprocessor and clock", f"{device.id}: {device.sources[peak.source]}")
+    blocks = trace.symbol("SMs", count.number, "multiprocessors", f"{device.id}: {device.sources[count.source]}")
+    highest = trace.symbol("f_max", clock.number, "Hz", f"{device.id}: {device.sources[clock.source]}")
+    return trace.define(name, meaning, per_clock * blocks * highest, f"{device.id}: product of its rates")

@@ -53,12 +53,12 @@ def show(value: Any) -> str:
     return str(value) if isinstance(value, int) else f"{value:.6g}"
 
 
-def named(name: str, meaning: str, value: Any, like: Any = None) -> Any:
+def named(name: str, meaning: str, value: Any, like: Any = None, source: str = "") -> Any:
     """``value``, known as ``name`` from here on if it is traced; ``like`` lends its trace to a plain ``value``."""
     if isinstance(value, Traced):
-        return value.trace.define(name, meaning, value)
+        return value.trace.define(name, meaning, value, source)
     if isinstance(like, Traced):
-        return like.trace.symbol(name, value, meaning)
+        return like.trace.symbol(name, value, meaning, source)
     return value
 
 

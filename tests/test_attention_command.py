@@ -274,19 +274,55 @@ def test_what_more_sram_buys(run):
         "attention --n 65536 --d 64 --algorithm standard --algorithm flash1 --algorithm flash2 --sram 163KiB --sram 326KiB --json"
     ).json
     assert data["inputs"]["sram_bytes"] == 163 * 1024
-    for name in ("flash1", "flash2"):
-        own, small, large = (p for p in data["sram_sweep"] if p["algorithm"] == name)
-        assert own == small
-        assert small["accesses_bytes"] / large["accesses_bytes"] == pytest.approx(2, rel=0.03), "accesses fall as 1/M"
+    moved = {(p["algorithm"], p["sram_bytes"]): p["accesses_bytes"] for p in data["sram_sweep"]}
+    assert moved["flash1", 163 * 1024] / moved["flash1", 326 * 1024] == pytest.approx(2, rel=0.03), "accesses fall as 1/M"
+    assert moved["flash2", 163 * 1024] == moved["flash2", 326 * 1024], "its sums fill the registers before its tiles fill the SRAM"
 
 
 def test_no_tile_of_the_sweep_beats_the_best(run):
     data = run("attention --n 2048 --d 64 --algorithm flash --sram 64KiB --sram 96KiB --json").json
-    best = data["sram_sweep"][1]
+    best = data["sram_sweep"][0]
+    assert best["sram_bytes"] == 64 * 1024
     for br, bc in ((16, 16), (64, 64), (128, 128), (256, 64), (320, 64), (64, 192)):
         other = run(f"attention --n 2048 --d 64 --algorithm flash --block-q {br} --block-kv {bc} --sram 64KiB --json")
         if other.code == 0:
             assert other.json["results"][0]["accesses"]["bytes"] >= best["accesses_bytes"]
+
+
+def test_sweep_needs_a_tiled_forward_pass(run):
+    assert "--algorithm flash" in run("attention --n 64 --d 64 --algorithm standard --sram +64KiB").err
+    assert run("attention --n 64 --d 64 --pass backward --sram +64KiB").code == 2
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("--sparsity 0.25", "--sparsity is for block-sparse"),
+        ("--pattern strided --algorithm flash", "--pattern is for block-sparse"),
+        ("--splits 4", "--splits is for split-kv"),
+        ("--splits 4 --algorithm all --pass backward", "--algorithm split-kv"),
+        ("--window 8 --pattern strided --algorithm all", "--algorithm block-sparse"),
+        ("--window 8 --no-causal", "implies a causal mask"),
+        ("--crossover --block-q 16", "leave out --block-q"),
+    ],
+)
+def test_an_option_that_would_do_nothing_is_a_mistake(run, line, words):
+    outcome = run("attention --n 64 --d 64 " + line)
+    assert outcome.code == 2
+    assert words in outcome.err
+
+
+@pytest.mark.parametrize(
+    "line", ["--n 65536 --window 128", "--n 4096 --sparsity 0.001 --algorithm all", "--n 1 --kv-len 65536 --window 1024"]
+)
+def test_bounds_hold_where_scores_are_taken_away(run, line):
+    data = run(f"attention --d 64 --heads 4 --kv-heads 2 {line} --json").json
+    assert data["io_lower_bound"]["theta"] is None
+    for result in data["results"]:
+        assert result["extra_memory_bytes"] >= 0
+        assert result["time_s"]["lower"] <= result["time_s"]["roofline"] * (1 + 1e-12)
+        distance = data["io_lower_bound"]["distance"][result["algorithm"]]["compulsory"]
+        assert distance is None or distance >= 1
 
 
 def test_sweep_says_when_nothing_fits(run):

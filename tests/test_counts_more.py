@@ -268,8 +268,13 @@ def test_density_is_a_share_of_the_dense_walk() -> None:
         assert kernel.executed_flops == 2 * scores * (s.d + s.dv)
         assert kernel.flops <= kernel.executed_flops
         if share == 1:
-            assert [kernel] == find("flash1").forward(w, tile)
-            assert find("block-sparse").backward(w, tile) == find("flash1").backward(w, tile)
+            assert unbound([kernel]) == unbound(find("flash1").forward(w, tile))
+            assert unbound(find("block-sparse").backward(w, tile)) == unbound(find("flash1").backward(w, tile))
+
+
+def unbound(kernels: list[Kernel]) -> list[Kernel]:
+    """Kernels without what bounds them: a density does not say which rows and keys are needed."""
+    return [replace(k, accesses=tuple(replace(access, compulsory=0) for access in k.accesses)) for k in kernels]
 
 
 def test_a_pattern_file_of_every_block_is_dense() -> None:

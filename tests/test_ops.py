@@ -279,7 +279,7 @@ def test_a_row_that_does_not_fit_is_said(run):
     entries = run("softmax --rows 64 --cols 200000 --json").json["results"]
     assert [entry["row_fits"] for entry in entries] == [None, None, False]
     assert entries[2]["fits"] is False
-    assert "faster than safe" in run("softmax --rows 64 --cols 2000").out
+    assert "as fast as safe" in run("softmax --rows 64 --cols 2000").out
     assert "whether a row fits is unknown" in run("softmax --rows 64 --cols 2000 --hardware tpu-v5e --dtype bf16").out
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+
 from perfmodel import sanity
 from perfmodel.catalog import device_ids, find_device
 from perfmodel.units import parse

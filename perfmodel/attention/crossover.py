@@ -1,7 +1,7 @@
 """Where a tiled algorithm stops paying: the N, d and M at which it moves as much as standard attention, or takes as long.
 
-Found by bisection on the exact counts, so partial tiles, statistics and linear terms are in; the law of the leading terms is
-given beside them where there is one.
+Found by bisection on the exact counts, so partial tiles, statistics and linear terms are in; partial tiles also make wins and
+losses alternate near a border, of which one is reported. The law of the leading terms is given beside where there is one.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from perfmodel.attention.algorithms import find
 from perfmodel.attention.base import Algorithm
 from perfmodel.attention.evaluate import Result, evaluate
 from perfmodel.attention.request import Comparison
+from perfmodel.attention.walk import row_tiles
 from perfmodel.errors import UsageError
 from perfmodel.hardware import Device
 from perfmodel.workload import FORWARD, Attention
@@ -61,7 +62,7 @@ def crossover(algorithm: Algorithm, standard: Algorithm, w: Attention, device: D
     if algorithm.pays_while is not None and measure == "accesses":
         law, limit = algorithm.pays_while
         tile = evaluate(algorithm, w, device, FORWARD, sram_bytes, None, None).tile
-        last_d_by_law = limit(sram_bytes // w.dtype.size, tile) if tile else None
+        last_d_by_law = limit(sram_bytes // w.dtype.size, tile) if tile and row_tiles(w, tile.br) > 1 else None
     return Crossover(
         algorithm,
         measure,
@@ -77,6 +78,8 @@ def crossover(algorithm: Algorithm, standard: Algorithm, w: Attention, device: D
 def crossovers(comparison: Comparison) -> list[Crossover]:
     """Every tiled algorithm of ``comparison`` by every measure; UsageError if there is none."""
     tiled = comparison.tiled_in_sram()
+    if comparison.tile_given:
+        raise UsageError("--crossover lets each algorithm choose its tile", "leave out --block-q and --block-kv")
     if not tiled or comparison.sram_bytes is None:
         raise UsageError("--crossover compares tiled algorithms with standard attention, forward", "add --algorithm flash")
     w, device, m = comparison.workload, comparison.device, comparison.sram_bytes
@@ -84,7 +87,7 @@ def crossovers(comparison: Comparison) -> list[Crossover]:
 
 
 def _first(holds: Callable[[int], bool], largest: int) -> int | None:
-    """Smallest x from which ``holds`` stays true up to ``largest``; None if it is false at the end."""
+    """An x at which ``holds`` turns true for good or for a while (partial tiles); None if it is false at ``largest``."""
     if not holds(largest):
         return None
     low, high = 0, largest  # false at low (or low = 0), true at high
@@ -95,7 +98,7 @@ def _first(holds: Callable[[int], bool], largest: int) -> int | None:
 
 
 def _last(holds: Callable[[int], bool], largest: int) -> int | None:
-    """Largest x up to which ``holds`` stays true; None if it is false at 1 or true throughout."""
+    """An x after which ``holds`` turns false for good or for a while (partial tiles); None if false at 1 or true throughout."""
     if not holds(1) or holds(largest):
         return None
     low, high = 1, largest

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from perfmodel.arith import Number
+from perfmodel.arith import Number, maximum
 from perfmodel.attention.base import Algorithm
 from perfmodel.attention.tiles import choose_tile
-from perfmodel.cost import Kernel, Tile, memory_bytes
+from perfmodel.cost import Kernel, Tile, tensor_bytes
 from perfmodel.hardware import Device
 from perfmodel.roofline import Estimate, estimate, total
 from perfmodel.workload import FORWARD, Attention
@@ -53,17 +53,21 @@ def evaluate(
     tile = choose_tile(algorithm, w, device, direction, sram_bytes or 0, br, bc)
     listed = (algorithm.forward if direction == FORWARD else algorithm.backward)(w, tile)
     kernels = [(kernel, estimate(kernel, device)) for kernel in listed]
-    size = memory_bytes(listed)
+    size, extra = memory(listed, w)
     shown = tile if algorithm.tiling else None
-    return Result(algorithm, direction, shown, kernels, total(cost for _, cost in kernels), size, size - io_bytes(listed, w))
+    return Result(algorithm, direction, shown, kernels, total(cost for _, cost in kernels), size, extra)
 
 
-def io_bytes(kernels: Sequence[Kernel], w: Attention) -> Number:
-    """Bytes of those inputs and outputs of attention that ``kernels`` touch, at their true size."""
+def memory(kernels: Sequence[Kernel], w: Attention) -> tuple[Number, Number]:
+    """Bytes of all tensors of ``kernels``, inputs and outputs at their full size, and the part beyond those."""
     rows, keys = w.query_heads * w.n, w.stored_kv_heads * w.kv_len
-    sizes = {"Q": rows * w.d, "O": rows * w.dv, "K": keys * w.d, "V": keys * w.dv}
-    touched = {access.tensor for kernel in kernels for access in kernel.accesses}
-    return sum(size * w.dtype.size for name, size in sizes.items() for tensor in (name, f"d{name}") if tensor in touched)
+    full = {"Q": rows * w.d, "O": rows * w.dv, "K": keys * w.d, "V": keys * w.dv}
+    full |= {f"d{name}": elements for name, elements in full.items()}
+    touched = tensor_bytes(kernels)
+    own = sum(full[name] * w.dtype.size for name in touched if name in full)
+    partial = [maximum(size - full[name] * w.dtype.size, 0) for name, size in touched.items() if name in full]
+    extra = sum(size for name, size in touched.items() if name not in full) + sum(partial)
+    return own + extra, extra
 
 
 def both(forward: Result, backward: Result) -> Result:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from perfmodel.attention.evaluate import Result, io_bytes
-from perfmodel.bounds import COMPULSORY_SOURCE, compulsory_elements
-from perfmodel.cost import Tile, memory_bytes
+from perfmodel.attention.evaluate import Result, memory
+from perfmodel.bounds import COMPULSORY_SOURCE, THETA_SOURCE, compulsory_elements, theta
+from perfmodel.cost import READ, WRITE, Tile
 from perfmodel.explain import explain_kernels, sourced
 from perfmodel.hardware import Device
 from perfmodel.trace import Step, Trace
@@ -27,7 +27,7 @@ _SYMBOLS = {
 MEMORY_SOURCE = "every tensor of the pass allocated at once"
 
 
-def explain(result: Result, w: Attention, device: Device) -> list[Step]:
+def explain(result: Result, w: Attention, device: Device, sram_bytes: int | None = None) -> list[Step]:
     """How every number of ``result`` (one pass) comes about; each step rests on earlier ones."""
     trace = Trace()
     given = {name: getattr(w, name) for name in _SYMBOLS if getattr(w, name) is not None}
@@ -36,10 +36,19 @@ def explain(result: Result, w: Attention, device: Device) -> list[Step]:
     tile, algorithm = _traced_tile(trace, result.tile), result.algorithm
     kernels = (algorithm.forward if result.direction == FORWARD else algorithm.backward)(traced, tile)
     kernels = explain_kernels(trace, kernels, device, w.dtype)
-    memory = trace.define("memory", "bytes", memory_bytes(kernels), MEMORY_SOURCE)
-    trace.define("extra memory", "bytes beyond inputs and outputs", memory - io_bytes(kernels, traced), MEMORY_SOURCE)
+    size, extra = memory(kernels, traced)
+    trace.define("extra memory", "bytes beyond inputs and outputs", extra, MEMORY_SOURCE)
+    trace.define("memory", "bytes", size, MEMORY_SOURCE)
     compulsory = compulsory_elements(traced, result.direction)
-    trace.define("compulsory", "elements that any exact algorithm moves", compulsory, COMPULSORY_SOURCE)
+    compulsory = trace.define("compulsory elements", "that any exact algorithm moves", compulsory, COMPULSORY_SOURCE)
+    moved = sum(kernel.elements(READ, WRITE) for kernel in kernels)
+    trace.define("over compulsory", "accesses over compulsory elements", moved / compulsory, COMPULSORY_SOURCE)
+    if sram_bytes is not None:
+        m = trace.symbol("M", sram_bytes // w.dtype.size, "elements of SRAM per block", f"--sram or {device.id}")
+        bound = theta(traced, m) if result.direction == FORWARD else None
+        if bound is not None:
+            meaning = f"{bound.io_class}, {bound.regime}, without its constant"
+            trace.define("theta", meaning, bound.value_without_constant, THETA_SOURCE)
     return sourced(trace, algorithm.source)
 
 

@@ -57,6 +57,11 @@ class Density:
         return BlockCounts(rows, distinct, seeing, share(visited_scores(w, br, bc)), share(w.row_group * visible_scores(w)))
 
 
+def _plain_text(name: str) -> str:
+    """``name`` as it may stand in a format string."""
+    return name.replace("{", "{{").replace("}", "}}")
+
+
 def _evaluated(name: str, count: Callable[[Grid], BlockCounts], w: Attention, br: Number, bc: Number) -> BlockCounts:
     """``count`` of the walk's grid: an integer algorithm, so element by element for arrays, and one node if traced."""
     group = w.row_group if w.causal else 1
@@ -65,7 +70,7 @@ def _evaluated(name: str, count: Callable[[Grid], BlockCounts], w: Attention, br
     if is_traced(*sizes):
         shown = (w.n, w.kv_len, br, bc)
         values = astuple(count(Grid(*(int(plain(size)) for size in sizes))))
-        nodes = (f"[{field.name.replace('_', ' ')} of {name}]({{}}, {{}}, {{}}, {{}})" for field in fields(BlockCounts))
+        nodes = (f"[{field.name.replace('_', ' ')} of {_plain_text(name)}]({{}}, {{}}, {{}}, {{}})" for field in fields(BlockCounts))
         return BlockCounts(*(template(node, value, *shown) for node, value in zip(nodes, values, strict=True)))
     if all(isinstance(size, int) for size in sizes):
         counts = count(Grid(*sizes))
@@ -218,7 +223,7 @@ def read_pattern(path: Path) -> Blocks:
     if len(raw) > MAX_BYTES:
         raise DataError(f"{path}: larger than {MAX_BYTES:,} B", "use larger blocks, a named pattern or --sparsity")
     try:
-        lines = raw.decode("utf-8").splitlines()
+        lines = raw.decode("utf-8-sig").splitlines()
     except UnicodeDecodeError as error:
         raise DataError(f"{path}: byte {error.start} is not UTF-8") from None
     found: dict[tuple[int, int], int] = {}

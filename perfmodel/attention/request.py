@@ -33,6 +33,7 @@ class Comparison:
     sram_bytes: int | None
     results: list[Result]
     sram_sizes: tuple[int, ...] = ()
+    tile_given: bool = False
 
     def passes(self) -> list[str]:
         """The single passes that were asked for."""
@@ -102,6 +103,8 @@ class AttentionRequest:
         for name in ("n", "d"):
             if getattr(self, name) is None:
                 raise UsageError(f"--{name} is missing", "such as: perfmodel attention --n 4096 --d 64")
+        if self.window is not None and self.causal is False:
+            raise UsageError("--window is of the last keys, so it implies a causal mask", "leave out --no-causal")
         heads = 1 if self.heads is None else self.heads
         kv_len = self.n if self.kv_len is None else self.kv_len
         return Attention(
@@ -142,21 +145,33 @@ class AttentionRequest:
         sizes = tuple(_size(text, own) for text in texts)
         sram_bytes = sizes[0] if sizes and not several else own
         results = compare(algorithms, w, device, _PASSES[direction], sram_bytes, self.block_q, self.block_kv)
-        base = () if own is None else (own,)
-        return Comparison(w, device, direction, sram_bytes, results, (*base, *sizes) if several else ())
+        compared = sorted({*sizes, *(() if own is None else (own,))}) if several else ()
+        tile_given = self.block_q is not None or self.block_kv is not None
+        answer = Comparison(w, device, direction, sram_bytes, results, tuple(compared), tile_given)
+        if several and not answer.tiled_in_sram():
+            raise UsageError("--sram compares sizes for tiled algorithms, forward", "add --algorithm flash, or give one size")
+        return answer
 
     def _algorithms(self, w: Attention, passes: list[str]) -> list[Algorithm]:
         """The algorithms asked for; ``all`` are those that can run the workload, one named must be able to."""
         wanted = _listed(self.algorithm) or list(DEFAULT_ALGORITHMS)
         everything = "all" in wanted
         found = {algorithm.name: algorithm for algorithm in map(find, names() if everything else wanted)}
+        meant = {name for name, given in self._options_of_one().items() if given}
+        for name in sorted(meant - set(found)):
+            raise UsageError(f"{self._options_of_one()[name]} is for {name}", f"add --algorithm {name}")
         for name, algorithm in list(found.items()):
             obstacle = next(filter(None, (algorithm.obstacle(w, direction) for direction in passes)), None)
-            if obstacle and not everything:
+            if obstacle and (not everything or name in meant):
                 raise UsageError(f"--algorithm {name}: {obstacle}")
             if obstacle:
                 del found[name]
         return list(found.values())
+
+    def _options_of_one(self) -> dict[str, str]:
+        """Options that only one algorithm reads, by its name, if given."""
+        pattern = "--sparsity" if self.sparsity is not None else "--pattern" if self.pattern is not None else ""
+        return {"block-sparse": pattern, "split-kv": "--splits" if self.splits is not None else ""}
 
 
 def _listed(value: list[str] | str | None) -> list[str]:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from perfmodel.attention.base import Algorithm
 from perfmodel.attention.evaluate import Result, evaluate
 from perfmodel.attention.request import Comparison
 from perfmodel.cost import Tile
-from perfmodel.workload import FORWARD, Attention
+from perfmodel.workload import FORWARD
 
 GRANULE = 16
 """Tile edges are multiples of this: the smallest matrix that tensor cores take."""
@@ -30,18 +30,24 @@ def sram_sweep(comparison: Comparison) -> list[SramPoint]:
 
 
 def _best(algorithm: Algorithm, comparison: Comparison, sram_bytes: int) -> Result | None:
-    """The result with the fewest accesses over the tiles that fill the SRAM."""
+    """The result with the fewest accesses over the tiles that fill the SRAM or, with fp32 scores and sums, the registers."""
     w, device = comparison.workload, comparison.device
-    tiles = _filling_tiles(algorithm, w, sram_bytes)
-    results = [evaluate(algorithm, w, device, FORWARD, sram_bytes, tile.br, tile.bc) for tile in tiles]
+    registers = device.limits.registers_per_multiprocessor
+    tiling = algorithm.tiling
+    assert tiling is not None
+
+    def fits(tile: Tile) -> bool:
+        held = tile.br * (tile.bc + w.dv)
+        in_sram = tiling.sram_elements(w, tile, FORWARD) * w.dtype.size <= sram_bytes
+        return bool(in_sram and (registers is None or held <= registers.number))
+
+    results = [evaluate(algorithm, w, device, FORWARD, sram_bytes, tile.br, tile.bc) for tile in _filling_tiles(fits)]
     return min(results, key=lambda result: result.total.access_bytes, default=None)
 
 
-def _filling_tiles(algorithm: Algorithm, w: Attention, sram_bytes: int) -> Iterator[Tile]:
-    """For one edge at 1, 2, 4, 8, 16 granules, the largest other edge that fits."""
-    assert algorithm.tiling is not None
-    needs = algorithm.tiling.sram_elements
-    for edge in (GRANULE << power for power in range(5)):
+def _filling_tiles(fits: Callable[[Tile], bool]) -> Iterator[Tile]:
+    """For one edge at 1, 2, 4, ... 64 granules, the largest other edge that fits."""
+    for edge in (GRANULE << power for power in range(7)):
         for flip in (False, True):
 
             def shape(other: int, edge: int = edge, flip: bool = flip) -> Tile:
@@ -50,7 +56,7 @@ def _filling_tiles(algorithm: Algorithm, w: Attention, sram_bytes: int) -> Itera
             count = 0
             step = 1 << 30
             while step:  # the need grows with the edge: binary search for the last multiple that fits
-                if needs(w, shape((count + step) * GRANULE), FORWARD) * w.dtype.size <= sram_bytes:
+                if fits(shape((count + step) * GRANULE)):
                     count += step
                 step //= 2
             if count:

@@ -8,7 +8,7 @@ from dataclasses import replace
 from perfmodel.arith import Number
 from perfmodel.attention.algorithms import block_sparse, flash1, flash2, standard
 from perfmodel.attention.base import key_rows_stored, matmul_flops
-from perfmodel.attention.evaluate import io_bytes
+from perfmodel.attention.evaluate import memory
 from perfmodel.attention.patterns import Density
 from perfmodel.attention.walk import visible_scores
 from perfmodel.bounds import theta
@@ -169,7 +169,7 @@ def fused_memory(n: Number, d: Number) -> Number:
 
 
 def _statistics(kernels: list[Kernel], w: Attention) -> Number:
-    return (memory_bytes(kernels) - io_bytes(kernels, w)) / STATISTIC_SIZE
+    return memory(kernels, w)[1] / STATISTIC_SIZE
 
 
 def flash1_statistics(n: Number, d: Number) -> Number:

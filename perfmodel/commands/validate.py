@@ -13,7 +13,9 @@ app = new_app()
 
 @app.command(cls=Command)
 def validate(
-    records: Annotated[list[str] | None, typer.Option(help="Measurement records, JSON Lines. Repeatable.")] = None,
+    records: Annotated[
+        list[str] | None, typer.Option(help="Measurement records, JSON Lines. Repeatable. [default: the shipped ones]")
+    ] = None,
     json: JsonOption = False,
     output: OutputOption = None,
 ) -> None:
@@ -25,13 +27,11 @@ def validate(
     from pathlib import Path
 
     from perfmodel.catalog import find_device
-    from perfmodel.errors import UsageError
     from perfmodel.report.validation import report
     from perfmodel.validation.compare import compare_files
+    from perfmodel.validation.records import shipped_records
 
-    if not records:
-        raise UsageError("--records is missing", "such as: perfmodel validate --records runs.jsonl")
-    rows = compare_files(map(Path, records), find_device)
+    rows = compare_files(map(Path, records) if records else shipped_records(), find_device)
     emit(report(rows), json, outputs)
     if any(row.violates for row in rows):
         raise typer.Exit(3)

@@ -16,7 +16,16 @@ from perfmodel.errors import UsageError
 from perfmodel.hardware import Device
 from perfmodel.ops.checks import whole
 from perfmodel.ops.occupancy import Occupancy, block_limits, multiprocessor, occupancy
-from perfmodel.ops.tile import ACCUMULATOR_SIZE, OnChip, choose_tile, on_chip, slices_bytes, tile_block
+from perfmodel.ops.tile import (
+    ACCUMULATOR_SIZE,
+    TENSOR_TILE,
+    WIDE_COLUMNS,
+    OnChip,
+    choose_tile,
+    on_chip,
+    slices_bytes,
+    tile_block,
+)
 from perfmodel.roofline import Estimate, estimate, total
 from perfmodel.trace import named
 
@@ -221,7 +230,8 @@ class Result:
 def evaluate(w: Matmul, device: Device, br: int | None = None, bc: int | None = None) -> Result:
     """``w`` with the tile given or its default. UsageError if the tile does not fit, UnavailableError without SRAM or peak."""
     chip = on_chip(device)
-    tile = choose_tile(w.dtype, chip, br, bc)
+    hopper = float(device.compute_capability or 0) >= 9 if device.vendor == "NVIDIA" else False
+    tile = choose_tile(w.dtype, chip, br, bc, WIDE_COLUMNS if hopper else TENSOR_TILE)
     listed = kernels(w, tile)
     costs = [(kernel, estimate(kernel, device)) for kernel in listed]
     sm, block = multiprocessor(device), tile_block(tile, w.dtype.size, device)

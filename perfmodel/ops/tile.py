@@ -18,6 +18,8 @@ ACCUMULATOR_SIZE = 4
 """Bytes of a partial sum: fp32."""
 TENSOR_TILE = 128
 """Edge of the default tile of 16-bit matmuls on a tensor unit: the middle of cuBLAS's and CUTLASS's tiles."""
+WIDE_COLUMNS = 256
+"""Columns of that tile from compute capability 9.0 on, whose tensor instructions are wider: cuBLAS runs 128 x 256 there."""
 ACCUMULATORS_PER_THREAD = 128
 """Sums that one thread holds: a warp works on 64 x 64 of C, as in CUTLASS's 128 x 128 kernel of four warps."""
 
@@ -78,8 +80,8 @@ def fits(tile: Tile, size: int, chip: OnChip) -> bool:
     return sram <= chip.sram and registers <= chip.registers
 
 
-def choose_tile(dtype: Dtype, chip: OnChip, br: int | None = None, bc: int | None = None) -> Tile:
-    """The tile given, else 128 x 128 for 16 bit on a tensor unit, else the largest power-of-two square up to that.
+def choose_tile(dtype: Dtype, chip: OnChip, br: int | None = None, bc: int | None = None, columns: int = TENSOR_TILE) -> Tile:
+    """The tile given, else 128 x ``columns`` for 16 bit on a tensor unit, else the largest power-of-two square up to 128.
 
     UsageError if it does not fit, with how much is missing and a tile that would fit.
     """
@@ -87,11 +89,13 @@ def choose_tile(dtype: Dtype, chip: OnChip, br: int | None = None, bc: int | Non
         if edge is not None:
             whole(option, edge)
     size, origin = dtype.size, "largest power-of-two square that fits"
+    wide: int | None = None
     edges = (TENSOR_TILE >> shift for shift in range(TENSOR_TILE.bit_length()))
     square = next((edge for edge in edges if fits(Tile(edge, edge), size, chip)), None)
     if square == TENSOR_TILE and size == 2 and dtype.matmul_unit == TENSOR:
         origin = "default for 16 bit on a tensor unit, as in CUTLASS"
-    tile = Tile(br or square or 1, bc or square or 1, origin=origin if br is bc is None else "given")
+        wide = columns if br is None and fits(Tile(TENSOR_TILE, columns), size, chip) else None
+    tile = Tile(br or square or 1, bc or wide or square or 1, origin=origin if br is bc is None else "given")
     if not fits(tile, size, chip):
         raise _misfit(tile, size, chip, square)
     return replace(tile, threads=tile_threads(tile.br, tile.bc))

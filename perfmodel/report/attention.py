@@ -6,10 +6,11 @@ from collections.abc import Callable
 from typing import Any
 
 from perfmodel import __version__
-from perfmodel.attention.evaluate import BOTH, Result, io_bytes
+from perfmodel.attention.evaluate import BOTH, Result
+from perfmodel.attention.evaluate import memory as memory_of
 from perfmodel.attention.request import Comparison
 from perfmodel.bounds import COMPULSORY_SOURCE, THETA_SOURCE, compulsory_elements, theta
-from perfmodel.cost import Kernel, memory_bytes
+from perfmodel.cost import Kernel
 from perfmodel.report.attention_verdict import verdict
 from perfmodel.report.counts import BOUND_WORDS, counts, intensity
 from perfmodel.report.document import Report, Table
@@ -69,8 +70,7 @@ def _result(result: Result, comparison: Comparison) -> dict[str, Any]:
 
 def _kernel(result: Result, kernel: Kernel, cost: Estimate, comparison: Comparison) -> dict[str, Any]:
     head = {"name": kernel.name, "algorithm": result.algorithm.name, "pass": result.direction, "implementation": None}
-    size = memory_bytes([kernel])
-    extra = size - io_bytes([kernel], comparison.workload)
+    size, extra = memory_of([kernel], comparison.workload)
     memory = {"memory_bytes": size, "extra_memory_bytes": extra, "fits": comparison.fits(size)}
     return {**head, **counts(cost), **memory, "tile": _tile(result) if kernel.launch else None}
 
@@ -97,6 +97,8 @@ def _io_lower_bound(comparison: Comparison) -> dict[str, Any]:
 def _distance(result: Result, compulsory: int, bound: dict[str, Any] | None) -> dict[str, float | None]:
     """Accesses over the bounds: 1 is the compulsory traffic; over theta (forward alone) the constant that the class hides."""
     moved = result.total.reads + result.total.writes
+    if result.algorithm.name == "block-sparse":  # it computes something else than what the bounds are about
+        return {"compulsory": None, "theta": None}
     forward = bound is not None and result.direction == FORWARD
     return {"compulsory": moved / compulsory, "theta": moved / bound["value_without_constant"] if bound and forward else None}
 
@@ -203,7 +205,7 @@ def _notes(comparison: Comparison) -> list[str]:
     if comparison.sram_bytes is not None:
         notes.append(f"M = {format_binary(comparison.sram_bytes)} of SRAM per block.")
     io_bound = _io_lower_bound(comparison)
-    far = ", ".join(f"{name} {distance['compulsory']:.3g}x" for name, distance in io_bound["distance"].items())
+    far = ", ".join(f"{name} {distance['compulsory']:.3g}x" for name, distance in io_bound["distance"].items() if distance["compulsory"])
     least = format_si(io_bound["compulsory_bytes"], "B")
     given = " with O given" if BACKWARD in comparison.passes() else ""
     notes.append(f"No exact algorithm{given} moves less than {least} ({COMPULSORY_SOURCE}); accesses are {far} of it.")
@@ -217,6 +219,11 @@ def _notes(comparison: Comparison) -> list[str]:
         notes.append(f"Lower bound of the forward pass: Theta({io_bound['theta']['class']}), {io_bound['theta']['regime']};{known}.")
     if any(result.total.group_sum for result in results):
         notes.append("Unpacked: each query head stores its own dK, dV; adding them up over a group is not counted.")
+    for result in results:
+        blocks = max((int(kernel.launch.blocks) for kernel, _ in result.kernels if kernel.launch), default=0)
+        if result.direction != BOTH and device.multiprocessors is not None and 0 < blocks < device.multiprocessors.number:
+            idle = f"{blocks:,} blocks for {device.multiprocessors.number} multiprocessors"
+            notes.append(f"{result.algorithm.name} {result.direction} has {idle}; the roof does not count the idle ones.")
     for name in sorted(frozenset().union(*(result.total.unknown for result in results))):
         notes.append(f"The profile of {device.id} has no rate for {BOUND_WORDS[name]}: that term is left out of the roof.")
     return notes

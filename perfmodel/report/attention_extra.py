@@ -69,7 +69,7 @@ def with_formulas(plain: Report, comparison: Comparison) -> Report:
     sources, tables, objects = Sources(), list(plain.tables), []
     for result in comparison.results:
         if result.direction != BOTH:  # the sum of two passes needs no formula of its own
-            steps = explain(result, comparison.workload, comparison.device)
+            steps = explain(result, comparison.workload, comparison.device, comparison.sram_bytes)
             algorithm = result.algorithm
             title = f"{algorithm.name} {result.direction}: {algorithm.title}; accesses grow as Theta({algorithm.io_class})"
             tables.append(steps_table(title, steps, sources))

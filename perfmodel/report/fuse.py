@@ -89,7 +89,9 @@ def _published(w: Chain, times: Published) -> dict[str, Any]:
 def _verdict(device: Device, results: list[Result]) -> str:
     unfused, graph, fused = results
     fewer = unfused.sram.total / fused.sram.total
-    moved = f"Fusion moves {fewer:.3g}x fewer bytes and launches {unfused.launches} kernel{'s' if unfused.launches > 1 else ''} as one"
+    if unfused.launches == 1:
+        return "One operation is one kernel: there is nothing to fuse."
+    moved = f"Fusion moves {fewer:.3g}x fewer bytes and launches {unfused.launches} kernels as one"
     gain, graph_gain = speedup(fused, unfused), speedup(graph, unfused)
     if gain is None:
         return f"{moved}. The profile of {device.id} has no launch overhead: times are without launches."

@@ -160,7 +160,7 @@ def _tables(result: Result) -> list[Table]:
         ]
     return [
         Table("", ["", "total"], rows),
-        Table("traffic between SRAM and memory", ["", "elements", "over the bound"], io),
+        Table("traffic across the SRAM boundary of one multiprocessor at a time", ["", "elements", "over the bound"], io),
         Table("how the tiles fill the device", ["", "value"], fill),
     ]
 

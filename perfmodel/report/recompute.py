@@ -40,6 +40,8 @@ def _level(level: Level) -> dict[str, Any]:
 
 
 def _verdict(result: Result) -> str:
+    if result.levels[0].fits is False:
+        return f"Recompute it, {format_time(result.recompute_s)}: the tensor does not fit the DRAM."
     best = result.best
     faster, slower = ("Recompute", "storing") if result.recomputes else ("Store", "recomputing")
     times = sorted([result.recompute_s, best.store_s or 0.0])
@@ -48,8 +50,7 @@ def _verdict(result: Result) -> str:
     even = (
         "" if best.break_even is None else f": {result.intensity:.4g} FLOP/B is {side} the break-even of {best.break_even:.4g} in {where}"
     )
-    spill = " The tensor does not fit the DRAM." if result.levels[0].fits is False else ""
-    return f"{faster} it: {format_time(times[0])} against {format_time(times[1])} for {slower}{even}.{spill}"
+    return f"{faster} it: {format_time(times[0])} against {format_time(times[1])} for {slower}{even}."
 
 
 _FITS = {True: "yes", False: "no", None: "unknown"}

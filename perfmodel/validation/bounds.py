@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 from perfmodel.attention.algorithms import find
 from perfmodel.attention.patterns import block_pattern
-from perfmodel.cost import Kernel, Tile
+from perfmodel.cost import READ, WRITE, Kernel, Tile, once
 from perfmodel.dtypes import DTYPES, Dtype
 from perfmodel.errors import PerfmodelError, UnavailableError
 from perfmodel.hardware import Device
@@ -40,30 +40,41 @@ def lower_bound_s(record: Record, device: Device) -> float:
     return float(cost.lower_s if record.cache == "cold" else cost.lower_warm_s)
 
 
-def _sizes(record: Record, names: Mapping[str, Any]) -> dict[str, Any]:
-    """The shape's values under ``names``; a default of None must be given."""
-    sizes = {name: record.shape.get(name, default) for name, default in names.items()}
-    missing = [name for name, value in sizes.items() if value is None]
+_SHARES, _SWITCHES = {"density", "dropout"}, {"causal", "mask"}
+
+
+def _sizes(record: Record, required: tuple[str, ...], optional: tuple[str, ...]) -> dict[str, Any]:
+    """The shape's values, checked; UnavailableError names a key that is missing, unknown or has no meaning."""
+    missing = [name for name in required if name not in record.shape]
     if missing:
         raise UnavailableError(f"its shape lacks {', '.join(missing)}")
-    return sizes
+    unknown = sorted(set(record.shape) - {*required, *optional})
+    if unknown:
+        raise UnavailableError(f"its shape has {', '.join(unknown)}, which means nothing here")
+    for name, value in record.shape.items():
+        if not _has_meaning(name, value):
+            raise UnavailableError(f"its shape has {name} {value!r}")
+    return dict(record.shape)
+
+
+def _has_meaning(name: str, value: Any) -> bool:
+    if name in _SWITCHES:
+        return isinstance(value, bool)
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return False
+    return 0 <= value <= 1 if name in _SHARES else isinstance(value, int) and value >= 1
 
 
 def _attention(record: Record, dtype: Dtype) -> list[Kernel]:
-    density = record.shape.get("density")
+    optional = ("causal", "dv", "window", "density", "mask", "dropout")
+    sizes = _sizes(record, ("batch", "heads", "kv_heads", "n", "kv_len", "d"), optional)
+    density = sizes.pop("density", None)
     if density is None and "sparse" in record.implementation:
         raise UnavailableError("block-sparse attention without a density")
-    sizes = _sizes(record, {"batch": None, "heads": None, "kv_heads": None, "n": None, "kv_len": None, "d": None, "causal": False})
-    w = Attention(
-        **sizes,
-        dv=int(record.shape.get("dv", sizes["d"])),
-        dtype=dtype,
-        window=record.shape.get("window"),
-        mask=bool(record.shape.get("mask", False)),
-        dropout=float(record.shape.get("dropout", 0)),
-        sparsity=None if density is None else block_pattern(float(density), None),
-        packed=True,  # K and V once per KV head: what no implementation undercuts
-    ).check()
+    sizes["causal"] = sizes.get("causal", False) or "window" in sizes
+    sizes.setdefault("dv", sizes["d"])
+    pattern = None if density is None else block_pattern(float(density), None)
+    w = Attention(**sizes, dtype=dtype, sparsity=pattern, packed=True).check()  # packed: K and V once per KV head
     algorithm = find("flash2" if density is None else "block-sparse")
     algorithm = find(_ALGORITHMS[record.implementation]) if record.implementation in _ALGORITHMS else algorithm
     passes = {FORWARD: [algorithm.forward], BACKWARD: [algorithm.backward]}.get(record.direction, [algorithm.forward, algorithm.backward])
@@ -71,10 +82,15 @@ def _attention(record: Record, dtype: Dtype) -> list[Kernel]:
 
 
 def _matmul(record: Record, dtype: Dtype) -> list[Kernel]:
-    return matmul_kernels(Matmul(**_sizes(record, {"m": None, "n": None, "k": None, "batch": 1}), dtype=dtype), Tile(128, 128))
+    return matmul_kernels(Matmul(**_sizes(record, ("m", "n", "k"), ("batch",)), dtype=dtype).check(), Tile(128, 128))
 
 
-_WORKLOADS: dict[str, Callable[[Record, Dtype], list[Kernel]]] = {"attention": _attention, "matmul": _matmul}
+def _copy(record: Record, dtype: Dtype) -> list[Kernel]:
+    size = _sizes(record, ("bytes",), ())["bytes"]
+    return [Kernel("copy", dtype, (once("source", READ, size, 1), once("copy", WRITE, size, 1)))]
+
+
+_WORKLOADS: dict[str, Callable[[Record, Dtype], list[Kernel]]] = {"attention": _attention, "matmul": _matmul, "copy": _copy}
 
 
 def evaluated(record: Record, device: Device) -> tuple[float | None, str]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from perfmodel.errors import PerfmodelError
+from perfmodel.errors import PerfmodelError, UnavailableError
 from perfmodel.hardware import Device
 from perfmodel.validation.bounds import evaluated
 from perfmodel.validation.records import Record, read_records
@@ -81,6 +81,8 @@ def compare_files(paths: Iterable[Path], find_device: Callable[[str], Device]) -
 
 
 def _device_or_error(name: str, find_device: Callable[[str], Device]) -> Device | PerfmodelError:
+    if "/" in name or name.endswith((".yaml", ".yml")):  # a record names a device; it does not open files
+        return UnavailableError(f"no device is called {name!r}")
     try:
         return find_device(name)
     except PerfmodelError as error:

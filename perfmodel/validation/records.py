@@ -55,6 +55,11 @@ class Record:
         return f"{self.workload}/{self.implementation}/{self.direction}"
 
 
+def shipped_records() -> list[Path]:
+    """Files of the project's own measurements, by device."""
+    return sorted((Path(__file__).parent / "measured").glob("*/*.jsonl"))
+
+
 def read_records(path: Path) -> Iterator[tuple[dict[str, Any], Record]]:
     """Each line of ``path`` as it stands and as a Record; DataError names file, line and field."""
     import json

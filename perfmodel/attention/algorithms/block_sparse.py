@@ -6,6 +6,8 @@ blocks. Without nonzero blocks a query row keeps the zero that O was filled with
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from perfmodel.arith import Number
 from perfmodel.attention.algorithms import flash1
 from perfmodel.attention.base import Algorithm, Tiling, fused_vector_work, key_gradients, key_read, query_rows
@@ -43,12 +45,21 @@ def _counts(w: Attention, tile: Tile) -> BlockCounts:
     )
 
 
+def _keys(w: Attention) -> tuple[Access, Access]:
+    """K and V: loaded by Algorithm 5 even for an empty column, but an implementation that skips those needs none of it."""
+    return replace(key_read(w, "K", w.d), compulsory=0), replace(key_read(w, "V", w.dv), compulsory=0)
+
+
 def _streamed(
     w: Attention, counts: BlockCounts, tensor: str, kind: str, width: Number, size: int | None = None, *, needed: bool = False
 ) -> Access:
-    """A query-shaped tensor that every key tile streams, rows of zero blocks left out."""
+    """A query-shaped tensor that every key tile streams, rows of zero blocks left out.
+
+    A density does not say which rows see a block, so it makes none of them compulsory.
+    """
     loads, distinct, seeing = (w.row_heads * rows * width for rows in (counts.streamed_rows, counts.distinct_rows, counts.seeing_rows))
-    return Access(tensor, kind, loads, size or w.dtype.size, distinct, seeing if needed else 0, reread=True)
+    compulsory = seeing if needed and not isinstance(w.sparsity, Density) else 0
+    return Access(tensor, kind, loads, size or w.dtype.size, distinct, compulsory, reread=True)
 
 
 def _kernel(
@@ -75,8 +86,7 @@ def forward(w: Attention, tile: Tile) -> list[Kernel]:
     """
     counts, size = _counts(w, tile), w.dtype.size
     accesses = (
-        key_read(w, "K", w.d),
-        key_read(w, "V", w.dv),
+        *_keys(w),
         _streamed(w, counts, "Q", READ, w.d, needed=True),
         _streamed(w, counts, "O", READ, w.dv),
         _streamed(w, counts, "O", WRITE, w.dv, needed=True),
@@ -101,8 +111,7 @@ def backward(w: Attention, tile: Tile) -> list[Kernel]:
     """
     counts, size = _counts(w, tile), w.dtype.size
     accesses = (
-        key_read(w, "K", w.d),
-        key_read(w, "V", w.dv),
+        *_keys(w),
         _streamed(w, counts, "Q", READ, w.d, needed=True),
         _streamed(w, counts, "O", READ, w.dv, needed=True),
         _streamed(w, counts, "dO", READ, w.dv, needed=True),

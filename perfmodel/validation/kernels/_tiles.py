@@ -1,0 +1,147 @@
+"""Tiles in shared memory, and products of them accumulated in registers.
+
+A block works on ``br`` rows. ``lanes`` neighbouring threads share a row; each thread owns ``rows`` rows, ``step`` apart, and
+of the columns of a product every ``lanes``-th one (``add_row_products``) or group of four (``add_product``). All widths,
+lanes and steps are powers of two, widths at least 4.
+
+Tiles are stored by rows without padding. The 16-byte parts of a row are permuted instead, part p of row r at p xor
+(r mod spread), so that rows read at once lie in different banks: a copy that straddles 128-byte lines of shared memory asks
+L2 for sectors twice (rows padded by 16 bytes read 1.5 times their bytes on an H200).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from perfmodel.validation.kernels._steps import ZERO, U, copy4, device_function, load4, store4
+
+WARP = 32
+BANK_GROUPS = 8  # 16-byte columns of shared memory
+FLOAT_BYTES = 4
+FOUR = U(4)
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """Who owns which rows of a tile of ``br``: see the module's text."""
+
+    br: int
+    lanes: int
+    rows: int = 8
+
+    @property
+    def threads(self) -> int:
+        """Threads of the block."""
+        return self.br // self.rows * self.lanes
+
+    @property
+    def step(self) -> int:
+        """Distance between the rows of a thread: the rows that one instruction of a warp covers."""
+        return min(WARP, self.threads) // self.lanes
+
+    def row_spread(self, width: int) -> int:
+        """``spread`` of a tile that threads read by their rows."""
+        return min(self.step, BANK_GROUPS, width // 4)
+
+    def column_spread(self, width: int) -> int:
+        """``spread`` of a tile whose rows are the columns of ``add_row_products``."""
+        return min(self.lanes, BANK_GROUPS, width // 4)
+
+    def first_row(self) -> Any:
+        """Device function: thread -> the first of its rows."""
+        lanes, step, rows = U(self.lanes), U(self.step), U(self.rows)
+
+        @device_function
+        def first_row(thread: Any) -> Any:
+            row = thread // lanes
+            return row // step * (step * rows) + row % step
+
+        return first_row
+
+
+def fill_tile(threads: int, rows: int, width: int, spread: int) -> Any:
+    """Device function: copy ``real`` rows of ``real_width`` floats from global memory, ``pitch`` apart, and clear the rest.
+
+    Every element is loaded exactly once, 16 bytes per thread, neighbouring threads from neighbouring addresses. Alignment:
+    ``start``, ``pitch`` and ``real_width`` are multiples of 4.
+    """
+    per_row, step, count, n_spread, n_width = U(width // 4), U(threads), U(rows * width // 4), U(spread), U(width)
+    rounds = U(-(-rows * width // 4 // threads))
+    even = rows * width // 4 % threads == 0
+
+    @device_function
+    def fill(shared: Any, at: Any, source: Any, start: Any, pitch: Any, real: Any, real_width: Any, thread: Any) -> None:
+        for turn in range(rounds):
+            part = thread + turn * step
+            if even or part < count:
+                row = part // per_row
+                column = part % per_row
+                to = at + row * n_width + (column ^ (row % n_spread)) * FOUR
+                if row < real and column * FOUR < real_width:
+                    copy4(shared, to, source, start + row * pitch + column * FOUR)
+                else:
+                    store4(shared, to, ZERO, ZERO, ZERO, ZERO)
+
+    return fill
+
+
+def add_row_products(layout: Layout, columns: int, depth: int) -> Any:
+    """Device function: c[i, j] += sum over k of a[row i, k] b[column j, k], both tiles stored by rows of ``depth``.
+
+    ``rows`` x ``columns`` results per thread; ``part`` holds four floats per row. ``a`` and ``b`` are where the thread's first
+    row and column begin, multiples of ``depth`` plus the row's permutation in floats. Four steps of k read rows + columns times
+    16 bytes for 4 rows x columns multiply-adds.
+    """
+    n_rows, n_columns, n_depth = U(layout.rows), U(columns), U(depth)
+    row_pitch, column_pitch = U(layout.step * depth), U(layout.lanes * depth)
+
+    @device_function
+    def add(c: Any, part: Any, shared: Any, a: Any, b: Any) -> None:
+        k = U(0)
+        while k < n_depth:
+            from_a, from_b = a ^ k, b ^ k
+            for i in range(n_rows):
+                part[i * FOUR], part[i * FOUR + U(1)], part[i * FOUR + U(2)], part[i * FOUR + U(3)] = load4(shared, from_a + i * row_pitch)
+            for j in range(n_columns):
+                b0, b1, b2, b3 = load4(shared, from_b + j * column_pitch)
+                for i in range(n_rows):
+                    c[i * n_columns + j] += part[i * FOUR] * b0
+                for i in range(n_rows):
+                    c[i * n_columns + j] += part[i * FOUR + U(1)] * b1
+                for i in range(n_rows):
+                    c[i * n_columns + j] += part[i * FOUR + U(2)] * b2
+                for i in range(n_rows):
+                    c[i * n_columns + j] += part[i * FOUR + U(3)] * b3
+            k += FOUR
+
+    return add
+
+
+def add_product(layout: Layout, columns: int, depth: int, a_pitch: int, permuted: bool) -> Any:
+    """Device function: c[i, j] += sum over k < depth of a[row i, k] b[k, column j], columns of a thread in groups of four.
+
+    ``a`` has rows of ``a_pitch`` floats; if ``permuted``, a_pitch = depth and the row's permutation is part of ``a`` as in
+    ``add_row_products``. ``b`` has rows of lanes x columns floats, not permuted.
+    """
+    n_rows, n_groups, n_depth, n_columns = U(layout.rows), U(columns // 4), U(depth), U(columns)
+    row_pitch, b_pitch, group_pitch = U(layout.step * a_pitch), U(layout.lanes * columns), U(4 * layout.lanes)
+
+    @device_function
+    def add(c: Any, part: Any, shared: Any, a: Any, b: Any) -> None:
+        k = U(0)
+        while k < n_depth:
+            from_a = a ^ k if permuted else a + k
+            for i in range(n_rows):
+                part[i * FOUR], part[i * FOUR + U(1)], part[i * FOUR + U(2)], part[i * FOUR + U(3)] = load4(shared, from_a + i * row_pitch)
+            for kk in range(FOUR):
+                for g in range(n_groups):
+                    b0, b1, b2, b3 = load4(shared, b + (k + kk) * b_pitch + g * group_pitch)
+                    for i in range(n_rows):
+                        c[i * n_columns + g * FOUR] += part[i * FOUR + kk] * b0
+                        c[i * n_columns + g * FOUR + U(1)] += part[i * FOUR + kk] * b1
+                        c[i * n_columns + g * FOUR + U(2)] += part[i * FOUR + kk] * b2
+                        c[i * n_columns + g * FOUR + U(3)] += part[i * FOUR + kk] * b3
+            k += FOUR
+
+    return add

@@ -1,0 +1,140 @@
+"""``numba-matmul``: C = A B in fp32, through tiles in shared memory and, for comparison, straight from global memory.
+
+With tiles of T x T each element of A is loaded n / T times and each of B m / T times, in place of n and m: a factor T fewer
+loads. Source: Hong and Kung 1981 for the bound that such tiling reaches; any CUDA course for the example.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+from perfmodel.errors import UsageError
+from perfmodel.validation.kernels._launch import launcher
+from perfmodel.validation.kernels._steps import ZERO, U, copies_done, cuda, float32, keep, kernel, store4
+from perfmodel.validation.kernels._tiles import FLOAT_BYTES, FOUR, Layout, add_product, fill_tile
+
+NAME = "numba-matmul"
+
+
+@dataclass(frozen=True, slots=True)
+class Geometry:
+    """A tile of C of ``tile`` x ``tile``, ``depth`` steps of k at a time, ``rows`` x tile / lanes results per thread."""
+
+    tile: int
+    depth: int
+    lanes: int
+    rows: int = 8
+
+    @property
+    def layout(self) -> Layout:
+        """Owners of rows and columns."""
+        return Layout(self.tile, self.lanes, self.rows)
+
+    @property
+    def threads(self) -> int:
+        """Threads per block."""
+        return self.layout.threads
+
+    @property
+    def shared_bytes(self) -> int:
+        """Shared memory of a block: two stages of a tile of A and one of B."""
+        return 2 * 2 * self.tile * self.depth * FLOAT_BYTES
+
+
+def geometry(tile: int) -> Geometry:
+    """The fast layout of a tile of 32, 64 or 128: 8 x 8 results per thread, 4 x 4 in the smallest."""
+    return Geometry(tile, 32, tile // 8, 8) if tile > 32 else Geometry(tile, 32, 8, 4)
+
+
+def loads(m: int, n: int, k: int, tile: int) -> int:
+    """Elements of A and B loaded from global memory; ``tile`` 1 without shared memory.
+
+    >>> loads(512, 512, 512, 1) // loads(512, 512, 512, 64)
+    64
+    """
+    return m * k * -(-n // tile) + k * n * -(-m // tile)
+
+
+@cache
+def build(shape: Geometry) -> Any:
+    """The tiled kernel ``(A, B, C, m, n, k)``: flat fp32 A [m, k], B [k, n], C [m, n]; n and k multiples of 4."""
+    layout, tile, depth = shape.layout, shape.tile, shape.depth
+    spread, width = layout.row_spread(depth), tile // shape.lanes
+    first_row = layout.first_row()
+    fill_a, fill_b = fill_tile(layout.threads, tile, depth, spread), fill_tile(layout.threads, depth, tile, 1)
+    add = add_product(layout, width, depth, depth, permuted=True)
+    stage, b_at, n_spread = U(2 * tile * depth), U(tile * depth), U(spread)
+    n_rows, n_width, n_lanes, n_step = U(layout.rows), U(width), U(layout.lanes), U(layout.step)
+    u_tile, u_depth, groups, group_pitch = U(tile), U(depth), U(width // 4), U(4 * layout.lanes)
+    c_size, part_size = layout.rows * width, 4 * layout.rows
+
+    def matmul(a: Any, b: Any, c: Any, m: Any, n: Any, k: Any) -> None:
+        shared = cuda.shared.array(0, float32)
+        out = cuda.local.array(c_size, float32)
+        part = cuda.local.array(part_size, float32)
+        thread = U(cuda.threadIdx.x)
+        lane, row = thread % n_lanes, first_row(thread)
+        a_from, b_from = keep(row * u_depth + row % n_spread * FOUR), keep(b_at + lane * FOUR)
+        top, left = U(cuda.blockIdx.y) * u_tile, U(cuda.blockIdx.x) * u_tile
+        rows, columns = min(u_tile, m - top), min(u_tile, n - left)
+        for i in range(n_rows * n_width):
+            out[i] = ZERO
+        fill_a(shared, U(0), a, top * k, k, rows, min(u_depth, k), thread)
+        fill_b(shared, b_at, b, left, n, min(u_depth, k), columns, thread)
+        now = U(0)
+        for step in range(U(0), k, u_depth):
+            copies_done()
+            cuda.syncthreads()  # this stage is there, the other one is done with
+            after = step + u_depth
+            if after < k:
+                fill_a(shared, stage - now, a, top * k + after, k, rows, min(u_depth, k - after), thread)
+                fill_b(shared, stage - now + b_at, b, after * n + left, n, min(u_depth, k - after), columns, thread)
+            add(out, part, shared, now + a_from, now + b_from)
+            now = stage - now
+        for i in range(n_rows):
+            own = row + i * n_step
+            if own < rows:
+                for g in range(groups):
+                    column = lane * FOUR + g * group_pitch
+                    if column < columns:
+                        x = i * n_width + g * FOUR
+                        store4(c, (top + own) * n + left + column, out[x], out[x + U(1)], out[x + U(2)], out[x + U(3)])
+
+    return kernel(matmul)
+
+
+@cache
+def build_naive() -> Any:
+    """The kernel ``(A, B, C, m, n, k)`` without shared memory: one thread per element of C loads a row and a column."""
+
+    def matmul_naive(a: Any, b: Any, c: Any, m: Any, n: Any, k: Any) -> None:
+        column = U(cuda.blockIdx.x) * U(cuda.blockDim.x) + U(cuda.threadIdx.x)
+        row = U(cuda.blockIdx.y)
+        if column < n:
+            total = ZERO
+            for step in range(k):
+                total += a[row * k + step] * b[step * n + column]
+            c[row * n + column] = total
+
+    return kernel(matmul_naive)
+
+
+def prepare(m: int, n: int, k: int, shape: Geometry, a: Any, b: Any, c: Any, stream: Any = 0) -> Callable[[], None]:
+    """What launches the tiled product on flat fp32 arrays."""
+    if n % 4 or k % 4:
+        raise UsageError(f"numba-matmul with n {n}, k {k}", "give multiples of 4: tiles are copied 16 bytes at a time")
+    grid = (-(-n // shape.tile), -(-m // shape.tile))
+    return launcher(build(shape), grid, shape.threads, shape.shared_bytes, a, b, c, U(m), U(n), U(k), stream=stream)
+
+
+def prepare_naive(m: int, n: int, k: int, a: Any, b: Any, c: Any, threads: int = 256, stream: Any = 0) -> Callable[[], None]:
+    """What launches the product without shared memory."""
+    return launcher(build_naive(), (-(-n // threads), m), threads, 0, a, b, c, U(m), U(n), U(k), stream=stream)
+
+
+def run(m: int, n: int, k: int, shape: Geometry, a: Any, b: Any, c: Any, stream: Any = 0) -> None:
+    """C = A B: see ``prepare``."""
+    prepare(m, n, k, shape, a, b, c, stream)()
