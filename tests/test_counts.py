@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import walker
 
-from perfmodel.attention.algorithms import find
+from perfmodel.attention.algorithms import find, names
 from perfmodel.attention.walk import visible_scores
 from perfmodel.cost import Kernel, Tile
 from perfmodel.workload import Attention
@@ -108,6 +108,7 @@ def test_closed_form_equals_walk(name: str, batch: int | str) -> None:
 def test_walks_cover_what_they_claim() -> None:
     """At least 2,000 small shapes per algorithm, and each kind of shape among them many times."""
     assert BATCHES * PER_BATCH >= 2000
+    assert BATCHES * PER_BATCH * len(names()) >= 4000
     rng = random.Random("flash2 0")
     shapes = [random_shape(rng) for _ in range(BATCHES * PER_BATCH)]
     kinds = {

@@ -5,12 +5,14 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+from perfmodel.arith import Number, minimum
+from perfmodel.attention.algorithms.flash1 import paper_tile_edges
 from perfmodel.attention.evaluate import Result, memory
 from perfmodel.bounds import COMPULSORY_SOURCE, THETA_SOURCE, compulsory_elements, theta
 from perfmodel.cost import READ, WRITE, Tile
 from perfmodel.explain import explain_kernels, sourced
 from perfmodel.hardware import Device
-from perfmodel.trace import Step, Trace
+from perfmodel.trace import Step, Trace, plain
 from perfmodel.workload import FORWARD, Attention
 
 _SYMBOLS = {
@@ -33,7 +35,11 @@ def explain(result: Result, w: Attention, device: Device, sram_bytes: int | None
     given = {name: getattr(w, name) for name in _SYMBOLS if getattr(w, name) is not None}
     symbols: dict[str, Any] = {name: trace.symbol(_SYMBOLS[name][0], value, _SYMBOLS[name][1], "given") for name, value in given.items()}
     traced = replace(w, **symbols)
-    tile, algorithm = _traced_tile(trace, result.tile), result.algorithm
+    algorithm = result.algorithm
+    m = None
+    if sram_bytes is not None:
+        m = trace.symbol("M", sram_bytes // w.dtype.size, "elements of SRAM per block", f"--sram, or the profile of {device.id}")
+    tile = _traced_tile(trace, result.tile, traced, m)
     kernels = (algorithm.forward if result.direction == FORWARD else algorithm.backward)(traced, tile)
     kernels = explain_kernels(trace, kernels, device, w.dtype)
     size, extra = memory(kernels, traced)
@@ -43,18 +49,23 @@ def explain(result: Result, w: Attention, device: Device, sram_bytes: int | None
     compulsory = trace.define("compulsory elements", "that any exact algorithm moves", compulsory, COMPULSORY_SOURCE)
     moved = sum(kernel.elements(READ, WRITE) for kernel in kernels)
     trace.define("over compulsory", "accesses over compulsory elements", moved / compulsory, COMPULSORY_SOURCE)
-    if sram_bytes is not None:
-        m = trace.symbol("M", sram_bytes // w.dtype.size, "elements of SRAM per block", f"--sram or {device.id}")
-        bound = theta(traced, m) if result.direction == FORWARD else None
-        if bound is not None:
-            meaning = f"{bound.io_class}, {bound.regime}, without its constant"
-            trace.define("theta", meaning, bound.value_without_constant, THETA_SOURCE)
+    bound = None if m is None or result.direction != FORWARD else theta(traced, m)
+    if bound is not None:
+        trace.define("theta", f"{bound.io_class}, {bound.regime}, without its constant", bound.value_without_constant, THETA_SOURCE)
     return sourced(trace, algorithm.source)
 
 
-def _traced_tile(trace: Trace, tile: Tile | None) -> Tile:
+def _traced_tile(trace: Trace, tile: Tile | None, w: Attention, m: Number | None) -> Tile:
+    """The tile as symbols; B_c and B_r as their formulas where M set them."""
     if tile is None:
         return Tile(1, 1)
+    by_sram = None if m is None else paper_tile_edges(w, m)
+    for br, bc in by_sram or ():
+        if (plain(br), plain(bc)) == (tile.br, tile.bc) and tile.origin.startswith("B_c"):
+            columns = trace.define("B_c", "tile columns", bc, f"Dao et al. 2022, Algorithm 1, line 1: {tile.origin}")
+            rows = trace.define("B_r", "tile rows", minimum(columns, w.d), "Dao et al. 2022, Algorithm 1, line 1")
+            named_edges: dict[str, Any] = {"br": rows, "bc": columns}
+            return replace(tile, **named_edges)
     edges: dict[str, Any] = {
         "br": trace.symbol("B_r", tile.br, "tile rows", tile.origin),
         "bc": trace.symbol("B_c", tile.bc, "tile columns", tile.origin),

@@ -77,5 +77,6 @@ def with_formulas(plain: Report, comparison: Comparison) -> Report:
     vector = [
         f"{a.name}, vector operations: {a.vector_work}." for a in {r.algorithm.name: r.algorithm for r in comparison.results}.values()
     ]
-    notes = [*plain.notes, *vector, *sources.notes()]
+    summed = ["Forward + backward: each number is the sum of the two passes."] if comparison.direction == BOTH else []
+    notes = [*plain.notes, *summed, *vector, *sources.notes()]
     return replace(plain, tables=tables, notes=notes, data={**plain.data, "explanation": objects})

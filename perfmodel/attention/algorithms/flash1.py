@@ -6,7 +6,7 @@ read and written on every pass. One thread block per head, as in the paper's ker
 
 from __future__ import annotations
 
-from perfmodel.arith import Number, ceil_div
+from perfmodel.arith import Number, ceil_div, minimum
 from perfmodel.attention.base import (
     DROPOUT_VECTOR,
     MASK_VECTOR,
@@ -27,14 +27,21 @@ from perfmodel.hardware import Device
 from perfmodel.workload import BACKWARD, FORWARD, Attention
 
 
-def default_tile(w: Attention, device: Device, sram_bytes: int, direction: str) -> Tile:
-    """B_c = ceil(M / 2(d + d_v)), B_r = min(B_c, d): ceil(M/4d) for d = d_v, M in elements (Dao et al. 2022, Alg. 1 line 1).
+def paper_tile_edges(w: Attention, m: Number) -> tuple[tuple[Number, Number], ...]:
+    """B_r = min(B_c, d) and B_c, first with B_c = ceil(M / 2(d + d_v)), then with the floor; ceil(M/4d) for d = d_v.
 
-    The ceiling can overflow M by a row or two; then the floor is taken.
+    ``m`` in elements. Source: Dao et al. 2022, Algorithm 1, line 1.
     """
-    m, row = sram_bytes // w.dtype.size, 2 * (w.d + w.dv)
-    for bc, origin in ((ceil_div(m, row), "B_c = ceil(M/4d)"), (m // row, "B_c = floor(M/4d), as the ceiling overflows M")):
-        tile = Tile(max(min(bc, w.d), 1), max(bc, 1), origin=origin)
+    row = 2 * (w.d + w.dv)
+    return tuple((minimum(bc, w.d), bc) for bc in (ceil_div(m, row), m // row))
+
+
+def default_tile(w: Attention, device: Device, sram_bytes: int, direction: str) -> Tile:
+    """The paper's tile. Its ceiling can overflow M by a row or two; then the floor is taken."""
+    m = sram_bytes // w.dtype.size
+    origins = ("B_c = ceil(M/4d)", "B_c = floor(M/4d), as the ceiling overflows M")
+    for (br, bc), origin in zip(paper_tile_edges(w, m), origins, strict=True):
+        tile = Tile(max(br, 1), max(bc, 1), origin=origin)
         if sram_elements(w, tile, direction) <= m:
             break
     return tile
