@@ -13,6 +13,7 @@ from typer.core import TyperGroup
 
 from perfmodel import __version__, commands
 from perfmodel.errors import PerfmodelError, UsageError, suggest
+from perfmodel.plugins import module_names
 
 _HELP = """Analytical performance model for attention and transformers on accelerators.
 
@@ -21,8 +22,7 @@ Start with: perfmodel attention --n 4096 --d 64"""
 
 def command_names() -> list[str]:
     """Every command, by the name of its file."""
-    files = [name.removesuffix(".py") for folder in commands.__path__ for name in os.listdir(folder) if name.endswith(".py")]
-    return sorted(name for name in files if not name.startswith("_"))
+    return module_names(commands.__path__)
 
 
 def _module(name: str) -> ModuleType:

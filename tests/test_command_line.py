@@ -14,7 +14,7 @@ from perfmodel import __version__
 from perfmodel.catalog import device_ids, find_device, read_yaml
 from perfmodel.cli import command_names
 from perfmodel.report.document import Report, Table
-from perfmodel.report.markdown import render as markdown
+from perfmodel.report.formats.md import render as markdown
 from perfmodel.report.terminal import render as terminal
 
 COMMANDS = ["attention", "hardware list", "hardware show", "hardware check", "validate"]

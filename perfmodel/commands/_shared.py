@@ -13,6 +13,7 @@ import typer
 from typer.core import TyperCommand
 
 if TYPE_CHECKING:
+    from perfmodel.hardware import Device
     from perfmodel.report import Report
 
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
@@ -21,6 +22,18 @@ OutputOption = Annotated[
     list[str] | None,
     typer.Option("--output", "-o", metavar="FILE", help="Write the report to FILE: .json, .md or .txt; - is stdout. Repeatable."),
 ]
+
+
+DEFAULT_DEVICE = "nvidia-a100-sxm-80gb"
+DtypeOption = Annotated[str | None, typer.Option(help="fp32, tf32, fp16, bf16 or fp8. [default: fp16]")]
+HardwareOption = Annotated[str | None, typer.Option(help=f"Device: id, words of one, or a profile's path. [default: {DEFAULT_DEVICE}]")]
+
+
+def device_for(name: str | None) -> Device:
+    """The device that ``--hardware`` names, or the default one."""
+    from perfmodel.catalog import find_device
+
+    return find_device(DEFAULT_DEVICE if name is None else name)
 
 
 class _Conversion:
@@ -94,11 +107,11 @@ def emit(report: Report, as_json: bool, outputs: Sequence[str] = ()) -> None:
 
 def _as_text(report: Report, as_json: bool) -> str:
     if as_json:
-        from perfmodel.report.json import render as render_json
+        from perfmodel.report.formats.json import render as render_json
 
         return render_json(report)
     if not sys.stdout.isatty():
-        from perfmodel.report.text import render as render_text
+        from perfmodel.report.formats.txt import render as render_text
 
         return render_text(report)
     from perfmodel.report.terminal import render

@@ -6,11 +6,20 @@ from typing import Annotated
 
 import typer
 
-from perfmodel.commands._shared import Command, ExplainOption, JsonOption, OutputOption, check_outputs, emit, new_app
+from perfmodel.commands._shared import (
+    Command,
+    DtypeOption,
+    ExplainOption,
+    HardwareOption,
+    JsonOption,
+    OutputOption,
+    check_outputs,
+    device_for,
+    emit,
+    new_app,
+)
 
 app = new_app()
-
-DEFAULT_DEVICE = "nvidia-a100-sxm-80gb"
 
 
 @app.command(cls=Command)
@@ -22,7 +31,7 @@ def attention(
     kv_heads: Annotated[int | None, typer.Option(help="Key/value heads (GQA, MQA). [default: heads]")] = None,
     kv_len: Annotated[int | None, typer.Option(help="Key/value length. [default: n]")] = None,
     dv: Annotated[int | None, typer.Option(help="Head dim of V and O. [default: d]")] = None,
-    dtype: Annotated[str | None, typer.Option(help="fp32, tf32, fp16, bf16 or fp8. [default: fp16]")] = None,
+    dtype: DtypeOption = None,
     causal: Annotated[bool | None, typer.Option("--causal/--no-causal", help="Causal mask, aligned bottom right.")] = None,
     direction: Annotated[str | None, typer.Option("--pass", help="forward, backward or both. [default: forward]")] = None,
     algorithm: Annotated[
@@ -55,9 +64,7 @@ def attention(
         str | None, typer.Option(help="Nonzero blocks for block-sparse: local-global, strided, butterfly, or a file.")
     ] = None,
     config: Annotated[str | None, typer.Option(help="Take options from a shipped configuration or a YAML file.")] = None,
-    hardware: Annotated[
-        str | None, typer.Option(help=f"Device: id, words of one, or a profile's path. [default: {DEFAULT_DEVICE}]")
-    ] = None,
+    hardware: HardwareOption = None,
     crossover: Annotated[bool, typer.Option("--crossover", help="Find the N, d and M at which tiling stops paying.")] = False,
     explain: ExplainOption = False,
     json: JsonOption = False,
@@ -70,10 +77,10 @@ def attention(
     given = {name: value for name, value in locals().items() if name not in ("config", "crossover", "explain", "json", "output")}
     outputs = check_outputs(output)
     from perfmodel.attention.request import AttentionRequest
-    from perfmodel.catalog import find_device, load_config
+    from perfmodel.catalog import load_config
     from perfmodel.report.attention import report
 
     request = load_config(config, "attention", AttentionRequest) if config else AttentionRequest()
     request = request.updated(given)
-    comparison = request.compare(find_device(DEFAULT_DEVICE if request.hardware is None else request.hardware))
+    comparison = request.compare(device_for(request.hardware))
     emit(report(comparison, explained=explain, crossover=crossover), json, outputs)

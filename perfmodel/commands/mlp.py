@@ -6,8 +6,18 @@ from typing import Annotated
 
 import typer
 
-from perfmodel.commands._ops import DtypeOption, HardwareOption, device_for
-from perfmodel.commands._shared import Command, ExplainOption, JsonOption, OutputOption, check_outputs, emit, new_app
+from perfmodel.commands._shared import (
+    Command,
+    DtypeOption,
+    ExplainOption,
+    HardwareOption,
+    JsonOption,
+    OutputOption,
+    check_outputs,
+    device_for,
+    emit,
+    new_app,
+)
 
 app = new_app()
 

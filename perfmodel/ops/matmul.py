@@ -221,11 +221,6 @@ class Result:
         launch = self.kernels[0][0].launch
         return 0 if launch is None else int(launch.blocks)
 
-    @property
-    def on_chip_elements(self) -> float:
-        """M: fast memory of one block in elements."""
-        return self.chip.total / self.workload.dtype.size
-
 
 def evaluate(w: Matmul, device: Device, br: int | None = None, bc: int | None = None) -> Result:
     """``w`` with the tile given or its default. UsageError if the tile does not fit, UnavailableError without SRAM or peak."""

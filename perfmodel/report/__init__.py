@@ -1,4 +1,4 @@
-"""One format-neutral ``Report``; one module per format renders it."""
+"""One format-neutral ``Report``; a module in ``formats`` renders it."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from importlib import import_module
 from pathlib import Path
 
 from perfmodel.errors import DataError, UsageError
+from perfmodel.report import formats
 from perfmodel.report.document import Report, Table
+from perfmodel.report.formats import suffixes
 
 __all__ = ["Report", "Table", "check_output", "render_for", "write"]
-
-_SUFFIXES = {".json": "json", ".md": "markdown", ".txt": "text"}
 
 
 def check_output(path: Path) -> None:
     """Fail before any work if ``path`` cannot become a report: unknown suffix, no such folder, not writable."""
-    if path.suffix not in _SUFFIXES:
+    if path.suffix not in suffixes():
         kind = repr(path.suffix) if path.suffix else "a file without suffix"
-        raise UsageError(f"--output: no format is written to {kind} ({path})", f"end it in {', '.join(_SUFFIXES)}")
+        raise UsageError(f"--output: no format is written to {kind} ({path})", f"end it in {', '.join(suffixes())}")
     if path.is_dir():
         raise UsageError(f"--output: {path} is a folder", "name a file in it")
     folder = path.parent
@@ -31,7 +31,7 @@ def check_output(path: Path) -> None:
 
 def render_for(path: Path, report: Report) -> str:
     """``report`` in the format that the suffix of ``path`` names."""
-    module = import_module(f"{__name__}.{_SUFFIXES[path.suffix]}")
+    module = import_module(f"{formats.__name__}{path.suffix}")
     text: str = module.render(report)
     return text
 

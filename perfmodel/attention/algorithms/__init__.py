@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import os
 from importlib import import_module
 
 from perfmodel.attention.base import Algorithm
 from perfmodel.errors import UsageError, suggest
+from perfmodel.plugins import module_names
 
 _ORDER = ("standard", "flash1", "flash2")
 
 
 def names() -> list[str]:
     """Canonical names, the reference algorithm first."""
-    files = [name.removesuffix(".py") for folder in __path__ for name in os.listdir(folder) if name.endswith(".py")]
-    found = [name.replace("_", "-") for name in files if not name.startswith("_")]
+    found = [name.replace("_", "-") for name in module_names(__path__)]
     return sorted(found, key=lambda name: (_ORDER.index(name) if name in _ORDER else len(_ORDER), name))
 
 
