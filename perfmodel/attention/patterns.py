@@ -200,7 +200,7 @@ def block_pattern(sparsity: float | None, pattern: str | None) -> BlockPattern |
     if pattern is None or pattern in NAMED:
         return None if pattern is None else Named(pattern)
     path = Path(pattern)
-    if "/" not in pattern and not path.suffix and not path.exists():
+    if not pattern or ("/" not in pattern and not path.suffix and not path.exists()):
         raise UsageError(f"--pattern: no pattern is called {pattern!r}", f"{suggest(pattern, list(NAMED))}; or give the path of a file")
     return read_pattern(path)
 
