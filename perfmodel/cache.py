@@ -4,10 +4,13 @@ Assumptions, with W the bytes of K and V (or whatever is re-read) of the heads t
 
 1. Tiles that run together read together. Blocks of one head, or KV group, that start in the same wave and have the same
    length stream K and V in lockstep: DRAM sees one scan per wave and head, not one per tile.
-2. The next wave finds them in the cache if W fits. A cyclic scan loses all or nothing, so the lost share rises from 0 to 1
-   between W = L2 / 4 and W = 3/4 L2 (a split L2 holds two copies of what both halves read).
-3. Under a causal mask tiles have different lengths and lose step: each re-read stands alone and misses with probability
-   (1 - 0.55 L2 / W)^2. Equal tiles drift too once W exceeds the L2: 0.25 % of their re-reads miss per L2 of excess.
+2. The next wave finds them in the cache if W fits. A cyclic scan loses all or nothing: the lost share rises from 0 to 1
+   between W = 0.18 L2 and W = L2 / 2, as a split L2 holds two copies of what both halves read. What one block alone reads
+   has one copy: then between 0.53 L2 and 0.8 L2. Scans that shrink (K and V outermost, causal mask) lose the mean over
+   their lengths.
+3. Under a causal mask tiles have different lengths and lose step, by the difference in length at most: with W' = W times
+   that difference, relative, each re-read stands alone and misses with probability (1 - 0.55 L2 / W')^2. Equal tiles
+   drift too once W exceeds the L2: 0.25 % of their re-reads miss per L2 of excess.
 4. A tensor that the kernel before has just written or read passes through DRAM only as far as it exceeds the caches, each
    tensor by itself.
 5. Where the size of the L2 is unknown, nothing is filtered: DRAM traffic is the SRAM traffic.
@@ -15,8 +18,8 @@ Assumptions, with W the bytes of K and V (or whatever is re-read) of the heads t
    that meets it, and again only as far as all panels do not survive until then by rule 2.
 
 So DRAM traffic is compulsory while W is small and degrades towards the SRAM traffic as W outgrows the cache. The constants
-were set on DRAM read counters of 26 forward kernels on an H200 (FlashAttention-2, cuDNN; 4 k to 512 k keys); the tests
-replay them. Rule 6 has not been held against counters.
+were set on DRAM read counters of forward kernels on an H200 (FlashAttention-2 and cuDNN with 4 k to 512 k keys, and the
+kernels of this package); the tests replay them. Rule 6 has not been held against counters.
 """
 
 from __future__ import annotations
@@ -29,10 +32,10 @@ from perfmodel.hardware import Device
 from perfmodel.ops.occupancy import Block, block_limits, multiprocessor
 from perfmodel.trace import named
 
-SCAN_SURVIVES = 0.25
-"""W / L2 up to which a cyclic scan finds all of itself again."""
-SCAN_IS_LOST = 0.75
-"""W / L2 from which it finds nothing."""
+SCAN_SURVIVES, SCAN_IS_LOST = 0.18, 0.5
+"""W / L2 up to which a cyclic scan finds all of itself again, and from which it finds nothing."""
+PRIVATE_SURVIVES, PRIVATE_IS_LOST = 0.53, 0.8
+"""The same for a scan of one block alone."""
 SCATTERED_SURVIVE = 0.55
 """W / L2 up to which scattered re-reads all hit."""
 DRIFT_PER_EXCESS = 0.0025
@@ -55,7 +58,7 @@ def resident_blocks(launch: Launch, device: Device) -> int:
     if sm.count is None:
         return 1
     block = Block(launch.threads, None if registers is None else int(registers.number), int(launch.sram_bytes))
-    per: int = max(min(MAX_BLOCKS, *block_limits(block, sm).values()), 1)
+    per: int = max(min([MAX_BLOCKS, *block_limits(block, sm).values()]), 1)
     return int(sm.count) * per
 
 
@@ -111,7 +114,7 @@ def _access_bytes(kernel: Kernel, access: Access, device: Device, label: str) ->
     )
     cache = named("L2", "bytes of the last cache", cache, launch.blocks, f"{device.id}: capacity of its last shared cache")
     ratio = working_set_bytes(kernel, launch, slots, label) / cache
-    lost = clip((ratio - SCAN_SURVIVES) / (SCAN_IS_LOST - SCAN_SURVIVES), 0, 1)
+    lost = _lost_share(launch, ratio)
     if isinstance(launch, Grid):
         lost = named(f"{label}lost", "share of a panel that a later wave does not find", lost)
         missed = _panel_rescans(access, launch, slots, label) * distinct * lost
@@ -123,8 +126,21 @@ def _access_bytes(kernel: Kernel, access: Access, device: Device, label: str) ->
         lost = named(f"{label}lost", "share of a scan that the next wave does not find", lost)
         missed = rescans * lost + (again - rescans) * named(f"{label}drifted", "share of lockstep re-reads that miss", drifted)
     else:
-        missed = again * named(f"{label}missed", "share of scattered re-reads that miss", maximum(1 - SCATTERED_SURVIVE / ratio, 0) ** 2)
+        missed = again * named(
+            f"{label}missed", "share of scattered re-reads that miss", maximum(1 - SCATTERED_SURVIVE / (ratio * launch.spread), 0) ** 2
+        )
     return first + minimum(floor(missed), again)
+
+
+def _lost_share(launch: Launch, ratio: Number) -> Number:
+    """Share of a scan that the next one does not find, with ``ratio`` = W / L2; in shrinking scans the mean, by their lengths x W:
+    the integral of 2 x lost(x) over x from 0 to 1.
+    """
+    low, high = (PRIVATE_SURVIVES, PRIVATE_IS_LOST) if launch.private else (SCAN_SURVIVES, SCAN_IS_LOST)
+    whole = clip((ratio - low) / (high - low), 0, 1)
+    begins, ends = minimum(low / ratio, 1), minimum(high / ratio, 1)
+    ramp = (2 * ratio * (ends**3 - begins**3) / 3 - low * (ends**2 - begins**2)) / (high - low)
+    return whole * (1 - launch.shrinking) + (1 - ends**2 + ramp) * launch.shrinking
 
 
 def _panel_rescans(access: Access, grid: Grid, slots: Number, label: str) -> Number:

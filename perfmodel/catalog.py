@@ -174,6 +174,12 @@ def find_device(name: str) -> Device:
     return _shipped_device(data_folder("hardware_specs") / f"{matches[0]}.yaml")
 
 
+def calibrated_devices() -> list[Device]:
+    """The shipped devices whose profiles carry calibrations."""
+    paths = sorted(data_folder("hardware_specs").glob("*.yaml"))
+    return [_shipped_device(path) for path in paths if "\ncalibration:" in path.read_text(encoding="utf-8")]
+
+
 def load_device(path: Path) -> Device:
     """The profile in ``path``, validated."""
     from perfmodel.hardware import validated

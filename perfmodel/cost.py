@@ -88,7 +88,10 @@ class Launch:
 
     ``blocks`` thread blocks; ``groups`` of them stream the same tensors (the tiles of one head, or of the query heads
     that share a KV head); ``sram_bytes`` of shared memory and ``threads`` per block. ``lockstep``: blocks of a group
-    have the same length, so those that start together read the same tile at about the same time.
+    have the same length, so those that start together read the same tile at about the same time. ``spread``: how much shorter
+    the shortest block of a group is than the longest, relative to the longest: how far they drift apart if not in lockstep.
+    ``private``: a group is one block, so its tensors pass through one half of a split L2. ``shrinking``: share of re-reads in
+    scans that grow shorter, from the whole to nothing.
     """
 
     blocks: Number
@@ -96,6 +99,9 @@ class Launch:
     sram_bytes: int
     threads: int
     lockstep: bool
+    spread: Number = 1
+    private: bool = False
+    shrinking: Number = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -150,6 +150,50 @@ class LaunchOverhead(_Record):
 
 
 @dataclass(frozen=True)
+class Microbenchmark(_Record):
+    """What a probe reached on the device: ``value`` with its unit; ``spread``: (p90 - p10) / median of ``runs``; ``size`` in bytes."""
+
+    name: str
+    value: str
+    spread: float
+    runs: int
+    source: str
+    date: str
+    size: int | None = None
+
+
+@dataclass(frozen=True)
+class Calibration(_Record):
+    """A time model fitted to one implementation, with what it missed.
+
+    ``parameters`` of ``model`` by name. ``low`` and ``high``: measured / predicted at the 10 % and the 90 % quantile of the
+    ``points`` fitted, each predicted by a fit without it; ``borrowed_low``, ``borrowed_high``: the same for devices that the
+    parameters were not fitted to. ``held_out``: points that no fit saw, with their median and 90 %
+    quantile of |predicted / measured - 1|.
+    """
+
+    implementation: str
+    workload: str
+    model: str
+    dtypes: list[str]
+    parameters: dict[str, float]
+    points: int
+    low: float
+    high: float
+    source: str
+    date: str
+    versions: str
+    direction: Literal["forward", "backward"] = "forward"
+    borrowed_low: float | None = None
+    borrowed_high: float | None = None
+    median_error: float | None = None
+    held_out: int = 0
+    held_out_median_error: float | None = None
+    held_out_p90_error: float | None = None
+    split: str | None = None
+
+
+@dataclass(frozen=True)
 class Device(_Record):
     """A device profile. ``memory`` is ordered from the SRAM outwards."""
 
@@ -169,6 +213,8 @@ class Device(_Record):
     launch_overhead: LaunchOverhead | None = None
     tdp: Power | None = None
     notes: list[str] = field(default_factory=list)
+    microbenchmarks: list[Microbenchmark] = field(default_factory=list)
+    calibration: list[Calibration] = field(default_factory=list)
 
     def level(self, name: str) -> MemoryLevel | None:
         """The memory level called ``name``, None if the profile has none."""
@@ -236,6 +282,8 @@ _PARTS = {
     "limits": Limits,
     "interconnect": Interconnect,
     "launch_overhead": LaunchOverhead,
+    "microbenchmarks": Microbenchmark,
+    "calibration": Calibration,
 }
 
 
@@ -250,6 +298,10 @@ def validated(raw: Any) -> Device:
     for place, quantity in quantities(device):
         if quantity.source not in device.sources:
             raise DataError(f"{place}: source {quantity.source!r} is not in 'sources' ({', '.join(device.sources)})")
+    for part in ("microbenchmarks", "calibration"):
+        for index, block in enumerate(getattr(device, part)):
+            if block.source not in device.sources:
+                raise DataError(f"{part}.{index}: source {block.source!r} is not in 'sources' ({', '.join(device.sources)})")
     names = [level.level for level in device.memory]
     if not names or names[-1] != "dram" or names != sorted(set(names), key=_ORDER.index):
         raise DataError("memory: give each level once, in the order sram, l2, llc, dram; dram is required")
@@ -271,10 +323,12 @@ def _value(key: str, raw: Any) -> Any:
         return [_value(key, item) for item in raw]
     if not isinstance(raw, dict):
         return raw
+    if key in _PARTS:
+        return _built(_PARTS[key], raw)
     if "value" in raw:
         value = raw["value"]
         return Quantity(**raw, number=value if isinstance(value, int) else units.parse_any(value))
-    return _built(_PARTS[key], raw) if key in _PARTS else {name: _value(name, item) for name, item in raw.items()}
+    return {name: _value(name, item) for name, item in raw.items()}
 
 
 def quantities(record: Any, place: str = "") -> list[tuple[str, Quantity]]:

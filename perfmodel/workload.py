@@ -124,3 +124,30 @@ class Attention:
         if not 0 <= self.dropout < 1:
             raise UsageError(f"--dropout is {self.dropout}", "give a probability from 0 up to, not including, 1")
         return self
+
+
+@dataclass(frozen=True, slots=True)
+class Stream:
+    """A kernel that passes once over ``rows`` x ``cols`` elements: copies, element-wise operations, softmax, norms.
+
+    ``inputs`` operands of that size are read and ``outputs`` are written; ``shared`` elements (a norm's weights, a mask that is
+    broadcast) are read beside them.
+    """
+
+    op: str
+    rows: Number
+    cols: Number
+    inputs: int = 1
+    outputs: int = 1
+    shared: Number = 0
+    dtype: Dtype = DTYPES["fp16"]
+
+    @property
+    def read_bytes(self) -> Number:
+        """Bytes read at least."""
+        return (self.inputs * self.rows * self.cols + self.shared) * self.dtype.size
+
+    @property
+    def write_bytes(self) -> Number:
+        """Bytes written."""
+        return self.outputs * self.rows * self.cols * self.dtype.size

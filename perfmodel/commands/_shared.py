@@ -36,6 +36,24 @@ def device_for(name: str | None) -> Device:
     return find_device(DEFAULT_DEVICE if name is None else name)
 
 
+def say(text: str) -> None:
+    """Progress, on stderr."""
+    print(text, file=sys.stderr, flush=True)
+
+
+def share_of(option: str, text: str) -> float:
+    """``25%`` or ``0.25`` as a share; UsageError names the option."""
+    from perfmodel.errors import UsageError
+
+    try:
+        value = float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
+    except ValueError:
+        value = -1.0
+    if not 0 <= value < float("inf"):
+        raise UsageError(f"{option} is {text!r}", "give a share such as 25% or 0.25")
+    return value
+
+
 class _Conversion:
     """Text to the type of an option: int, float, str, bool or a list of str.
 
@@ -84,13 +102,13 @@ def new_app(**settings: Any) -> typer.Typer:
     return typer.Typer(rich_markup_mode=None, add_completion=False, pretty_exceptions_enable=False, **settings)
 
 
-def check_outputs(outputs: Sequence[str] | None) -> list[str]:
-    """``outputs``, after making sure that each file can be written."""
+def check_outputs(outputs: Sequence[str] | None, offers: Sequence[str] = ()) -> list[str]:
+    """``outputs``, after making sure that each file can be written; ``offers``: fields of its report that the command fills."""
     from perfmodel.report import check_output
 
     for name in outputs or ():
         if name != "-":
-            check_output(Path(name))
+            check_output(Path(name), offers)
     return list(outputs or ())
 
 

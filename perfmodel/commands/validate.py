@@ -1,4 +1,4 @@
-"""Hold the bounds against recorded measurements."""
+"""Run kernels, or read recorded ones, and hold every prediction against them."""
 
 from __future__ import annotations
 
@@ -6,32 +6,67 @@ from typing import Annotated
 
 import typer
 
-from perfmodel.commands._shared import Command, JsonOption, OutputOption, check_outputs, emit, new_app
+from perfmodel.commands._shared import Command, HardwareOption, JsonOption, OutputOption, check_outputs, emit, new_app, say, share_of
 
 app = new_app()
+
+SHIPPED = "shipped"
+DEFAULT_TOLERANCE = "25%"
 
 
 @app.command(cls=Command)
 def validate(
+    backend: Annotated[str | None, typer.Option(help="Where kernels run: auto, cuda, cpu or simulator. [default: auto]")] = None,
     records: Annotated[
-        list[str] | None, typer.Option(help="Measurement records, JSON Lines. Repeatable. [default: the shipped ones]")
+        list[str] | None, typer.Option(help=f"Compare recorded measurements instead: a JSON Lines file, or '{SHIPPED}'. Repeatable.")
     ] = None,
+    hardware: HardwareOption = None,
+    tolerance: Annotated[str, typer.Option(help="Median error of a group from which the exit code is 3.")] = DEFAULT_TOLERANCE,
+    counters: Annotated[
+        bool, typer.Option("--counters", help="Run the GPU kernels under Nsight Compute too and compare its counters.")
+    ] = False,
+    counters_csv: Annotated[str | None, typer.Option(help="Compare the kernels in a file that 'ncu --csv' wrote.")] = None,
+    scoreboard: Annotated[bool, typer.Option("--scoreboard", help="Only held-out records, beside plainer models.")] = False,
     json: JsonOption = False,
     output: OutputOption = None,
 ) -> None:
-    """Hold the bounds against recorded measurements: bound / measured per group, and every violation.
+    """Run attention, matmul and copy kernels here and hold bound, prediction and counts against them.
 
-    Exit code 3 if a measurement beats its lower bound. Example: perfmodel validate --records runs.jsonl
+    Exit code 3 if a measurement beats its lower bound, a count is wrong or a group is out of tolerance. -o FILE.jsonl writes
+    the records. Example: perfmodel validate --records shipped
     """
-    outputs = check_outputs(output)
+    outputs = check_outputs(output, ["records"])
+    allowed = share_of("--tolerance", tolerance)
     from pathlib import Path
 
-    from perfmodel.catalog import find_device
-    from perfmodel.report.validation import report
-    from perfmodel.validation.compare import compare_files
+    from perfmodel.catalog import calibrated_devices, find_device
+    from perfmodel.errors import UsageError
+    from perfmodel.report import scoreboard as scores
+    from perfmodel.report.validation import beyond, report
+    from perfmodel.validation import session
     from perfmodel.validation.records import shipped_records
 
-    rows = compare_files(map(Path, records) if records else shipped_records(), find_device)
-    emit(report(rows), json, outputs)
-    if any(row.violates for row in rows):
+    if counters_csv is not None:
+        from perfmodel.report.counters import report as counted_report
+        from perfmodel.validation.cuda.ncu_csv import parse
+
+        emit(counted_report(parse(Path(counters_csv))), json, outputs)
+        return
+    if records and backend:
+        raise UsageError("--backend with --records", "recorded measurements need no backend; leave one of them out")
+    if records or scoreboard:
+        names = records or [SHIPPED]
+        paths = [path for name in names for path in (shipped_records() if name == SHIPPED else [Path(name)])]
+        found = session.read(paths, find_device, hardware, calibrated_devices)
+    else:
+        chosen = session.best_backend() if backend in (None, "auto") else str(backend)
+        found = session.run(chosen, find_device, hardware, counters, say)
+    if scoreboard:
+        from perfmodel.validation.scoreboard import scoreboard as lines
+
+        emit(scores.report(lines(found.rows)), json, outputs)
+    else:
+        emit(report(found, allowed), json, outputs)
+    wrong = found.backend and not all(count.agrees for count in found.counts)
+    if wrong or any(row.violates for row in found.rows) or beyond(found.rows, allowed):
         raise typer.Exit(3)

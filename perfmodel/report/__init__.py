@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import stat
+from collections.abc import Collection
 from importlib import import_module
 from pathlib import Path
 
@@ -15,11 +16,12 @@ from perfmodel.report.formats import suffixes
 __all__ = ["Report", "Table", "check_output", "render_for", "write"]
 
 
-def check_output(path: Path) -> None:
+def check_output(path: Path, offers: Collection[str] = ()) -> None:
     """Fail before any work if ``path`` cannot become a report: unknown suffix, no such folder, not writable."""
-    if path.suffix not in suffixes():
+    known = suffixes(offers)
+    if path.suffix not in known:
         kind = repr(path.suffix) if path.suffix else "a file without suffix"
-        raise UsageError(f"--output: no format is written to {kind} ({path})", f"end it in {', '.join(suffixes())}")
+        raise UsageError(f"--output: no format is written to {kind} ({path})", f"end it in {', '.join(known)}")
     if path.is_dir():
         raise UsageError(f"--output: {path} is a folder", "name a file in it")
     folder = path.parent

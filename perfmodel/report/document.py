@@ -23,10 +23,16 @@ class Table:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """``verdict``: sentences to read first. ``notes``: assumptions and sources. ``data``: the object that JSON prints."""
+    """``verdict``: sentences to read first. ``notes``: assumptions and sources. ``data``: the object that JSON prints.
+
+    ``records``: the measurements that it rests on, if any, as objects of the record format. ``profile``: the text of a device
+    profile that was made.
+    """
 
     title: str
     verdict: list[str]
     tables: list[Table]
     notes: list[str] = field(default_factory=list)
     data: dict[str, Any] = field(default_factory=dict)
+    records: list[dict[str, Any]] = field(default_factory=list)
+    profile: str = ""

@@ -1,46 +1,36 @@
-"""The lower bound of a recorded kernel, by workload; or why it has none."""
+"""What a record ran, as the model sees it: its workload and lower bound; or why it has none."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
-from perfmodel.attention.algorithms import find
 from perfmodel.attention.patterns import block_pattern
-from perfmodel.cost import READ, WRITE, Kernel, Tile, once
 from perfmodel.dtypes import DTYPES, Dtype
 from perfmodel.errors import PerfmodelError, UnavailableError
 from perfmodel.hardware import Device
 from perfmodel.ops.matmul import Matmul
-from perfmodel.ops.matmul import kernels as matmul_kernels
-from perfmodel.roofline import estimate, total
+from perfmodel.timing.base import Case
+from perfmodel.timing.floors import lower_bound_s
 from perfmodel.validation.records import Record
-from perfmodel.workload import BACKWARD, FORWARD, Attention
+from perfmodel.workload import Attention, Stream
 
-_ALGORITHMS = {"torch-eager": "standard", "numba-standard": "standard", "numba-flash1": "flash1"}
-"""IO scheme of an implementation; every other attention kernel keeps its scores on chip like flash2."""
+_TWO_INPUTS = ("torch-add", "torch-silu-mul")
 
 
-def kernels_of(record: Record, dtype: Dtype) -> list[Kernel]:
-    """The kernels that a recorded measurement ran, as the model sees them; UnavailableError says what the record lacks."""
-    build = _WORKLOADS.get(record.workload)
-    if build is None:
+def case_of(record: Record) -> Case:
+    """The case that a record measured; UnavailableError says what the record lacks."""
+    read = _WORKLOADS.get(record.workload)
+    if read is None:
         raise UnavailableError(f"no model of workload {record.workload!r}", f"there is one of {', '.join(_WORKLOADS)}")
-    return build(record, dtype)
-
-
-def lower_bound_s(record: Record, device: Device) -> float:
-    """Seconds that no implementation of the record's algorithm beats; the warm bound unless L2 was flushed.
-
-    UnavailableError says why there is none.
-    """
     if record.dtype not in DTYPES:
         raise UnavailableError(f"no model of dtype {record.dtype!r}")
-    cost = total(estimate(kernel, device) for kernel in kernels_of(record, DTYPES[record.dtype]))
-    return float(cost.lower_s if record.cache == "cold" else cost.lower_warm_s)
+    workload = read(record, DTYPES[record.dtype])
+    return Case(workload, record.implementation, record.direction, record.cache == "cold", record.launch)
 
 
-_SHARES, _SWITCHES = {"density", "dropout"}, {"causal", "mask"}
+_SHARES, _SWITCHES, _WORDS = {"density", "dropout"}, {"causal", "mask"}, {"kind"}
 
 
 def _sizes(record: Record, required: tuple[str, ...], optional: tuple[str, ...]) -> dict[str, Any]:
@@ -58,14 +48,14 @@ def _sizes(record: Record, required: tuple[str, ...], optional: tuple[str, ...])
 
 
 def _has_meaning(name: str, value: Any) -> bool:
-    if name in _SWITCHES:
-        return isinstance(value, bool)
+    if name in _SWITCHES or name in _WORDS:
+        return isinstance(value, bool if name in _SWITCHES else str)
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return False
     return 0 <= value <= 1 if name in _SHARES else isinstance(value, int) and value >= 1
 
 
-def _attention(record: Record, dtype: Dtype) -> list[Kernel]:
+def _attention(record: Record, dtype: Dtype) -> Attention:
     optional = ("causal", "dv", "window", "density", "mask", "dropout")
     sizes = _sizes(record, ("batch", "heads", "kv_heads", "n", "kv_len", "d"), optional)
     density = sizes.pop("density", None)
@@ -74,28 +64,39 @@ def _attention(record: Record, dtype: Dtype) -> list[Kernel]:
     sizes["causal"] = sizes.get("causal", False) or "window" in sizes
     sizes.setdefault("dv", sizes["d"])
     pattern = None if density is None else block_pattern(float(density), None)
-    w = Attention(**sizes, dtype=dtype, sparsity=pattern, packed=True).check()  # packed: K and V once per KV head
-    algorithm = find("flash2" if density is None else "block-sparse")
-    algorithm = find(_ALGORITHMS[record.implementation]) if record.implementation in _ALGORITHMS else algorithm
-    passes = {FORWARD: [algorithm.forward], BACKWARD: [algorithm.backward]}.get(record.direction, [algorithm.forward, algorithm.backward])
-    return [kernel for run in passes for kernel in run(w, Tile(128, 128))]
+    return Attention(**sizes, dtype=dtype, sparsity=pattern, packed=True).check()  # packed: K and V once per KV head
 
 
-def _matmul(record: Record, dtype: Dtype) -> list[Kernel]:
-    return matmul_kernels(Matmul(**_sizes(record, ("m", "n", "k"), ("batch",)), dtype=dtype).check(), Tile(128, 128))
+def _matmul(record: Record, dtype: Dtype) -> Matmul:
+    return Matmul(**_sizes(record, ("m", "n", "k"), ("batch",)), dtype=dtype).check()
 
 
-def _copy(record: Record, dtype: Dtype) -> list[Kernel]:
-    size = _sizes(record, ("bytes",), ())["bytes"]
-    return [Kernel("copy", dtype, (once("source", READ, size, 1), once("copy", WRITE, size, 1)))]
+def _copy(record: Record, dtype: Dtype) -> Stream:
+    return Stream("copy", 1, _sizes(record, ("bytes",), ())["bytes"], dtype=replace(dtype, size=1))
 
 
-_WORKLOADS: dict[str, Callable[[Record, Dtype], list[Kernel]]] = {"attention": _attention, "matmul": _matmul, "copy": _copy}
+def _rows(record: Record, dtype: Dtype) -> Stream:
+    sizes = _sizes(record, ("rows", "cols"), ("kind", "mask_rows"))
+    inputs = 2 if record.implementation in _TWO_INPUTS else 1
+    shared = sizes["cols"] * sizes.get("mask_rows", 0)
+    return Stream(record.workload, sizes["rows"], sizes["cols"], inputs, shared=shared, dtype=dtype)
 
 
-def evaluated(record: Record, device: Device) -> tuple[float | None, str]:
-    """Lower bound, or None and the reason in words."""
+_WORKLOADS: dict[str, Callable[[Record, Dtype], Any]] = {
+    "attention": _attention,
+    "matmul": _matmul,
+    "copy": _copy,
+    "softmax": _rows,
+    "scale": _rows,
+    "norm": _rows,
+}
+
+
+def evaluated(record: Record, device: Device) -> tuple[Case | None, float | None, str]:
+    """The record's case and lower bound; None and the reason in words where there is none."""
+    case = None
     try:
-        return lower_bound_s(record, device), ""
+        case = case_of(record)
+        return case, lower_bound_s(case, device), ""
     except PerfmodelError as error:
-        return None, error.message
+        return case, None, error.message

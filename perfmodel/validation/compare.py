@@ -9,8 +9,11 @@ from typing import Any
 
 from perfmodel.errors import PerfmodelError, UnavailableError
 from perfmodel.hardware import Device
+from perfmodel.timing.base import Case
+from perfmodel.timing.floors import roof_s
+from perfmodel.timing.predict import Lenders, Prediction, predict
 from perfmodel.validation.bounds import evaluated
-from perfmodel.validation.records import Record, read_records
+from perfmodel.validation.records import Record, profiled, read_records
 
 TOLERATED_NOISE = 1e-9
 """Relative: a measurement equal to its bound is no violation."""
@@ -18,13 +21,15 @@ TOLERATED_NOISE = 1e-9
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One record beside the model. ``lower_s`` and ``predicted_s`` are None where ``reason`` says why there is none."""
+    """One record beside the model. ``lower_s`` and ``prediction`` are None where ``reason`` says why there is none."""
 
     raw: dict[str, Any]
     record: Record
     lower_s: float | None
-    predicted_s: float | None
+    prediction: Prediction | None
     reason: str
+    case: Case | None = None
+    device: Device | None = None
 
     @property
     def violates(self) -> bool:
@@ -34,12 +39,28 @@ class Row:
     @property
     def error(self) -> float | None:
         """predicted / measured - 1."""
-        return None if self.predicted_s is None else self.predicted_s / self.record.time_s.median - 1
+        return None if self.prediction is None else self.prediction.seconds / self.record.time_s.median - 1
+
+    @property
+    def covered(self) -> bool | None:
+        """Whether the measurement lies in the interval of its prediction."""
+        known = self.prediction
+        return None if known is None else known.low <= self.record.time_s.median <= known.high
 
     @property
     def share_of_bound(self) -> float | None:
         """Bound / measured: 1 is a kernel at its bound."""
         return None if self.lower_s is None else self.lower_s / self.record.time_s.median
+
+    @property
+    def share_of_roof(self) -> float | None:
+        """Roof with the tile that ran / measured; None where the profile cannot say."""
+        if self.case is None or self.device is None:
+            return None
+        try:
+            return roof_s(self.case, self.device) / self.record.time_s.median
+        except PerfmodelError:
+            return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +87,7 @@ class Group:
         return sum(row.lower_s is not None for row in self.rows)
 
 
-def compare_files(paths: Iterable[Path], find_device: Callable[[str], Device]) -> list[Row]:
+def compare_files(paths: Iterable[Path], find_device: Callable[[str], Device], lenders: Lenders = tuple) -> list[Row]:
     """Every record of ``paths`` beside the model; a record that cannot be evaluated is kept, with the reason."""
     devices: dict[str, Device | PerfmodelError] = {}
     rows = []
@@ -74,10 +95,24 @@ def compare_files(paths: Iterable[Path], find_device: Callable[[str], Device]) -
         for raw, record in read_records(path):
             if record.hardware not in devices:
                 devices[record.hardware] = _device_or_error(record.hardware, find_device)
-            device = devices[record.hardware]
-            lower, reason = (None, device.message) if isinstance(device, PerfmodelError) else evaluated(record, device)
-            rows.append(Row(raw, record, lower, None, reason or "not predicted, as this implementation is not calibrated"))
+            rows.append(compare(raw, record, devices[record.hardware], lenders))
     return rows
+
+
+def compare(raw: dict[str, Any], record: Record, device: Device | PerfmodelError, lenders: Lenders = tuple) -> Row:
+    """One record beside the model."""
+    if isinstance(device, PerfmodelError):
+        return Row(raw, record, None, None, device.message)
+    case, lower, reason = evaluated(record, device)
+    if case is None or lower is None:
+        return Row(raw, record, lower, None, reason, case, device)
+    if profiled(record):
+        return Row(raw, record, lower, None, "one run under a profiler: counters, no time to predict", case, device)
+    try:
+        prediction = predict(case, record.workload, record.dtype, device, lower, lenders)
+    except PerfmodelError as error:
+        return Row(raw, record, lower, None, error.message, case, device)
+    return Row(raw, record, lower, prediction, "", case, device)
 
 
 def _device_or_error(name: str, find_device: Callable[[str], Device]) -> Device | PerfmodelError:

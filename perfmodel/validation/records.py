@@ -55,9 +55,25 @@ class Record:
         return f"{self.workload}/{self.implementation}/{self.direction}"
 
 
+def profiled(record: Record) -> bool:
+    """Whether ``record`` is one run under a profiler: its counters tell something, its time does not."""
+    return bool(record.counters) and record.environment.get("runs") == 1
+
+
 def shipped_records() -> list[Path]:
     """Files of the project's own measurements, by device."""
     return sorted((Path(__file__).parent / "measured").glob("*/*.jsonl"))
+
+
+def as_record(raw: dict[str, Any]) -> Record:
+    """``raw``, an object of the record format, as a Record; pydantic's ValidationError names a wrong field."""
+    from pydantic import TypeAdapter
+
+    return TypeAdapter(Record).validate_python(_renamed(raw))
+
+
+def _renamed(raw: dict[str, Any]) -> dict[str, Any]:
+    return {Record.FIELDS.get(key, key): value for key, value in raw.items()}
 
 
 def read_records(path: Path) -> Iterator[tuple[dict[str, Any], Record]]:
@@ -78,7 +94,7 @@ def read_records(path: Path) -> Iterator[tuple[dict[str, Any], Record]]:
                     raw = json.loads(line)
                     if not isinstance(raw, dict):
                         raise DataError(f"{path}, line {number}: not a JSON object")
-                    record = adapter.validate_python({Record.FIELDS.get(key, key): value for key, value in raw.items()})
+                    record = adapter.validate_python(_renamed(raw))
                 except (json.JSONDecodeError, UnicodeDecodeError, RecursionError) as error:
                     raise DataError(f"{path}, line {number}: not JSON: {error}") from None
                 except ValidationError as error:

@@ -12,7 +12,7 @@ from perfmodel.arith import Number
 from perfmodel.attention.algorithms import flash1
 from perfmodel.attention.base import Algorithm, Tiling, fused_vector_work, key_gradients, key_read, query_rows
 from perfmodel.attention.patterns import Density
-from perfmodel.cost import READ, WRITE, ZERO_FILL, Access, Kernel, Launch, Tile, matmul_work, once
+from perfmodel.cost import READ, WRITE, ZERO_FILL, Access, Kernel, Tile, matmul_work, once
 from perfmodel.dtypes import STATISTIC_SIZE
 from perfmodel.errors import UsageError
 from perfmodel.hardware import Device
@@ -70,8 +70,16 @@ def _kernel(
     per_score = 2 * (contractions[0] * w.d + contractions[1] * w.dv)
     flops = (1 if direction == FORWARD else 2) * 2 * visible * (w.d + w.dv)
     work = matmul_work(w.dtype, scores * per_score, fused_vector_work(w) * scores + vector, scores)
-    launch = Launch(w.row_heads, w.row_heads, flash1.sram_elements(w, tile, direction) * w.dtype.size, tile.threads, lockstep=True)
-    return Kernel(direction, w.dtype, accesses, flops, scores * per_score, work, matmul_work(w.dtype, visible * per_score), launch)
+    return Kernel(
+        direction,
+        w.dtype,
+        accesses,
+        flops,
+        scores * per_score,
+        work,
+        matmul_work(w.dtype, visible * per_score),
+        flash1.launch(w, tile, direction),
+    )
 
 
 def forward(w: Attention, tile: Tile) -> list[Kernel]:

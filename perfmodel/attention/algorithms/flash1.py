@@ -67,8 +67,19 @@ def _kernel(
     executed = 2 * scores * (contractions[0] * w.d + contractions[1] * w.dv)
     work = matmul_work(w.dtype, executed, fused_vector_work(w) * scores + vector, scores)
     needed = matmul_work(w.dtype, matmul_flops(w, *contractions))
-    launch = Launch(w.row_heads, w.row_heads, sram_elements(w, tile, direction) * w.dtype.size, tile.threads, lockstep=True)
-    return Kernel(direction, w.dtype, accesses, flops, executed, work, needed, launch)
+    return Kernel(direction, w.dtype, accesses, flops, executed, work, needed, launch(w, tile, direction))
+
+
+def launch(w: Attention, tile: Tile, direction: str) -> Launch:
+    """One block per walk: it scans Q and O alone."""
+    sram_bytes = sram_elements(w, tile, direction) * w.dtype.size
+    return Launch(w.row_heads, w.row_heads, sram_bytes, tile.threads, lockstep=True, private=True, shrinking=shrinking(w))
+
+
+def shrinking(w: Attention) -> Number:
+    """Share of streamed rows in passes that a causal mask shortens: the last n keys are seen by ever fewer queries."""
+    last = minimum(w.n, w.kv_len)
+    return last / (last + 2 * (w.kv_len - last)) if w.causal else 0
 
 
 def forward(w: Attention, tile: Tile) -> list[Kernel]:

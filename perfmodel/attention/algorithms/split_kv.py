@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from perfmodel.arith import Number, ceil_div, minimum
-from perfmodel.attention.algorithms.flash2 import computed_widths, sram_elements
+from perfmodel.attention.algorithms.flash2 import computed_widths, spread, sram_elements
 from perfmodel.attention.base import (
     DROPOUT_VECTOR,
     MASK_VECTOR,
@@ -130,6 +130,7 @@ def forward(w: Attention, tile: Tile) -> list[Kernel]:
         sram_elements(w, tile, FORWARD) * size,
         tile.threads,
         lockstep=not w.causal,
+        spread=spread(w, FORWARD),
     )
     stored = (*_partial(w, WRITE, parts), *_results(w, 1 - cut)) if tile.splits > 1 else _results(w, 1)
     split = Kernel("split", w.dtype, (*accesses, *stored), flops, executed, work, matmul_work(w.dtype, flops), launch)

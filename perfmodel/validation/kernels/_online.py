@@ -1,90 +1,20 @@
-"""Geometry and inner steps that both flash kernels share: masking and the online softmax of one chunk of keys."""
+"""Inner steps that both flash kernels share: masking and the online softmax of one chunk of keys."""
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from perfmodel.errors import UsageError
+from perfmodel.timing.register_tiles import Geometry
 from perfmodel.validation.kernels._steps import U, device_function, lane_max
-from perfmodel.validation.kernels._tiles import FLOAT_BYTES, Layout
 
 F32 = np.float32
-HEAD_DIMS = (64, 128)
-EDGES = (32, 64, 128)
-SHARED_LIMIT = 227 * 1024  # bytes a block can ask for on compute capability 9.0
 LOWEST = F32(-1e30)
 """Running maximum before the first score: finite, so that a row that sees no key yet gets exp2 of a difference, not nan."""
 HIDDEN = F32(-3e38)
 """Score of a masked key: times any scale it stays far below LOWEST; finite, as fast math knows no infinities."""
-
-
-@dataclass(frozen=True, slots=True)
-class Geometry:
-    """One kernel's shape: tile ``br`` x ``bc``, head dim ``d``, ``lanes`` threads per row and ``rows`` rows per thread.
-
-    A key tile is computed ``chunk`` keys at a time, at most ``widest`` scores of a row in each thread's registers.
-    """
-
-    d: int
-    br: int
-    bc: int
-    lanes: int
-    rows: int = 8
-    widest: int = 8
-    max_registers: int | None = None
-
-    @property
-    def layout(self) -> Layout:
-        """Owners of rows and columns."""
-        return Layout(self.br, self.lanes, self.rows)
-
-    @property
-    def threads(self) -> int:
-        """Threads per block."""
-        return self.layout.threads
-
-    @property
-    def chunk(self) -> int:
-        """Keys computed at once."""
-        return min(self.bc, self.widest * self.lanes)
-
-    @property
-    def columns(self) -> int:
-        """Scores per thread and row."""
-        return self.chunk // self.lanes
-
-    @property
-    def width(self) -> int:
-        """Outputs per thread and row."""
-        return self.d // self.lanes
-
-    @property
-    def p_pitch(self) -> int:
-        """Floats per row of probabilities in shared memory, padded so that the rows of a warp store to different banks."""
-        return self.chunk + self.lanes
-
-    @property
-    def shared_bytes(self) -> int:
-        """Shared memory of a block: Q, K, V, and the probabilities of one chunk."""
-        return FLOAT_BYTES * ((self.br + 2 * self.bc) * self.d + self.br * self.p_pitch)
-
-
-def geometry(d: int, br: int, bc: int) -> Geometry:
-    """The fast layout of a tile: 8 x 8 results per thread where ``bc`` allows.
-
-    >>> geometry(64, 128, 64).threads, geometry(64, 128, 64).shared_bytes
-    (128, 102400)
-    """
-    if d not in HEAD_DIMS or br not in EDGES or bc not in EDGES:
-        raise UsageError(f"tile {br} x {bc} with d {d}: no such kernel", f"give d in {HEAD_DIMS}, B_r and B_c in {EDGES}")
-    shape = Geometry(d, br, bc, lanes=d // 8)
-    if shape.shared_bytes > SHARED_LIMIT:
-        raise UsageError(f"tile {br} x {bc} with d {d} needs {shape.shared_bytes} B of shared memory", "give a smaller B_r or B_c")
-    return shape
 
 
 def log2_scale(d: int) -> Any:

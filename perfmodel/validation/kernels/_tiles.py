@@ -11,53 +11,24 @@ L2 for sectors twice (rows padded by 16 bytes read 1.5 times their bytes on an H
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
+from perfmodel.timing.register_tiles import Layout
 from perfmodel.validation.kernels._steps import ZERO, U, copy4, device_function, load4, store4
 
-WARP = 32
-BANK_GROUPS = 8  # 16-byte columns of shared memory
-FLOAT_BYTES = 4
 FOUR = U(4)
 
 
-@dataclass(frozen=True, slots=True)
-class Layout:
-    """Who owns which rows of a tile of ``br``: see the module's text."""
+def first_row(layout: Layout) -> Any:
+    """Device function: thread -> the first of its rows."""
+    lanes, step, rows = U(layout.lanes), U(layout.step), U(layout.rows)
 
-    br: int
-    lanes: int
-    rows: int = 8
+    @device_function
+    def first(thread: Any) -> Any:
+        row = thread // lanes
+        return row // step * (step * rows) + row % step
 
-    @property
-    def threads(self) -> int:
-        """Threads of the block."""
-        return self.br // self.rows * self.lanes
-
-    @property
-    def step(self) -> int:
-        """Distance between the rows of a thread: the rows that one instruction of a warp covers."""
-        return min(WARP, self.threads) // self.lanes
-
-    def row_spread(self, width: int) -> int:
-        """``spread`` of a tile that threads read by their rows."""
-        return min(self.step, BANK_GROUPS, width // 4)
-
-    def column_spread(self, width: int) -> int:
-        """``spread`` of a tile whose rows are the columns of ``add_row_products``."""
-        return min(self.lanes, BANK_GROUPS, width // 4)
-
-    def first_row(self) -> Any:
-        """Device function: thread -> the first of its rows."""
-        lanes, step, rows = U(self.lanes), U(self.step), U(self.rows)
-
-        @device_function
-        def first_row(thread: Any) -> Any:
-            row = thread // lanes
-            return row // step * (step * rows) + row % step
-
-        return first_row
+    return first
 
 
 def fill_tile(threads: int, rows: int, width: int, spread: int) -> Any:

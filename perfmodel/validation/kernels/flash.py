@@ -13,10 +13,11 @@ from collections.abc import Callable
 from functools import cache
 from typing import Any
 
+from perfmodel.timing.register_tiles import Geometry, geometry
 from perfmodel.validation.kernels._launch import launcher
-from perfmodel.validation.kernels._online import F32, LOWEST, Geometry, geometry, hide_scores, log2_scale, update_softmax
+from perfmodel.validation.kernels._online import F32, LOWEST, hide_scores, log2_scale, update_softmax
 from perfmodel.validation.kernels._steps import ZERO, U, copies_done, cuda, float32, keep, kernel, lane_sum, store4, sync_warp
-from perfmodel.validation.kernels._tiles import FOUR, add_product, add_row_products, fill_tile
+from perfmodel.validation.kernels._tiles import FOUR, add_product, add_row_products, fill_tile, first_row
 from perfmodel.workload import Attention
 
 __all__ = ["Geometry", "build", "geometry", "grid", "prepare", "run"]
@@ -41,7 +42,7 @@ def build(shape: Geometry, causal: bool) -> Any:  # noqa: PLR0915 - constants of
     """
     layout, d, br, bc, chunk = shape.layout, shape.d, shape.br, shape.bc, shape.chunk
     q_spread, k_spread = layout.row_spread(d), layout.column_spread(d)
-    first_row = layout.first_row()
+    first_of = first_row(layout)
     fill_q = fill_tile(layout.threads, br, d, q_spread)
     fill_k = fill_tile(layout.threads, bc, d, k_spread)
     fill_v = fill_tile(layout.threads, bc, d, 1)
@@ -66,7 +67,7 @@ def build(shape: Geometry, causal: bool) -> Any:  # noqa: PLR0915 - constants of
         head = U(cuda.blockIdx.y)
         start = (U(cuda.gridDim.x) - U(1) - U(cuda.blockIdx.x)) * u_br  # the longest causal rows first
         lane = thread % n_lanes
-        row = first_row(thread)
+        row = first_of(thread)
         q_from = keep(row * u_d + row % n_q_spread * FOUR)
         k_from = keep(k_at + lane * u_d + lane % n_k_spread * FOUR)
         p_from = keep(p_at + row * u_p_pitch)

@@ -11,8 +11,9 @@ from collections.abc import Callable
 from functools import cache
 from typing import Any
 
+from perfmodel.timing.register_tiles import FLOAT_BYTES, Geometry, geometry
 from perfmodel.validation.kernels._launch import launcher
-from perfmodel.validation.kernels._online import F32, LOWEST, Geometry, geometry, hide_scores, log2_scale, update_softmax
+from perfmodel.validation.kernels._online import F32, LOWEST, hide_scores, log2_scale, update_softmax
 from perfmodel.validation.kernels._steps import (
     ZERO,
     U,
@@ -27,7 +28,7 @@ from perfmodel.validation.kernels._steps import (
     store4,
     sync_warp,
 )
-from perfmodel.validation.kernels._tiles import FLOAT_BYTES, FOUR, add_product, add_row_products, fill_tile
+from perfmodel.validation.kernels._tiles import FOUR, add_product, add_row_products, fill_tile, first_row
 from perfmodel.workload import Attention
 
 __all__ = ["Geometry", "build", "build_fill", "geometry", "grid", "prepare", "run", "shared_bytes"]
@@ -67,7 +68,7 @@ def build(shape: Geometry, causal: bool) -> Any:  # noqa: PLR0915 - constants of
     """
     layout, d, br, bc, chunk = shape.layout, shape.d, shape.br, shape.bc, shape.chunk
     q_spread, k_spread = layout.row_spread(d), layout.column_spread(d)
-    first_row = layout.first_row()
+    first_of = first_row(layout)
     fill_q = fill_tile(layout.threads, br, d, q_spread)
     fill_k = fill_tile(layout.threads, bc, d, k_spread)
     fill_v = fill_tile(layout.threads, bc, d, 1)
@@ -92,7 +93,7 @@ def build(shape: Geometry, causal: bool) -> Any:  # noqa: PLR0915 - constants of
         thread = U(cuda.threadIdx.x)
         head = U(cuda.blockIdx.y)
         lane = thread % n_lanes
-        row = first_row(thread)
+        row = first_of(thread)
         q_from = keep(row * u_d + row % n_q_spread * FOUR)
         k_from = keep(k_at + lane * u_d + lane % n_k_spread * FOUR)
         p_from = keep(p_at + row * u_p_pitch)

@@ -12,9 +12,10 @@ from functools import cache
 from typing import Any
 
 from perfmodel.errors import UsageError
+from perfmodel.timing.register_tiles import FLOAT_BYTES, Layout
 from perfmodel.validation.kernels._launch import launcher
 from perfmodel.validation.kernels._steps import ZERO, U, copies_done, cuda, float32, keep, kernel, store4
-from perfmodel.validation.kernels._tiles import FLOAT_BYTES, FOUR, Layout, add_product, fill_tile
+from perfmodel.validation.kernels._tiles import FOUR, add_product, fill_tile, first_row
 
 NAME = "numba-matmul"
 
@@ -63,7 +64,7 @@ def build(shape: Geometry) -> Any:
     """The tiled kernel ``(A, B, C, m, n, k)``: flat fp32 A [m, k], B [k, n], C [m, n]; n and k multiples of 4."""
     layout, tile, depth = shape.layout, shape.tile, shape.depth
     spread, width = layout.row_spread(depth), tile // shape.lanes
-    first_row = layout.first_row()
+    first_of = first_row(layout)
     fill_a, fill_b = fill_tile(layout.threads, tile, depth, spread), fill_tile(layout.threads, depth, tile, 1)
     add = add_product(layout, width, depth, depth, permuted=True)
     stage, b_at, n_spread = U(2 * tile * depth), U(tile * depth), U(spread)
@@ -76,7 +77,7 @@ def build(shape: Geometry) -> Any:
         out = cuda.local.array(c_size, float32)
         part = cuda.local.array(part_size, float32)
         thread = U(cuda.threadIdx.x)
-        lane, row = thread % n_lanes, first_row(thread)
+        lane, row = thread % n_lanes, first_of(thread)
         a_from, b_from = keep(row * u_depth + row % n_spread * FOUR), keep(b_at + lane * FOUR)
         top, left = U(cuda.blockIdx.y) * u_tile, U(cuda.blockIdx.x) * u_tile
         rows, columns = min(u_tile, m - top), min(u_tile, n - left)

@@ -13,11 +13,12 @@ from functools import cache
 from typing import Any
 
 from perfmodel.errors import UsageError
+from perfmodel.timing.register_tiles import FLOAT_BYTES, SHARED_LIMIT, WARP, Layout
 from perfmodel.validation.kernels._launch import launcher
-from perfmodel.validation.kernels._online import F32, SHARED_LIMIT
+from perfmodel.validation.kernels._online import F32
 from perfmodel.validation.kernels._softmax import build_softmax
 from perfmodel.validation.kernels._steps import ZERO, U, copies_done, cuda, float32, keep, kernel, store4
-from perfmodel.validation.kernels._tiles import FLOAT_BYTES, FOUR, WARP, Layout, add_product, add_row_products, fill_tile
+from perfmodel.validation.kernels._tiles import FOUR, add_product, add_row_products, fill_tile, first_row
 from perfmodel.workload import Attention
 
 NAME = "numba-standard"
@@ -63,7 +64,7 @@ def build_scores(shape: Geometry) -> Any:
     """The kernel ``(Q, K, S, n, kv_len, group, scale)``: Q [heads, n, d], K [kv heads, kv_len, d], S [heads, n, kv_len]."""
     layout, d, br, bc = shape.layout, shape.d, shape.br, shape.bc
     q_spread, k_spread, columns = layout.row_spread(d), layout.column_spread(d), bc // shape.lanes
-    first_row, add = layout.first_row(), add_row_products(layout, columns, d)
+    first_of, add = first_row(layout), add_row_products(layout, columns, d)
     fill_q, fill_k = fill_tile(layout.threads, br, d, q_spread), fill_tile(layout.threads, bc, d, k_spread)
     n_q_spread, n_k_spread, k_at, u_d, u_br, u_bc = U(q_spread), U(k_spread), U(br * d), U(d), U(br), U(bc)
     n_rows, n_columns, n_lanes, n_step = U(layout.rows), U(columns), U(layout.lanes), U(layout.step)
@@ -74,7 +75,7 @@ def build_scores(shape: Geometry) -> Any:
         out = cuda.local.array(s_size, float32)
         part = cuda.local.array(part_size, float32)
         thread, head = U(cuda.threadIdx.x), U(cuda.blockIdx.z)
-        lane, row = thread % n_lanes, first_row(thread)
+        lane, row = thread % n_lanes, first_of(thread)
         top, left = U(cuda.blockIdx.y) * u_br, U(cuda.blockIdx.x) * u_bc
         rows, keys = min(u_br, n - top), min(u_bc, kv_len - left)
         fill_q(shared, U(0), q, (head * n + top) * u_d, u_d, rows, u_d, thread)
@@ -98,7 +99,7 @@ def build_outputs(shape: Geometry) -> Any:
     """The kernel ``(P, V, O, n, kv_len, group)``: P [heads, n, kv_len], V [kv heads, kv_len, d], O [heads, n, d]."""
     layout, d, br, depth = shape.layout, shape.d, shape.br, shape.depth
     spread, width = layout.row_spread(depth), d // shape.lanes
-    first_row, add = layout.first_row(), add_product(layout, width, depth, depth, permuted=True)
+    first_of, add = first_row(layout), add_product(layout, width, depth, depth, permuted=True)
     fill_p, fill_v = fill_tile(layout.threads, br, depth, spread), fill_tile(layout.threads, depth, d, 1)
     n_spread, stage, v_at, u_d, u_br, u_depth = U(spread), U((br + d) * depth), U(br * depth), U(d), U(br), U(depth)
     n_rows, n_width, n_lanes, n_step = U(layout.rows), U(width), U(layout.lanes), U(layout.step)
@@ -109,7 +110,7 @@ def build_outputs(shape: Geometry) -> Any:
         out = cuda.local.array(o_size, float32)
         part = cuda.local.array(part_size, float32)
         thread, head = U(cuda.threadIdx.x), U(cuda.blockIdx.y)
-        lane, row = thread % n_lanes, first_row(thread)
+        lane, row = thread % n_lanes, first_of(thread)
         top, keys = U(cuda.blockIdx.x) * u_br, head // group * kv_len
         rows, now = min(u_br, n - top), U(0)
         p_from, v_from = keep(row * u_depth + row % n_spread * FOUR), keep(v_at + lane * FOUR)

@@ -1,0 +1,17 @@
+"""JSON Lines: the measurement records of a report, one per line, in the format that ``validate --records`` reads."""
+
+from __future__ import annotations
+
+import json
+
+from perfmodel.errors import UsageError
+from perfmodel.report.document import Report
+
+NEEDS = "records"
+
+
+def render(report: Report) -> str:
+    """One record per line. UsageError for a report that rests on no measurements."""
+    if not report.records:
+        raise UsageError("--output: this report has no measurement records to write as .jsonl", "end the file in .json, .md or .txt")
+    return "".join(json.dumps(record, allow_nan=False, ensure_ascii=False) + "\n" for record in report.records)

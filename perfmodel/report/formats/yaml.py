@@ -1,0 +1,15 @@
+"""YAML: the device profile that a report rests on, as ``--hardware FILE`` reads it."""
+
+from __future__ import annotations
+
+from perfmodel.errors import UsageError
+from perfmodel.report.document import Report
+
+NEEDS = "profile"
+
+
+def render(report: Report) -> str:
+    """The profile. UsageError for a report that made none."""
+    if not report.profile:
+        raise UsageError("--output: this report has no device profile to write as .yaml", "end the file in .json, .md or .txt")
+    return report.profile

@@ -1,0 +1,94 @@
+"""What a time model is: named parameters, and seconds of one case on one device.
+
+A model holds what is known of a family of kernels (tiles, grid, order of blocks); its parameters hold what only a measurement
+can tell (latencies, shares of a peak that are reached). Parameters are per implementation and architecture, never per shape.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from importlib import import_module
+from typing import Any
+
+from perfmodel.errors import DataError, suggest
+from perfmodel.hardware import Calibration, Device
+from perfmodel.plugins import module_names
+from perfmodel.workload import FORWARD
+
+MAX_PARAMETERS = 8
+"""Per implementation and architecture."""
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """A workload as one implementation runs it. ``launch``: what is known of its launch (br, bc, threads, ...), may be empty.
+
+    ``cold``: L2 is flushed before each run.
+    """
+
+    workload: Any
+    implementation: str
+    direction: str = FORWARD
+    cold: bool = True
+    launch: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Parameter:
+    """A fitted number above zero. The name carries the unit; ``start`` is where a fit begins."""
+
+    name: str
+    meaning: str
+    start: float
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    """A family of kernels. ``seconds(case, device, parameters)`` predicts; UnavailableError if the device lacks a number.
+
+    ``covers(case)``: whether the model is meant for the case. ``source``: where its structure is from.
+    """
+
+    name: str
+    parameters: tuple[Parameter, ...]
+    covers: Callable[[Case], bool]
+    seconds: Callable[[Case, Device, Mapping[str, float]], float]
+    source: str
+
+    def starts(self) -> dict[str, float]:
+        """Parameters before any fit."""
+        return {parameter.name: parameter.start for parameter in self.parameters}
+
+
+@cache
+def models() -> dict[str, Model]:
+    """Every model by name."""
+    package = import_module("perfmodel.timing.models")
+    found = [import_module(f"{package.__name__}.{name}").MODEL for name in module_names(package.__path__)]
+    return {model.name: model for model in found}
+
+
+def find_model(name: str) -> Model:
+    """The model called ``name``; DataError if there is none."""
+    known = models()
+    if name not in known:
+        raise DataError(f"no time model is called {name!r}", suggest(name, sorted(known)))
+    return known[name]
+
+
+SAME_TIME = {"fp16": "bf16", "bf16": "fp16"}
+"""Formats that a unit multiplies at one rate: what was measured with one holds for the other."""
+
+
+def calibrations(device: Device, workload: str, dtype: str, case: Case) -> list[Calibration]:
+    """Those of ``device`` that are meant for the case."""
+    dtypes = {dtype, SAME_TIME.get(dtype, dtype)}
+    return [
+        block
+        for block in device.calibration
+        if (block.workload, block.implementation, block.direction) == (workload, case.implementation, case.direction)
+        and dtypes & set(block.dtypes)
+        and find_model(block.model).covers(case)
+    ]

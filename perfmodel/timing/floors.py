@@ -1,0 +1,53 @@
+"""The kernels of a case as the bound and the roof see them."""
+
+from __future__ import annotations
+
+from perfmodel.attention.algorithms import find
+from perfmodel.cost import READ, WRITE, Kernel, Tile, once
+from perfmodel.hardware import Device
+from perfmodel.ops.matmul import Matmul
+from perfmodel.ops.matmul import kernels as matmul_kernels
+from perfmodel.roofline import Estimate, estimate, total
+from perfmodel.timing.base import Case
+from perfmodel.workload import BACKWARD, FORWARD, Stream
+
+DEFAULT_TILE = (128, 128)
+_ALGORITHMS = {"torch-eager": "standard", "numba-standard": "standard", "cpu-standard": "standard", "numba-flash1": "flash1"}
+"""IO scheme of an implementation; every other attention kernel keeps its scores on chip like flash2."""
+
+
+def kernels_of(case: Case) -> list[Kernel]:
+    """The kernels of the case's algorithm, with the tile that its launch names; bounds do not depend on it."""
+    w, tile = case.workload, Tile(case.launch.get("br", DEFAULT_TILE[0]), case.launch.get("bc", DEFAULT_TILE[1]))
+    if isinstance(w, Matmul):
+        return matmul_kernels(w, tile)
+    if isinstance(w, Stream):
+        accesses = (once("inputs", READ, w.read_bytes, 1), once("outputs", WRITE, w.write_bytes, 1))
+        return [Kernel(w.op, w.dtype, accesses)]
+    algorithm = find(_ALGORITHMS.get(case.implementation, "flash2" if w.sparsity is None else "block-sparse"))
+    passes = {FORWARD: [algorithm.forward], BACKWARD: [algorithm.backward]}.get(case.direction, [algorithm.forward, algorithm.backward])
+    return [kernel for run in passes for kernel in run(w, tile)]
+
+
+def lower_bound_s(case: Case, device: Device) -> float:
+    """Seconds that no implementation of the case's algorithm beats; the warm bound unless L2 was flushed.
+
+    UnavailableError says why there is none.
+    """
+    cost = total(estimate(kernel, device) for kernel in kernels_of(case))
+    return float(cost.lower_s if case.cold else cost.lower_warm_s)
+
+
+def roof_s(case: Case, device: Device) -> float:
+    """Seconds at the roof with the tile that the launch names, kernels one after another.
+
+    Where the same buffers are used again (warm), DRAM bytes count only beyond the caches.
+    """
+    return sum(_roof_s(estimate(kernel, device), device, case.cold) for kernel in kernels_of(case))
+
+
+def _roof_s(cost: Estimate, device: Device, cold: bool) -> float:
+    terms = dict(cost.terms)
+    if not cold and cost.dram.total:
+        terms["dram"] = terms["dram"] * max(0, cost.dram.total - (device.cache_bytes or 0)) / cost.dram.total
+    return float(max(terms.values(), default=0.0))

@@ -1,0 +1,43 @@
+"""Which time models describe which implementation, the first that covers a case."""
+
+from __future__ import annotations
+
+from perfmodel.errors import UnavailableError
+from perfmodel.timing.base import Case, Model, find_model
+
+_FUSED = ("flash-decode", "flash-prefill")
+MODELS_OF: dict[str, tuple[str, ...]] = {
+    "numba-flash": ("register-tiles",),
+    "numba-flash-mma": ("flash-prefill",),
+    "numba-flash1": ("numba-flash1",),
+    "numba-standard": ("numba-standard",),
+    "numba-matmul": ("numba-matmul",),
+    "numba-matmul-naive": ("numba-matmul-naive",),
+    "vllm-flash-attn": _FUSED,
+    "torch-sdpa-flash": _FUSED,
+    "torch-sdpa-cudnn": _FUSED,
+    "torch-sdpa-efficient": _FUSED,
+    "torch-eager": ("eager-attention",),
+    "cublas": ("gemm",),
+    "torch-matmul": ("gemm",),
+    "torch-softmax": ("softmax-rows",),
+    "numba-copy": ("stream",),
+    "torch-copy": ("stream",),
+    "torch-scale": ("stream",),
+    "torch-mask": ("stream",),
+    "torch-add": ("stream",),
+    "torch-silu-mul": ("stream",),
+    "torch-rms-norm": ("stream",),
+    "torch-layer-norm": ("stream",),
+}
+COMPOSITE = ("eager-attention", "numba-flash1", "numba-standard", "numba-matmul", "numba-matmul-naive")
+"""Models that call for the calibrations of other implementations: fitted after those."""
+
+
+def model_of(case: Case) -> Model:
+    """The model that describes ``case``; UnavailableError if there is none."""
+    for name in MODELS_OF.get(case.implementation, ()):
+        model = find_model(name)
+        if model.covers(case):
+            return model
+    raise UnavailableError(f"no time model of {case.implementation}/{case.direction}")

@@ -1,0 +1,1 @@
+"""Time models, one file per family of kernels; each has a ``MODEL``."""

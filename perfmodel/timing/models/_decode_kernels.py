@@ -1,0 +1,118 @@
+"""How the decode kernels of vLLM cut few queries over many keys: blocks, splits, resident blocks, kernels around them.
+
+FlashAttention-2 up to compute capability 8.9, FlashAttention-3 on 9.0, TensorRT-LLM's generation kernels on 10.x. Steps are dependent waits, counted in the latency that a model fits; their counts were set by cross-validation.
+
+Sources: vllm-project/flash-attention @617264c1 csrc/flash_attn/flash_api.cpp (set_params_splitkv, mha_varlen_fwd), hopper/heuristics.h,
+hopper/tile_size.h, hopper/flash_prepare_scheduler.cu, hopper/tile_scheduler.hpp; flashinfer-ai/flashinfer @fb28d724
+include/flashinfer/trtllm/fmha/fmhaKernels.cuh (computeCtaAndClusterConfig).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from perfmodel.arith import ceil_div
+from perfmodel.attention.algorithms.split_kv import BLOCKS_PER_MULTIPROCESSOR, effective_splits, num_splits
+from perfmodel.errors import UnavailableError
+from perfmodel.hardware import Device
+from perfmodel.workload import Attention
+
+PACKED_ROWS = 64
+"""Query rows of a FlashAttention tile in decode."""
+APPENDED = 1
+"""Keys of the new token, which vLLM appends to a cache of ``kv_len`` keys before the kernel reads it."""
+PARTIAL_CYCLES = 100
+"""Clocks per split in vLLM's combine kernels: an L2 access (about 270 clocks), a few in flight. Cross-validated."""
+
+# FlashAttention-3
+GRAPH_SPLITS = 32  # vLLM's bound on splits under CUDA graphs, VLLM_FLASH_ATTN_MAX_NUM_SPLITS_FOR_CUDA_GRAPH
+SPLIT_BATCHES = 992  # a larger batch is not split
+SPREAD = 1.1  # tiles per multiprocessor are rounded up with this margin
+BATCHES_PER_LOOK = 31  # sequences that the scheduler's warp passes at once in its search for the next block
+LOOK_STEPS = 0.3
+# TensorRT-LLM
+STEP_KEYS, STEPS_PER_SPLIT, GROUP_ROWS = 256, 2, 16
+
+
+@dataclass(frozen=True, slots=True)
+class Decode:
+    """One launch. ``blocks`` run ``resident`` per multiprocessor; each streams ``tiles`` tiles of ``rereads`` times the cache / ``blocks``.
+
+    ``block_steps``: waits of a block besides its tiles; ``tile_steps``: waits per tile that no other tile hides.
+    ``combine_steps``, ``gaps``, ``copies``: waits and launches after the streaming kernel, and whole passes over Q and O.
+    ``partial_cycles``: clocks per split in the combine kernel. ``tile_cycles``: clocks for which one block's tile occupies the units
+    of its multiprocessor; zero where rows are so few that only waits count.
+    """
+
+    blocks: int
+    splits: int
+    tiles: int
+    resident: int
+    block_steps: float
+    tile_steps: float
+    combine_steps: float
+    gaps: int = 0
+    copies: int = 0
+    rereads: int = 1
+    partial_cycles: int = PARTIAL_CYCLES
+    tile_cycles: float = 0.0
+
+
+def fa2(w: Attention, device: Device, multiprocessors: int) -> Decode:
+    """FlashAttention-2: heads of a KV group are rows of one block, and keys are split, only for a single query.
+
+    Then Q and O are transposed by kernels of their own (a plain copy of O where there is nothing to transpose). K and V of
+    a tile are waited for one after the other.
+    """
+    bc = 256 if w.d <= 64 else 128 if w.d <= 128 else 64
+    tiles, packed = int(ceil_div(w.kv_len, bc)), w.n == 1 and w.group > 1
+    heads = w.stored_kv_heads if packed else w.query_heads
+    blocks, splits = int(heads * ceil_div(w.n * (w.group if packed else 1), PACKED_ROWS)), 1
+    if packed:
+        splits = int(effective_splits(tiles, w.splits or num_splits(blocks, BLOCKS_PER_MULTIPROCESSOR * multiprocessors, tiles)))
+    transposed = packed and w.batch > 1 and w.kv_heads > 1
+    extra = splits > 1
+    return Decode(
+        blocks * splits,
+        splits,
+        int(ceil_div(tiles, splits)),
+        resident((PACKED_ROWS + 2 * bc) * max(w.d, w.dv) * w.dtype.size, device),
+        block_steps=1,
+        tile_steps=1.5,
+        combine_steps=2 * extra + 2 * transposed,
+        gaps=extra + (2 if transposed else packed),
+        copies=4 if transposed else 2 * packed,
+        rereads=1 if packed else int(w.group * ceil_div(w.n, PACKED_ROWS)),
+    )
+
+
+def resident(sram_bytes: int, device: Device, most: int = BLOCKS_PER_MULTIPROCESSOR) -> int:
+    """Blocks of ``sram_bytes`` per multiprocessor; registers allow ``most``, two of 128 threads unless told otherwise."""
+    sram = device.level("sram")
+    if sram is None or sram.capacity is None:
+        raise UnavailableError(f"{device.id} has no SRAM capacity in its profile", "the model needs it for the blocks that run at once")
+    return max(1, min(most, int(sram.capacity.number // sram_bytes)))
+
+
+def fa3(w: Attention, device: Device, multiprocessors: int) -> Decode:
+    """FlashAttention-3 with a paged cache: persistent blocks, one per multiprocessor, splits chosen per sequence on the device.
+
+    Its combine kernel starts early (programmatic dependent launch) and does nothing where nothing was split.
+    """
+    single = w.d in (64, 128) and w.n * w.group <= PACKED_ROWS
+    bc = 192 if w.d <= 64 else 128 if w.d <= 128 else 80
+    tiles = int(ceil_div(w.kv_len + APPENDED, bc))
+    blocks = int(w.stored_kv_heads * ceil_div(w.n * w.group, PACKED_ROWS if single else 2 * PACKED_ROWS))
+    most = 1 if w.batch > SPLIT_BATCHES else w.splits or GRAPH_SPLITS
+    per_multiprocessor = -int(-tiles * blocks * SPREAD // multiprocessors)
+    splits = max(1, min(int(ceil_div(tiles, per_multiprocessor)), most))
+    looks = multiprocessors / (BATCHES_PER_LOOK * w.kv_heads * splits)
+    return Decode(blocks * splits, splits, int(ceil_div(tiles, splits)), 1, 1 + LOOK_STEPS * looks, 0.5, float(splits > 1))
+
+
+def trtllm(w: Attention, device: Device, multiprocessors: int) -> Decode:
+    """TensorRT-LLM: as many splits as fill the device once, of 512 keys or more; the blocks of a head reduce among themselves."""
+    steps = int(ceil_div(w.kv_len + APPENDED, STEP_KEYS))
+    blocks = int(w.stored_kv_heads * ceil_div(w.n * w.group, GROUP_ROWS))
+    splits = w.splits or min(int(ceil_div(steps, STEPS_PER_SPLIT)), max(1, multiprocessors // blocks))
+    return Decode(blocks * splits, splits, int(ceil_div(steps, splits)), 1, 1, 0.1, float(splits > 1))

@@ -1,0 +1,88 @@
+"""Which blocks a fused attention kernel starts and how many tiles each visits, in the order in which they start.
+
+Only the blocks that start last decide how evenly the slots end; what comes before them is given as sums.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from itertools import chain, islice, repeat
+
+from perfmodel.arith import ceil_div
+from perfmodel.attention.walk import key_tiles, row_tiles, visited_tiles
+from perfmodel.timing.models._flash_plan import Plan
+from perfmodel.workload import FORWARD, Attention
+
+ROUNDS = 3
+"""Rounds over all slots that are followed block by block."""
+
+
+@dataclass(frozen=True, slots=True)
+class Blocks:
+    """``last``: tiles of each of the last blocks, in order; ``early`` and ``early_tiles``: blocks before them and their tiles."""
+
+    last: tuple[int, ...]
+    early: int
+    early_tiles: int
+
+    @property
+    def count(self) -> int:
+        """All blocks."""
+        return self.early + len(self.last)
+
+
+@lru_cache(maxsize=4096)
+def blocks_of(w: Attention, plan: Plan, direction: str, slots: int) -> Blocks:
+    """The blocks of one kernel for a device with ``slots`` places for them."""
+    walk = replace(w, packed=plan.packed)
+    per_walk = int(row_tiles(walk, plan.br) if direction == FORWARD else key_tiles(walk, plan.bc))
+    total = int(walk.row_heads * visited_tiles(walk, plan.br, plan.bc))
+    count = int(walk.row_heads) * per_walk * plan.splits
+    backwards = _backwards(walk, plan, direction, per_walk)
+    last = tuple(islice(backwards, min(count, ROUNDS * slots)))[::-1]
+    return Blocks(last, count - len(last), max(0, total - sum(last)) if count > len(last) else 0)
+
+
+def _backwards(walk: Attention, plan: Plan, direction: str, per_walk: int) -> Iterator[int]:
+    """Tiles of every block, the last block to start first."""
+    group = min(plan.group, int(walk.row_heads))
+    partial = group % plan.section or plan.section
+    order = range(per_walk) if plan.longest_first else range(per_walk - 1, -1, -1)
+    tiles = _row_tile_visits if direction == FORWARD else _key_tile_visits
+    for _ in range(int(walk.row_heads) // group):
+        for width in chain([partial], (plan.section for _ in range((group - 1) // plan.section))):
+            for i in order:
+                visits = tiles(walk, plan, i)
+                for part in range(plan.splits):
+                    yield from repeat(_share(visits, part, plan.splits), width)
+
+
+def _share(visits: int, part: int, parts: int) -> int:
+    each = ceil_div(visits, parts)
+    return int(min(each, max(0, visits - part * each)))
+
+
+def _row_tile_visits(walk: Attention, plan: Plan, i: int) -> int:
+    """Key tiles that row tile ``i`` visits."""
+    if not walk.causal:
+        return int(key_tiles(walk, plan.bc))
+    shift, g = walk.kv_len - walk.n, walk.row_group
+    last = min((i + 1) * plan.br, g * walk.n) - 1
+    end = ceil_div(last // g + 1 + shift, plan.bc)
+    start = 0 if walk.window is None else max(0, i * plan.br // g + shift + 1 - walk.window) // plan.bc
+    return int(max(0, min(end, key_tiles(walk, plan.bc)) - start))
+
+
+def _key_tile_visits(walk: Attention, plan: Plan, j: int) -> int:
+    """Row tiles that key tile ``j`` visits, K and V staying."""
+    tiles = row_tiles(walk, plan.br)
+    if not walk.causal:
+        return int(tiles)
+    shift, g = walk.kv_len - walk.n, walk.row_group
+    start = max(0, g * (j * plan.bc - shift)) // plan.br
+    if walk.window is None:
+        return int(max(0, tiles - start))
+    last_query = min((j + 1) * plan.bc, walk.kv_len) - 1 - shift + walk.window - 1
+    return int(max(0, min(tiles, max(0, g * (last_query + 1) - 1) // plan.br + 1) - start))

@@ -1,0 +1,100 @@
+"""What a GEMM library can choose from: tiles of C and parts of k.
+
+Libraries carry a table of compiled tiles and a heuristic that picks the fastest; the model does the same with its own times.
+Sources: CUTLASS documentation, efficient GEMM (tiles from 64 x 64 to 256 x 128, split-k for small grids); PTX ISA, ``wgmma`` and
+``tcgen05.mma`` (from compute capability 9.0 on, one side of a tile is free in steps of 8 or 16).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import lru_cache
+from typing import NamedTuple, TypeAlias
+
+from perfmodel.arith import ceil_div
+
+Choice: TypeAlias = tuple[int, int, int]
+"""Rows and columns of a tile of C, and parts of k."""
+SLICE_BYTES = 128
+"""Depth of a slice of k: one row of the swizzle pattern of TMA and of CUTLASS tiles."""
+
+MMA_TILES = ((256, 128), (128, 256), (128, 128), (128, 64), (64, 128), (64, 64))
+"""Compiled tiles where a warp holds its share of C in registers (compute capability below 9.0)."""
+ROWS = (256, 128, 64)
+"""Sides that the matrix instruction fixes from 9.0 on; the other side is free."""
+WIDTHS = (256, 192, 128, 64)
+"""Free sides that any length may use."""
+EVEN_PARTS = (1, 2, 3, 4)
+"""A free side may also cut a short length into this many even parts."""
+WIDTH_STEP = 16
+LARGEST_TILE = 256 * 128
+"""Elements of C: fp32 accumulators of a whole register file, or of the tensor memory half by half."""
+LARGEST_SPLIT = 16
+SPLIT_WAVES = 2
+"""Splitting k stops once the grid fills the device this often."""
+
+
+class Plan(NamedTuple):
+    """What the busiest multiprocessor does for one choice, summed over its waves; ``busy``: share of the multiprocessors at work."""
+
+    waves: int
+    flops: int
+    loaded_bytes: int
+    stored_bytes: int
+    steps: int
+    busy: float
+    parts: int
+
+
+@lru_cache(maxsize=4096)
+def plans(
+    m: int, n: int, k: int, batch: int, element_size: int, slots: int, choices: tuple[Choice, ...] | bool, split_k: int
+) -> tuple[Plan, ...]:
+    """Plans of C [m, n] over a depth k, ``batch`` times; ``choices`` are given, or whether a side of a tile is free."""
+    slices = ceil_div(k * element_size, SLICE_BYTES)
+    if isinstance(choices, bool):
+        choices = candidates(m, n, batch, slices, slots, choices)
+        if split_k > 1:
+            choices = tuple({(br, bc, split_k): None for br, bc, _ in choices})
+    found = []
+    for br, bc, parts in choices:
+        blocks = batch * ceil_div(m, br) * ceil_div(n, bc) * parts
+        waves, steps = ceil_div(blocks, slots), ceil_div(slices, parts)
+        depth, rows, columns = min(steps * SLICE_BYTES // element_size, k), min(br, m), min(bc, n)
+        loaded, stored = (rows + columns) * depth * element_size, rows * columns * element_size
+        busy = min(blocks / slots, 1.0)
+        found.append(Plan(waves, waves * 2 * br * bc * depth, waves * loaded, waves * stored, waves * steps, busy, parts))
+    return tuple(found)
+
+
+def candidates(m: int, n: int, batch: int, slices: int, slots: int, free_side: bool) -> tuple[Choice, ...]:
+    """Tiles and splits for C [m, n], ``batch`` times, k in ``slices``, on ``slots`` multiprocessors.
+
+    >>> candidates(64, 64, 1, 1, 108, False)[-1]
+    (64, 64, 1)
+    """
+    tiles = sorted(set(_free_tiles(m, n))) if free_side else MMA_TILES
+    return tuple((br, bc, s) for br, bc in tiles for s in splits(batch * ceil_div(m, br) * ceil_div(n, bc), slices, slots))
+
+
+def splits(blocks: int, slices: int, slots: int) -> list[int]:
+    """Parts of k worth a try for a grid of ``blocks``: those that fill the device, and small powers of two.
+
+    >>> splits(20, 64, 132), splits(200, 64, 132), splits(20, 1, 132)
+    ([1, 2, 3, 4, 6, 8, 13], [1], [1])
+    """
+    most = min(slices, LARGEST_SPLIT)
+    filling = {min(waves * slots // blocks, most) for waves in range(1, SPLIT_WAVES + 1)}
+    small = {s for s in (2, 3, 4, 8) if s <= most and blocks * s <= SPLIT_WAVES * slots}
+    return sorted({1} | {s for s in filling | small if s > 1})
+
+
+def _free_tiles(m: int, n: int) -> Iterator[tuple[int, int]]:
+    for side in ROWS:
+        yield from ((width, side) for width in _widths(m) if width * side <= LARGEST_TILE)
+        yield from ((side, width) for width in _widths(n) if width * side <= LARGEST_TILE)
+
+
+def _widths(length: int) -> set[int]:
+    even = {ceil_div(ceil_div(length, parts), WIDTH_STEP) * WIDTH_STEP for parts in EVEN_PARTS}
+    return {width for width in WIDTHS if width < 2 * length or width == min(WIDTHS)} | {w for w in even if w <= max(WIDTHS)}

@@ -1,0 +1,189 @@
+"""The project's own CPU kernels: ``cpu-flash``, ``cpu-standard``, ``cpu-matmul`` and ``cpu-copy``, in fp32.
+
+A parallel region costs its dispatch. In it every thread takes tiles in turn, and a tile costs its multiply-adds at a share of
+the FMA peak plus its softmax, counted in exponentials. Where a kernel streams tensors (scores, copies), bytes over the bandwidth
+of the level that holds them come on top. A store reads its line first, so it moves twice its bytes; the profile's bandwidths
+are a copy's, which moves 3 bytes for every 2 it counts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from perfmodel.arith import ceil_div
+from perfmodel.errors import UnavailableError
+from perfmodel.hardware import Device, Quantity
+from perfmodel.ops.matmul import Matmul
+from perfmodel.timing.base import Case, Model, Parameter
+from perfmodel.timing.schedule import makespan
+from perfmodel.workload import FORWARD, Attention, Stream
+
+FITTED = {
+    "cpu-flash": ("fma_share", "softmax_exps"),
+    "cpu-standard": ("fma_share", "softmax_exps", "streams_per_copy"),
+    "cpu-matmul": ("fma_share",),
+    "cpu-copy": (),
+}
+"""Parameters that an implementation's time depends on."""
+ROWS, PANEL = 8, 16
+"""Query rows of a register block and keys of a panel: partial ones are padded."""
+TILE_ROWS, TILE_KEYS = 128, 64
+MATMUL_ROWS, MATMUL_COLUMNS = 64, 128
+CACHED, STREAMED = 0.75, 1.5
+"""Working set over last-level cache up to which scans stay in it, and from which none of it survives."""
+MOVED_PER_COUNTED = 1.5
+"""Bytes that a copy moves over those it counts: it reads source and target and writes the target."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rates:
+    """Of one thread: FMA FLOP/s and exponentials/s. Of the device: copied B/s (read + written) by level."""
+
+    threads: int
+    fma: float
+    exp: float
+    cache_bytes: float
+    cache: float
+    dram: float
+    dispatch_s: float
+
+    def stream_s(self, reads: float, writes: float, working_set: float) -> tuple[float, float]:
+        """Seconds at copy speed, in DRAM and in the cache, of bytes of tensors that are passed over again and again.
+
+        ``working_set``: bytes of the tensors.
+        """
+        lost = min(max((working_set / self.cache_bytes - CACHED) / (STREAMED - CACHED), 0.0), 1.0)
+        counted = (reads + 2 * writes) / MOVED_PER_COUNTED
+        return counted * lost / self.dram, counted * (1 - lost) / self.cache
+
+
+def rates_of(device: Device) -> Rates:
+    """Sustained rates of ``device``; UnavailableError names what its profile lacks."""
+    llc = device.level("llc")
+    launch = device.launch_overhead
+    threads = _number(device, device.multiprocessors, "multiprocessors")
+    return Rates(
+        threads=int(threads),
+        fma=_number(device, device.peaks.vector.get("fp32"), "peaks.vector.fp32") / threads,
+        exp=_number(device, device.peaks.exp, "peaks.exp") / threads,
+        cache_bytes=_number(device, llc.capacity if llc else None, "memory.llc.capacity"),
+        cache=_number(device, llc.measured_bandwidth if llc else None, "memory.llc.measured_bandwidth"),
+        dram=_number(device, device.dram.measured_bandwidth, "memory.dram.measured_bandwidth"),
+        dispatch_s=_number(device, launch.stream if launch else None, "launch_overhead.stream"),
+    )
+
+
+def _number(device: Device, quantity: Quantity | None, name: str) -> float:
+    if quantity is None:
+        raise UnavailableError(f"{device.id} has no {name}", "measure it with perfmodel validate --backend cpu")
+    return quantity.number
+
+
+def seen_keys(w: Attention, row: int) -> int:
+    """Keys that query ``row`` sees.
+
+    >>> [seen_keys(Attention(4, 6, 16, 16, causal=True), row) for row in (0, 3)]
+    [3, 6]
+    """
+    return min(max(row + 1 + int(w.kv_len) - int(w.n), 0), int(w.kv_len)) if w.causal else int(w.kv_len)
+
+
+def row_tiles(w: Attention) -> list[tuple[int, int, int, int]]:
+    """Tiles of query rows of a head: rows, rows with padding, visible scores, keys in the visited key tiles.
+
+    >>> row_tiles(Attention(200, 200, 16, 16, causal=True))
+    [(128, 128, 8256, 128), (72, 72, 11844, 200)]
+    """
+    found = []
+    for first in range(0, w.n, TILE_ROWS):
+        rows = min(TILE_ROWS, w.n - first)
+        low, high = seen_keys(w, first), seen_keys(w, first + rows - 1)
+        hidden = max(rows - high, 0) if w.causal else 0  # rows that see nothing
+        visible = (low + high) * rows // 2 if not hidden else high * (high + 1) // 2
+        found.append((rows, ceil_div(rows, ROWS) * ROWS, visible, min(ceil_div(high, TILE_KEYS) * TILE_KEYS, w.kv_len)))
+    return found
+
+
+def _compute_s(rates: Rates, flop: float, exponentials: float, parameters: Mapping[str, float]) -> float:
+    """One thread's seconds for multiply-adds and scores of a softmax."""
+    return flop / (rates.fma * parameters["fma_share"]) + exponentials * parameters["softmax_exps"] / rates.exp
+
+
+def flash_s(w: Attention, rates: Rates, parameters: Mapping[str, float]) -> float:
+    """Tiles of all heads over the threads; Q, K, V and O stay in the caches."""
+    costs = [
+        (_compute_s(rates, 2 * padded * keys * (w.d + w.dv), visible, parameters), w.query_heads)
+        for _, padded, visible, keys in row_tiles(w)
+    ]
+    return rates.dispatch_s + makespan(costs, rates.threads)
+
+
+def standard_s(w: Attention, rates: Rates, parameters: Mapping[str, float]) -> float:
+    """Three regions, each a third of the softmax's cost: all scores are computed, written to P and multiplied, visible ones read.
+
+    What stays in the cache costs nothing beyond that; S and P that do not fit stream through DRAM on top.
+    """
+    size, tiles = w.dtype.size, row_tiles(w)
+    scores, visible = w.n * w.kv_len, sum(tile[2] for tile in tiles)
+    padded = ceil_div(w.kv_len, PANEL) * PANEL
+
+    def products(keys: int, width: int) -> float:
+        return makespan([(_compute_s(rates, 2 * tile[1] * keys * width, 0, parameters), w.query_heads) for tile in tiles], rates.threads)
+
+    compute = products(padded, w.d) + products(w.kv_len, w.dv)
+    compute += _compute_s(rates, 0, (2 * scores + visible) / 3 * w.query_heads / rates.threads, parameters)
+    reads, writes = w.query_heads * (visible + scores) * size, w.query_heads * 2 * scores * size
+    streamed, _ = rates.stream_s(reads, writes, 2 * w.query_heads * scores * size)
+    return 3 * rates.dispatch_s + compute + parameters["streams_per_copy"] * streamed
+
+
+def matmul_s(w: Matmul, rates: Rates, parameters: Mapping[str, float]) -> float:
+    """Tiles of C over the threads; a partial tile costs its rows in register blocks and its columns in panels."""
+    classes: dict[tuple[int, int], int] = {}
+    for rows in _parts(w.m, MATMUL_ROWS, ROWS):
+        for columns in _parts(w.n, MATMUL_COLUMNS, PANEL):
+            classes[rows, columns] = classes.get((rows, columns), 0) + 1
+    costs = [(_compute_s(rates, 2 * rows * columns * w.k, 0, parameters), count) for (rows, columns), count in classes.items()]
+    return rates.dispatch_s + makespan(costs, rates.threads)
+
+
+def _parts(size: int, tile: int, multiple: int) -> list[int]:
+    """``size`` cut into tiles, each padded to a ``multiple``."""
+    return [ceil_div(min(tile, size - first), multiple) * multiple for first in range(0, size, tile)]
+
+
+def seconds(case: Case, device: Device, parameters: Mapping[str, float]) -> float:
+    """Predicted seconds of ``case``, run again and again on the same arrays."""
+    rates, w = rates_of(device), case.workload
+    if case.implementation == "cpu-copy":
+        return rates.dispatch_s + sum(rates.stream_s(w.read_bytes, w.write_bytes, w.read_bytes + w.write_bytes))
+    if case.implementation == "cpu-matmul":
+        return matmul_s(w, rates, parameters)
+    return (flash_s if case.implementation == "cpu-flash" else standard_s)(w, rates, parameters)
+
+
+def covers(case: Case) -> bool:
+    """fp32 forward on warm caches, with no option that these kernels lack."""
+    w = case.workload
+    if case.implementation not in FITTED or case.direction != FORWARD or case.cold:
+        return False
+    if case.implementation == "cpu-copy":
+        return isinstance(w, Stream) and w.op == "copy"
+    if case.implementation == "cpu-matmul":
+        return isinstance(w, Matmul) and w.dtype.name == "fp32" and w.batch == w.split_k == 1
+    plain = isinstance(w, Attention) and not (w.mask or w.dropout or w.window or w.sparsity or w.unfused_scale)
+    return plain and w.dtype.name == "fp32"
+
+
+MODEL = Model(
+    name="cpu",
+    parameters=(
+        Parameter("fma_share", "share of the FMA peak that the register blocks of a tile reach, packing included", 0.8),
+        Parameter("softmax_exps", "exponentials that a score costs beside its products: stores, maximum, e^x, sum, scaling", 4.0),
+        Parameter("streams_per_copy", "time of streaming scores beyond the cache over that of a copy of as many bytes", 1.5),
+    ),
+    covers=covers,
+    seconds=seconds,
+    source="tiles and loops of perfmodel/validation/cpu/kernels.py",
+)

@@ -1,0 +1,134 @@
+"""Decode attention: one or a few queries against a long KV cache, bound by how fast the cache can be streamed.
+
+Blocks run in waves. A wave streams its share of the cache at the bandwidth of DRAM, or of L2 as far as the run before left
+the cache there, while each block waits for its own loads: the wave takes the root of the squares of both times, since a
+memory system near its bandwidth answers later. The first block of a slot waits before any other streams. Where a kernel pads
+its rows so far that tiles cost time on the units, a wave instead takes the longer of streaming and computing, and the first tile
+of the shorter. Launches, the combine kernel and copies of Q and O come on top. One latency prices every dependent wait; how
+many there are is known per kernel.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from math import hypot
+
+from perfmodel.arith import ceil_div, clip
+from perfmodel.errors import UnavailableError
+from perfmodel.hardware import Device
+from perfmodel.timing.base import Case, Model, Parameter
+from perfmodel.timing.models._decode_kernels import Decode, fa2, fa3, trtllm
+from perfmodel.timing.models._decode_torch import cudnn, flash
+from perfmodel.workload import FORWARD, Attention
+
+Plan = Callable[[Attention, Device, int], Decode]
+KERNELS: dict[str, dict[str, Plan]] = {
+    "vllm-flash-attn": {"8": fa2, "9": fa3, "10": trtllm},
+    "torch-sdpa-flash": {"8": flash, "9": flash},
+    "torch-sdpa-cudnn": {"9": cudnn},
+}
+"""By implementation and major compute capability."""
+MOST_QUERIES = {"vllm-flash-attn": 16, "torch-sdpa-flash": 16, "torch-sdpa-cudnn": 1}
+"""cuDNN takes its prefill kernel from two queries on."""
+RUN_SURVIVES, RUN_IS_LOST = 2 / 3, 1.0
+"""Cache size over L2 up to which a run finds all that the run before read, and from which it finds nothing. Cross-validated."""
+GRAPH_GAP_S = 1.4e-6
+"""Start of a dependent kernel inside a CUDA graph where the profile has none: 1.3 to 1.4 us on A100, H100 and H200 (gpu-benches)."""
+
+PARAMETERS = (
+    Parameter("launch_us", "time before the first and after the last block, kernels that append to the cache included", 8.0),
+    Parameter("latency_us", "one dependent wait: page table, load, reduction, store of a block", 1.5),
+    Parameter("dram_share", "share of the DRAM bandwidth that streaming reaches", 0.9),
+    Parameter("l2_bytes_per_clock", "bytes per clock and multiprocessor from L2", 30.0),
+)
+
+
+def covers(case: Case) -> bool:
+    """Forward, few queries, a 16-bit cache, every key visible."""
+    w = case.workload
+    return (
+        isinstance(w, Attention)
+        and case.implementation in KERNELS
+        and case.direction == FORWARD
+        and w.n <= min(MOST_QUERIES[case.implementation], w.kv_len)
+        and w.dtype.size == 2
+        and max(w.d, w.dv) <= 256
+        and not (w.mask or w.dropout or w.sparsity or w.window)
+    )
+
+
+def seconds(case: Case, device: Device, parameters: Mapping[str, float]) -> float:
+    """Time of one call, the new token's append to the cache included."""
+    w = case.workload
+    multiprocessors, clock = device.multiprocessors, device.clocks.max
+    if multiprocessors is None or clock is None or device.dram.bandwidth is None or device.cache_bytes is None:
+        what = "multiprocessors, highest clock, DRAM bandwidth and L2 capacity"
+        raise UnavailableError(f"{device.id} lacks one of {what} in its profile", "add what is missing, or take a device that has them")
+    plan = kernel_of(case.implementation, device)(w, device, int(multiprocessors.number))
+    latency_s = parameters["latency_us"] * 1e-6
+    cache = w.stored_kv_heads * w.kv_len * (w.d + w.dv) * w.dtype.size
+    dram = device.dram.bandwidth.number * parameters["dram_share"]
+    l2 = parameters["l2_bytes_per_clock"] * multiprocessors.number * clock.number
+    lost = 1.0 if case.cold else clip((cache / device.cache_bytes - RUN_SURVIVES) / (RUN_IS_LOST - RUN_SURVIVES), 0, 1)
+    from_dram = lost / plan.rereads
+    block_s = cache * plan.rereads / plan.blocks * (from_dram / dram + (1 - from_dram) / l2)
+    after_s = plan.combine_steps * latency_s + plan.copies * w.query_heads * w.n * w.d * w.dtype.size / dram
+    after_s += plan.gaps * _graph_gap_s(device) + (plan.splits * plan.partial_cycles / clock.number if plan.splits > 1 else 0)
+    if plan.tile_cycles:
+        waves_s = computing_s(plan, int(multiprocessors.number), latency_s, block_s, plan.tile_cycles / clock.number)
+    else:
+        waves_s = streaming_s(plan, plan.resident * int(multiprocessors.number), latency_s, block_s)
+    return float(parameters["launch_us"] * 1e-6 + waves_s + after_s)
+
+
+def kernel_of(implementation: str, device: Device) -> Plan:
+    """The kernel for ``device``; UnavailableError for a compute capability that none was written for."""
+    plans, found = KERNELS[implementation], device.compute_capability or "unknown"
+    major = found.partition(".")[0]
+    if major not in plans:
+        known = ", ".join(f"{key}.x" for key in plans)
+        raise UnavailableError(
+            f"{device.id}: no decode kernel of {implementation} is known for compute capability {found}", f"known: {known}"
+        )
+    return plans[major]
+
+
+def streaming_s(plan: Decode, slots: int, latency_s: float, block_s: float) -> float:
+    """When the last block ends. ``block_s``: time in which the whole device streams the bytes of one block."""
+    start, tiles = plan.block_steps * latency_s, plan.tiles * plan.tile_steps * latency_s
+    full, rest = divmod(plan.blocks, slots)
+    first = start + hypot(tiles, min(plan.blocks, slots) * block_s)
+    later = max(full - 1, 0) * hypot(start + tiles, slots * block_s)
+    last = hypot(start + tiles, rest * block_s) if full and rest else 0.0
+    return first + later + last
+
+
+def computing_s(plan: Decode, multiprocessors: int, latency_s: float, block_s: float, tile_s: float) -> float:
+    """When the last block ends if tiles take time on the units. ``tile_s``: of one tile, beside its waits.
+
+    Blocks on one multiprocessor take turns; a last wave that puts one on each computes twice as fast as a wave of two. Loads
+    and work overlap, but for the first tile, which must be there before work begins.
+    """
+    own_s = plan.tiles * (tile_s + plan.tile_steps * latency_s)
+
+    def wave_s(blocks: int) -> float:
+        computed, streamed = ceil_div(blocks, multiprocessors) * own_s, blocks * block_s
+        return plan.block_steps * latency_s + max(computed, streamed) + min(computed, streamed) / plan.tiles
+
+    slots = plan.resident * multiprocessors
+    full, rest = divmod(plan.blocks, slots)
+    return float(full * wave_s(slots) + (wave_s(rest) if rest else 0))
+
+
+def _graph_gap_s(device: Device) -> float:
+    overhead = device.launch_overhead
+    return GRAPH_GAP_S if overhead is None or overhead.graph is None else float(overhead.graph.number)
+
+
+MODEL = Model(
+    name="flash-decode",
+    parameters=PARAMETERS,
+    covers=covers,
+    seconds=seconds,
+    source="Dao et al. 2023, Flash-Decoding; kernels as in _decode_kernels and _decode_torch; bandwidth under latency: Little 1961",
+)

@@ -1,0 +1,158 @@
+"""Time of fused, tiled attention over many queries: the forward pass with Q kept, the backward pass with K and V kept.
+
+A block keeps one tile and streams the tiles it meets. Its time is a latency (first loads, last stores) and a time per tile;
+blocks are list-scheduled over the places that the multiprocessors have. A tile's matmuls and its exponentials run on different
+units and overlap partly. Kernels beside the main one copy K and V into a paged cache, or prepare and finish gradients.
+
+The structure of each implementation (tile, order, packing) is in ``_flash_plan``; parameters are cycles of the tensor clock or
+ratios to the rates of the device, so that they carry over to another one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from heapq import heapreplace
+from math import hypot, inf
+
+from perfmodel.arith import ceil_div
+from perfmodel.errors import UnavailableError
+from perfmodel.hardware import Device
+from perfmodel.timing.base import Case, Model, Parameter
+from perfmodel.timing.models._flash_blocks import Blocks, blocks_of
+from perfmodel.timing.models._flash_plan import IMPLEMENTATIONS, Plan, padded, plan_of
+from perfmodel.workload import BACKWARD, FORWARD, Attention
+
+PARAMETERS = (
+    Parameter("launch_us", "from the launch to the first block, for every kernel of the call", 7.0),
+    Parameter("block_cycles", "cycles of a block besides its tiles", 7000.0),
+    Parameter("matmul", "cycles of a tile's matmuls over those at the tensor peak, operands coming from SRAM", 1.1),
+    Parameter("softmax", "cycles of a tile's other work over those of its exponentials on the SFU", 1.4),
+    Parameter("alone", "cycles of a tile alone on its multiprocessor over those beside other blocks, per block", 1.3),
+    Parameter("dram", "time of bytes that pass the memory pins over that at the nominal bandwidth", 1.5),
+    Parameter("side_block_cycles", "cycles of a block of the kernels beside the main one", 4000.0),
+)
+
+OVERLAP = 3.0
+"""How a tile's matmuls and exponentials add up: 1 would be one after the other, infinity the longer of the two."""
+
+_THREADS = 512
+"""Most threads of a block that copies one token of K and V: vllm csrc/cache_kernels.cu, reshape_and_cache_flash."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Rates:
+    """Per multiprocessor and cycle of the tensor clock: FLOP, exponentials, bytes of SRAM. ``bandwidth``: B/s over the device."""
+
+    sms: int
+    clock_hz: float
+    matmul: float
+    exp: float
+    sram: float
+    bandwidth: float
+    threads: int
+
+
+def _rates(device: Device, dtype: str) -> _Rates:
+    peak, threads = device.peaks_of("tensor").get(dtype), device.limits.max_threads_per_multiprocessor
+    exp, sms, clock, dram = device.peaks.exp, device.multiprocessors, device.clocks.tensor, device.dram.bandwidth
+    if peak is None or exp is None or sms is None or clock is None or dram is None:
+        needs = {f"tensor peak in {dtype}": peak, "exp peak": exp, "multiprocessors": sms, "tensor clock": clock, "DRAM bandwidth": dram}
+        missing = ", ".join(name for name, value in needs.items() if value is None)
+        raise UnavailableError(f"{device.id}: fused attention cannot be timed without {missing}", "add it to the device's profile")
+    cycles, sram = sms.number * clock.number, device.level("sram")
+    return _Rates(
+        sms=int(sms.number),
+        clock_hz=clock.number,
+        matmul=peak.per_clk or peak.number / cycles,
+        exp=exp.per_clk or exp.number / cycles,
+        sram=sram.bandwidth.number / (sms.number * (device.clocks.max or clock).number) if sram and sram.bandwidth else inf,
+        bandwidth=dram.number,
+        threads=int(threads.number) if threads else 2048,
+    )
+
+
+def _tile_cycles(w: Attention, plan: Plan, direction: str, rates: _Rates, parameters: Mapping[str, float]) -> float:
+    """Cycles of one tile on a multiprocessor of its own. Two units overlap partly, hence the norm.
+
+    The tensor unit reads one operand from SRAM again for every ``fragment`` rows of the other. Forward S = Q K^T and O = P V;
+    backward S and dP, then dV, dK, and dQ, which is added up in memory by atomics.
+    """
+    d, dv, scores = padded(w.d), padded(w.dv), plan.br * plan.bc
+    flop, other = 2 * scores * (d + dv), scores
+    if direction == BACKWARD:
+        flop, other = 2 * scores * (3 * d + 2 * dv), scores + plan.br * d
+    fed = flop * w.dtype.size / (2 * plan.fragment * rates.sram)
+    matmul, softmax = parameters["matmul"] * hypot(flop / rates.matmul, fed), parameters["softmax"] * other / rates.exp
+    return float((matmul**OVERLAP + softmax**OVERLAP) ** (1 / OVERLAP))
+
+
+def _main_cycles(blocks: Blocks, resident: int, slots: int, tile: float, block: float, alone: float) -> float:
+    """Cycles until the last block ends.
+
+    Blocks that share a multiprocessor are slowed down by each other; where places stay empty at the end, those that are left
+    run at ``alone`` times their share, which takes back a part of the time by which the last place is late.
+    """
+    shared = tile * resident
+    even = (blocks.early * block + blocks.early_tiles * shared) / slots
+    free = [even] * slots
+    for tiles in blocks.last:
+        heapreplace(free, free[0] + block + tiles * shared)
+    end = max(free)
+    if resident == 1:
+        return end
+    balanced = (blocks.count * block + (blocks.early_tiles + sum(blocks.last)) * shared) / slots
+    gained = (end - balanced) * (resident - min(alone, resident)) / (resident - 1)
+    return max(end - gained, block + max(blocks.last) * tile * min(alone, resident))
+
+
+def _tensor_bytes(w: Attention) -> tuple[int, int]:
+    """Bytes of Q and O together, of K and V together."""
+    return w.query_heads * w.n * (w.d + w.dv) * w.dtype.size, w.stored_kv_heads * w.kv_len * (w.d + w.dv) * w.dtype.size
+
+
+def _side_seconds(w: Attention, plan: Plan, direction: str, rates: _Rates, parameters: Mapping[str, float]) -> float:
+    """Kernels beside the main one: the copy of K and V; or backward, those that prepare and finish the gradients."""
+    qo, kv = _tensor_bytes(w)
+    moved, blocks, threads = 0, 0, _THREADS
+    if direction == BACKWARD:  # O dO -> row sums, zero dQ; add up dQ in fp32 -> dQ; dK, dV per query head -> per KV head
+        accumulated = 4 * w.query_heads * w.n * w.d
+        moved = qo + 2 * accumulated + qo // 2 + (kv * (w.group + 1) if w.group > 1 else 0)
+        blocks, threads = 2 * w.query_heads * ceil_div(w.n, plan.br), 256
+    elif plan.writes_cache:
+        moved, blocks, threads = 2 * kv, w.batch * w.kv_len, min(w.kv_heads * w.d, _THREADS)
+    cycles = blocks * threads / (rates.threads * rates.sms) * parameters["side_block_cycles"]
+    if direction == FORWARD and plan.splits > 1:  # partial results in fp32, added up by one more wave of blocks
+        moved += 2 * plan.splits * 4 * w.query_heads * w.n * w.dv
+        cycles += parameters["block_cycles"]
+    return max(moved * parameters["dram"] / rates.bandwidth, cycles / rates.clock_hz)
+
+
+def seconds(case: Case, device: Device, parameters: Mapping[str, float]) -> float:
+    """Seconds of one call."""
+    w: Attention = case.workload
+    rates, plan = _rates(device, w.dtype.name), plan_of(case, device)
+    slots = rates.sms * plan.resident
+    blocks = blocks_of(w, plan, case.direction, slots)
+    tile = _tile_cycles(w, plan, case.direction, rates, parameters)
+    cycles = _main_cycles(blocks, plan.resident, slots, tile, parameters["block_cycles"], parameters["alone"])
+    moved = sum(_tensor_bytes(w)) * (2 if case.direction == BACKWARD else 1)
+    main = max(cycles / rates.clock_hz, moved * parameters["dram"] / rates.bandwidth)
+    return parameters["launch_us"] * 1e-6 + _side_seconds(w, plan, case.direction, rates, parameters) + main
+
+
+def covers(case: Case) -> bool:
+    """Dense fused attention of several queries, of an implementation whose launch is known."""
+    w = case.workload
+    if not isinstance(w, Attention) or case.implementation not in IMPLEMENTATIONS or w.sparsity is not None or w.dropout or w.mask:
+        return False
+    return case.implementation != "vllm-flash-attn" if case.direction == BACKWARD else bool(w.n > 1)
+
+
+MODEL = Model(
+    name="flash-prefill",
+    parameters=PARAMETERS,
+    covers=covers,
+    seconds=seconds,
+    source="FlashAttention-2 (Dao 2023, Alg. 1 and 2) and the published sources of each kernel; list scheduling, Graham 1966",
+)

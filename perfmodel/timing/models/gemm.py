@@ -1,0 +1,136 @@
+"""Time of matrix multiplication by a tuned library (cuBLAS and its like): the fastest of its tiles and splits of k.
+
+A block walks k in slices; a slice takes the longer of its multiplication and its load from the L2, and a fixed step. Blocks run in
+waves of one per multiprocessor. DRAM traffic overlaps with them, though not perfectly. Split k adds the sum of the parts.
+The tensor unit runs at the datasheet's clock, and slower the longer a kernel draws full power.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from perfmodel.cache import SCAN_IS_LOST, SCAN_SURVIVES
+from perfmodel.errors import UnavailableError
+from perfmodel.hardware import Device
+from perfmodel.ops.matmul import Matmul
+from perfmodel.ops.tile import ACCUMULATOR_SIZE
+from perfmodel.roofline import rates_of
+from perfmodel.timing.base import Case, Model, Parameter
+from perfmodel.timing.models._gemm_tiles import Choice, Plan, plans
+from perfmodel.workload import FORWARD
+
+STORE_COST = 3.0
+"""A byte stored costs this many loaded ones: no multicast, and the write goes through to the L2."""
+OVERLAP = 3.0
+"""Norm that joins two overlapping times: 1 would add them up, infinity hide the shorter one."""
+THROTTLE_FROM_S, THROTTLE_SPAN = 300e-6, 3.0
+"""Length of kernel from which a power limit lowers the clock, and e-folds of length until it has settled."""
+LARGEST = 1e9
+"""Of any parameter: keeps one that a fit has driven out of sight finite."""
+
+PARAMETERS = (
+    Parameter("launch_us", "one kernel of one wave, first loads and last stores included, without its work", 2.5),
+    Parameter("flop_per_loaded_byte", "16-bit matmul FLOP in the time one byte comes from the L2", 60.0),
+    Parameter("wave_cycles", "start and end of a block, for each wave after the first", 1000.0),
+    Parameter("slice_cycles", "step of a block beyond the work of its slice", 60.0),
+    Parameter("dram_share", "share of the DRAM bandwidth that all multiprocessors together reach", 0.8),
+    Parameter("half_bandwidth_share", "share of the multiprocessors at which the bandwidth would be half of its limit", 0.2),
+    Parameter("split_us", "split k: second pass over the parts", 2.5),
+    Parameter("throttle", "slowdown of full tensor power per e-fold of kernel length", 0.05),
+)
+WEIGHT_COPIES = "weight_copies"
+"""Key of ``Case.launch``: a warm run may rotate over that many B, so that weights come from DRAM while A stays in the L2."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Machine:
+    """What a device offers one multiprocessor for one dtype, parameters applied: seconds per FLOP, loaded byte and fixed step."""
+
+    slots: int
+    flop_s: float
+    byte_s: float
+    slice_s: float
+    wave_s: float
+    launch_s: float
+    split_s: float
+    throttle: float
+    dram_rate: float
+    half_bandwidth_share: float
+
+
+def covers(case: Case) -> bool:
+    """Forward matrix multiplications."""
+    return isinstance(case.workload, Matmul) and case.direction == FORWARD
+
+
+def seconds(case: Case, device: Device, parameters: Mapping[str, float]) -> float:
+    """Time of one (batched) kernel with the fastest candidate tile; the tile of ``case.launch`` (br, bc) if it has one."""
+    w: Matmul = case.workload
+    machine = _machine(device, w, {name: min(value, LARGEST) for name, value in parameters.items()})
+    choices: tuple[Choice, ...] | bool = device.vendor == "NVIDIA" and float(device.compute_capability or 0) >= 9
+    if "br" in case.launch and "bc" in case.launch:
+        choices = ((case.launch["br"], case.launch["bc"], w.split_k),)
+    listed = plans(w.m, w.n, w.k, w.batch, w.dtype.size, machine.slots, choices, w.split_k)
+    dram_s = dram_bytes(case, device) / machine.dram_rate
+    part_s = 2 * w.outputs * ACCUMULATOR_SIZE * machine.byte_s / machine.slots
+    return min(_plan_seconds(plan, machine, dram_s, part_s) for plan in listed)
+
+
+def dram_bytes(case: Case, device: Device) -> float:
+    """Bytes of A, B and C that pass through DRAM: all of them after a flush; of a warm run, what its last turn has pushed out.
+
+    A cyclic scan loses all or nothing: the rule, with its limits, of ``perfmodel.cache``.
+    """
+    w: Matmul = case.workload
+    a, b, c = (w.batch * w.dtype.size * size for size in (w.m * w.k, w.k * w.n, w.m * w.n))
+    if case.cold or device.cache_bytes is None:
+        return float(a + b + c)
+    copies = case.launch.get(WEIGHT_COPIES, 1)
+    return float((a + c) * _lost((a + b + c) / device.cache_bytes) + b * _lost((a + copies * b + c) / device.cache_bytes))
+
+
+def _lost(ratio: float) -> float:
+    return min(max((ratio - SCAN_SURVIVES) / (SCAN_IS_LOST - SCAN_SURVIVES), 0.0), 1.0)
+
+
+def _machine(device: Device, w: Matmul, p: Mapping[str, float]) -> _Machine:
+    clock = device.clocks.tensor or device.clocks.max
+    if device.multiprocessors is None or clock is None:
+        missing = "multiprocessors" if device.multiprocessors is None else "tensor clock"
+        raise UnavailableError(f"{device.id} has no {missing} in its profile", "the time of a matmul needs it; add it to the profile")
+    slots, rates, cycle_s = int(device.multiprocessors.number), rates_of(device, w.dtype), 1 / clock.number
+    half = device.peaks.tensor.get("fp16")
+    return _Machine(
+        slots,
+        flop_s=slots / rates.matmul,
+        byte_s=slots * p["flop_per_loaded_byte"] / (rates.matmul if half is None else half.number),
+        slice_s=p["slice_cycles"] * cycle_s,
+        wave_s=p["wave_cycles"] * cycle_s,
+        launch_s=p["launch_us"] * 1e-6,
+        split_s=p["split_us"] * 1e-6,
+        throttle=p["throttle"],
+        dram_rate=rates.dram * p["dram_share"],
+        half_bandwidth_share=p["half_bandwidth_share"],
+    )
+
+
+def _plan_seconds(plan: Plan, at: _Machine, dram_s: float, part_s: float) -> float:
+    """``dram_s``: DRAM traffic at the bandwidth of all multiprocessors; ``part_s``: one part of split k, stored and read again."""
+    waves, flops, loaded, stored, steps, busy, parts = plan
+    work = max(flops * at.flop_s, loaded * at.byte_s) + STORE_COST * stored * at.byte_s + steps * at.slice_s + (waves - 1) * at.wave_s
+    if work > THROTTLE_FROM_S:
+        work *= 1 + at.throttle * min(math.log(work / THROTTLE_FROM_S), THROTTLE_SPAN)
+    dram = dram_s * (busy + at.half_bandwidth_share) / (busy * (1 + at.half_bandwidth_share))
+    time: float = at.launch_s + (work**OVERLAP + dram**OVERLAP) ** (1 / OVERLAP)
+    return time if parts == 1 else time + at.split_s + parts * part_s
+
+
+MODEL = Model(
+    "gemm",
+    PARAMETERS,
+    covers,
+    seconds,
+    "tile and wave quantization: NVIDIA Matrix Multiplication Background User's Guide; split k: CUTLASS documentation, efficient GEMM",
+)

@@ -1,0 +1,58 @@
+"""Attention in fp32 with K and V outermost: numba-flash1, forward.
+
+One block per head visits every pair of a key tile and a query tile that sees it. A pair costs what it costs numba-flash, Q in
+place of K and V copied, and a wait for O, l and m, which come from L2 and go back on every visit; each thread holds as much of
+O in any tile, so the wait is one number. O, l and m are filled by three kernels before.
+Source: the kernel's own loops; Dao et al. 2022, arXiv 2205.14135, Algorithm 1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from perfmodel.arith import ceil_div
+from perfmodel.hardware import Device
+from perfmodel.ops.occupancy import Block
+from perfmodel.timing.base import Case, Model, Parameter
+from perfmodel.timing.models import register_tiles
+from perfmodel.timing.models._own_kernels import grid_seconds, instruction_costs, launches_seconds
+from perfmodel.timing.models.register_tiles import DEFAULT_TILE, UNKNOWN_REGISTERS, Instructions, instructions, tile_cycles
+from perfmodel.timing.models.stream import dram_bandwidth
+from perfmodel.timing.register_tiles import FLOAT_BYTES, geometry
+from perfmodel.workload import Attention
+
+PARAMETERS = (Parameter("l2_bytes_per_clock", "of O, to and from one multiprocessor", 20.0),)
+
+
+def visits(w: Attention, br: int, bc: int) -> int:
+    """Pairs of a key tile and a query tile that sees it, for one head.
+
+    >>> visits(Attention(n=300, kv_len=300, d=64, dv=64, causal=True), 128, 128)
+    6
+    """
+    rows = int(ceil_div(w.n, br))
+    if not w.causal:
+        return rows * int(ceil_div(w.kv_len, bc))
+    hidden = w.kv_len - w.n
+    return sum(rows - max(0, begin - hidden) // br for begin in range(0, int(w.kv_len), bc))
+
+
+def seconds(case: Case, device: Device, p: Mapping[str, float]) -> float:
+    """Predicted seconds; UnavailableError without a calibration of numba-flash, or a number that it needs."""
+    w, costs = case.workload, instruction_costs(device)
+    shape = geometry(w.d, case.launch.get("br", DEFAULT_TILE[0]), case.launch.get("bc", DEFAULT_TILE[1]))
+    block = Block(shape.threads, case.launch.get("registers", UNKNOWN_REGISTERS), shape.shared_bytes + 2 * shape.br * FLOAT_BYTES)
+    visit = replace(instructions(shape), copies=shape.br * shape.d / 4 / shape.threads)
+    key_tile = Instructions(0, 0, 0, 0, 2 * shape.bc * shape.d / 4 / shape.threads)
+    waits = costs["block_cycles"] + 2 * shape.br * shape.d * FLOAT_BYTES / p["l2_bytes_per_clock"]
+    pairs, key_tiles = visits(w, shape.br, shape.bc), ceil_div(w.kv_len, shape.bc)
+
+    def cycles(_: int, warps: float) -> float:
+        return pairs * (tile_cycles(visit, warps, costs) + waits) + key_tiles * tile_cycles(key_tile, warps, costs)
+
+    filled = w.query_heads * w.n * (w.d + 2) * FLOAT_BYTES / dram_bandwidth(device)
+    return launches_seconds(4, device, costs) + filled + grid_seconds(cycles, int(w.query_heads), block, device)
+
+
+MODEL = Model("numba-flash1", PARAMETERS, register_tiles.covers, seconds, "instructions of the kernel's loops")

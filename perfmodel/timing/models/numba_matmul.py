@@ -1,0 +1,74 @@
+"""C = A B in fp32 by register tiles: numba-matmul.
+
+A block owns a tile of C and walks k in stages of 32: multiply-adds, loads and copies as in numba-flash, a barrier per stage.
+Blocks that share schedulers slow each other down; blocks follow each other on multiprocessors (``shared_makespan``).
+Source: the kernel's own loops (instructions per stage).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from perfmodel.arith import ceil_div
+from perfmodel.hardware import Device
+from perfmodel.ops.matmul import Matmul
+from perfmodel.ops.occupancy import Block
+from perfmodel.timing.base import Case, Model, Parameter
+from perfmodel.timing.models._own_kernels import grid_seconds, instruction_costs, launches_seconds
+from perfmodel.timing.models.register_tiles import UNKNOWN_REGISTERS, Instructions, tile_cycles
+from perfmodel.timing.register_tiles import FLOAT_BYTES, Layout
+from perfmodel.workload import FORWARD
+
+DEPTH = 32
+"""Steps of k per stage."""
+STAGES = 2
+DEFAULT_TILE = 64
+REGISTERS = {32: 72, 64: 237, 128: 201}
+"""Per thread, by tile, where a launch does not say: numba 0.68 for compute capability 9.0."""
+
+PARAMETERS = (Parameter("stage_cycles", "per stage of a block alone: waiting for its copies at a barrier", 300.0),)
+
+
+def layout_of(tile: int) -> Layout:
+    """8 x 8 results per thread, 4 x 4 in the smallest tile.
+
+    >>> layout_of(64).threads, layout_of(32).threads
+    (64, 64)
+    """
+    return Layout(tile, tile // 8, 8) if tile > DEPTH else Layout(tile, 8, 4)
+
+
+def stage(layout: Layout, columns: int, depth: int = DEPTH) -> Instructions:
+    """What each warp executes for ``depth`` steps of k: a tile of ``layout.br`` x ``columns`` += A B from shared memory.
+
+    >>> stage(layout_of(128), 128)
+    Instructions(multiply_adds=2048, loads=128, scores=0, chunks=0, copies=8.0)
+    """
+    width = columns // layout.lanes
+    loads = depth // 4 * layout.rows + depth * (width // 4)
+    return Instructions(layout.rows * width * depth, loads, 0, 0, (layout.br + columns) * depth / 4 / layout.threads)
+
+
+def seconds(case: Case, device: Device, p: Mapping[str, float]) -> float:
+    """Predicted seconds; UnavailableError without a calibration of numba-flash, or a number that it needs."""
+    w, costs = case.workload, instruction_costs(device)
+    tile = case.launch.get("br", DEFAULT_TILE)
+    layout = layout_of(tile)
+    registers = case.launch.get("registers", REGISTERS.get(tile, UNKNOWN_REGISTERS))
+    block = Block(layout.threads, registers, STAGES * 2 * tile * DEPTH * FLOAT_BYTES)
+    work, stages = stage(layout, tile), ceil_div(w.k, DEPTH)
+
+    def cycles(held: int, warps: float) -> float:
+        return float(stages * (tile_cycles(work, warps, costs) + p["stage_cycles"] / held))
+
+    blocks = int(ceil_div(w.m, tile) * ceil_div(w.n, tile))
+    return launches_seconds(1, device, costs) + grid_seconds(cycles, blocks, block, device)
+
+
+def covers(case: Case) -> bool:
+    """One product."""
+    w = case.workload
+    return isinstance(w, Matmul) and w.batch == 1 and w.split_k == 1 and case.direction == FORWARD
+
+
+MODEL = Model("numba-matmul", PARAMETERS, covers, seconds, "instructions of the kernel's loops")

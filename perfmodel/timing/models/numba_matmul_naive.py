@@ -1,0 +1,35 @@
+"""C = A B in fp32 without shared memory: numba-matmul-naive, one thread per element of C.
+
+A warp walks k: one element of A, which stays in L1, and 32 neighbours of B, which come from L2 every time, for neighbouring
+blocks share a row of A and not a column of B. L2 delivers to each multiprocessor at one rate; a last, partly filled round of
+blocks takes as long as a full one. Source: the kernel's loop; profiled loads from L2 are 4 m n k bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from perfmodel.arith import ceil_div
+from perfmodel.hardware import Device
+from perfmodel.timing.base import Case, Model, Parameter
+from perfmodel.timing.models._own_kernels import clock_hz, instruction_costs, launches_seconds
+from perfmodel.timing.models.numba_matmul import covers
+from perfmodel.timing.models.stream import multiprocessors
+from perfmodel.timing.register_tiles import FLOAT_BYTES
+
+THREADS = 256
+"""Per block, along a row of C."""
+
+PARAMETERS = (Parameter("l2_bytes_per_clock", "from L2, to one multiprocessor", 15.0),)
+
+
+def seconds(case: Case, device: Device, p: Mapping[str, float]) -> float:
+    """Predicted seconds; UnavailableError without a calibration of numba-flash, or a number that it needs."""
+    w = case.workload
+    threads = case.launch.get("threads", THREADS)
+    blocks = ceil_div(w.n, threads) * w.m
+    loaded = ceil_div(blocks, multiprocessors(device)) * threads * w.k * FLOAT_BYTES
+    return float(launches_seconds(1, device, instruction_costs(device)) + loaded / p["l2_bytes_per_clock"] / clock_hz(device))
+
+
+MODEL = Model("numba-matmul-naive", PARAMETERS, covers, seconds, "bytes of B from L2")

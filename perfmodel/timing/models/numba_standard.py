@@ -1,0 +1,84 @@
+"""Unfused attention in fp32, three kernels through global memory: numba-standard, forward.
+
+S = Q K^T: a block per tile of S, whose elements each thread stores one by one. Softmax: a warp per row, which waits for one
+element of each thread at a time; rows in shared memory are few, so latency shows. O = P V: a block per query tile walks the
+keys in stages of 32, as numba-matmul does. All scores are computed, hidden ones too; the mask costs time in the softmax.
+Source: the kernels' own loops; instruction costs of numba-flash.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from perfmodel.arith import ceil_div
+from perfmodel.hardware import Device
+from perfmodel.ops.occupancy import Block
+from perfmodel.timing.base import Case, Model, Parameter
+from perfmodel.timing.models import register_tiles
+from perfmodel.timing.models._own_kernels import grid_seconds, instruction_costs, launches_seconds
+from perfmodel.timing.models.numba_matmul import DEPTH, STAGES, stage
+from perfmodel.timing.models.register_tiles import SCHEDULERS, UNKNOWN_REGISTERS, Instructions, tile_cycles
+from perfmodel.timing.models.stream import dram_bandwidth
+from perfmodel.timing.register_tiles import FLOAT_BYTES, WARP, Layout
+from perfmodel.workload import Attention
+
+DEFAULT_TILE = (128, 64)
+REGISTERS = {64: (128, 225), 128: (72, 205)}
+"""Per thread of the kernels of S and of O, by head dim: numba 0.68 for compute capability 9.0. A launch names one at most."""
+SOFTMAX_REGISTERS = 32
+SOFTMAX_ROWS, SOFTMAX_BYTES = 4, 64 * 1024
+"""Most rows of a block, and shared memory that they share."""
+
+PARAMETERS = (
+    Parameter("store_cycles", "per score that a thread stores", 20.0),
+    Parameter("softmax_cycles", "latency of 32 elements of a row", 600.0),
+    Parameter("mask_cycles", "the same, more with a causal mask", 100.0),
+)
+
+
+def scores_seconds(w: Attention, tile: tuple[int, int], device: Device, costs: Mapping[str, float], p: Mapping[str, float]) -> float:
+    """S = Q K^T."""
+    br, bc = tile
+    layout = Layout(br, w.d // 8)
+    columns = bc // layout.lanes
+    stored = layout.rows * columns
+    loads = w.d // 4 * (layout.rows + columns)
+    work = Instructions(stored * w.d, loads, 0, 0, (br + bc) * w.d / 4 / layout.threads)
+    block = Block(layout.threads, REGISTERS.get(w.d, (UNKNOWN_REGISTERS,))[0], (br + bc) * w.d * FLOAT_BYTES)
+    blocks = int(ceil_div(w.n, br) * ceil_div(w.kv_len, bc) * w.query_heads)
+    return grid_seconds(lambda _, warps: tile_cycles(work, warps, costs) + warps * stored * p["store_cycles"], blocks, block, device)
+
+
+def softmax_seconds(w: Attention, device: Device, p: Mapping[str, float]) -> float:
+    """P = softmax(S): the latency of its rows, or its bytes over the DRAM bandwidth."""
+    row_bytes = int(w.kv_len) * FLOAT_BYTES
+    rows = max(1, min(SOFTMAX_ROWS, SOFTMAX_BYTES // row_bytes))
+    block = Block(rows * WARP, SOFTMAX_REGISTERS, rows * row_bytes)
+    cycles = ceil_div(w.kv_len, WARP) * (p["softmax_cycles"] + p["mask_cycles"] * w.causal)
+    latency = grid_seconds(lambda *_: float(cycles), int(ceil_div(w.query_heads * w.n, rows)), block, device)
+    return float(max(latency, 2 * w.query_heads * w.n * row_bytes / dram_bandwidth(device)))
+
+
+def outputs_seconds(w: Attention, br: int, device: Device, costs: Mapping[str, float]) -> float:
+    """O = P V."""
+    layout = Layout(br, w.d // 8)
+    work, stages = stage(layout, int(w.d)), ceil_div(w.kv_len, DEPTH)
+    block = Block(layout.threads, REGISTERS.get(w.d, (0, UNKNOWN_REGISTERS))[1], STAGES * (br + w.d) * DEPTH * FLOAT_BYTES)
+
+    return grid_seconds(lambda _, warps: float(stages) * tile_cycles(work, warps, costs), int(ceil_div(w.n, br) * w.query_heads), block, device)
+
+
+def seconds(case: Case, device: Device, p: Mapping[str, float]) -> float:
+    """Predicted seconds; UnavailableError without a calibration of numba-flash, or a number that it needs."""
+    w, costs = case.workload, instruction_costs(device)
+    tile = case.launch.get("br", DEFAULT_TILE[0]), case.launch.get("bc", DEFAULT_TILE[1])
+    products = scores_seconds(w, tile, device, costs, p) + outputs_seconds(w, tile[0], device, costs)
+    return launches_seconds(3, device, costs) + products + softmax_seconds(w, device, p)
+
+
+def covers(case: Case) -> bool:
+    """What numba-flash covers, in whole groups of eight columns per thread."""
+    return register_tiles.covers(case) and case.workload.d in REGISTERS
+
+
+MODEL = Model("numba-standard", PARAMETERS, covers, seconds, "instructions of the kernels' loops; latency of a row")

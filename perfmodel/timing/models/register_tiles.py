@@ -1,0 +1,112 @@
+"""Attention in fp32 whose tiles are register-blocked: numba-flash, forward.
+
+A block's time alone is its tiles' instructions at the rate of one warp per scheduler, where latencies show; blocks that share
+schedulers are bound by the slots in which those issue. Between the two the time is their p-norm. Blocks start in the order of
+the grid, each head's longest rows first, and follow each other on multiprocessors (``shared_makespan``).
+Source: the kernel's own loops (instructions per tile); CUDA C++ Programming Guide, hardware multithreading (four schedulers).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from perfmodel.arith import ceil_div
+from perfmodel.errors import UnavailableError
+from perfmodel.hardware import Device
+from perfmodel.ops.occupancy import Block, block_limits, least, multiprocessor
+from perfmodel.timing.base import Case, Model, Parameter
+from perfmodel.timing.register_tiles import WARP, Geometry, geometry
+from perfmodel.timing.schedule import Shares, shared_makespan
+from perfmodel.workload import FORWARD, Attention
+
+SCHEDULERS = 4
+SHARPNESS = 4
+"""p of the norm between latency-bound and issue-bound."""
+DEFAULT_TILE = (64, 64)
+UNKNOWN_REGISTERS = 255
+"""Registers per thread where a launch does not say: the most that the compiler uses."""
+
+PARAMETERS = (
+    Parameter("launch_us", "before the first block and after the last one", 3.5),
+    Parameter("block_cycles", "per block: loading Q, storing O", 3000.0),
+    Parameter("fma_issue_cycles", "issue slots per multiply-add of a warp", 1.4),
+    Parameter("fma_alone_cycles", "cycles per multiply-add of a warp alone on its scheduler", 1.5),
+    Parameter("load_cycles", "per load of a warp from shared memory", 2.0),
+    Parameter("score_cycles", "softmax, per score of a thread", 6.0),
+    Parameter("chunk_cycles", "softmax, per chunk of keys: reductions over a row, rescaling", 150.0),
+    Parameter("copy_cycles", "per 16-byte copy of a thread into shared memory", 20.0),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Instructions:
+    """What each warp executes for one key tile, in instructions; ``scores`` per thread."""
+
+    multiply_adds: int
+    loads: int
+    scores: int
+    chunks: int
+    copies: float
+
+
+def instructions(shape: Geometry) -> Instructions:
+    """Instructions of one key tile.
+
+    >>> instructions(geometry(64, 128, 64))
+    Instructions(multiply_adds=8192, loads=512, scores=64, chunks=1, copies=16.0)
+    """
+    chunks, rows = shape.bc // shape.chunk, shape.rows
+    per_chunk = shape.d // 4 * (rows + shape.columns) + shape.chunk // 4 * (rows + shape.width)
+    scores = rows * shape.bc // shape.lanes
+    return Instructions(2 * scores * shape.d, chunks * per_chunk, scores, chunks, 2 * shape.bc * shape.d / 4 / shape.threads)
+
+
+def tiles_by_block(w: Attention, br: int, bc: int) -> list[int]:
+    """Key tiles that each block of a head visits, in the order in which they start: the last query rows first.
+
+    >>> tiles_by_block(Attention(n=300, kv_len=300, d=64, dv=64, causal=True), 128, 128)
+    [3, 2, 1]
+    """
+    if not w.causal:
+        return [ceil_div(w.kv_len, bc)] * ceil_div(w.n, br)
+    lasts = (min(w.n, (row + 1) * br) + w.kv_len - w.n for row in reversed(range(ceil_div(w.n, br))))
+    return [ceil_div(max(0, last), bc) for last in lasts]
+
+
+def tile_cycles(work: Instructions, warps_per_scheduler: float, p: Mapping[str, float]) -> float:
+    """Cycles of a key tile for a block whose schedulers hold that many warps, at least one."""
+    rest = (
+        work.loads * p["load_cycles"] + work.scores * p["score_cycles"] + work.chunks * p["chunk_cycles"] + work.copies * p["copy_cycles"]
+    )
+    alone = work.multiply_adds * p["fma_alone_cycles"] + rest
+    issue = max(1.0, warps_per_scheduler) * (work.multiply_adds * p["fma_issue_cycles"] + rest)
+    return float((alone**SHARPNESS + issue**SHARPNESS) ** (1 / SHARPNESS))
+
+
+def seconds(case: Case, device: Device, p: Mapping[str, float]) -> float:
+    """Predicted seconds; UnavailableError without clock or multiprocessors in the profile."""
+    w: Attention = case.workload
+    sm, clock = multiprocessor(device), device.clocks.max
+    if clock is None or sm.count is None:
+        raise UnavailableError(f"{device.id} lacks its clock or its multiprocessors", "add clocks.max and multiprocessors to the profile")
+    shape = geometry(w.d, case.launch.get("br", DEFAULT_TILE[0]), case.launch.get("bc", DEFAULT_TILE[1]))
+    block = Block(shape.threads, case.launch.get("registers", UNKNOWN_REGISTERS), shape.shared_bytes)
+    held = max(1, int(least(block_limits(block, sm))))
+    warps = shape.threads // WARP
+    lanes = max(1, SCHEDULERS // warps)
+    work = instructions(shape)
+    times = [tile_cycles(work, m * max(1.0, warps / SCHEDULERS), p) for m in range(1, ceil_div(held, lanes) + 1)]
+    shares = Shares(int(sm.count), held, lanes, tuple(times[0] / time for time in times))
+    blocks = [tiles * times[0] + p["block_cycles"] for tiles in tiles_by_block(w, shape.br, shape.bc)]
+    return p["launch_us"] * 1e-6 + shared_makespan(blocks, int(w.query_heads), shares) / clock.number
+
+
+def covers(case: Case) -> bool:
+    """Plain fp32 attention, forward."""
+    w = case.workload
+    plain = isinstance(w, Attention) and w.window is None and w.sparsity is None and not w.mask and not w.dropout
+    return plain and case.direction == FORWARD and w.d == w.dv
+
+
+MODEL = Model("register-tiles", PARAMETERS, covers, seconds, "instructions of the kernel's loops; schedulers of a multiprocessor")

@@ -1,0 +1,54 @@
+"""Kernels that pass once over rows of memory: copies, element-wise operations, norms.
+
+Time: launch, the latency of one row, rows one after another on each multiprocessor, and bytes at a share of the bandwidth.
+Writes count like reads at every size, although a small kernel's stay in L2: measured copies from 1 MiB on show one rate.
+Source: latency and bandwidth add up where a row is too short to hide the one behind the other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from perfmodel.errors import UnavailableError
+from perfmodel.hardware import Device
+from perfmodel.timing.base import Case, Model, Parameter
+from perfmodel.workload import FORWARD, Stream
+
+PARAMETERS = (
+    Parameter("launch_us", "an empty kernel", 4.0),
+    Parameter("bandwidth_share", "of the DRAM bandwidth that is reached", 0.9),
+    Parameter("column_ns", "latency of a row, per element", 0.05),
+    Parameter("row_ns", "per row on one multiprocessor", 1.0),
+)
+
+
+def dram_bandwidth(device: Device) -> float:
+    """B/s; UnavailableError without one in the profile."""
+    bandwidth = device.dram.bandwidth_bytes_per_s
+    if bandwidth is None:
+        raise UnavailableError(f"{device.id} has no DRAM bandwidth in its profile", "add the bandwidth of its dram level")
+    return bandwidth
+
+
+def multiprocessors(device: Device) -> int:
+    """Their number; UnavailableError without one in the profile."""
+    if device.multiprocessors is None:
+        raise UnavailableError(f"{device.id} lacks its multiprocessors", "add multiprocessors to the profile")
+    return int(device.multiprocessors.number)
+
+
+def seconds(case: Case, device: Device, p: Mapping[str, float]) -> float:
+    """Predicted seconds."""
+    w: Stream = case.workload
+    rows = 0 if w.op == "copy" else w.rows
+    columns = 0 if w.op == "copy" else w.cols
+    latency = columns * p["column_ns"] + rows / multiprocessors(device) * p["row_ns"]
+    return float(p["launch_us"] * 1e-6 + latency * 1e-9 + (w.read_bytes + w.write_bytes) / (dram_bandwidth(device) * p["bandwidth_share"]))
+
+
+def covers(case: Case) -> bool:
+    """Any but softmax, whose kernel changes with the row length."""
+    return isinstance(case.workload, Stream) and case.workload.op != "softmax" and case.direction == FORWARD
+
+
+MODEL = Model("stream", PARAMETERS, covers, seconds, "launch + latency + bytes over bandwidth")

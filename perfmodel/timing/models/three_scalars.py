@@ -1,0 +1,48 @@
+"""The baseline that a better model must beat: launch overhead, and shares of peak and bandwidth that are reached.
+
+t = launch + max(FLOP / (peak x share), bytes / (bandwidth x share)), on visible FLOP and compulsory bytes.
+Source: the roofline of Williams, Waterman & Patterson 2009 with the three efficiencies that practice fits to it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from perfmodel.cost import READ, WRITE, ZERO_FILL, Kernel
+from perfmodel.hardware import Device
+from perfmodel.roofline import rates_of
+from perfmodel.timing.base import Case, Model, Parameter
+from perfmodel.timing.floors import kernels_of
+
+PARAMETERS = (
+    Parameter("launch_us", "before anything", 4.0),
+    Parameter("compute_share", "of the matmul peak", 0.6),
+    Parameter("bandwidth_share", "of the DRAM bandwidth", 0.7),
+)
+
+
+def terms(kernels: list[Kernel], device: Device) -> tuple[float, float]:
+    """Seconds of visible FLOP at the peak, and of compulsory bytes at the DRAM bandwidth."""
+    rates = rates_of(device, kernels[0].dtype)
+    moved = sum(
+        access.compulsory * access.element_size for k in kernels for access in k.accesses if access.kind in (READ, WRITE, ZERO_FILL)
+    )
+    return float(sum(k.flops for k in kernels) / rates.matmul), float(moved / rates.dram)
+
+
+def from_terms(compute: float, traffic: float, p: Mapping[str, float]) -> float:
+    """Predicted seconds from what ``terms`` gives."""
+    return p["launch_us"] * 1e-6 + max(compute / p["compute_share"], traffic / p["bandwidth_share"])
+
+
+def seconds(case: Case, device: Device, p: Mapping[str, float]) -> float:
+    """Predicted seconds."""
+    return from_terms(*terms(kernels_of(case), device), p)
+
+
+def covers(case: Case) -> bool:
+    """Everything: a baseline is for comparison, nothing is calibrated with it."""
+    return True
+
+
+MODEL = Model("three-scalars", PARAMETERS, covers, seconds, "launch + roofline with fitted shares")

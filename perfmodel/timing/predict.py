@@ -1,0 +1,76 @@
+"""Predicted time of a case: by a calibration of its own device, or borrowed from another one, with an interval.
+
+The interval covers 80 % of measurements as far as the calibration's own residuals tell. A borrowed prediction takes the
+parameters of the nearest calibrated architecture and the interval that those have shown on devices they were not fitted to.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from perfmodel.errors import UnavailableError
+from perfmodel.hardware import Calibration, Device
+from perfmodel.timing.base import Case, calibrations, find_model
+
+CALIBRATED, BORROWED = "calibrated", "borrowed"
+
+Lenders = Callable[[], Iterable[Device]]
+
+
+@dataclass(frozen=True, slots=True)
+class Prediction:
+    """Seconds with an 80 % interval. ``kind`` is calibrated or borrowed; ``provenance`` says from what, in words."""
+
+    seconds: float
+    low: float
+    high: float
+    kind: str
+    provenance: str
+    calibration: Calibration
+
+
+def predict(case: Case, workload: str, dtype: str, device: Device, lower_s: float, lenders: Lenders = tuple) -> Prediction:
+    """The predicted time of ``case`` on ``device``, never below ``lower_s``.
+
+    ``lenders`` gives other devices whose calibrations may be borrowed. UnavailableError says why there is no prediction.
+    """
+    own = calibrations(device, workload, dtype, case)
+    if own:
+        block = own[0]
+        words = f"calibrated here: {block.points} points, {block.date}"
+        return _prediction(case, device, block, (block.low, block.high), lower_s, CALIBRATED, words)
+    lender = nearest(device, [other for other in lenders() if other.id != device.id and calibrations(other, workload, dtype, case)])
+    if lender is None:
+        what = f"{workload}/{case.implementation}/{case.direction} in {dtype}"
+        raise UnavailableError(f"no calibration of {what}, neither of {device.id} nor of another device")
+    block = calibrations(lender, workload, dtype, case)[0]
+    if block.borrowed_low is None or block.borrowed_high is None:
+        raise UnavailableError(f"the calibration of {case.implementation} on {lender.id} was never tried on another device")
+    words = f"borrowed from {lender.id}: no calibration of {device.id}"
+    return _prediction(case, device, block, (block.borrowed_low, block.borrowed_high), lower_s, BORROWED, words)
+
+
+def _prediction(
+    case: Case, device: Device, block: Calibration, interval: tuple[float, float], lower_s: float, kind: str, words: str
+) -> Prediction:
+    seconds = max(find_model(block.model).seconds(case, device, block.parameters), lower_s)
+    return Prediction(seconds, max(seconds * interval[0], lower_s), seconds * interval[1], kind, words, block)
+
+
+def nearest(device: Device, others: list[Device]) -> Device | None:
+    """The one of ``others`` whose architecture is nearest: the same, else the nearest compute capability, the newer one first.
+
+    None where there are none, or none of the same vendor.
+    """
+    kin = [other for other in others if other.vendor == device.vendor]
+    return min(kin, key=lambda other: _distance(device, other), default=None)
+
+
+def _distance(device: Device, other: Device) -> tuple[bool, float, bool, str]:
+    own, its = _capability(device), _capability(other)
+    return other.architecture != device.architecture, abs(its - own), its < own, other.id
+
+
+def _capability(device: Device) -> float:
+    return float(device.compute_capability or 0)

@@ -1,0 +1,173 @@
+"""Fit time models to measurement records: parameters per architecture, residuals per device.
+
+Only records that ``split.held_out`` leaves to the fit are used; the others judge it. The interval is made of residuals of
+points that a fit did not see, by cross-validation in ``FOLDS`` parts.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from perfmodel.errors import PerfmodelError
+from perfmodel.hardware import Calibration, Device
+from perfmodel.timing.base import MAX_PARAMETERS, Case, Model
+from perfmodel.timing.fit import fit
+from perfmodel.timing.implementations import COMPOSITE, model_of
+from perfmodel.validation.bounds import evaluated
+from perfmodel.validation.records import Record, profiled
+from perfmodel.validation.split import held_out, kin
+
+FOLDS = 5
+LOW, HIGH = 0.1, 0.9
+"""Quantiles of the interval."""
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """One record that a model describes, on its device, with its lower bound in seconds."""
+
+    record: Record
+    case: Case
+    device: Device
+    lower_s: float
+
+    def predicted(self, model: Model, p: Mapping[str, float]) -> float:
+        """Seconds, never below the bound."""
+        return max(model.seconds(self.case, self.device, p), self.lower_s)
+
+    def residual(self, model: Model, p: Mapping[str, float]) -> float:
+        """log(measured / predicted)."""
+        return math.log(self.record.time_s.median / self.predicted(model, p))
+
+
+Key = tuple[str, str, str, str, str]
+"""Workload, implementation, pass, model and architecture: what shares one set of parameters."""
+
+
+def points(records: Iterable[Record], devices: Mapping[str, Device]) -> dict[Key, list[Point]]:
+    """The records that some model describes, by what shares parameters; composites come last."""
+    found: dict[Key, list[Point]] = {}
+    for record in records:
+        device = devices.get(record.hardware)
+        if device is None:
+            continue
+        if profiled(record):
+            continue
+        case, lower, _ = evaluated(record, device)
+        if case is None or lower is None:
+            continue
+        try:
+            model = model_of(case)
+        except PerfmodelError:
+            continue
+        key = (record.workload, record.implementation, record.direction, model.name, device.architecture)
+        found.setdefault(key, []).append(Point(record, case, device, lower))
+    return dict(sorted(found.items(), key=lambda item: item[0][3] in COMPOSITE))
+
+
+def fitted(model: Model, known: Sequence[Point], starts: Mapping[str, float] | None = None, restarts: int = 2) -> dict[str, float]:
+    """Parameters with the least mean |log error| on ``known``."""
+
+    def predict(p: Mapping[str, float]) -> list[float]:
+        return [point.predicted(model, p) for point in known]
+
+    return fit(predict, [point.record.time_s.median for point in known], starts or model.starts(), restarts)
+
+
+def cross_residuals(model: Model, known: Sequence[Point], p: Mapping[str, float]) -> list[float]:
+    """The residual of each point by parameters refitted, from ``p`` on, without its fold; kin points share one."""
+    kins = [json.dumps(kin(point.record), sort_keys=True) for point in known]
+    fold_of = {name: place % FOLDS for place, name in enumerate(dict.fromkeys(kins))}
+    residuals: dict[int, float] = {}
+    for fold in range(FOLDS):
+        rest = [point for name, point in zip(kins, known, strict=True) if fold_of[name] != fold]
+        if not rest or len(rest) == len(known):
+            continue
+        refitted = fitted(model, rest, p, restarts=0)
+        residuals |= {place: point.residual(model, refitted) for place, point in enumerate(known) if fold_of[kins[place]] == fold}
+    return [residuals[place] for place in range(len(known))]
+
+
+def quantile(values: Sequence[float], share: float) -> float:
+    """Interpolated quantile.
+
+    >>> quantile([1.0, 2.0, 3.0], 0.5), quantile([1.0, 2.0], 0.9)
+    (2.0, 1.9)
+    """
+    ranked = sorted(values)
+    place = share * (len(ranked) - 1)
+    low = min(int(place), max(0, len(ranked) - 2))
+    high = min(low + 1, len(ranked) - 1)
+    return ranked[low] + (place - low) * (ranked[high] - ranked[low])
+
+
+def calibrate(
+    records: Iterable[Record],
+    devices: Mapping[str, Device],
+    date: str,
+    versions: Callable[[list[Record]], str],
+    progress: Callable[[str], None],
+) -> dict[str, list[Calibration]]:
+    """Calibrations by device id. A group with fewer than twice as many points to fit as parameters is left out."""
+    current = dict(devices)
+    result: dict[str, list[Calibration]] = {}
+    grouped = points(records, devices)
+    for key, listed in grouped.items():
+        own = [replace(point, device=current[point.device.id]) for point in listed]
+        model = model_of(own[0].case)
+        known = [point for point in own if not held_out(point.record)]
+        if len(known) < 2 * len(model.parameters):
+            progress(f"{'/'.join(key[:3])} on {key[4]}: {len(known)} points are too few for {len(model.parameters)} parameters")
+            continue
+        progress(f"{'/'.join(key[:3])} ({key[3]}) on {key[4]}: {len(known)} points")
+        assert len(model.parameters) <= MAX_PARAMETERS
+        p = {name: float(f"{value:.4g}") for name, value in fitted(model, known).items()}
+        residuals = cross_residuals(model, known, p)
+        by_device = {point.device.id for point in own}
+        for name in sorted(by_device):
+            mine = [r for r, point in zip(residuals, known, strict=True) if point.device.id == name]
+            block = _block(key, model, p, [q for q in own if q.device.id == name], mine or residuals, date, versions)
+            result.setdefault(name, []).append(block)
+            current[name] = replace(current[name], calibration=[*_others(current[name], block), block])
+    return result
+
+
+def _others(device: Device, block: Calibration) -> list[Calibration]:
+    def key(one: Calibration) -> tuple[str, ...]:
+        return one.workload, one.implementation, one.direction, one.model
+
+    return [one for one in device.calibration if key(one) != key(block)]
+
+
+def _block(
+    key: Key,
+    model: Model,
+    p: dict[str, float],
+    own: list[Point],
+    residuals: list[float],
+    date: str,
+    versions: Callable[[list[Record]], str],
+) -> Calibration:
+    workload, implementation, direction, name, _ = key
+    unseen = [abs(math.expm1(-point.residual(model, p))) for point in own if held_out(point.record)]
+    return Calibration(
+        implementation=implementation,
+        workload=workload,
+        direction="backward" if direction == "backward" else "forward",
+        model=name,
+        dtypes=sorted({point.record.dtype for point in own}),
+        parameters=p,
+        points=len(own) - len(unseen),
+        low=round(math.exp(quantile(residuals, LOW)), 4),
+        high=round(math.exp(quantile(residuals, HIGH)), 4),
+        source="records",
+        date=date,
+        versions=versions([point.record for point in own]),
+        median_error=round(quantile([abs(math.expm1(-r)) for r in residuals], 0.5), 4),
+        held_out=len(unseen),
+        held_out_median_error=round(quantile(unseen, 0.5), 4) if unseen else None,
+        held_out_p90_error=round(quantile(unseen, HIGH), 4) if unseen else None,
+    )

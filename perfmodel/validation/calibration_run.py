@@ -1,0 +1,189 @@
+"""Calibrate a device: by measuring this machine, or from records. The result is a profile with what was measured in it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from perfmodel import units
+from perfmodel.errors import PerfmodelError, UnavailableError, UsageError
+from perfmodel.hardware import Calibration, Device, LaunchOverhead, Microbenchmark, Quantity
+from perfmodel.timing.implementations import MODELS_OF
+from perfmodel.validation.calibrate import calibrate
+from perfmodel.validation.profile_text import RECORDS, profile_text
+from perfmodel.validation.records import Record, as_record, read_records
+
+Progress = Callable[[str], None]
+MEASURED = "measured_here"
+"""Key in a profile's sources for what this run measured."""
+
+
+@dataclass(frozen=True, slots=True)
+class Calibrated:
+    """A device with its new calibrations, and what was left out, in words."""
+
+    device: Device
+    microbenchmarks: list[Microbenchmark]
+    blocks: list[Calibration]
+    failures: list[str] = field(default_factory=list)
+    records: list[dict[str, Any]] = field(default_factory=list)
+
+    @property
+    def text(self) -> str:
+        """The profile."""
+        return profile_text(self.device)
+
+
+def today() -> str:
+    """The date of a calibration."""
+    return datetime.now(tz=UTC).date().isoformat()
+
+
+def versions_of(records: Sequence[Record]) -> str:
+    """Software that the records name, in one line."""
+    names = ("torch", "cudnn", "numba", "numba-cuda", "driver", "kernel", "vllm")
+    found = {name: str(r.environment[name]) for r in records for name in names if name in r.environment}
+    return ", ".join(f"{name} {value}" for name, value in sorted(found.items())) or "not recorded"
+
+
+def from_records(
+    paths: Iterable[Path], find_device: Callable[[str], Device], hardware: str | None, implementations: Sequence[str], progress: Progress
+) -> list[Calibrated]:
+    """Fit what the records of ``paths`` tell; a device per result. ``hardware``: only that one, though kin devices help its fit."""
+    check_names(implementations)
+    records = [record for path in paths for _, record in read_records(path)]
+    if implementations:
+        records = [record for record in records if record.implementation in implementations]
+    devices: dict[str, Device] = {}
+    for name in dict.fromkeys(record.hardware for record in records):
+        try:
+            devices[name] = find_device(name)
+        except PerfmodelError as error:
+            progress(f"{name}: {error.message}")
+    wanted = None if hardware is None else find_device(hardware)
+    if wanted is not None:
+        if wanted.id not in devices:
+            raise UsageError(f"--hardware: no record is of {wanted.id}", "give the profile of a device that the records name")
+        devices[wanted.id] = wanted
+    found = calibrate(records, devices, today(), versions_of, progress)
+    return [_with(devices[name], [], blocks) for name, blocks in found.items() if wanted is None or name == wanted.id]
+
+
+def check_names(implementations: Sequence[str]) -> None:
+    """UsageError for an implementation that no model describes."""
+    from perfmodel.errors import suggest
+
+    for name in implementations:
+        if name not in MODELS_OF:
+            raise UsageError(f"--implementation: no time model describes {name!r}", suggest(name, sorted(MODELS_OF)))
+
+
+def _with(device: Device, probes: list[Microbenchmark], blocks: list[Calibration], **more: Any) -> Calibrated:
+    def key(block: Calibration) -> tuple[str, ...]:
+        return block.workload, block.implementation, block.direction, block.model
+
+    kept = [block for block in device.calibration if key(block) not in set(map(key, blocks))]
+    sources = {"records": RECORDS, **device.sources} if any(block.source == "records" for block in blocks) else device.sources
+    changed = replace(device, sources=sources, microbenchmarks=probes or device.microbenchmarks, calibration=[*kept, *blocks])
+    return Calibrated(changed, probes, blocks, **more)
+
+
+def this_machine(
+    find_device: Callable[[str], Device], hardware: str | None, implementations: Sequence[str], progress: Progress
+) -> Calibrated:
+    """Measure this machine: its GPU where there is one, else its CPU."""
+    check_names(implementations)
+    from perfmodel.validation.session import best_backend
+
+    if best_backend() == "cuda":
+        return _gpu(find_device, hardware, implementations, progress)
+    if implementations and not all(name.startswith("cpu-") for name in implementations):
+        raise UnavailableError(f"no GPU to measure {', '.join(implementations)} on", "run it where there is one, or use --from-records")
+    from perfmodel.validation.cpu.run import measure
+
+    device, _, raws = measure(progress)
+    return Calibrated(device, [], device.calibration, [], raws)
+
+
+def _gpu(find_device: Callable[[str], Device], hardware: str | None, implementations: Sequence[str], progress: Progress) -> Calibrated:
+    from perfmodel.validation.cuda.environment import this_environment
+    from perfmodel.validation.cuda.gpu import open_gpu
+    from perfmodel.validation.cuda.microbench import benchmark
+    from perfmodel.validation.cuda.run import measure
+    from perfmodel.validation.cuda.shapes import timed_cases
+
+    environment = this_environment(open_gpu(), hardware)
+    base = find_device(hardware or environment.hardware)
+    names = implementations or [name for name in MODELS_OF if name.startswith("numba-")]
+    raws: list[dict[str, Any]] = []
+    failures: list[str] = []
+    results = benchmark(progress)
+    own = [case for case in timed_cases() if case.implementation in names]
+    if own:
+        failures += measure(own, progress, raws.append, base.id)
+    libraries = [name for name in names if name.startswith("torch-")]
+    if libraries:
+        failures += _libraries(libraries, base.id, progress, raws.append)
+    sources = {MEASURED: f"perfmodel calibrate, {today()}, {versions_of([as_record(raw) for raw in raws])}", **base.sources}
+    device = with_measured(replace(base, sources=sources), results)
+    probes = [_probe(result) for result in results if result.value is not None]
+    failures += [f"{result.name}: {result.reason}" for result in results if result.value is None]
+    blocks = calibrate([as_record(raw) for raw in raws], {device.id: device}, today(), versions_of, progress).get(device.id, [])
+    return _with(device, probes, [replace(block, source=MEASURED) for block in blocks], failures=failures, records=raws)
+
+
+def _libraries(names: Sequence[str], hardware: str, progress: Progress, on_record: Callable[[dict[str, Any]], None]) -> list[str]:
+    """Measure library kernels through PyTorch; messages of the cases that failed."""
+    import json
+
+    from perfmodel.validation.libraries.cases import FAMILIES, cases
+    from perfmodel.validation.libraries.measure import as_line, measure
+
+    failures: list[str] = []
+    for family in FAMILIES:
+        wanted = [case for case in cases(family) if case.implementation in names]
+        measure(
+            wanted,
+            hardware,
+            lambda case: progress(f"{case.implementation} {case.direction} {dict(case.shape)}"),
+            lambda record: on_record(json.loads(as_line(record))),
+            lambda case, why: failures.append(f"{case.implementation} {dict(case.shape)}: {why}"),
+        )
+    return failures
+
+
+def _probe(result: Any) -> Microbenchmark:
+    return Microbenchmark(
+        result.name, _text(result.value, result.unit), round(result.spread, 4), result.runs, MEASURED, today(), result.size
+    )
+
+
+def _text(value: float, unit: str) -> str:
+    """A value with its unit as profiles write it."""
+    return units.format_time(value, 5) if unit == "s" else units.format_si(value, unit, 5)
+
+
+def with_measured(device: Device, results: Iterable[Any]) -> Device:
+    """``device`` with the results that have a field for measured values; a datasheet value is never replaced."""
+    for result in results:
+        if result.field is None or result.value is None:
+            continue
+        quantity = Quantity(_text(result.value, result.unit), "measured", MEASURED, result.value)
+        part, _, name = result.field.partition(".")
+        if part == "memory":
+            level = name.partition(".")[0]
+            memory = [replace(one, measured_bandwidth=quantity) if one.level == level else one for one in device.memory]
+            device = replace(device, memory=memory)
+        elif part == "launch_overhead":
+            device = replace(device, launch_overhead=_overhead(device.launch_overhead, name, quantity))
+    return device
+
+
+def _overhead(old: LaunchOverhead | None, name: str, quantity: Quantity) -> LaunchOverhead | None:
+    if old is None:
+        return LaunchOverhead(quantity) if name == "stream" else None
+    known = getattr(old, name)
+    return replace(old, **{name: quantity}) if known is None or known.kind == "measured" else old

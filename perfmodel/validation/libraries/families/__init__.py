@@ -1,0 +1,1 @@
+"""One file per family; each lists its ``LIBRARIES``."""

@@ -1,0 +1,112 @@
+"""How well each group of records is predicted, beside two plainer models: the roofline, and three scalars fitted to it.
+
+Only records count that no fit saw; the three scalars are fitted to the same records as the calibrations.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from perfmodel.errors import PerfmodelError
+from perfmodel.timing.fit import fit
+from perfmodel.timing.floors import kernels_of, roof_s
+from perfmodel.timing.models.three_scalars import MODEL, from_terms, terms
+from perfmodel.validation.calibrate import quantile
+from perfmodel.validation.compare import Row, groups
+from perfmodel.validation.split import held_out
+
+REGIMES = {"flash-decode": "decode", "flash-prefill": "prefill"}
+
+
+@dataclass(frozen=True, slots=True)
+class Score:
+    """|predicted / measured - 1| over the ``points`` of a group; None where nothing predicts them."""
+
+    median: float | None = None
+    p90: float | None = None
+    worst: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One group on one device. ``covered``: share of the points inside the 80 % interval; ``half_width``: its median, relative."""
+
+    hardware: str
+    group: str
+    points: int
+    violations: int
+    predicted: Score
+    covered: float | None
+    half_width: float | None
+    roofline: Score
+    scalars: Score
+
+
+def scored(errors: list[float]) -> Score:
+    """Quantiles of absolute errors."""
+    return Score(quantile(errors, 0.5), quantile(errors, 0.9), max(errors)) if errors else Score()
+
+
+def scoreboard(rows: Iterable[Row]) -> list[Line]:
+    """A line per device, workload, implementation, pass and, for fused attention, regime; groups without a held-out record are left out."""
+    lines = []
+    for group in groups(rows, by_device=True):
+        regimes: dict[str, list[Row]] = {}
+        for row in group.rows:
+            if row.case is not None and row.lower_s is not None:
+                regimes.setdefault(regime(row), []).append(row)
+        lines += [_line(group.hardware, group.name + name, own) for name, own in regimes.items()]
+    return [line for line in lines if line.points]
+
+
+def regime(row: Row) -> str:
+    """`` decode`` or `` prefill`` for fused attention, nothing otherwise."""
+    model = row.prediction.calibration.model if row.prediction else ""
+    return f" {REGIMES[model]}" if model in REGIMES else ""
+
+
+def _line(hardware: str, name: str, rows: list[Row]) -> Line:
+    judged = [row for row in rows if held_out(row.record)]
+    known = [row for row in judged if row.prediction is not None]
+    widths = [(row.prediction.high - row.prediction.low) / row.prediction.seconds / 2 for row in known if row.prediction]
+    return Line(
+        hardware,
+        name,
+        len(judged),
+        sum(row.violates for row in rows),
+        scored([abs(row.error) for row in known if row.error is not None]),
+        sum(bool(row.covered) for row in known) / len(known) if known else None,
+        quantile(widths, 0.5) if widths else None,
+        _errors(judged, _roof),
+        _three_scalars([row for row in rows if not held_out(row.record)], judged),
+    )
+
+
+def _roof(row: Row) -> float:
+    assert row.case is not None
+    assert row.device is not None
+    return roof_s(row.case, row.device)
+
+
+def _errors(rows: list[Row], seconds: Callable[[Row], float]) -> Score:
+    try:
+        return scored([abs(seconds(row) / row.record.time_s.median - 1) for row in rows])
+    except PerfmodelError:
+        return Score()
+
+
+def _three_scalars(known: list[Row], judged: list[Row]) -> Score:
+    """Errors on ``judged`` of the three scalars fitted to ``known``."""
+    if len(known) < len(MODEL.parameters):
+        return Score()
+    seen = {id(row): _terms(row) for row in (*known, *judged)}
+
+    p = fit(lambda p: [from_terms(*seen[id(row)], p) for row in known], [row.record.time_s.median for row in known], MODEL.starts())
+    return scored([abs(from_terms(*seen[id(row)], p) / row.record.time_s.median - 1) for row in judged])
+
+
+def _terms(row: Row) -> tuple[float, float]:
+    assert row.case is not None
+    assert row.device is not None
+    return terms(kernels_of(row.case), row.device)

@@ -1,0 +1,173 @@
+"""The time model of matrix multiplication: its limits by hand, what must grow, its choices and mistakes."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from math import isclose
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from perfmodel.catalog import find_device
+from perfmodel.dtypes import DTYPES
+from perfmodel.errors import UnavailableError
+from perfmodel.ops.matmul import Matmul
+from perfmodel.timing.base import MAX_PARAMETERS, Case, find_model
+from perfmodel.timing.models import gemm
+from perfmodel.timing.models._gemm_tiles import LARGEST_SPLIT, LARGEST_TILE, MMA_TILES, candidates, plans
+from perfmodel.workload import BACKWARD, Attention
+
+A100, H200 = find_device("nvidia-a100-sxm-80gb"), find_device("nvidia-h200-sxm")
+STARTS = gemm.MODEL.starts()
+NEAR_ZERO = 1e-12
+FREE: dict[str, Any] = {
+    "wave_cycles": NEAR_ZERO,
+    "slice_cycles": NEAR_ZERO,
+    "launch_us": NEAR_ZERO,
+    "split_us": NEAR_ZERO,
+    "throttle": NEAR_ZERO,
+}
+SIZES = st.integers(1, 5000)
+
+
+def time_of(m: int, n: int, k: int, device: Any = H200, cold: bool = True, launch: dict[str, int] | None = None, **changes: Any) -> float:
+    shape = {name: changes.pop(name) for name in ("batch", "split_k", "dtype") if name in changes}
+    case = Case(Matmul(m, n, k, **shape), "cublas", cold=cold, launch=launch or {})
+    return gemm.MODEL.seconds(case, device, {**STARTS, **changes})
+
+
+def test_the_model_is_found_and_has_few_parameters() -> None:
+    assert find_model("gemm") is gemm.MODEL
+    assert len(gemm.MODEL.parameters) <= MAX_PARAMETERS
+    assert gemm.MODEL.covers(Case(Matmul(1, 1, 1), "cublas"))
+    assert not gemm.MODEL.covers(Case(Matmul(1, 1, 1), "cublas", BACKWARD))
+    assert not gemm.MODEL.covers(Case(Attention(1, 1, 1, 1), "fa2"))
+
+
+# Limits, worked by hand
+
+
+def test_a_tiny_kernel_takes_the_launch() -> None:
+    assert isclose(time_of(1, 1, 1, launch_us=3.0), 3e-6, rel_tol=0.05)
+
+
+def test_deep_dense_kernels_reach_the_datasheet_peak() -> None:
+    """108 tiles of 256 x 128 on 108 multiprocessors, loads free: 2 mnk over the peak."""
+    m, n, k = 256 * 12, 128 * 9, 1 << 20
+    expected = 2 * m * n * k / A100.peaks.tensor["fp16"].number
+    assert isclose(time_of(m, n, k, A100, flop_per_loaded_byte=1.0, **FREE), expected, rel_tol=0.01)
+
+
+def test_one_tile_more_than_a_wave_takes_two() -> None:
+    shape: dict[str, Any] = {"launch": {"br": 128, "bc": 128}, "cold": False, "flop_per_loaded_byte": NEAR_ZERO, **FREE}
+    one, two = (time_of(128 * tiles, 128, 64, A100, **shape) for tiles in (108, 109))
+    assert isclose(one, 2 * 128 * 128 * 64 * 108 / A100.peaks.tensor["fp16"].number, rel_tol=1e-3)
+    assert isclose(two, 2 * one, rel_tol=1e-3)
+
+
+def test_a_matrix_times_a_vector_takes_its_bytes() -> None:
+    n, k = 65536, 16384
+    bandwidth = A100.dram.bandwidth_bytes_per_s
+    assert bandwidth is not None
+    expected = 2 * n * k / (0.8 * bandwidth)
+    assert isclose(time_of(1, n, k, A100, dram_share=0.8, half_bandwidth_share=NEAR_ZERO, **FREE), expected, rel_tol=0.02)
+
+
+def test_few_blocks_do_not_fill_the_bandwidth() -> None:
+    """One block of 108: (1/108 + 1) / (1/108 * 2) = 54.5 times the time of the full device."""
+    one_tile: dict[str, Any] = {"launch": {"br": 128, "bc": 128}, "dram_share": 1e-6, **FREE}
+    slow = time_of(128, 128, 128, A100, half_bandwidth_share=1.0, **one_tile)
+    assert isclose(slow / time_of(128, 128, 128, A100, half_bandwidth_share=NEAR_ZERO, **one_tile), 54.5, rel_tol=1e-3)
+
+
+def test_long_kernels_slow_down_by_the_throttle_and_then_settle() -> None:
+    def slowdown(k: int) -> float:
+        return time_of(4096, 4096, k, throttle=0.1) / time_of(4096, 4096, k, throttle=NEAR_ZERO)
+
+    assert slowdown(4096) == pytest.approx(1, abs=1e-6)
+    assert 1.05 < slowdown(30_000) < slowdown(100_000) < 1.3
+    assert slowdown(10**7) == pytest.approx(1.3, rel=0.01)
+
+
+# What the library may choose
+
+
+def test_split_k_is_chosen_for_deep_products_with_small_grids_only() -> None:
+    assert time_of(64, 64, 65536) < 0.5 * time_of(64, 64, 65536, split_us=1e6)
+    assert time_of(8192, 8192, 1024) == time_of(8192, 8192, 1024, split_us=1e6)
+
+
+@given(SIZES, SIZES, st.integers(1, 300), st.integers(1, 200), st.booleans())
+@settings(max_examples=60, deadline=None)
+def test_candidates_are_within_the_limits(m: int, n: int, slices: int, slots: int, free_side: bool) -> None:
+    found = candidates(m, n, 1, slices, slots, free_side)
+    assert len(set(found)) == len(found)
+    assert all(br * bc <= LARGEST_TILE and 1 <= parts <= min(slices, LARGEST_SPLIT) for br, bc, parts in found)
+    assert {tile[:2] for tile in found} == set(MMA_TILES) or free_side
+
+
+@given(SIZES, SIZES, SIZES, st.integers(1, 40))
+@settings(max_examples=60, deadline=None)
+def test_plans_hold_all_of_the_work(m: int, n: int, k: int, batch: int) -> None:
+    """The busiest multiprocessor does at least its share of the FLOP and of the stores."""
+    for plan in plans(m, n, k, batch, 2, 132, True, 1):
+        assert plan.flops * 132 >= 2 * batch * m * n * k
+        assert plan.stored_bytes * 132 >= 2 * batch * m * n
+        assert 0 < plan.busy <= 1
+
+
+def test_a_given_tile_and_split_are_kept() -> None:
+    free, given_tile = time_of(4096, 4096, 4096), time_of(4096, 4096, 4096, launch={"br": 64, "bc": 64})
+    assert given_tile > 1.3 * free
+    assert time_of(4096, 4096, 4096, split_k=4, split_us=1000.0) > 1e-3
+
+
+# What must hold anywhere
+
+
+@given(SIZES, SIZES, SIZES, st.sampled_from(["a100-sxm-80gb", "h200-sxm", "b200-sxm"]), st.booleans())
+@settings(max_examples=60, deadline=None)
+def test_more_work_or_slower_parts_never_save_time(m: int, n: int, k: int, name: str, cold: bool) -> None:
+    """Depth, batch, a flushed cache and every parameter of cost are monotone; rows are not, as more tiles draw more bandwidth."""
+    device = find_device(f"nvidia-{name}")
+    here = time_of(m, n, k, device, cold)
+    assert time_of(m, n, 2 * k, device, cold) >= here
+    assert time_of(m, n, k, device, cold, batch=3) >= here * (1 - 1e-12)
+    assert time_of(m, n, k, device, True) >= time_of(m, n, k, device, False)
+    for parameter in ("launch_us", "wave_cycles", "slice_cycles", "split_us", "throttle", "flop_per_loaded_byte", "half_bandwidth_share"):
+        assert time_of(m, n, k, device, cold, **dict[str, Any]({parameter: 2 * STARTS[parameter]})) >= here * (1 - 1e-12)
+
+
+def test_a_batch_fills_waves_like_one_tall_matrix() -> None:
+    """48 products of 128 rows have the tiles of one with 6,144 rows when every tile has 128 rows."""
+    tile: dict[str, Any] = {"launch": {"br": 128, "bc": 128}, "dram_share": 1e6}
+    assert time_of(128, 4096, 64, batch=48, **tile) == time_of(128 * 48, 4096, 64, **tile)
+    assert time_of(4096, 4096, 64, batch=64) > 50 * (time_of(4096, 4096, 64) - STARTS["launch_us"] * 1e-6)
+
+
+def test_narrow_formats_are_faster_and_the_vector_unit_slower() -> None:
+    fp8, fp16, fp32 = (time_of(8192, 8192, 8192, dtype=DTYPES[name], throttle=NEAR_ZERO) for name in ("fp8", "fp16", "fp32"))
+    assert 1.7 < fp16 / fp8 < 2.1
+    assert fp32 > 10 * fp16
+
+
+def test_a_warm_run_reads_only_what_its_last_turn_has_pushed_out() -> None:
+    def moved(m: int, n: int, k: int, cold: bool = False, **launch: int) -> float:
+        return gemm.dram_bytes(Case(Matmul(m, n, k), "cublas", cold=cold, launch=launch), H200)
+
+    everything = 2 * (1024 * 1024 * 3)
+    assert moved(1024, 1024, 1024, cold=True) == everything
+    assert moved(1024, 1024, 1024) == 0
+    assert moved(1024, 1024, 1024, weight_copies=50) == everything / 3
+    assert moved(32768, 32768, 1024) == moved(32768, 32768, 1024, cold=True)
+
+
+def test_a_device_without_a_number_says_which() -> None:
+    no_clock = replace(H200, clocks=replace(H200.clocks, tensor=None, max=None))
+    for device, missing in ((replace(H200, multiprocessors=None), "multiprocessors"), (no_clock, "tensor clock")):
+        with pytest.raises(UnavailableError, match=f"nvidia-h200-sxm has no {missing}"):
+            time_of(64, 64, 64, device)
+    with pytest.raises(UnavailableError, match="fp8"):
+        time_of(64, 64, 64, A100, dtype=DTYPES["fp8"])

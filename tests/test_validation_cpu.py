@@ -1,0 +1,331 @@
+"""The CPU backend: right results, a profile whose bound holds, a model that can fail. No assertion depends on how fast the machine is."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import pytest
+
+from perfmodel.errors import PerfmodelError, UnavailableError, UsageError
+from perfmodel.hardware import Device, validated
+from perfmodel.timing.models import cpu
+from perfmodel.validation.cpu import arrays, profile, run, timer
+from perfmodel.validation.cpu.arrays import Scratch, checked, prepare
+from perfmodel.validation.cpu.shapes import Shape, shapes
+from perfmodel.validation.cpu.timer import Item, take_turns
+from perfmodel.validation.kernels.reference import relative_error
+
+MIB = 1 << 20
+PARAMETERS = {"fma_share": 0.8, "softmax_exps": 4.0, "streams_per_copy": 2.0}
+
+
+def attention(
+    implementation: str, n: int, kv_len: int, d: int, causal: bool, heads: int = 2, kv_heads: int = 1, fit: bool = False
+) -> Shape:
+    sizes = {"batch": 1, "heads": heads, "kv_heads": kv_heads, "n": n, "kv_len": kv_len, "d": d, "causal": causal}
+    return Shape(implementation, sizes, fit)
+
+
+def matmul(m: int, n: int, k: int, fit: bool = False) -> Shape:
+    return Shape("cpu-matmul", {"m": m, "n": n, "k": k}, fit)
+
+
+def copied(size: int) -> Shape:
+    return Shape("cpu-copy", {"bytes": size}, False)
+
+
+def measured(value: str | int) -> dict[str, Any]:
+    return {"value": value, "kind": "measured", "source": "run"}
+
+
+def device(flop_per_s: float = 230e9, dram: float = 55e9) -> Device:
+    """Two cores with 32 MiB of cache."""
+    llc = {"capacity": measured(f"{32 * MIB} B"), "measured_bandwidth": measured("110000000000 B/s")}
+    return validated(
+        {
+            "schema_version": 1,
+            "id": "two-cores",
+            "name": "two cores",
+            "vendor": "none",
+            "architecture": "none",
+            "sources": {"run": "this test"},
+            "multiprocessors": measured(2),
+            "memory": [
+                {"level": "llc", "scope": "device", "name": "cache", **llc},
+                {"level": "dram", "scope": "device", "name": "DRAM", "measured_bandwidth": measured(f"{dram:.0f} B/s")},
+            ],
+            "peaks": {"vector": {"fp32": measured(f"{flop_per_s:.0f} FLOP/s")}, "exp": measured("10000000000 OP/s")},
+            "launch_overhead": {"stream": measured("0.00003 s")},
+        }
+    )
+
+
+def seconds(shape: Shape, on: Device) -> float:
+    return cpu.MODEL.seconds(shape.case, on, PARAMETERS)
+
+
+# Kernels
+
+KERNELS = [
+    *(
+        attention(name, n, kv_len, d, causal, heads, kv_heads)
+        for name in ("cpu-flash", "cpu-standard")
+        for n, kv_len, d, causal, heads, kv_heads in (
+            (1, 1, 16, False, 1, 1),
+            (130, 70, 32, True, 2, 1),  # partial tiles; rows that see nothing
+            (37, 300, 16, True, 4, 2),  # more keys than queries, grouped heads
+            (128, 64, 64, False, 3, 3),  # whole tiles, heads that do not divide among two threads
+        )
+    ),
+    *(matmul(*sizes) for sizes in ((1, 1, 1), (64, 128, 128), (70, 131, 257))),
+    copied(4 * 1023),
+]
+
+
+@pytest.mark.parametrize("shape", KERNELS, ids=lambda shape: f"{shape.implementation}-{'-'.join(map(str, shape.sizes.values()))}")
+def test_kernels_agree_with_float64(shape: Shape) -> None:
+    for threads in (1, 2):
+        call, error = prepare(shape, threads, Scratch())
+        assert error() == float("inf")  # the output is poisoned
+        call()
+        assert error() < 1e-5
+
+
+def test_a_wrong_result_stops_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(arrays, "relative_error", lambda found, expected: relative_error(found * 1.001, expected))
+    with pytest.raises(PerfmodelError, match=r"cpu-matmul .*relative error 0\.001, expected below 1e-05"):
+        checked(matmul(8, 8, 8), 1, Scratch())
+
+
+def test_head_dims_fill_vectors() -> None:
+    with pytest.raises(UsageError, match="d 20"):
+        prepare(attention("cpu-flash", 8, 8, 20, False), 1, Scratch())
+
+
+# Timing
+
+
+def test_waiting_does_not_count() -> None:
+    if not timer.thread_clocks():
+        pytest.skip("this system has no clocks of threads")
+    item = Item("sleep", lambda: time.sleep(0.03))
+    item.visit()
+    assert item.wall_s[0] >= 0.03 > 2 * item.seconds[0]
+
+
+def test_without_clocks_of_threads_the_wall_clock_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(timer, "thread_clocks", list)
+    item = Item("sleep", lambda: time.sleep(0.03))
+    item.visit()
+    assert item.seconds == item.wall_s
+
+
+def test_items_stop_when_settled_or_out_of_budget() -> None:
+    settled, spent, noisy = Item("a", print), Item("b", print, budget_s=0.5), Item("c", print)
+    settled.seconds = [1.0, 1.001, 0.999] * 5
+    spent.spent_s = 0.6
+    noisy.seconds = [1.0, 2.0, 3.0] * 5
+    assert (settled.done, spent.done, noisy.done) == (True, True, False)
+
+
+def test_items_take_turns() -> None:
+    called: list[str] = []
+
+    def calls(name: str) -> Callable[[], None]:
+        def call() -> None:
+            called.append(name)
+            time.sleep(timer.VISIT_S / 2)
+
+        return call
+
+    items = [Item(name, calls(name), budget_s=1.5 * timer.VISIT_S) for name in "ab"]
+    take_turns(items)
+    assert "".join(called).replace("aa", "a").replace("aa", "a").replace("bb", "b").replace("bb", "b").startswith("aba")
+    assert all(len(item.seconds) >= 2 for item in items)
+
+
+# Profile
+
+
+def fake_caches(folder: Path) -> Path:
+    listed = [(1, "Data", "48K", "0"), (1, "Instruction", "32K", "0"), (2, "Unified", "2048K", "0-1"), (3, "Unified", "8192K", "0-3,8-11")]
+    for index, (level, kind, size, cores) in enumerate(listed):
+        place = folder / f"index{index}"
+        place.mkdir()
+        for name, text in (("level", str(level)), ("type", kind), ("size", size), ("shared_cpu_list", cores)):
+            (place / name).write_text(text + "\n")
+    return folder
+
+
+def test_caches_are_read_from_the_system(tmp_path: Path) -> None:
+    sizes = profile.cache_sizes(fake_caches(tmp_path))
+    assert sizes == {1: (48 << 10, 1), 2: (2 * MIB, 2), 3: (8 * MIB, 8)}
+    assert profile.shared_caches(sizes, 8) == (8 * MIB, 8 * MIB)
+    assert profile.shared_caches(sizes, 16) == (16 * MIB, 16 * MIB)
+    assert profile.shared_caches(profile.cache_sizes(tmp_path / "none"), 2) == (profile.ASSUMED_LLC_BYTES, 0)
+
+
+def rates_with(monkeypatch: pytest.MonkeyPatch) -> profile.Rates:
+    """Rates of a small cache, as if they had been timed: 1, 2 and 3 ms a run, the middle one twice."""
+    monkeypatch.setattr(profile, "cache_sizes", lambda: {1: (1 << 15, 1), 2: (1 << 18, 1), 3: (1 << 20, 8)})
+    rates = profile.Rates()
+    for item in rates.items:
+        item.seconds = [0.001, 0.002, 0.002, 0.003]
+    return rates
+
+
+def test_bounds_use_the_best_run_and_predictions_the_median(monkeypatch: pytest.MonkeyPatch) -> None:
+    rates = rates_with(monkeypatch)
+    rates.fma_alone.seconds = [0.0008]
+    found = profile.device(rates)
+    flop = 2 * profile.LANES * profile.CHAINS * profile.FMA_ROUNDS * rates.cores
+    assert found.best_matmul_rate("fp32") == pytest.approx(flop / 0.0008)
+    largest = (1 << 20) * profile.DRAM_SHARE
+    assert found.dram.bandwidth_bytes_per_s == pytest.approx(largest / 0.001)
+    assert found.dram.measured_bandwidth is not None
+    assert found.dram.measured_bandwidth.number == pytest.approx(largest / 0.002)
+    assert found.cache_bytes == 1 << 20
+    assert {level.level for level in found.memory} == {"l2", "llc", "dram"}
+    assert [point["bytes_per_s"] for point in rates.curve()] == pytest.approx([(1 << 20) * share / 0.002 for share in profile.COPY_SHARES])
+
+
+# Model
+
+
+@pytest.mark.parametrize(("n", "kv_len", "causal"), [(300, 300, True), (300, 100, True), (100, 300, True), (130, 257, False)])
+def test_tiles_against_their_rows(n: int, kv_len: int, causal: bool) -> None:
+    w = attention("cpu-flash", n, kv_len, 16, causal).case.workload
+    seen = [min(kv_len, max(0, row + 1 + kv_len - n)) if causal else kv_len for row in range(n)]
+    for at, (rows, padded, visible, keys) in enumerate(cpu.row_tiles(w)):
+        own = seen[at * cpu.TILE_ROWS : (at + 1) * cpu.TILE_ROWS]
+        assert (rows, visible) == (len(own), sum(own))
+        assert 0 <= padded - rows < cpu.ROWS
+        assert max(own) <= keys <= min(kv_len, max(own) + cpu.TILE_KEYS - 1)
+
+
+def test_hand_worked_times() -> None:
+    on = device()
+    assert seconds(matmul(64, 128, 128), on) == pytest.approx(30e-6 + 2 * 64 * 128 * 128 / (115e9 * 0.8))  # one tile, one core
+    assert seconds(matmul(128, 128, 128), on) == pytest.approx(seconds(matmul(64, 128, 128), on))  # two tiles, two cores
+    assert seconds(copied(100 * MIB), on) == pytest.approx(30e-6 + 200 * MIB / 55e9)
+    assert seconds(copied(4 * MIB), on) == pytest.approx(30e-6 + 8 * MIB / 110e9)
+    tile = 4 * 128 * 128 * 16 / (115e9 * 0.8) + 128 * 128 * 4.0 / 5e9
+    assert seconds(attention("cpu-flash", 128, 128, 16, False), on) == pytest.approx(30e-6 + tile)
+    assert seconds(attention("cpu-flash", 128, 128, 16, False, heads=3, kv_heads=3), on) == pytest.approx(30e-6 + 2 * tile)
+
+
+def test_scores_stream_only_beyond_the_cache() -> None:
+    small, large = (attention("cpu-standard", 1024, 1024, 32, False, heads, heads) for heads in (2, 16))
+    slow = device(dram=1e9)
+    assert seconds(small, slow) == seconds(small, device())
+    assert seconds(large, slow) > 5 * seconds(large, device())
+
+
+def test_what_the_model_covers() -> None:
+    case = attention("cpu-flash", 8, 8, 16, True).case
+    assert cpu.MODEL.covers(case)
+    assert not any(
+        cpu.MODEL.covers(other)
+        for other in (
+            replace(case, implementation="numba-flash"),
+            replace(case, direction="backward"),
+            replace(case, cold=True),
+            replace(case, workload=replace(case.workload, window=4)),
+            replace(case, implementation="cpu-matmul"),
+            replace(case, implementation="cpu-copy"),
+        )
+    )
+
+
+def test_a_profile_without_a_rate_says_which() -> None:
+    lacking = replace(device(), launch_overhead=None)
+    with pytest.raises(UnavailableError, match=r"two-cores has no launch_overhead\.stream"):
+        seconds(copied(64), lacking)
+
+
+# Fit and verdict
+
+
+def test_judged_shapes_share_no_pair_with_fitted_ones() -> None:
+    pairs: dict[bool, set[tuple[str, int, bool]]] = {True: set(), False: set()}
+    sizes: dict[bool, list[Any]] = {True: [], False: []}
+    for shape in shapes(32 * MIB):
+        if shape.workload_name == "attention":
+            pairs[shape.fit].add((shape.implementation, shape.sizes["d"], shape.sizes["causal"]))
+        sizes[shape.fit].append((shape.implementation, shape.sizes))
+    assert pairs[True]
+    assert not pairs[True] & pairs[False]
+    assert not [one for one in sizes[True] if one in sizes[False]]
+
+
+@pytest.mark.parametrize("llc", [4 * MIB, 32 * MIB, 384 * MIB])
+def test_shapes_follow_the_cache(llc: int) -> None:
+    streamed = [shape.sizes for shape in shapes(llc) if shape.implementation == "cpu-standard" and shape.sizes["n"] == 1024]
+    held = {2 * 4 * sizes["heads"] * sizes["n"] * sizes["kv_len"] for sizes in streamed}
+    assert all(size >= min(cpu.STREAMED * llc, 512 * MIB) for size in held)
+    copies = [2 * shape.sizes["bytes"] / llc for shape in shapes(llc) if shape.implementation == "cpu-copy"]
+    assert min(copies) < cpu.STREAMED < sorted(copies)[1]
+
+
+@pytest.mark.parametrize("name", ["cpu-flash", "cpu-standard", "cpu-matmul"])
+def test_a_fit_finds_what_the_times_were_made_with(name: str) -> None:
+    points = [(shape.case, seconds(shape, device())) for shape in shapes(32 * MIB) if shape.fit and shape.implementation == name]
+    found = run.fitted_parameters(name, points, device())
+    assert len(points) >= len(cpu.FITTED[name])
+    assert {key: found[key] for key in cpu.FITTED[name]} == pytest.approx({key: PARAMETERS[key] for key in cpu.FITTED[name]}, rel=0.01)
+
+
+@pytest.mark.parametrize("wrong", [device(dram=27.5e9), device(flop_per_s=115e9)], ids=["half the DRAM bandwidth", "half the FMA rate"])
+def test_a_profile_that_is_wrong_by_two_fails(wrong: Device) -> None:
+    judged = [shape for shape in shapes(32 * MIB) if not shape.fit]
+    errors = {id(shape): abs(seconds(shape, wrong) / seconds(shape, device()) - 1) for shape in judged}
+    by_group = [
+        median(errors[id(shape)] for shape in judged if shape.implementation == name) for name in {shape.implementation for shape in judged}
+    ]
+    assert max(by_group) > 0.5
+    assert median(errors.values()) > 0.25
+
+
+def test_measure_gives_records_that_can_be_compared(monkeypatch: pytest.MonkeyPatch) -> None:
+    from perfmodel.validation.compare import compare
+    from perfmodel.validation.records import Record, Seconds
+
+    small = [
+        *(attention("cpu-flash", 64, 64, d, False, fit=fit) for d, fit in ((16, True), (32, True), (64, True), (48, False))),
+        *(
+            attention("cpu-standard", n, 64, 16, False, fit=fit)
+            for n, fit in ((64, True), (96, True), (128, True), (192, True), (160, False))
+        ),
+        *(matmul(n, n, n, fit=fit) for n, fit in ((64, True), (96, True), (128, False))),
+        copied(1 << 16),
+    ]
+    monkeypatch.setattr(run, "shapes", lambda llc_bytes: small)
+    monkeypatch.setattr(profile, "cache_sizes", lambda: {3: (1 << 20, 64)})
+    monkeypatch.setattr(timer, "VISIT_S", 0.002)
+    monkeypatch.setattr(profile, "BUDGET_S", 0.004)
+    monkeypatch.setattr(run, "DRIFT_BUDGET_S", 0.004)
+    said: list[str] = []
+    found, calibration, records = run.measure(said.append)
+    assert [block.implementation for block in found.calibration] == list(cpu.FITTED)
+    assert all(block.low <= block.high and block.source in found.sources for block in found.calibration)
+    assert len(calibration["fit"]) == sum(shape.fit for shape in small)
+    assert [(raw["implementation"], raw["shape"]) for raw in records] == [(s.implementation, s.sizes) for s in small if not s.fit]
+    assert len(said) >= 2
+    for raw in records:
+        fields = {Record.FIELDS.get(key, key): value for key, value in raw.items()}
+        row = compare(raw, Record(**{**fields, "time_s": Seconds(**raw["time_s"])}), found)
+        assert raw["time_s"]["p10"] <= raw["time_s"]["median"] <= raw["time_s"]["p90"]
+        assert row.prediction is not None
+        assert row.lower_s is not None
+        assert not row.violates
+
+
+def test_drift_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    rates = rates_with(monkeypatch)
+    monkeypatch.setattr(run, "take_turns", lambda items: items[0].seconds.extend([0.004] * 3))
+    assert run._drift(rates) == {"FMA rate": pytest.approx(0.5), "DRAM bandwidth": pytest.approx(0.5)}
