@@ -13,7 +13,8 @@ from perfmodel.dtypes import DTYPES
 from perfmodel.errors import UnavailableError
 from perfmodel.timing.base import Case
 from perfmodel.timing.models import decode
-from perfmodel.timing.models._decode_kernels import Decode, fa2, fa3, kernel_of, trtllm
+from perfmodel.timing.models._decode_kernels import Decode, fa2, fa3, resident, trtllm
+from perfmodel.timing.models._decode_torch import cudnn, flash
 from perfmodel.workload import BACKWARD, Attention
 
 A100, H100, H200, B200, L40S = map(
@@ -28,8 +29,8 @@ def work(**changes: Any) -> Attention:
     return Attention(**{**sizes, **changes})
 
 
-def case(cold: bool = True, **changes: Any) -> Case:
-    return Case(work(**changes), "vllm-flash-attn", cold=cold)
+def case(cold: bool = True, implementation: str = "vllm-flash-attn", **changes: Any) -> Case:
+    return Case(work(**changes), implementation, cold=cold)
 
 
 def seconds(device: Any, cold: bool = True, parameters: dict[str, float] | None = None, **changes: Any) -> float:
@@ -87,6 +88,87 @@ def test_tensorrt_fills_the_device_at_most_once() -> None:
     assert (short.splits, short.combine_steps) == (1, 0.0)
 
 
+def test_flash_of_torch_splits_a_packed_head_over_two_blocks_per_multiprocessor() -> None:
+    # 32 heads of 64 tiles: 7 splits of at most 10 tiles fill 85 % of 264 places, 8 of 8 tiles 97 %: the fewest within 15 %
+    plan = flash(work(batch=32, heads=8, kv_heads=1, kv_len=8192), H200, 132)
+    assert (plan.blocks, plan.splits, plan.tiles, plan.resident, plan.gaps, plan.copies) == (224, 7, 10, 2, 1, 0)
+
+
+def test_flash_of_torch_without_splits_takes_the_prefill_tile() -> None:
+    # 256 heads fill 97 % of 264 places; 128 x 64 tiles at head dim 128, 128 x 128 at 64
+    assert (flash(work(batch=32), H200, 132).tiles, flash(work(batch=32, d=64, dv=64), H200, 132).tiles) == (64, 32)
+    assert flash(work(batch=32), H200, 132).combine_steps == 0
+
+
+def test_flash_of_torch_packs_only_a_single_query() -> None:
+    single, several = (flash(work(batch=16, n=n, heads=64), H200, 132) for n in (1, 2))
+    assert (single.blocks, single.rereads) == (16 * 8 * 2, 1)
+    assert (several.blocks, several.rereads) == (16 * 64, 8)
+
+
+def test_flash_of_torch_pads_rows_and_head_dim_to_its_tile() -> None:
+    # 64 rows by 128 keys: 4 * 128 FLOP per score at 4,096 a clock, one exponential at 16 a clock
+    plan = flash(work(batch=1, kv_len=16384), H200, 132)
+    assert plan.tile_cycles == pytest.approx(64 * 128 * (512 / 4096 + 1 / 16))
+    assert flash(work(batch=1, kv_len=16384, d=80, dv=80), H200, 132).tile_cycles == pytest.approx(64 * 128 * (384 / 4096 + 1 / 16))
+
+
+@pytest.mark.parametrize(
+    ("changes", "splits"),
+    [
+        ({"batch": 1, "kv_heads": 4, "kv_len": 63744}, 64),  # 66 would fill the device
+        ({"batch": 9, "kv_heads": 4, "kv_len": 5248}, 4),  # 7 would
+        ({"batch": 17, "kv_heads": 4, "kv_len": 20672}, 1),  # 3 would
+        ({"batch": 2, "kv_heads": 4, "kv_len": 946}, 4),  # 7 whole tiles
+        ({"batch": 2, "kv_heads": 8, "kv_len": 512}, 1),
+    ],
+)
+def test_cudnn_splits_by_powers_of_two(changes: dict[str, int], splits: int) -> None:
+    plan = cudnn(work(**changes), H200, 132)
+    assert (plan.splits, plan.blocks) == (splits, changes["batch"] * changes["kv_heads"] * splits)
+
+
+def test_cudnn_reads_the_cache_again_for_each_16_rows() -> None:
+    plan = cudnn(work(batch=13, heads=71, kv_heads=1, kv_len=63840), H200, 132)
+    assert (plan.blocks, plan.splits, plan.rereads) == (13 * 5 * 4, 4, 5)
+
+
+def test_resident_blocks_are_bounded_by_registers_and_sram_and_never_none() -> None:
+    kib = 1024
+    assert [resident(sram * kib, H200, most) for sram, most in ((64, 2), (64, 4), (100, 4), (300, 4))] == [2, 3, 2, 1]
+
+
+def test_pipelined_tiles_take_the_longer_of_work_and_streaming_and_one_tile_of_the_shorter() -> None:
+    plan = Decode(blocks=4, splits=1, tiles=5, resident=2, block_steps=1, tile_steps=0, combine_steps=0, pipelined=True, tile_cycles=1)
+    # two blocks on each of two multiprocessors: 5 * 2 * 3 s of work, 4 * 1 s of streaming, whose first tile takes 0.8 s
+    assert decode.pipelined_s(plan, 2, 7.0, 1.0, 3.0) == pytest.approx(7 + 30 + 0.8, rel=1e-4)
+    # alone on each: 15 s of work; 16 s of streaming add little more than the longer one
+    assert decode.pipelined_s(plan, 4, 7.0, 4.0, 3.0) == pytest.approx(7 + (15**6 + 16**6) ** (1 / 6) + 3)
+
+
+def test_a_last_wave_of_pipelined_blocks_is_as_long_as_a_full_one() -> None:
+    plan = Decode(blocks=5, splits=1, tiles=5, resident=2, block_steps=0, tile_steps=0, combine_steps=0, pipelined=True, tile_cycles=1)
+    one = decode.pipelined_s(replace(plan, blocks=4), 2, 0.0, 1e-9, 3.0)
+    assert decode.pipelined_s(plan, 2, 0.0, 1e-9, 3.0) == pytest.approx(2 * one)
+
+
+def test_a_case_of_flash_in_torch_by_hand() -> None:
+    # 256 heads of 2 tiles of 128 x 64 (d = 128) on 264 places, two on a multiprocessor
+    found = decode.seconds(case(implementation="torch-sdpa-flash", batch=32, kv_len=128), H200, STARTS)
+    latency, streamed = STARTS["latency_us"] * 1e-6, 256 * 128 * 256 * 2 / (4.8e12 * STARTS["dram_share"])
+    worked = 2 * (2 * 128 * 64 * (512 / 4096 + 1 / 16) / 1980e6 + latency)
+    overlapped = (worked**6 + streamed**6) ** (1 / 6) + min(worked, streamed) / 2
+    assert found == pytest.approx(STARTS["launch_us"] * 1e-6 + latency + overlapped)
+
+
+def test_a_case_of_cudnn_by_hand() -> None:
+    # one head of 1,024 keys in 8 splits of a tile each; the graph gap of the H200 is 1.32 us
+    found = decode.seconds(case(implementation="torch-sdpa-cudnn", batch=1, heads=1, kv_heads=1, kv_len=1024), H200, STARTS)
+    latency, streamed = STARTS["latency_us"] * 1e-6, 1024 * 256 * 2 / (4.8e12 * STARTS["dram_share"])
+    combined = 2 * latency + 1.32e-6 + 8 * 60 / 1980e6
+    assert found == pytest.approx(STARTS["launch_us"] * 1e-6 + latency + (latency**6 + streamed**6) ** (1 / 6) + streamed + combined)
+
+
 def test_waves() -> None:
     plan = Decode(blocks=7, splits=1, tiles=2, resident=1, block_steps=1, tile_steps=0.5, combine_steps=0)
     first, later, last = 2 + hypot(2, 3 * 5), hypot(4, 3 * 5), hypot(4, 5)
@@ -130,6 +212,13 @@ def test_each_parameter_acts_in_its_direction(device: Any, name: str) -> None:
     assert change > 0 if name.endswith("_us") else change < 0
 
 
+@pytest.mark.parametrize("implementation", ["torch-sdpa-flash", "torch-sdpa-cudnn"])
+@pytest.mark.parametrize("key", ["batch", "kv_len"])
+def test_more_work_takes_longer_in_torch_too(implementation: str, key: str) -> None:
+    times = [decode.seconds(case(implementation=implementation, **{key: 2**power}), H200, STARTS) for power in range(12, 18)]
+    assert times == sorted(set(times))
+
+
 @pytest.mark.parametrize("changes", [{}, {"n": 16}, {"kv_len": 1}, {"causal": True}])
 def test_covers(changes: dict[str, Any]) -> None:
     assert decode.covers(case(**changes))
@@ -140,14 +229,27 @@ def test_does_not_cover(changes: dict[str, Any]) -> None:
     assert not decode.covers(case(**changes))
 
 
+@pytest.mark.parametrize(
+    ("implementation", "n", "covered"), [("flash", 16, True), ("flash", 17, False), ("cudnn", 1, True), ("cudnn", 2, False)]
+)
+def test_covers_few_queries_of_torch(implementation: str, n: int, covered: bool) -> None:
+    assert decode.covers(case(implementation=f"torch-sdpa-{implementation}", n=n)) == covered
+
+
 @pytest.mark.parametrize("changes", [{"direction": BACKWARD}, {"implementation": "torch-eager"}])
 def test_does_not_cover_other_passes_and_implementations(changes: dict[str, Any]) -> None:
     assert not decode.covers(replace(case(), **changes))
 
 
 def test_unknown_architectures_and_incomplete_profiles_are_reported() -> None:
-    with pytest.raises(UnavailableError, match=r"no decode kernel is known for compute capability 12\.0"):
-        kernel_of(find_device("nvidia-rtx-5090"))
+    with pytest.raises(UnavailableError, match=r"no decode kernel of vllm-flash-attn is known for compute capability 12\.0"):
+        decode.kernel_of("vllm-flash-attn", find_device("nvidia-rtx-5090"))
+    with pytest.raises(UnavailableError, match="no decode kernel of torch-sdpa-cudnn is known"):
+        decode.seconds(case(implementation="torch-sdpa-cudnn"), A100, STARTS)
+    with pytest.raises(UnavailableError, match="lacks FLOP or exponentials per clock"):
+        flash(work(), replace(H200, peaks=replace(H200.peaks, exp=None)), 132)
+    with pytest.raises(UnavailableError, match="cannot hold a tile of FlashAttention-2 with head dim 264"):
+        flash(work(batch=64, d=264, dv=264), H200, 132)
     with pytest.raises(UnavailableError, match="nvidia-a100-sxm-80gb lacks one of"):
         seconds(replace(A100, multiprocessors=None))
     with pytest.raises(UnavailableError, match="no SRAM capacity"):

@@ -11,6 +11,7 @@ from perfmodel.commands._shared import (
     DtypeOption,
     ExplainOption,
     HardwareOption,
+    ImplementationOption,
     JsonOption,
     OutputOption,
     check_outputs,
@@ -20,6 +21,8 @@ from perfmodel.commands._shared import (
 )
 
 app = new_app()
+
+NOT_OF_THE_REQUEST = ("config", "implementation", "crossover", "explain", "json", "output")
 
 
 @app.command(cls=Command)
@@ -65,22 +68,29 @@ def attention(
     ] = None,
     config: Annotated[str | None, typer.Option(help="Take options from a shipped configuration or a YAML file.")] = None,
     hardware: HardwareOption = None,
+    implementation: ImplementationOption = None,
     crossover: Annotated[bool, typer.Option("--crossover", help="Find the N, d and M at which tiling stops paying.")] = False,
     explain: ExplainOption = False,
     json: JsonOption = False,
     output: OutputOption = None,
 ) -> None:
-    """Compare standard attention with FlashAttention: FLOP, IO, bound and roofline.
+    """Compare standard attention with FlashAttention: FLOP, IO, bound, roofline and predicted time.
 
     Counts are exact totals over batch and heads. Example: perfmodel attention --n 4096 --d 64 --heads 16 --batch 8
     """
-    given = {name: value for name, value in locals().items() if name not in ("config", "crossover", "explain", "json", "output")}
+    given = {
+        name: value
+        for name, value in locals().items()
+        if name not in ("config", "implementation", "crossover", "explain", "json", "output")
+    }
     outputs = check_outputs(output)
     from perfmodel.attention.request import AttentionRequest
-    from perfmodel.catalog import load_config
+    from perfmodel.catalog import calibrated_devices, load_config
     from perfmodel.report.attention import report
+    from perfmodel.timing.attention_offer import predictions
 
     request = load_config(config, "attention", AttentionRequest) if config else AttentionRequest()
     request = request.updated(given)
     comparison = request.compare(device_for(request.hardware))
-    emit(report(comparison, explained=explain, crossover=crossover), json, outputs)
+    known, missing = predictions(comparison, implementation, calibrated_devices)
+    emit(report(comparison, predictions=known, unpredicted=missing, explained=explain, crossover=crossover), json, outputs)

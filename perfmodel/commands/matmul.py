@@ -11,6 +11,7 @@ from perfmodel.commands._shared import (
     DtypeOption,
     ExplainOption,
     HardwareOption,
+    ImplementationOption,
     JsonOption,
     OutputOption,
     check_outputs,
@@ -34,23 +35,38 @@ def matmul(
     sram: Annotated[str | None, typer.Option(help="SRAM per block, such as 163KiB. [default: the device's]")] = None,
     dtype: DtypeOption = None,
     hardware: HardwareOption = None,
+    implementation: ImplementationOption = None,
     explain: ExplainOption = False,
     json: JsonOption = False,
     output: OutputOption = None,
 ) -> None:
-    """Matrix multiplication: FLOP, tiled traffic, waves, roofline and the IO lower bound.
+    """Matrix multiplication: FLOP, tiled traffic, waves, roofline, predicted time and the IO lower bound.
 
     C [m, n] = A [m, k] B [k, n], tile by tile. Example: perfmodel matmul -m 8192 -n 128 -k 8192
     """
     outputs = check_outputs(output)
+    from perfmodel.catalog import calibrated_devices
+    from perfmodel.errors import UnavailableError
     from perfmodel.ops.checks import dtype_on, given, size_bytes
     from perfmodel.ops.matmul import Matmul, evaluate
     from perfmodel.ops.tile import with_sram
     from perfmodel.report.matmul import report
+    from perfmodel.timing.offer import check_implementation, offer
+    from perfmodel.workload import FORWARD
 
     device = device_for(hardware)
     if sram is not None:
         device = with_sram(device, size_bytes("sram", sram))
     m, n, k = (given(name, value, "matmul -m 8192 -n 8192 -k 8192") for name, value in (("m", m), ("n", n), ("k", k)))
     w = Matmul(m, n, k, batch, split_k, dtype_on(dtype, device)).check()
-    emit(report(evaluate(w, device, tile_m, tile_n), explained=explain), json, outputs)
+    result = evaluate(w, device, tile_m, tile_n)
+    if implementation is not None:
+        check_implementation(implementation, "matmul", device, calibrated_devices)
+    try:
+        lower = float(result.total.lower_s)
+        known = offer("matmul", w.dtype.name, w, FORWARD, device, lower, implementation, lambda name: True, calibrated_devices)
+    except UnavailableError as error:
+        known, missing = None, f"No time is predicted: {error.message}."
+    else:
+        missing = ""
+    emit(report(result, prediction=known, unpredicted=missing, explained=explain), json, outputs)

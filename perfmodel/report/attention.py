@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from perfmodel import __version__
@@ -14,17 +14,29 @@ from perfmodel.cost import Kernel
 from perfmodel.report.attention_verdict import verdict
 from perfmodel.report.counts import BOUND_WORDS, counts, intensity
 from perfmodel.report.document import Report, Table
+from perfmodel.report.predicted import cell, note, put
 from perfmodel.roofline import Estimate
+from perfmodel.timing.attention_offer import Predictions
 from perfmodel.units import format_binary, format_count, format_si, format_time
 from perfmodel.workload import BACKWARD, FORWARD
 
 
-def report(comparison: Comparison, *, explained: bool = False, crossover: bool = False) -> Report:
+def report(
+    comparison: Comparison,
+    *,
+    predictions: Predictions | None = None,
+    unpredicted: Sequence[str] = (),
+    explained: bool = False,
+    crossover: bool = False,
+) -> Report:
     """``comparison`` as a Report; its data follows the schema perfmodel.attention/1.
 
-    ``explained``: with every formula. ``crossover``: with the sizes at which tiling stops paying.
+    ``predictions``: times to show beside bound and roof, ``unpredicted`` why others are missing. ``explained``: with every
+    formula. ``crossover``: with the sizes at which tiling stops paying.
     """
-    found = Report(_title(comparison), verdict(comparison), _tables(comparison), _notes(comparison), data(comparison))
+    known = predictions or {}
+    notes = [*_notes(comparison), *(note(f"{name} {direction}", known[name, direction]) for name, direction in known), *unpredicted]
+    found = Report(_title(comparison), verdict(comparison), _tables(comparison, known), notes, data(comparison, known))
     if comparison.sram_sizes or explained or crossover:
         from perfmodel.report import attention_extra as extra
 
@@ -37,7 +49,7 @@ def report(comparison: Comparison, *, explained: bool = False, crossover: bool =
 # The JSON object
 
 
-def data(comparison: Comparison) -> dict[str, Any]:
+def data(comparison: Comparison, predictions: Predictions) -> dict[str, Any]:
     """The object of schema perfmodel.attention/1."""
     w, device = comparison.workload, comparison.device
     sizes = {name: getattr(w, name) for name in ("batch", "heads", "kv_heads", "n", "kv_len", "d", "dv")}
@@ -51,13 +63,13 @@ def data(comparison: Comparison) -> dict[str, Any]:
         "version": __version__,
         "inputs": inputs,
         "hardware": {"id": device.id, "name": device.name},
-        "results": [_result(result, comparison) for result in comparison.results],
+        "results": [_result(result, comparison, predictions) for result in comparison.results],
         "io_lower_bound": _io_lower_bound(comparison),
         "ratios": _ratios(comparison),
     }
 
 
-def _result(result: Result, comparison: Comparison) -> dict[str, Any]:
+def _result(result: Result, comparison: Comparison, predictions: Predictions) -> dict[str, Any]:
     memory = {
         "memory_bytes": result.memory_bytes,
         "extra_memory_bytes": result.extra_memory_bytes,
@@ -65,7 +77,9 @@ def _result(result: Result, comparison: Comparison) -> dict[str, Any]:
     }
     head = {"algorithm": result.algorithm.name, "pass": result.direction, "implementation": None}
     kernels = [_kernel(part, kernel, cost, comparison) for part in result.parts for kernel, cost in part.kernels]
-    return {**head, **counts(result.total), **memory, "tile": _tile(result), "kernels": kernels}
+    entry = {**head, **counts(result.total), **memory, "tile": _tile(result), "kernels": kernels}
+    put(entry, predictions.get((result.algorithm.name, result.direction)))
+    return entry
 
 
 def _kernel(result: Result, kernel: Kernel, cost: Estimate, comparison: Comparison) -> dict[str, Any]:
@@ -183,12 +197,16 @@ _ROWS: dict[str, _Cell] = {
 }
 
 
-def _tables(comparison: Comparison) -> list[Table]:
+def _tables(comparison: Comparison, predictions: Predictions) -> list[Table]:
     shown = [*comparison.passes(), BOTH] if comparison.direction == BOTH else [comparison.direction]
     tables = []
     for direction in shown:
         results = [result for result in comparison.results if result.direction == direction]
-        rows = [[label, *(cell(result, comparison) for result in results)] for label, cell in _ROWS.items()]
+        rows = [[label, *(show(result, comparison) for result in results)] for label, show in _ROWS.items()]
+        if predictions:
+            times = [cell(predictions.get((result.algorithm.name, direction))) for result in results]
+            place = next(index for index, row in enumerate(rows) if row[0] == "bound by")
+            rows.insert(place, ["predicted", *times])
         title = {BOTH: "forward + backward"}.get(direction, direction) if len(shown) > 1 else ""
         tables.append(Table(title, ["" if title else direction, *(result.algorithm.name for result in results)], rows))
     return tables

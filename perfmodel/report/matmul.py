@@ -24,13 +24,26 @@ from perfmodel.ops.tile import SLICE_DEPTH
 from perfmodel.report.counts import counts
 from perfmodel.report.document import Report, Table
 from perfmodel.report.operation import bound_by, count_rows, fits, head, unknown_rates, with_steps
+from perfmodel.report.predicted import cell, note, put
 from perfmodel.roofline import Estimate, rates_of
+from perfmodel.timing.predict import Prediction
 from perfmodel.units import format_binary, format_count, format_si
 
 
-def report(result: Result, *, explained: bool = False) -> Report:
-    """``result`` as a Report; its data follows the schema perfmodel.matmul/1. ``explained``: with every formula."""
-    plain = Report(_title(result), [_verdict(result)], _tables(result), _notes(result), data(result))
+def report(result: Result, *, prediction: Prediction | None = None, unpredicted: str = "", explained: bool = False) -> Report:
+    """``result`` as a Report; its data follows the schema perfmodel.matmul/1.
+
+    ``prediction``: a time to show beside bound and roof, ``unpredicted`` why there is none. ``explained``: with every formula.
+    """
+    tables, notes, found = _tables(result), _notes(result), data(result)
+    if prediction is not None:
+        place = next(index for index, row in enumerate(tables[0].rows) if row[0] == "roofline")
+        tables[0].rows.insert(place + 1, ["predicted", cell(prediction)])
+        notes.append(note("The matmul", prediction))
+        put(found["results"][0], prediction)
+    elif unpredicted:
+        notes.append(unpredicted)
+    plain = Report(_title(result), [_verdict(result)], tables, notes, found)
     return with_steps(plain, [("every number", {"algorithm": "tiled"}, explain(result))]) if explained else plain
 
 

@@ -17,6 +17,7 @@ from perfmodel.hardware import Calibration, Device
 from perfmodel.plugins import module_names
 from perfmodel.workload import FORWARD
 
+MODELS = "perfmodel.timing.models"
 MAX_PARAMETERS = 8
 """Per implementation and architecture."""
 
@@ -62,20 +63,22 @@ class Model:
         return {parameter.name: parameter.start for parameter in self.parameters}
 
 
+_RENAMED = {"flash": "flash-prefill", "decode": "flash-decode", "eager": "eager-attention"}
+
+
+def model_names() -> list[str]:
+    """Names of the time models, sorted; the module of one has the same name with underscores."""
+    return sorted(_RENAMED.get(name, name.replace("_", "-")) for name in module_names(import_module(MODELS).__path__))
+
+
 @cache
-def models() -> dict[str, Model]:
-    """Every model by name."""
-    package = import_module("perfmodel.timing.models")
-    found = [import_module(f"{package.__name__}.{name}").MODEL for name in module_names(package.__path__)]
-    return {model.name: model for model in found}
-
-
 def find_model(name: str) -> Model:
-    """The model called ``name``; DataError if there is none."""
-    known = models()
-    if name not in known:
-        raise DataError(f"no time model is called {name!r}", suggest(name, sorted(known)))
-    return known[name]
+    """The model called ``name``; DataError if there is none. Only its own module is loaded."""
+    if name not in model_names():
+        raise DataError(f"no time model is called {name!r}", suggest(name, model_names()))
+    module = {model: file for file, model in _RENAMED.items()}.get(name, name.replace("-", "_"))
+    model: Model = import_module(f"{MODELS}.{module}").MODEL
+    return model
 
 
 SAME_TIME = {"fp16": "bf16", "bf16": "fp16"}

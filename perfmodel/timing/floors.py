@@ -9,11 +9,10 @@ from perfmodel.ops.matmul import Matmul
 from perfmodel.ops.matmul import kernels as matmul_kernels
 from perfmodel.roofline import Estimate, estimate, total
 from perfmodel.timing.base import Case
+from perfmodel.timing.offer import algorithm_of
 from perfmodel.workload import BACKWARD, FORWARD, Stream
 
 DEFAULT_TILE = (128, 128)
-_ALGORITHMS = {"torch-eager": "standard", "numba-standard": "standard", "cpu-standard": "standard", "numba-flash1": "flash1"}
-"""IO scheme of an implementation; every other attention kernel keeps its scores on chip like flash2."""
 
 
 def kernels_of(case: Case) -> list[Kernel]:
@@ -24,7 +23,7 @@ def kernels_of(case: Case) -> list[Kernel]:
     if isinstance(w, Stream):
         accesses = (once("inputs", READ, w.read_bytes, 1), once("outputs", WRITE, w.write_bytes, 1))
         return [Kernel(w.op, w.dtype, accesses)]
-    algorithm = find(_ALGORITHMS.get(case.implementation, "flash2" if w.sparsity is None else "block-sparse"))
+    algorithm = find(algorithm_of(case.implementation) if w.sparsity is None else "block-sparse")
     passes = {FORWARD: [algorithm.forward], BACKWARD: [algorithm.backward]}.get(case.direction, [algorithm.forward, algorithm.backward])
     return [kernel for run in passes for kernel in run(w, tile)]
 

@@ -17,12 +17,11 @@ from perfmodel.timing.base import MAX_PARAMETERS, Case, Model
 from perfmodel.timing.fit import fit
 from perfmodel.timing.implementations import COMPOSITE, model_of
 from perfmodel.validation.bounds import evaluated
+from perfmodel.validation.intervals import Residual, interval, quantile, threshold_s
 from perfmodel.validation.records import Record, profiled
 from perfmodel.validation.split import held_out, kin
 
 FOLDS = 5
-LOW, HIGH = 0.1, 0.9
-"""Quantiles of the interval."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +44,13 @@ class Point:
 
 Key = tuple[str, str, str, str, str]
 """Workload, implementation, pass, model and architecture: what shares one set of parameters."""
+Family = tuple[str, str, str, str]
+"""Workload, implementation, pass and model: what is the same on every architecture."""
+
+
+def family_of(block: Calibration) -> Family:
+    """The family that ``block`` is a member of."""
+    return block.workload, block.implementation, block.direction, block.model
 
 
 def points(records: Iterable[Record], devices: Mapping[str, Device]) -> dict[Key, list[Point]]:
@@ -91,19 +97,6 @@ def cross_residuals(model: Model, known: Sequence[Point], p: Mapping[str, float]
     return [residuals[place] for place in range(len(known))]
 
 
-def quantile(values: Sequence[float], share: float) -> float:
-    """Interpolated quantile.
-
-    >>> quantile([1.0, 2.0, 3.0], 0.5), quantile([1.0, 2.0], 0.9)
-    (2.0, 1.9)
-    """
-    ranked = sorted(values)
-    place = share * (len(ranked) - 1)
-    low = min(int(place), max(0, len(ranked) - 2))
-    high = min(low + 1, len(ranked) - 1)
-    return ranked[low] + (place - low) * (ranked[high] - ranked[low])
-
-
 def calibrate(
     records: Iterable[Record],
     devices: Mapping[str, Device],
@@ -114,6 +107,7 @@ def calibrate(
     """Calibrations by device id. A group with fewer than twice as many points to fit as parameters is left out."""
     current = dict(devices)
     result: dict[str, list[Calibration]] = {}
+    unseen: dict[Family, list[tuple[Point, Residual]]] = {}
     grouped = points(records, devices)
     for key, listed in grouped.items():
         own = [replace(point, device=current[point.device.id]) for point in listed]
@@ -126,13 +120,14 @@ def calibrate(
         assert len(model.parameters) <= MAX_PARAMETERS
         p = {name: float(f"{value:.4g}") for name, value in fitted(model, known).items()}
         residuals = cross_residuals(model, known, p)
-        by_device = {point.device.id for point in own}
-        for name in sorted(by_device):
-            mine = [r for r, point in zip(residuals, known, strict=True) if point.device.id == name]
-            block = _block(key, model, p, [q for q in own if q.device.id == name], mine or residuals, date, versions)
+        unseen.setdefault(key[:4], []).extend(
+            (point, Residual(value, point.predicted(model, p))) for value, point in zip(residuals, known, strict=True)
+        )
+        for name in sorted({point.device.id for point in own}):
+            block = _block(key, model, p, [q for q in own if q.device.id == name], date, versions)
             result.setdefault(name, []).append(block)
             current[name] = replace(current[name], calibration=[*_others(current[name], block), block])
-    return result
+    return {name: [_with_interval(block, name, unseen[family_of(block)]) for block in blocks] for name, blocks in result.items()}
 
 
 def _others(device: Device, block: Calibration) -> list[Calibration]:
@@ -143,14 +138,9 @@ def _others(device: Device, block: Calibration) -> list[Calibration]:
 
 
 def _block(
-    key: Key,
-    model: Model,
-    p: dict[str, float],
-    own: list[Point],
-    residuals: list[float],
-    date: str,
-    versions: Callable[[list[Record]], str],
+    key: Key, model: Model, p: dict[str, float], own: list[Point], date: str, versions: Callable[[list[Record]], str]
 ) -> Calibration:
+    """The block of one device, its interval still to be filled in."""
     workload, implementation, direction, name, _ = key
     unseen = [abs(math.expm1(-point.residual(model, p))) for point in own if held_out(point.record)]
     return Calibration(
@@ -161,13 +151,27 @@ def _block(
         dtypes=sorted({point.record.dtype for point in own}),
         parameters=p,
         points=len(own) - len(unseen),
-        low=round(math.exp(quantile(residuals, LOW)), 4),
-        high=round(math.exp(quantile(residuals, HIGH)), 4),
+        low=1.0,
+        high=1.0,
         source="records",
         date=date,
         versions=versions([point.record for point in own]),
-        median_error=round(quantile([abs(math.expm1(-r)) for r in residuals], 0.5), 4),
         held_out=len(unseen),
         held_out_median_error=round(quantile(unseen, 0.5), 4) if unseen else None,
-        held_out_p90_error=round(quantile(unseen, HIGH), 4) if unseen else None,
+        held_out_p90_error=round(quantile(unseen, 0.9), 4) if unseen else None,
     )
+
+
+def _with_interval(block: Calibration, device: str, family: list[tuple[Point, Residual]]) -> Calibration:
+    everyone = [residual for _, residual in family]
+    mine = [residual for point, residual in family if point.device.id == device]
+    errors = [abs(math.expm1(-residual.value)) for residual in mine or everyone]
+    cut = threshold_s(everyone)
+    low, high = interval(
+        [r for r in mine if cut is None or r.predicted_s >= cut], [r for r in everyone if cut is None or r.predicted_s >= cut]
+    )
+    found = replace(block, low=low, high=high, median_error=round(quantile(errors, 0.5), 4))
+    if cut is None:
+        return found
+    fast_low, fast_high = interval([r for r in mine if r.predicted_s < cut], [r for r in everyone if r.predicted_s < cut])
+    return replace(found, fast_below_us=float(f"{cut * 1e6:.4g}"), fast_low=fast_low, fast_high=fast_high)

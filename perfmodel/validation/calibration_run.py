@@ -12,9 +12,10 @@ from perfmodel import units
 from perfmodel.errors import PerfmodelError, UnavailableError, UsageError
 from perfmodel.hardware import Calibration, Device, LaunchOverhead, Microbenchmark, Quantity
 from perfmodel.timing.implementations import MODELS_OF
-from perfmodel.validation.calibrate import calibrate
+from perfmodel.validation.calibrate import calibrate, points
 from perfmodel.validation.profile_text import RECORDS, profile_text
 from perfmodel.validation.records import Record, as_record, read_records
+from perfmodel.validation.transfer import half_width, with_borrowed
 
 Progress = Callable[[str], None]
 MEASURED = "measured_here"
@@ -68,7 +69,8 @@ def from_records(
         if wanted.id not in devices:
             raise UsageError(f"--hardware: no record is of {wanted.id}", "give the profile of a device that the records name")
         devices[wanted.id] = wanted
-    found = calibrate(records, devices, today(), versions_of, progress)
+    fits = calibrate(records, devices, today(), versions_of, progress)
+    found = with_borrowed(fits, half_width(points(records, devices), fits))
     return [_with(devices[name], [], blocks) for name, blocks in found.items() if wanted is None or name == wanted.id]
 
 

@@ -12,8 +12,8 @@ from perfmodel.errors import PerfmodelError
 from perfmodel.timing.fit import fit
 from perfmodel.timing.floors import kernels_of, roof_s
 from perfmodel.timing.models.three_scalars import MODEL, from_terms, terms
-from perfmodel.validation.calibrate import quantile
 from perfmodel.validation.compare import Row, groups
+from perfmodel.validation.intervals import quantile
 from perfmodel.validation.split import held_out
 
 REGIMES = {"flash-decode": "decode", "flash-prefill": "prefill"}

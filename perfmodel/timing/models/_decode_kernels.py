@@ -1,6 +1,7 @@
 """How the decode kernels of vLLM cut few queries over many keys: blocks, splits, resident blocks, kernels around them.
 
-FlashAttention-2 up to compute capability 8.9, FlashAttention-3 on 9.0, TensorRT-LLM's generation kernels on 10.x. Steps are dependent waits, counted in the latency that a model fits; their counts were set by cross-validation.
+FlashAttention-2 up to compute capability 8.9, FlashAttention-3 on 9.0, TensorRT-LLM's generation kernels on 10.x. Steps are
+dependent waits, counted in the latency that a model fits; their counts were set by cross-validation.
 
 Sources: vllm-project/flash-attention @617264c1 csrc/flash_attn/flash_api.cpp (set_params_splitkv, mha_varlen_fwd), hopper/heuristics.h,
 hopper/tile_size.h, hopper/flash_prepare_scheduler.cu, hopper/tile_scheduler.hpp; flashinfer-ai/flashinfer @fb28d724
@@ -40,8 +41,8 @@ class Decode:
 
     ``block_steps``: waits of a block besides its tiles; ``tile_steps``: waits per tile that no other tile hides.
     ``combine_steps``, ``gaps``, ``copies``: waits and launches after the streaming kernel, and whole passes over Q and O.
-    ``partial_cycles``: clocks per split in the combine kernel. ``tile_cycles``: clocks for which one block's tile occupies the units
-    of its multiprocessor; zero where rows are so few that only waits count.
+    ``partial_cycles``: clocks per split in the combine kernel. ``pipelined``: a block works on a tile while it loads the next;
+    ``tile_cycles``: clocks for which that work occupies the multiprocessor's units, the blocks there one after the other.
     """
 
     blocks: int
@@ -55,6 +56,7 @@ class Decode:
     copies: int = 0
     rereads: int = 1
     partial_cycles: int = PARTIAL_CYCLES
+    pipelined: bool = False
     tile_cycles: float = 0.0
 
 

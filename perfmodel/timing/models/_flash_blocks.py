@@ -12,7 +12,7 @@ from itertools import chain, islice, repeat
 
 from perfmodel.arith import ceil_div
 from perfmodel.attention.walk import key_tiles, row_tiles, visited_tiles
-from perfmodel.timing.models._flash_plan import Plan
+from perfmodel.timing.models._flash_launch import Plan
 from perfmodel.workload import FORWARD, Attention
 
 ROUNDS = 3
@@ -56,11 +56,12 @@ def _backwards(walk: Attention, plan: Plan, direction: str, per_walk: int) -> It
             for i in order:
                 visits = tiles(walk, plan, i)
                 for part in range(plan.splits):
-                    yield from repeat(_share(visits, part, plan.splits), width)
+                    yield from repeat(_share(visits, part, plan.splits, key_tiles(walk, plan.bc) if plan.fixed_splits else visits), width)
 
 
-def _share(visits: int, part: int, parts: int) -> int:
-    each = ceil_div(visits, parts)
+def _share(visits: int, part: int, parts: int, divided: int) -> int:
+    """Tiles of one of ``parts`` that ``divided`` tiles are cut into."""
+    each = ceil_div(divided, parts)
     return int(min(each, max(0, visits - part * each)))
 
 

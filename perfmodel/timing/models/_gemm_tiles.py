@@ -7,6 +7,7 @@ Sources: CUTLASS documentation, efficient GEMM (tiles from 64 x 64 to 256 x 128,
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from functools import lru_cache
 from typing import NamedTuple, TypeAlias
@@ -32,6 +33,21 @@ LARGEST_TILE = 256 * 128
 LARGEST_SPLIT = 16
 SPLIT_WAVES = 2
 """Splitting k stops once the grid fills the device this often."""
+WIDE_COPY, NARROW_COPY = 16, 4
+"""Bytes that a thread copies to SRAM at once: with TMA or cp.async where every row allows it, else the widest that kernels without have."""
+
+
+def copy_bytes(n: int, k: int, element_size: int) -> int:
+    """Bytes per copy that the rows of A [m, k], B [n, k] or [k, n], and C [m, n] allow: one kernel has one width for all.
+
+    Sources: CUDA Programming Guide, TMA (strides in multiples of 16 bytes); PTX ISA, cp.async (4, 8 or 16 bytes). Profiled
+    on an H200, cuBLAS of CUDA 13: kernels called align2 for rows of 4 or 8 bytes, and align1, which load by element, below.
+
+    >>> copy_bytes(4096, 4096, 2), copy_bytes(900, 128, 2), copy_bytes(50257, 768, 2)
+    (16, 4, 2)
+    """
+    row = math.gcd(n, k) * element_size
+    return WIDE_COPY if row % WIDE_COPY == 0 else math.gcd(row, NARROW_COPY)
 
 
 class Plan(NamedTuple):

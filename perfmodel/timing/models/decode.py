@@ -2,10 +2,10 @@
 
 Blocks run in waves. A wave streams its share of the cache at the bandwidth of DRAM, or of L2 as far as the run before left
 the cache there, while each block waits for its own loads: the wave takes the root of the squares of both times, since a
-memory system near its bandwidth answers later. The first block of a slot waits before any other streams. Where a kernel pads
-its rows so far that tiles cost time on the units, a wave instead takes the longer of streaming and computing, and the first tile
-of the shorter. Launches, the combine kernel and copies of Q and O come on top. One latency prices every dependent wait; how
-many there are is known per kernel.
+memory system near its bandwidth answers later. The first block of a slot waits before any other streams. Kernels that multiply
+by mma.sync also keep the units busy: there a wave takes little more than the longer of streaming and work, and one tile of the
+shorter. Launches, the combine kernel and copies of Q and O come on top. One latency prices every dependent wait; how many there
+are is known per kernel.
 """
 
 from __future__ import annotations
@@ -32,6 +32,8 @@ MOST_QUERIES = {"vllm-flash-attn": 16, "torch-sdpa-flash": 16, "torch-sdpa-cudnn
 """cuDNN takes its prefill kernel from two queries on."""
 RUN_SURVIVES, RUN_IS_LOST = 2 / 3, 1.0
 """Cache size over L2 up to which a run finds all that the run before read, and from which it finds nothing. Cross-validated."""
+OVERLAP = 6.0
+"""How streaming and work of pipelined tiles add up: 1 would be one after the other, infinity the longer of the two. Cross-validated."""
 GRAPH_GAP_S = 1.4e-6
 """Start of a dependent kernel inside a CUDA graph where the profile has none: 1.3 to 1.4 us on A100, H100 and H200 (gpu-benches)."""
 
@@ -58,7 +60,7 @@ def covers(case: Case) -> bool:
 
 
 def seconds(case: Case, device: Device, parameters: Mapping[str, float]) -> float:
-    """Time of one call, the new token's append to the cache included."""
+    """Time of one call; of vLLM, with the append of the new token to its cache."""
     w = case.workload
     multiprocessors, clock = device.multiprocessors, device.clocks.max
     if multiprocessors is None or clock is None or device.dram.bandwidth is None or device.cache_bytes is None:
@@ -74,11 +76,11 @@ def seconds(case: Case, device: Device, parameters: Mapping[str, float]) -> floa
     block_s = cache * plan.rereads / plan.blocks * (from_dram / dram + (1 - from_dram) / l2)
     after_s = plan.combine_steps * latency_s + plan.copies * w.query_heads * w.n * w.d * w.dtype.size / dram
     after_s += plan.gaps * _graph_gap_s(device) + (plan.splits * plan.partial_cycles / clock.number if plan.splits > 1 else 0)
-    if plan.tile_cycles:
-        waves_s = computing_s(plan, int(multiprocessors.number), latency_s, block_s, plan.tile_cycles / clock.number)
+    if plan.pipelined:
+        blocks_s = pipelined_s(plan, int(multiprocessors.number), latency_s, block_s, plan.tile_cycles / clock.number)
     else:
-        waves_s = streaming_s(plan, plan.resident * int(multiprocessors.number), latency_s, block_s)
-    return float(parameters["launch_us"] * 1e-6 + waves_s + after_s)
+        blocks_s = streaming_s(plan, plan.resident * int(multiprocessors.number), latency_s, block_s)
+    return float(parameters["launch_us"] * 1e-6 + blocks_s + after_s)
 
 
 def kernel_of(implementation: str, device: Device) -> Plan:
@@ -103,21 +105,23 @@ def streaming_s(plan: Decode, slots: int, latency_s: float, block_s: float) -> f
     return first + later + last
 
 
-def computing_s(plan: Decode, multiprocessors: int, latency_s: float, block_s: float, tile_s: float) -> float:
-    """When the last block ends if tiles take time on the units. ``tile_s``: of one tile, beside its waits.
+def pipelined_s(plan: Decode, multiprocessors: int, latency_s: float, block_s: float, tile_s: float) -> float:
+    """When the last block ends if blocks work on one tile while they load the next. ``tile_s``: of a tile's work on the units.
 
-    Blocks on one multiprocessor take turns; a last wave that puts one on each computes twice as fast as a wave of two. Loads
-    and work overlap, but for the first tile, which must be there before work begins.
+    The first tile must be there before work begins. Blocks that begin together on a multiprocessor also end together, so those
+    of a last wave follow in such groups; only a single wave spreads over all multiprocessors.
     """
-    own_s = plan.tiles * (tile_s + plan.tile_steps * latency_s)
-
-    def wave_s(blocks: int) -> float:
-        computed, streamed = ceil_div(blocks, multiprocessors) * own_s, blocks * block_s
-        return plan.block_steps * latency_s + max(computed, streamed) + min(computed, streamed) / plan.tiles
-
     slots = plan.resident * multiprocessors
     full, rest = divmod(plan.blocks, slots)
-    return float(full * wave_s(slots) + (wave_s(rest) if rest else 0))
+    beside = plan.resident if full else int(ceil_div(rest, multiprocessors))
+    worked = plan.tiles * (beside * tile_s + plan.tile_steps * latency_s)
+
+    def wave_s(blocks: int) -> float:
+        streamed = blocks * block_s
+        longest: float = (worked**OVERLAP + streamed**OVERLAP) ** (1 / OVERLAP)
+        return plan.block_steps * latency_s + longest + min(worked, streamed) / plan.tiles
+
+    return full * wave_s(slots) + (wave_s(rest) if rest else 0.0)
 
 
 def _graph_gap_s(device: Device) -> float:

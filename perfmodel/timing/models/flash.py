@@ -12,15 +12,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from heapq import heapreplace
 from math import hypot, inf
 
-from perfmodel.arith import ceil_div
 from perfmodel.errors import UnavailableError
 from perfmodel.hardware import Device
 from perfmodel.timing.base import Case, Model, Parameter
 from perfmodel.timing.models._flash_blocks import Blocks, blocks_of
-from perfmodel.timing.models._flash_plan import IMPLEMENTATIONS, Plan, padded, plan_of
+from perfmodel.timing.models._flash_launch import Plan, padded
+from perfmodel.timing.models._flash_plan import IMPLEMENTATIONS, plan_of
+from perfmodel.timing.models._flash_rounds import equal_cycles, interleaved_cycles, listed_cycles
 from perfmodel.workload import BACKWARD, FORWARD, Attention
 
 PARAMETERS = (
@@ -33,8 +33,8 @@ PARAMETERS = (
     Parameter("side_block_cycles", "cycles of a block of the kernels beside the main one", 4000.0),
 )
 
-OVERLAP = 3.0
-"""How a tile's matmuls and exponentials add up: 1 would be one after the other, infinity the longer of the two."""
+COLD = 2.0
+"""How computing and moving add up while nothing is cached: all blocks wait for their first loads. 1 would be one after the other."""
 
 _THREADS = 512
 """Most threads of a block that copies one token of K and V: vllm csrc/cache_kernels.cu, reshape_and_cache_flash."""
@@ -78,32 +78,24 @@ def _tile_cycles(w: Attention, plan: Plan, direction: str, rates: _Rates, parame
     The tensor unit reads one operand from SRAM again for every ``fragment`` rows of the other. Forward S = Q K^T and O = P V;
     backward S and dP, then dV, dK, and dQ, which is added up in memory by atomics.
     """
-    d, dv, scores = padded(w.d), padded(w.dv), plan.br * plan.bc
+    d, dv, scores = plan.width or padded(w.d), plan.width or padded(w.dv), plan.br * plan.bc
     flop, other = 2 * scores * (d + dv), scores
     if direction == BACKWARD:
         flop, other = 2 * scores * (3 * d + 2 * dv), scores + plan.br * d
     fed = flop * w.dtype.size / (2 * plan.fragment * rates.sram)
-    matmul, softmax = parameters["matmul"] * hypot(flop / rates.matmul, fed), parameters["softmax"] * other / rates.exp
-    return float((matmul**OVERLAP + softmax**OVERLAP) ** (1 / OVERLAP))
+    matmul = parameters["matmul"] * hypot(flop / rates.matmul, plan.feeding * fed)
+    softmax = parameters["softmax"] * other * (1 + plan.mask_tile) / rates.exp
+    return float((matmul**plan.overlap + softmax**plan.overlap) ** (1 / plan.overlap))
 
 
-def _main_cycles(blocks: Blocks, resident: int, slots: int, tile: float, block: float, alone: float) -> float:
-    """Cycles until the last block ends.
-
-    Blocks that share a multiprocessor are slowed down by each other; where places stay empty at the end, those that are left
-    run at ``alone`` times their share, which takes back a part of the time by which the last place is late.
-    """
-    shared = tile * resident
-    even = (blocks.early * block + blocks.early_tiles * shared) / slots
-    free = [even] * slots
-    for tiles in blocks.last:
-        heapreplace(free, free[0] + block + tiles * shared)
-    end = max(free)
-    if resident == 1:
-        return end
-    balanced = (blocks.count * block + (blocks.early_tiles + sum(blocks.last)) * shared) / slots
-    gained = (end - balanced) * (resident - min(alone, resident)) / (resident - 1)
-    return max(end - gained, block + max(blocks.last) * tile * min(alone, resident))
+def _main_cycles(blocks: Blocks, plan: Plan, equal: bool, sms: int, tile: float, parameters: Mapping[str, float]) -> float:
+    """Cycles until the last block ends."""
+    block, alone = parameters["block_cycles"] * (1 + plan.mask_block), parameters["alone"]
+    if equal:
+        return equal_cycles(blocks, plan.resident, sms, tile, block, alone)
+    if plan.interleaved and plan.resident > 1:
+        return interleaved_cycles(blocks, plan.resident, sms, tile, block, alone)
+    return listed_cycles(blocks, plan.resident, sms * plan.resident, tile, block, alone)
 
 
 def _tensor_bytes(w: Attention) -> tuple[int, int]:
@@ -112,32 +104,31 @@ def _tensor_bytes(w: Attention) -> tuple[int, int]:
 
 
 def _side_seconds(w: Attention, plan: Plan, direction: str, rates: _Rates, parameters: Mapping[str, float]) -> float:
-    """Kernels beside the main one: the copy of K and V; or backward, those that prepare and finish the gradients."""
+    """Kernels beside the main one: the copy of K and V; the sum over splits; or backward, those that prepare and finish gradients."""
     qo, kv = _tensor_bytes(w)
-    moved, blocks, threads = 0, 0, _THREADS
+    moved, cycles = 0, plan.side_kernels * parameters["side_block_cycles"]
     if direction == BACKWARD:  # O dO -> row sums, zero dQ; add up dQ in fp32 -> dQ; dK, dV per query head -> per KV head
-        accumulated = 4 * w.query_heads * w.n * w.d
-        moved = qo + 2 * accumulated + qo // 2 + (kv * (w.group + 1) if w.group > 1 else 0)
-        blocks, threads = 2 * w.query_heads * ceil_div(w.n, plan.br), 256
+        moved = qo + 2 * 4 * w.query_heads * w.n * w.d + qo // 2 + (kv * (w.group + 1) if w.group > 1 else 0)
     elif plan.writes_cache:
-        moved, blocks, threads = 2 * kv, w.batch * w.kv_len, min(w.kv_heads * w.d, _THREADS)
-    cycles = blocks * threads / (rates.threads * rates.sms) * parameters["side_block_cycles"]
+        moved, threads = 2 * kv, min(w.kv_heads * w.d, _THREADS)
+        cycles += w.batch * w.kv_len * threads / (rates.threads * rates.sms) * parameters["side_block_cycles"]
     if direction == FORWARD and plan.splits > 1:  # partial results in fp32, added up by one more wave of blocks
         moved += 2 * plan.splits * 4 * w.query_heads * w.n * w.dv
-        cycles += parameters["block_cycles"]
-    return max(moved * parameters["dram"] / rates.bandwidth, cycles / rates.clock_hz)
+        cycles += parameters["block_cycles"] * (plan.side_kernels == 0)
+    moving, working = moved * parameters["dram"] / rates.bandwidth, cycles / rates.clock_hz
+    return moving + working if plan.side_kernels else max(moving, working)
 
 
 def seconds(case: Case, device: Device, parameters: Mapping[str, float]) -> float:
     """Seconds of one call."""
     w: Attention = case.workload
     rates, plan = _rates(device, w.dtype.name), plan_of(case, device)
-    slots = rates.sms * plan.resident
-    blocks = blocks_of(w, plan, case.direction, slots)
+    blocks = blocks_of(w, plan, case.direction, rates.sms * plan.resident)
     tile = _tile_cycles(w, plan, case.direction, rates, parameters)
-    cycles = _main_cycles(blocks, plan.resident, slots, tile, parameters["block_cycles"], parameters["alone"])
+    cycles = _main_cycles(blocks, plan, not w.causal and plan.splits == 1, rates.sms, tile, parameters)
     moved = sum(_tensor_bytes(w)) * (2 if case.direction == BACKWARD else 1)
-    main = max(cycles / rates.clock_hz, moved * parameters["dram"] / rates.bandwidth)
+    computing, moving = cycles / rates.clock_hz, moved * parameters["dram"] / rates.bandwidth
+    main = (computing**COLD + moving**COLD) ** (1 / COLD) if case.cold and not plan.writes_cache else max(computing, moving)
     return parameters["launch_us"] * 1e-6 + _side_seconds(w, plan, case.direction, rates, parameters) + main
 
 

@@ -3,13 +3,14 @@
 A block walks k in slices; a slice takes the longer of its multiplication and its load from the L2, and a fixed step. Blocks run in
 waves of one per multiprocessor. DRAM traffic overlaps with them, though not perfectly. Split k adds the sum of the parts.
 The tensor unit runs at the datasheet's clock, and slower the longer a kernel draws full power.
+Where a row of A, B or C does not start on 16 bytes, narrow copies through the load/store unit set the pace instead.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from perfmodel.cache import SCAN_IS_LOST, SCAN_SURVIVES
 from perfmodel.errors import UnavailableError
@@ -18,7 +19,7 @@ from perfmodel.ops.matmul import Matmul
 from perfmodel.ops.tile import ACCUMULATOR_SIZE
 from perfmodel.roofline import rates_of
 from perfmodel.timing.base import Case, Model, Parameter
-from perfmodel.timing.models._gemm_tiles import Choice, Plan, plans
+from perfmodel.timing.models._gemm_tiles import WIDE_COPY, Choice, Plan, copy_bytes, plans
 from perfmodel.workload import FORWARD
 
 STORE_COST = 3.0
@@ -27,6 +28,13 @@ OVERLAP = 3.0
 """Norm that joins two overlapping times: 1 would add them up, infinity hide the shorter one."""
 THROTTLE_FROM_S, THROTTLE_SPAN = 300e-6, 3.0
 """Length of kernel from which a power limit lowers the clock, and e-folds of length until it has settled."""
+COPY_CYCLES, NARROW_STORE_COST = 10.0, 2.0
+"""Cycles of a multiprocessor for one copy of a warp narrower than 16 bytes a thread, whatever its width, and copies for one store.
+
+A store passes through SRAM first. Both by cross-validation on unaligned products on an H200 (20 that fits may see): it picks
+9.5 to 10.5 and 1.5 to 2. At that pace no tile's multiplications take longer than its copies, by mma.sync neither.
+"""
+WARP_THREADS = 32
 LARGEST = 1e9
 """Of any parameter: keeps one that a fit has driven out of sight finite."""
 
@@ -46,11 +54,16 @@ WEIGHT_COPIES = "weight_copies"
 
 @dataclass(frozen=True, slots=True)
 class _Machine:
-    """What a device offers one multiprocessor for one dtype, parameters applied: seconds per FLOP, loaded byte and fixed step."""
+    """What a device offers one multiprocessor for one dtype, parameters applied: seconds per FLOP, byte and fixed step.
+
+    Bytes are loaded, stored, or of one part of C in split k.
+    """
 
     slots: int
     flop_s: float
     byte_s: float
+    store_s: float
+    part_s: float
     slice_s: float
     wave_s: float
     launch_s: float
@@ -69,12 +82,15 @@ def seconds(case: Case, device: Device, parameters: Mapping[str, float]) -> floa
     """Time of one (batched) kernel with the fastest candidate tile; the tile of ``case.launch`` (br, bc) if it has one."""
     w: Matmul = case.workload
     machine = _machine(device, w, {name: min(value, LARGEST) for name, value in parameters.items()})
+    width = copy_bytes(w.n, w.k, w.dtype.size) if device.vendor == "NVIDIA" and w.dtype.matmul_unit == "tensor" else WIDE_COPY
     choices: tuple[Choice, ...] | bool = device.vendor == "NVIDIA" and float(device.compute_capability or 0) >= 9
+    if width < WIDE_COPY:
+        machine, choices = _narrow(machine, width, device), False
     if "br" in case.launch and "bc" in case.launch:
         choices = ((case.launch["br"], case.launch["bc"], w.split_k),)
     listed = plans(w.m, w.n, w.k, w.batch, w.dtype.size, machine.slots, choices, w.split_k)
     dram_s = dram_bytes(case, device) / machine.dram_rate
-    part_s = 2 * w.outputs * ACCUMULATOR_SIZE * machine.byte_s / machine.slots
+    part_s = 2 * w.outputs * ACCUMULATOR_SIZE * machine.part_s / machine.slots
     return min(_plan_seconds(plan, machine, dram_s, part_s) for plan in listed)
 
 
@@ -102,10 +118,13 @@ def _machine(device: Device, w: Matmul, p: Mapping[str, float]) -> _Machine:
         raise UnavailableError(f"{device.id} has no {missing} in its profile", "the time of a matmul needs it; add it to the profile")
     slots, rates, cycle_s = int(device.multiprocessors.number), rates_of(device, w.dtype), 1 / clock.number
     half = device.peaks.tensor.get("fp16")
+    byte_s = slots * p["flop_per_loaded_byte"] / (rates.matmul if half is None else half.number)
     return _Machine(
         slots,
         flop_s=slots / rates.matmul,
-        byte_s=slots * p["flop_per_loaded_byte"] / (rates.matmul if half is None else half.number),
+        byte_s=byte_s,
+        store_s=STORE_COST * byte_s,
+        part_s=byte_s,
         slice_s=p["slice_cycles"] * cycle_s,
         wave_s=p["wave_cycles"] * cycle_s,
         launch_s=p["launch_us"] * 1e-6,
@@ -116,10 +135,18 @@ def _machine(device: Device, w: Matmul, p: Mapping[str, float]) -> _Machine:
     )
 
 
+def _narrow(at: _Machine, width: int, device: Device) -> _Machine:
+    """``at`` with copies of ``width`` bytes a thread, far from full tensor power."""
+    clock = device.clocks.tensor or device.clocks.max
+    assert clock is not None
+    copy_s = COPY_CYCLES / clock.number / (WARP_THREADS * width)
+    return replace(at, byte_s=max(at.byte_s, copy_s), store_s=max(at.store_s, NARROW_STORE_COST * copy_s), throttle=0.0)
+
+
 def _plan_seconds(plan: Plan, at: _Machine, dram_s: float, part_s: float) -> float:
     """``dram_s``: DRAM traffic at the bandwidth of all multiprocessors; ``part_s``: one part of split k, stored and read again."""
     waves, flops, loaded, stored, steps, busy, parts = plan
-    work = max(flops * at.flop_s, loaded * at.byte_s) + STORE_COST * stored * at.byte_s + steps * at.slice_s + (waves - 1) * at.wave_s
+    work = max(flops * at.flop_s, loaded * at.byte_s) + stored * at.store_s + steps * at.slice_s + (waves - 1) * at.wave_s
     if work > THROTTLE_FROM_S:
         work *= 1 + at.throttle * min(math.log(work / THROTTLE_FROM_S), THROTTLE_SPAN)
     dram = dram_s * (busy + at.half_bandwidth_share) / (busy * (1 + at.half_bandwidth_share))

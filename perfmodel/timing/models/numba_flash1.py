@@ -1,8 +1,8 @@
 """Attention in fp32 with K and V outermost: numba-flash1, forward.
 
-One block per head visits every pair of a key tile and a query tile that sees it. A pair costs what it costs numba-flash, Q in
-place of K and V copied, and a wait for O, l and m, which come from L2 and go back on every visit; each thread holds as much of
-O in any tile, so the wait is one number. O, l and m are filled by three kernels before.
+One block per head visits every pair of a key tile and a query tile that sees it. A pair costs what it costs numba-flash, with
+Q copied in place of K and V, and each time anew what numba-flash waits once per block to load Q and store O; beside that O
+comes from L2 and goes back. O, l and m are filled by three kernels before.
 Source: the kernel's own loops; Dao et al. 2022, arXiv 2205.14135, Algorithm 1.
 """
 
@@ -40,7 +40,8 @@ def visits(w: Attention, br: int, bc: int) -> int:
 
 def seconds(case: Case, device: Device, p: Mapping[str, float]) -> float:
     """Predicted seconds; UnavailableError without a calibration of numba-flash, or a number that it needs."""
-    w, costs = case.workload, instruction_costs(device)
+    w: Attention = case.workload
+    costs = instruction_costs(device)
     shape = geometry(w.d, case.launch.get("br", DEFAULT_TILE[0]), case.launch.get("bc", DEFAULT_TILE[1]))
     block = Block(shape.threads, case.launch.get("registers", UNKNOWN_REGISTERS), shape.shared_bytes + 2 * shape.br * FLOAT_BYTES)
     visit = replace(instructions(shape), copies=shape.br * shape.d / 4 / shape.threads)
@@ -49,10 +50,10 @@ def seconds(case: Case, device: Device, p: Mapping[str, float]) -> float:
     pairs, key_tiles = visits(w, shape.br, shape.bc), ceil_div(w.kv_len, shape.bc)
 
     def cycles(_: int, warps: float) -> float:
-        return pairs * (tile_cycles(visit, warps, costs) + waits) + key_tiles * tile_cycles(key_tile, warps, costs)
+        return float(pairs * (tile_cycles(visit, warps, costs) + waits) + key_tiles * tile_cycles(key_tile, warps, costs))
 
     filled = w.query_heads * w.n * (w.d + 2) * FLOAT_BYTES / dram_bandwidth(device)
-    return launches_seconds(4, device, costs) + filled + grid_seconds(cycles, int(w.query_heads), block, device)
+    return float(launches_seconds(4, device, costs) + filled + grid_seconds(cycles, int(w.query_heads), block, device))
 
 
 MODEL = Model("numba-flash1", PARAMETERS, register_tiles.covers, seconds, "instructions of the kernel's loops")

@@ -1,7 +1,8 @@
 """C = A B in fp32 by register tiles: numba-matmul.
 
-A block owns a tile of C and walks k in stages of 32: multiply-adds, loads and copies as in numba-flash, a barrier per stage.
-Blocks that share schedulers slow each other down; blocks follow each other on multiprocessors (``shared_makespan``).
+A block owns a tile of C and walks k in stages of 32: multiply-adds, loads and copies as in numba-flash, and a barrier per stage,
+where a block waits unless others fill the time. Blocks that share schedulers slow each other down and follow each other on
+multiprocessors (``shared_makespan``).
 Source: the kernel's own loops (instructions per stage).
 """
 
@@ -10,12 +11,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from perfmodel.arith import ceil_div
+from perfmodel.errors import UsageError
 from perfmodel.hardware import Device
 from perfmodel.ops.matmul import Matmul
 from perfmodel.ops.occupancy import Block
 from perfmodel.timing.base import Case, Model, Parameter
 from perfmodel.timing.models._own_kernels import grid_seconds, instruction_costs, launches_seconds
-from perfmodel.timing.models.register_tiles import UNKNOWN_REGISTERS, Instructions, tile_cycles
+from perfmodel.timing.models.register_tiles import Instructions, tile_cycles
 from perfmodel.timing.register_tiles import FLOAT_BYTES, Layout
 from perfmodel.workload import FORWARD
 
@@ -24,7 +26,7 @@ DEPTH = 32
 STAGES = 2
 DEFAULT_TILE = 64
 REGISTERS = {32: 72, 64: 237, 128: 201}
-"""Per thread, by tile, where a launch does not say: numba 0.68 for compute capability 9.0."""
+"""Per thread, by tile, where a launch does not say: what numba 0.68 compiles to for compute capability 9.0."""
 
 PARAMETERS = (Parameter("stage_cycles", "per stage of a block alone: waiting for its copies at a barrier", 300.0),)
 
@@ -51,10 +53,12 @@ def stage(layout: Layout, columns: int, depth: int = DEPTH) -> Instructions:
 
 def seconds(case: Case, device: Device, p: Mapping[str, float]) -> float:
     """Predicted seconds; UnavailableError without a calibration of numba-flash, or a number that it needs."""
-    w, costs = case.workload, instruction_costs(device)
+    w: Matmul = case.workload
+    costs = instruction_costs(device)
     tile = case.launch.get("br", DEFAULT_TILE)
-    layout = layout_of(tile)
-    registers = case.launch.get("registers", REGISTERS.get(tile, UNKNOWN_REGISTERS))
+    if tile not in REGISTERS:
+        raise UsageError(f"numba-matmul with tile {tile}: no such kernel", f"give one of {', '.join(map(str, REGISTERS))}")
+    layout, registers = layout_of(tile), case.launch.get("registers", REGISTERS[tile])
     block = Block(layout.threads, registers, STAGES * 2 * tile * DEPTH * FLOAT_BYTES)
     work, stages = stage(layout, tile), ceil_div(w.k, DEPTH)
 

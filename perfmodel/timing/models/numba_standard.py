@@ -2,7 +2,8 @@
 
 S = Q K^T: a block per tile of S, whose elements each thread stores one by one. Softmax: a warp per row, which waits for one
 element of each thread at a time; rows in shared memory are few, so latency shows. O = P V: a block per query tile walks the
-keys in stages of 32, as numba-matmul does. All scores are computed, hidden ones too; the mask costs time in the softmax.
+keys in stages of 32, as numba-matmul does. All scores are computed, hidden ones too. With a causal mask the softmax guards every
+element in its loops, and takes longer over those that are visible.
 Source: the kernels' own loops; instruction costs of numba-flash.
 """
 
@@ -17,22 +18,25 @@ from perfmodel.timing.base import Case, Model, Parameter
 from perfmodel.timing.models import register_tiles
 from perfmodel.timing.models._own_kernels import grid_seconds, instruction_costs, launches_seconds
 from perfmodel.timing.models.numba_matmul import DEPTH, STAGES, stage
-from perfmodel.timing.models.register_tiles import SCHEDULERS, UNKNOWN_REGISTERS, Instructions, tile_cycles
+from perfmodel.timing.models.register_tiles import Instructions, tile_cycles
 from perfmodel.timing.models.stream import dram_bandwidth
 from perfmodel.timing.register_tiles import FLOAT_BYTES, WARP, Layout
 from perfmodel.workload import Attention
 
 DEFAULT_TILE = (128, 64)
 REGISTERS = {64: (128, 225), 128: (72, 205)}
-"""Per thread of the kernels of S and of O, by head dim: numba 0.68 for compute capability 9.0. A launch names one at most."""
+"""Per thread of the kernels of S and of O, by head dim: what numba 0.68 compiles to for compute capability 9.0.
+
+A launch tells one of them, and not which."""
 SOFTMAX_REGISTERS = 32
+"""Few enough for as many warps as a multiprocessor holds."""
 SOFTMAX_ROWS, SOFTMAX_BYTES = 4, 64 * 1024
 """Most rows of a block, and shared memory that they share."""
 
 PARAMETERS = (
     Parameter("store_cycles", "per score that a thread stores", 20.0),
     Parameter("softmax_cycles", "latency of 32 elements of a row", 600.0),
-    Parameter("mask_cycles", "the same, more with a causal mask", 100.0),
+    Parameter("mask_cycles", "with a causal mask, more for 32 elements that it leaves visible", 300.0),
 )
 
 
@@ -44,9 +48,19 @@ def scores_seconds(w: Attention, tile: tuple[int, int], device: Device, costs: M
     stored = layout.rows * columns
     loads = w.d // 4 * (layout.rows + columns)
     work = Instructions(stored * w.d, loads, 0, 0, (br + bc) * w.d / 4 / layout.threads)
-    block = Block(layout.threads, REGISTERS.get(w.d, (UNKNOWN_REGISTERS,))[0], (br + bc) * w.d * FLOAT_BYTES)
+    block = Block(layout.threads, REGISTERS[int(w.d)][0], (br + bc) * w.d * FLOAT_BYTES)
     blocks = int(ceil_div(w.n, br) * ceil_div(w.kv_len, bc) * w.query_heads)
     return grid_seconds(lambda _, warps: tile_cycles(work, warps, costs) + warps * stored * p["store_cycles"], blocks, block, device)
+
+
+def visible_keys(w: Attention) -> float:
+    """Keys that a query sees under a causal mask, on average.
+
+    >>> visible_keys(Attention(n=3, kv_len=4, d=64, dv=64)), visible_keys(Attention(n=4, kv_len=2, d=64, dv=64))
+    (3.0, 0.75)
+    """
+    seeing = min(w.n, w.kv_len)
+    return float((2 * w.kv_len - seeing + 1) * seeing / 2 / w.n)
 
 
 def softmax_seconds(w: Attention, device: Device, p: Mapping[str, float]) -> float:
@@ -54,7 +68,7 @@ def softmax_seconds(w: Attention, device: Device, p: Mapping[str, float]) -> flo
     row_bytes = int(w.kv_len) * FLOAT_BYTES
     rows = max(1, min(SOFTMAX_ROWS, SOFTMAX_BYTES // row_bytes))
     block = Block(rows * WARP, SOFTMAX_REGISTERS, rows * row_bytes)
-    cycles = ceil_div(w.kv_len, WARP) * (p["softmax_cycles"] + p["mask_cycles"] * w.causal)
+    cycles = (w.kv_len * p["softmax_cycles"] + w.causal * visible_keys(w) * p["mask_cycles"]) / WARP
     latency = grid_seconds(lambda *_: float(cycles), int(ceil_div(w.query_heads * w.n, rows)), block, device)
     return float(max(latency, 2 * w.query_heads * w.n * row_bytes / dram_bandwidth(device)))
 
@@ -63,21 +77,24 @@ def outputs_seconds(w: Attention, br: int, device: Device, costs: Mapping[str, f
     """O = P V."""
     layout = Layout(br, w.d // 8)
     work, stages = stage(layout, int(w.d)), ceil_div(w.kv_len, DEPTH)
-    block = Block(layout.threads, REGISTERS.get(w.d, (0, UNKNOWN_REGISTERS))[1], STAGES * (br + w.d) * DEPTH * FLOAT_BYTES)
+    block = Block(layout.threads, REGISTERS[int(w.d)][1], STAGES * (br + w.d) * DEPTH * FLOAT_BYTES)
 
-    return grid_seconds(lambda _, warps: float(stages) * tile_cycles(work, warps, costs), int(ceil_div(w.n, br) * w.query_heads), block, device)
+    return grid_seconds(
+        lambda _, warps: float(stages) * tile_cycles(work, warps, costs), int(ceil_div(w.n, br) * w.query_heads), block, device
+    )
 
 
 def seconds(case: Case, device: Device, p: Mapping[str, float]) -> float:
     """Predicted seconds; UnavailableError without a calibration of numba-flash, or a number that it needs."""
-    w, costs = case.workload, instruction_costs(device)
+    w: Attention = case.workload
+    costs = instruction_costs(device)
     tile = case.launch.get("br", DEFAULT_TILE[0]), case.launch.get("bc", DEFAULT_TILE[1])
     products = scores_seconds(w, tile, device, costs, p) + outputs_seconds(w, tile[0], device, costs)
     return launches_seconds(3, device, costs) + products + softmax_seconds(w, device, p)
 
 
 def covers(case: Case) -> bool:
-    """What numba-flash covers, in whole groups of eight columns per thread."""
+    """What numba-flash covers, in the head dims that the kernels are built for."""
     return register_tiles.covers(case) and case.workload.d in REGISTERS
 
 

@@ -1,0 +1,55 @@
+"""Predictions for every result of an attention comparison."""
+
+from __future__ import annotations
+
+from perfmodel.attention.evaluate import BOTH, Result
+from perfmodel.attention.request import Comparison
+from perfmodel.errors import PerfmodelError
+from perfmodel.timing.offer import algorithm_of, check_implementation, offer
+from perfmodel.timing.predict import Lenders, Prediction
+
+Predictions = dict[tuple[str, str], Prediction]
+"""By algorithm and pass; what is not predicted is absent."""
+
+
+def predictions(comparison: Comparison, implementation: str | None, lenders: Lenders) -> tuple[Predictions, list[str]]:
+    """Predictions of the results that have one, and why the others have none, in words.
+
+    UsageError if no calibration anywhere is of ``implementation``.
+    """
+    if implementation is not None:
+        check_implementation(implementation, "attention", comparison.device, lenders)
+    found: Predictions = {}
+    missing: dict[str, None] = {}
+    for result in comparison.results:
+        key = (result.algorithm.name, result.direction)
+        try:
+            if result.direction == BOTH:
+                parts = [found[result.algorithm.name, part.direction] for part in result.passes]
+                found[key] = added(parts)
+            else:
+                found[key] = _one(comparison, result, implementation, lenders)
+        except KeyError:
+            continue
+        except PerfmodelError as error:
+            missing[f"{result.algorithm.name} {result.direction} is not predicted: {error.message}."] = None
+    return found, list(missing)
+
+
+def _one(comparison: Comparison, result: Result, implementation: str | None, lenders: Lenders) -> Prediction:
+    w, name = comparison.workload, result.algorithm.name
+
+    def suits(known: str) -> bool:
+        return algorithm_of(known) == name
+
+    return offer(
+        "attention", w.dtype.name, w, result.direction, comparison.device, float(result.total.lower_s), implementation, suits, lenders
+    )
+
+
+def added(parts: list[Prediction]) -> Prediction:
+    """Kernels one after another: their errors are taken to go together."""
+    first = parts[0]
+    words = "; ".join(dict.fromkeys(part.provenance for part in parts))
+    seconds, low, high = (sum(getattr(part, name) for part in parts) for name in ("seconds", "low", "high"))
+    return Prediction(seconds, low, high, first.kind, words, first.calibration)

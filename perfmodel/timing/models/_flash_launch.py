@@ -1,0 +1,60 @@
+"""The launch of a fused attention kernel, as the time model sees it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from perfmodel.hardware import Device
+from perfmodel.workload import Attention
+
+_HEAD_DIMS = (32, 64, 96, 128, 192, 256)
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Launch of the main kernel. ``resident``: blocks per multiprocessor.
+
+    A walk is one head's row of blocks. Walks come in groups of ``group``, cut into sections of ``section``; within a section all
+    walks advance together. ``longest_first``: a walk begins with its last row tile. ``splits``: parts of a block's key tiles that
+    run as blocks of their own. ``packed``: the query heads of a KV head share a walk. ``writes_cache``: the call first copies
+    K and V into a paged cache. ``fragment``: rows that one read of the other operand from shared memory serves: 16 for each
+    mma.sync of a warp, 64 for wgmma, 128 for tcgen05.mma. ``feeding``: part of those reads that matmuls do not hide.
+    ``overlap``: how a tile's matmuls and exponentials add up: 1 is one after the other, infinity the longer of the two.
+    ``interleaved``: a block's latency is hidden by the tiles of its neighbours on the multiprocessor.
+    ``side_kernels``: kernels beside the main one. ``width``: head dim for which the kernel is compiled. ``fixed_splits``: splits
+    are cut from all keys, seen or not. ``mask_tile``: work for masks in each tile, in exponentials' time. ``mask_block``: for
+    each block, in ``block_cycles``.
+    """
+
+    br: int
+    bc: int
+    fragment: int = 16
+    resident: int = 1
+    packed: bool = False
+    longest_first: bool = False
+    group: int = 1
+    section: int = 1
+    splits: int = 1
+    writes_cache: bool = False
+    feeding: float = 1.0
+    overlap: float = 3.0
+    interleaved: bool = False
+    side_kernels: int = 0
+    width: int = 0
+    fixed_splits: bool = False
+    mask_tile: float = 0.0
+    mask_block: float = 0.0
+
+
+def padded(d: int) -> int:
+    """The head dim for which a kernel is compiled."""
+    return next((dim for dim in _HEAD_DIMS if dim >= d), d)
+
+
+def resident_blocks(device: Device, br: int, bc: int, threads: int, w: Attention) -> int:
+    """Blocks per multiprocessor: registers, 255 a thread, and SRAM for Q, K and V tiles."""
+    sram, registers = device.level("sram"), device.limits.registers_per_multiprocessor
+    needed = w.dtype.size * (br * padded(w.d) + bc * (padded(w.d) + padded(w.dv)))
+    by_sram = int(sram.capacity.number) // (needed + 1024) if sram and sram.capacity else 1
+    by_registers = int(registers.number) // (256 * threads) if registers else 1
+    return max(1, min(by_sram, by_registers))

@@ -1,0 +1,88 @@
+"""The prediction to show beside a bound: by the implementation that was asked for, or the best-known one of the algorithm."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from perfmodel.errors import PerfmodelError, UnavailableError, UsageError, suggest
+from perfmodel.hardware import Device
+from perfmodel.timing.base import Case
+from perfmodel.timing.implementations import MODELS_OF
+from perfmodel.timing.predict import Lenders, Prediction, predict
+
+OWN = ("numba-", "cpu-")
+"""Implementations of this package: they are witnesses, not what people run."""
+ALGORITHM_OF = {"torch-eager": "standard", "numba-standard": "standard", "cpu-standard": "standard", "numba-flash1": "flash1"}
+FUSED = "flash2"
+"""IO scheme of every other attention kernel."""
+
+
+def algorithm_of(implementation: str) -> str:
+    """The attention algorithm that an implementation runs."""
+    return ALGORITHM_OF.get(implementation, FUSED)
+
+
+def check_implementation(name: str, workload: str, device: Device, lenders: Lenders) -> None:
+    """UsageError if no calibration of ``workload``, here or on a device to borrow from, is called ``name``."""
+    known = sorted(known_implementations(workload, [device, *lenders()]))
+    if name not in known:
+        raise UsageError(f"--implementation: none is called {name!r}", suggest(name, known))
+
+
+def known_implementations(workload: str, devices: Iterable[Device]) -> set[str]:
+    """Implementations of ``workload`` that some of ``devices`` has a calibration of."""
+    return {block.implementation for device in devices for block in device.calibration if block.workload == workload}
+
+
+def offer(
+    name: str,
+    dtype: str,
+    workload: Any,
+    direction: str,
+    device: Device,
+    lower_s: float,
+    implementation: str | None,
+    suits: Callable[[str], bool],
+    lenders: Lenders,
+) -> Prediction:
+    """The prediction for a ``workload`` called ``name``, buffers cold. ``suits``: which implementations run what was asked.
+
+    Without an ``implementation``, the fastest library kernel that is calibrated here; borrowed if nothing of that name is.
+    UnavailableError says why there is none.
+    """
+    if implementation is not None:
+        if not suits(implementation):
+            raise UnavailableError(f"{implementation} is another algorithm")
+        return predict(Case(workload, implementation, direction), name, dtype, device, lower_s, lenders)
+    found = _fastest(_libraries(name, [device]), name, dtype, workload, direction, device, lower_s, suits, tuple)
+    if found is None and not known_implementations(name, [device]):
+        others = list(lenders())
+        found = _fastest(_libraries(name, others), name, dtype, workload, direction, device, lower_s, suits, lambda: others)
+    if found is None:
+        raise UnavailableError(f"no implementation of {name} in {dtype} is calibrated that covers this")
+    return found
+
+
+def _libraries(name: str, devices: Iterable[Device]) -> list[str]:
+    return [known for known in MODELS_OF if known in known_implementations(name, devices) and not known.startswith(OWN)]
+
+
+def _fastest(
+    names: list[str],
+    name: str,
+    dtype: str,
+    workload: Any,
+    direction: str,
+    device: Device,
+    lower_s: float,
+    suits: Callable[[str], bool],
+    lenders: Lenders,
+) -> Prediction | None:
+    found = []
+    for known in filter(suits, names):
+        try:
+            found.append(predict(Case(workload, known, direction), name, dtype, device, lower_s, lenders))
+        except PerfmodelError:
+            continue
+    return min(found, key=lambda one: one.seconds, default=None)

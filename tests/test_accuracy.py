@@ -1,0 +1,121 @@
+"""Accuracy is kept: the shipped calibrations against the shipped records, on those that no fit saw."""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from perfmodel.catalog import calibrated_devices, find_device
+from perfmodel.timing.base import MAX_PARAMETERS, find_model
+from perfmodel.validation.intervals import quantile
+from perfmodel.validation.compare import Row, compare_files
+from perfmodel.validation.records import shipped_records
+from perfmodel.validation.split import held_out
+
+PUBLIC = ("nvidia-a100-sxm-80gb", "nvidia-h100-sxm-80gb", "nvidia-h200-sxm", "nvidia-b200-sxm")
+H200 = "nvidia-h200-sxm"
+
+
+@cache
+def rows() -> dict[tuple[str, str], list[Row]]:
+    """Held-out rows with a prediction, by device and group; fused attention of several queries and of one apart."""
+    found: dict[tuple[str, str], list[Row]] = defaultdict(list)
+    for row in compare_files(shipped_records(), find_device):
+        if row.prediction is not None and held_out(row.record):
+            decode = " decode" if row.prediction.calibration.model == "flash-decode" else ""
+            found[row.record.hardware, row.record.group + decode].append(row)
+    return found
+
+
+def errors(hardware: str, group: str) -> list[float]:
+    return [abs(row.error) for row in rows()[hardware, group] if row.error is not None]
+
+
+TARGETS = [
+    *((name, "attention/vllm-flash-attn/forward", 0.10, None) for name in PUBLIC),
+    *((name, "attention/vllm-flash-attn/forward decode", 0.07, None) for name in PUBLIC),
+    *((name, "matmul/cublas/forward", 0.07, None) for name in PUBLIC),
+    (H200, "attention/numba-flash/forward", 0.05, 0.12),
+    *((H200, f"attention/torch-sdpa-{name}/{way}", 0.05, 0.15) for name in ("flash", "cudnn") for way in ("forward", "backward")),
+    *((H200, f"attention/torch-sdpa-{name}/forward decode", 0.08, 0.25) for name in ("flash", "cudnn")),
+    *((H200, f"attention/torch-eager/{way}", 0.08, 0.25) for way in ("forward", "backward")),
+    (H200, "matmul/torch-matmul/forward", 0.08, 0.25),
+]
+
+
+@pytest.mark.parametrize(("hardware", "group", "median", "p90"), TARGETS, ids=lambda value: str(value))
+def test_held_out_errors(hardware, group, median, p90):
+    found = errors(hardware, group)
+    assert len(found) >= 40
+    assert quantile(found, 0.5) <= median
+    assert p90 is None or quantile(found, 0.9) <= p90
+
+
+def test_held_out_times_of_the_own_kernel_span_two_decades():
+    times = [row.record.time_s.median for row in rows()[H200, "attention/numba-flash/forward"]]
+    assert max(times) / min(times) >= 100
+
+
+LARGE = sorted(key for key, own in rows().items() if len(own) >= 75)
+
+
+def test_large_groups_are_there():
+    assert len(LARGE) >= 20
+
+
+@pytest.mark.parametrize(("hardware", "group"), LARGE)
+def test_intervals_are_honest(hardware, group):
+    """80 % intervals of groups large enough to judge: coverage, and a width in proportion to the error."""
+    own = rows()[hardware, group]
+    assert 0.72 <= sum(bool(row.covered) for row in own) / len(own) <= 0.90
+    half = quantile([(row.prediction.high - row.prediction.low) / row.prediction.seconds / 2 for row in own], 0.5)
+    assert half <= 3 * quantile(errors(hardware, group), 0.5)
+
+
+def test_no_prediction_is_below_its_bound():
+    assert all(row.prediction.low >= row.lower_s * (1 - 1e-12) for own in rows().values() for row in own)
+
+
+@pytest.mark.parametrize("device", calibrated_devices(), ids=lambda device: device.id)
+def test_calibrations_name_the_parameters_of_their_model(device):
+    for block in device.calibration:
+        model = find_model(block.model)
+        assert set(block.parameters) == {parameter.name for parameter in model.parameters}
+        assert len(block.parameters) <= MAX_PARAMETERS
+        assert block.low < 1 < block.high
+        assert block.borrowed_low is not None
+        assert block.borrowed_low <= block.low
+
+
+def test_devices_of_an_architecture_share_parameters():
+    """Parameters are per implementation and architecture, not per device."""
+    seen = {}
+    for device in calibrated_devices():
+        for block in device.calibration:
+            key = (device.architecture, block.workload, block.implementation, block.direction, block.model)
+            assert seen.setdefault(key, block.parameters) == block.parameters
+
+
+def test_what_a_profile_says_of_its_errors_is_what_the_records_give():
+    for device in calibrated_devices():
+        for block in device.calibration:
+            decode = " decode" if block.model == "flash-decode" else ""
+            key = (device.id, f"{block.workload}/{block.implementation}/{block.direction}{decode}")
+            own = [abs(row.error) for row in rows().get(key, []) if row.error is not None]
+            assert len(own) == block.held_out
+            if own:
+                assert quantile(own, 0.5) == pytest.approx(block.held_out_median_error, abs=2e-4)
+
+
+def test_a_profile_with_half_the_bandwidth_fails(run, tmp_path):
+    text = (Path(__file__).parents[1] / "hardware_specs" / f"{H200}.yaml").read_text()
+    assert text.count(" bandwidth: {value: 4.8 TB/s") == 1
+    path = tmp_path / "halved.yaml"
+    path.write_text(text.replace(" bandwidth: {value: 4.8 TB/s", " bandwidth: {value: 2.4 TB/s"))
+    outcome = run(f"validate --records shipped --hardware {path} --json")
+    assert outcome.code == 3
+    assert json.loads(outcome.out)["groups"]["copy/torch-copy/forward"]["median_abs_error"] > 0.25

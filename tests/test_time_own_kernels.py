@@ -1,0 +1,556 @@
+"""Time models of the project's own kernels and of what they rest on: schedules, the fit, streams, softmax, eager attention."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from perfmodel.catalog import find_device
+from perfmodel.dtypes import DTYPES
+from perfmodel.errors import UnavailableError, UsageError
+from perfmodel.hardware import Calibration, Device
+from perfmodel.ops.matmul import Matmul
+from perfmodel.ops.occupancy import Block
+from perfmodel.timing.base import MAX_PARAMETERS, Case, Model
+from perfmodel.timing.fit import fit, simplex
+from perfmodel.timing.implementations import COMPOSITE, MODELS_OF
+from perfmodel.timing.models import eager, gemm, numba_flash1, numba_matmul, numba_matmul_naive, numba_standard, softmax_rows, stream
+from perfmodel.timing.models import register_tiles as tiles
+from perfmodel.timing.models._own_kernels import grid_seconds, instruction_costs, launches_seconds
+from perfmodel.timing.register_tiles import EDGES, Geometry, geometry
+from perfmodel.timing.schedule import Shares, shared_makespan
+from perfmodel.workload import BACKWARD, FORWARD, Attention, Stream
+
+SMS = 132
+FLASH = tiles.MODEL.starts()
+
+
+def block_of(model: Model, implementation: str, workload: str, dtype: str = "fp32") -> Calibration:
+    return Calibration(implementation, workload, model.name, [dtype], model.starts(), 10, 0.9, 1.1, "records", "2026-01-01", "")
+
+
+BARE = replace(find_device("nvidia-h200-sxm"), calibration=[])
+H200 = replace(BARE, calibration=[block_of(tiles.MODEL, "numba-flash", "attention")])
+UNCLOCKED = replace(H200, clocks=replace(H200.clocks, max=None))
+CLOCK = H200.clocks.max.number if H200.clocks.max else math.nan
+OWN: dict[str, Model] = {
+    "numba-flash1": numba_flash1.MODEL,
+    "numba-standard": numba_standard.MODEL,
+    "numba-matmul": numba_matmul.MODEL,
+    "numba-matmul-naive": numba_matmul_naive.MODEL,
+}
+
+
+def attention(n: int, heads: int = 1, d: int = 64, kv_len: int | None = None, causal: bool = False) -> Attention:
+    return Attention(n, kv_len or n, d, d, heads=heads, kv_heads=heads, dtype=DTYPES["fp32"], causal=causal)
+
+
+def seconds(name: str, workload: Any, device: Device = H200, launch: dict[str, int] | None = None, **changes: float) -> float:
+    model = tiles.MODEL if name == "numba-flash" else OWN[name]
+    return model.seconds(Case(workload, name, launch=launch or {}), device, {**model.starts(), **changes})
+
+
+def workload_of(name: str) -> Any:
+    return Matmul(512, 512, 512, dtype=DTYPES["fp32"]) if "matmul" in name else attention(512, 8)
+
+
+# shared_makespan, against a simulation in time steps from one end of a block to the next
+
+
+def simulated(works: Sequence[float], shares: Shares) -> float:
+    """Each lane keeps the work that its blocks still have to do; all of them share its speed."""
+    lanes: list[list[float]] = [[] for _ in range(shares.multiprocessors * shares.lanes)]
+    for number, work in enumerate(works[: shares.slots]):
+        turn, processor = divmod(number, shares.multiprocessors)
+        lanes[processor * shares.lanes + turn % shares.lanes].append(work)
+    waiting, now = list(works[shares.slots :]), 0.0
+    while any(lanes):
+        rates = [shares.speeds[len(lane) - 1] for lane in lanes]
+        soonest, place = min((min(lane) / rate, place) for place, (lane, rate) in enumerate(zip(lanes, rates, strict=True)) if lane)
+        now += soonest
+        lanes = [[left - soonest * rate for left in lane] for lane, rate in zip(lanes, rates, strict=True)]
+        lanes[place].remove(min(lanes[place]))
+        if waiting:
+            lanes[place].append(waiting.pop(0))
+    return now
+
+
+SHARES = [
+    Shares(1, 1, 1, (1.0,)),
+    Shares(3, 1, 1, (1.0,)),
+    Shares(2, 3, 1, (1.0, 0.7, 0.5)),
+    Shares(2, 4, 2, (1.0, 0.55)),
+    Shares(3, 3, 2, (1.0, 0.6)),
+    Shares(2, 5, 4, (1.0, 0.8)),
+]
+
+
+@pytest.mark.parametrize("shares", SHARES, ids=str)
+@pytest.mark.parametrize("count", [1, 2, 5, 11, 20])
+def test_blocks_that_share_end_when_a_simulation_says(shares: Shares, count: int) -> None:
+    count = min(count, 4 * shares.slots)
+    works = [random.Random(f"{count} {place}").uniform(1, 5) for place in range(count)]
+    assert shared_makespan(works, 1, shares) == pytest.approx(simulated(works, shares))
+
+
+@pytest.mark.parametrize("shares", SHARES, ids=str)
+@pytest.mark.parametrize("count", [1, 3, 6, 13, 17])
+def test_equal_blocks_end_when_a_simulation_says(shares: Shares, count: int) -> None:
+    count = min(count, 4 * shares.slots)
+    assert shared_makespan([2.0], count, shares) == pytest.approx(simulated([2.0] * count, shares))
+
+
+@given(st.lists(st.floats(0.5, 4), min_size=1, max_size=9), st.integers(1, 200), st.sampled_from(SHARES))
+@settings(deadline=None)
+def test_long_lists_take_their_work_and_at_most_one_slow_block_more(works: list[float], repeats: int, shares: Shares) -> None:
+    """List scheduling leaves no slot empty while blocks wait; a full multiprocessor does more in all than one less full."""
+    whole = repeats * sum(works) / shares.rate
+    assert whole * (1 - 1e-9) <= shared_makespan(works, repeats, shares) <= whole + max(works) / min(shares.speeds) + 1e-9
+
+
+# The simplex and the fit
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 5])
+def test_simplex_finds_the_bottom_of_a_bowl(size: int) -> None:
+    bottom = [0.7 * place - 1 for place in range(size)]
+    found = simplex(lambda x: sum((place + 1) * (a - b) ** 2 for place, (a, b) in enumerate(zip(x, bottom, strict=True))), [0.0] * size)
+    assert found == pytest.approx(bottom, abs=0.02)
+
+
+def test_simplex_follows_a_bent_valley() -> None:
+    def rosenbrock(x: list[float]) -> float:
+        return (1 - x[0]) ** 2 + 100 * (x[1] - x[0] ** 2) ** 2
+
+    assert simplex(rosenbrock, [-1.2, 1.0], rounds=500, tolerance=1e-12) == pytest.approx([1, 1], abs=1e-3)
+
+
+def test_simplex_never_ends_above_its_start() -> None:
+    def steps(x: list[float]) -> float:
+        return float(math.floor(abs(x[0])) + math.floor(abs(x[1])))
+
+    assert steps(simplex(steps, [3.5, -2.5])) <= steps([3.5, -2.5])
+
+
+def test_fit_recovers_what_made_the_times_in_spite_of_an_outlier() -> None:
+    sizes = [1.0, 2.0, 5.0, 10.0, 30.0, 100.0, 300.0]
+    measured = [3.0 + 0.25 * size for size in sizes]
+    measured[3] *= 4
+    found = fit(lambda p: [p["launch"] + p["slope"] * size for size in sizes], measured, {"launch": 1.0, "slope": 1.0})
+    assert found == pytest.approx({"launch": 3.0, "slope": 0.25}, rel=0.02)
+
+
+# Register tiles
+
+
+@pytest.mark.parametrize("d", [64, 128])
+@pytest.mark.parametrize("br", EDGES)
+@pytest.mark.parametrize("bc", EDGES)
+def test_threads_share_the_work_of_a_tile(d: int, br: int, bc: int) -> None:
+    try:
+        shape = geometry(d, br, bc)
+    except UsageError:
+        assert 4 * d * (br + 2 * bc) > 150_000
+        return
+    work = tiles.instructions(shape)
+    assert shape.threads * work.multiply_adds == 2 * br * bc * d
+    assert shape.threads * work.scores == br * bc
+    assert shape.threads * work.copies * 4 == 2 * bc * d
+    assert work.loads == walked_loads(shape)
+
+
+def walked_loads(shape: Geometry) -> int:
+    """16-byte loads of a thread, one by one, in Q K^T and P V of each chunk."""
+    loads = 0
+    for _ in range(0, shape.bc, shape.chunk):
+        for _ in range(0, shape.d, 4):
+            loads += shape.rows + shape.columns
+        for _ in range(0, shape.chunk, 4):
+            loads += shape.rows + 4 * (shape.width // 4)
+    return loads
+
+
+@given(st.integers(1, 300), st.integers(1, 300), st.sampled_from(EDGES), st.sampled_from(EDGES), st.booleans())
+def test_blocks_visit_the_key_tiles_that_a_row_of_theirs_sees(n: int, kv_len: int, br: int, bc: int, causal: bool) -> None:
+    w = attention(n, kv_len=kv_len, causal=causal)
+    seen = [{key // bc for row in rows_of(top, br, n) for key in keys_of(row, w)} for top in range(0, n, br)]
+    assert tiles.tiles_by_block(w, br, bc) == [len(each) for each in (reversed(seen) if causal else seen)]
+
+
+def rows_of(top: int, br: int, n: int) -> range:
+    return range(top, min(n, top + br))
+
+
+def keys_of(row: int, w: Attention) -> range:
+    return range(max(0, row + 1 + int(w.kv_len) - int(w.n))) if w.causal else range(int(w.kv_len))
+
+
+def test_crowded_schedulers_are_bound_by_issue_and_empty_ones_by_latency() -> None:
+    work = tiles.Instructions(1000, 0, 0, 0, 0)
+    assert tiles.tile_cycles(work, 64, FLASH) == pytest.approx(64 * 1000 * FLASH["fma_issue_cycles"], rel=1e-3)
+    slow = {**FLASH, "fma_alone_cycles": 100.0}
+    assert tiles.tile_cycles(work, 1, slow) == pytest.approx(100_000, rel=1e-3)
+
+
+def test_one_block_takes_launch_tiles_and_its_own_cost() -> None:
+    work = tiles.instructions(geometry(64, 64, 64))
+    expected = FLASH["launch_us"] * 1e-6 + (3 * tiles.tile_cycles(work, 1, FLASH) + FLASH["block_cycles"]) / CLOCK
+    assert seconds("numba-flash", attention(64, kv_len=192)) == pytest.approx(expected)
+
+
+@given(st.integers(1, 40), st.integers(64, 2000))
+@settings(deadline=None, max_examples=40)
+def test_more_heads_or_keys_never_take_less(heads: int, n: int) -> None:
+    """Without a mask: longer blocks of unequal length can fall into a better order, Graham's anomaly."""
+    time = seconds("numba-flash", attention(n, heads))
+    assert seconds("numba-flash", attention(n, heads + SMS)) >= time
+    assert seconds("numba-flash", attention(n, heads, kv_len=n + 64)) > time
+    assert seconds("numba-flash", attention(n, heads, causal=True)) <= time * (1 + 1e-9)
+
+
+def test_a_profile_without_a_clock_says_so() -> None:
+    with pytest.raises(UnavailableError, match="lacks its clock"):
+        seconds("numba-flash", attention(64), UNCLOCKED)
+
+
+# The other own kernels: what they share
+
+
+@pytest.mark.parametrize("name", OWN)
+def test_own_models_are_found_fitted_last_and_small(name: str) -> None:
+    assert MODELS_OF[name] == (OWN[name].name,)
+    assert OWN[name].name in COMPOSITE
+    assert len(OWN[name].parameters) <= 3 < MAX_PARAMETERS
+    assert OWN[name].covers(Case(workload_of(name), name))
+    assert not OWN[name].covers(Case(workload_of(name), name, BACKWARD))
+    assert not OWN[name].covers(Case(Stream("copy", 1, 1), name))
+
+
+@pytest.mark.parametrize("name", OWN)
+def test_own_models_need_numba_flash_and_a_clock(name: str) -> None:
+    with pytest.raises(UnavailableError, match="no calibration of attention/numba-flash"):
+        seconds(name, workload_of(name), BARE)
+    with pytest.raises(UnavailableError, match="lacks its clock"):
+        seconds(name, workload_of(name), UNCLOCKED)
+
+
+def test_costs_are_those_of_the_device_and_launches_add_up() -> None:
+    costs = instruction_costs(H200)
+    assert costs == FLASH
+    assert H200.launch_overhead is not None
+    assert H200.launch_overhead.stream is not None
+    later = H200.launch_overhead.stream.number
+    assert launches_seconds(3, H200, costs) == pytest.approx(FLASH["launch_us"] * 1e-6 + 2 * later)
+    assert launches_seconds(3, replace(H200, launch_overhead=None), costs) == pytest.approx(3 * FLASH["launch_us"] * 1e-6)
+
+
+def test_a_grid_fills_multiprocessors_before_it_shares_them() -> None:
+    """Blocks of one scheduler's worth of warps: 4 x 132 run as fast as one; 8 x 132 twice as long if issue is all that counts."""
+    block = Block(32, 32, 0)
+    one, full, double = (grid_seconds(lambda _, warps: 1000 * warps, count, block, H200) for count in (1, 4 * SMS, 8 * SMS))
+    assert one == pytest.approx(1000 / CLOCK)
+    assert full == pytest.approx(one)
+    assert double == pytest.approx(2 * one)
+
+
+# numba-flash1
+
+
+@given(st.integers(1, 300), st.integers(1, 300), st.sampled_from(EDGES), st.sampled_from(EDGES), st.booleans())
+@example(64, 65, 32, 32, True)  # the second key tile begins one key before the second query tile
+def test_flash1_visits_every_pair_of_tiles_with_a_visible_score(n: int, kv_len: int, br: int, bc: int, causal: bool) -> None:
+    w = attention(n, kv_len=kv_len, causal=causal)
+    assert numba_flash1.visits(w, br, bc) == len({(row // br, key // bc) for row in range(n) for key in keys_of(row, w)})
+
+
+def test_each_visit_brings_o_from_l2_and_back() -> None:
+    """8 x 8 pairs of tiles of 64 x 64, O of 16 KiB both ways at 1 and at 2 B/clk."""
+    slow, fast = (seconds("numba-flash1", attention(512), l2_bytes_per_clock=rate) for rate in (1.0, 2.0))
+    assert slow - fast == pytest.approx(64 * 2 * 64 * 64 * 4 / 2 / CLOCK)
+
+
+def test_flash1_works_on_a_head_at_a_time() -> None:
+    one, full, more = (seconds("numba-flash1", attention(1024, heads, d=128), launch={"br": 128, "bc": 64}) for heads in (1, SMS, SMS + 1))
+    filled = 1024 * 130 * 4 / stream.dram_bandwidth(H200)  # O, l and m of a head
+    assert full - one == pytest.approx((SMS - 1) * filled)
+    assert more - full == pytest.approx(one - launches_seconds(4, H200, FLASH))
+
+
+def test_flash1_is_slower_than_flash_and_faster_with_a_mask() -> None:
+    time = seconds("numba-flash1", attention(2048, SMS))
+    assert time > seconds("numba-flash", attention(2048, SMS))
+    assert 0.5 * time < seconds("numba-flash1", attention(2048, SMS, causal=True)) < 0.6 * time
+
+
+# numba-matmul
+
+
+@pytest.mark.parametrize("tile", EDGES)
+def test_stages_add_up_to_the_product(tile: int) -> None:
+    layout = numba_matmul.layout_of(tile)
+    work = numba_matmul.stage(layout, tile)
+    assert layout.threads * work.multiply_adds == tile * tile * numba_matmul.DEPTH
+    assert layout.threads * work.copies * 4 == 2 * tile * numba_matmul.DEPTH
+
+
+def test_a_block_alone_waits_at_every_stage() -> None:
+    launch = {"br": 128, "bc": 128}
+    slow, fast = (seconds("numba-matmul", Matmul(128, 128, 330), launch=launch, stage_cycles=cycles) for cycles in (2000.0, 1000.0))
+    assert slow - fast == pytest.approx(11 * 1000 / CLOCK)
+
+
+def test_four_blocks_fill_three_quarters_of_the_wait() -> None:
+    """Tiles of 64 leave room for four blocks of 237 registers a thread."""
+    w = Matmul(64, 64 * 4 * SMS, 320)
+    slow, fast = (seconds("numba-matmul", w, stage_cycles=cycles) for cycles in (2000.0, 1000.0))
+    assert slow - fast == pytest.approx(10 * 1000 / 4 / CLOCK)
+
+
+def test_one_tile_more_than_a_wave_takes_two() -> None:
+    one, full, more = (seconds("numba-matmul", Matmul(128, 128 * count, 4096), launch={"br": 128}) for count in (1, SMS, SMS + 1))
+    launch = launches_seconds(1, H200, FLASH)
+    assert full == pytest.approx(one)
+    assert more - launch == pytest.approx(2 * (one - launch))
+
+
+def test_large_products_stay_below_the_peak_and_above_a_third_of_it() -> None:
+    peak = 2 * 4096**3 / H200.peaks.vector["fp32"].number
+    for tile in EDGES:
+        assert peak < seconds("numba-matmul", Matmul(4096, 4096, 4096), launch={"br": tile}) < 3 * peak
+
+
+def test_no_kernel_has_tiles_of_48() -> None:
+    with pytest.raises(UsageError, match="tile 48"):
+        seconds("numba-matmul", Matmul(96, 96, 96), launch={"br": 48})
+
+
+def test_naive_products_take_the_bytes_of_b() -> None:
+    """8 x 132 x 256 elements of C, 8 blocks to each multiprocessor, 4 B of B per step of k; one block more is a round more."""
+    launch = launches_seconds(1, H200, FLASH)
+    full, more = (seconds("numba-matmul-naive", Matmul(rows, 256, 1000), l2_bytes_per_clock=10.0) for rows in (8 * SMS, 8 * SMS + 1))
+    assert full - launch == pytest.approx(8 * 256 * 1000 * 4 / 10 / CLOCK)
+    assert more - launch == pytest.approx((full - launch) * 9 / 8)
+
+
+def test_naive_threads_beyond_a_row_take_their_time_too() -> None:
+    assert seconds("numba-matmul-naive", Matmul(SMS, 300, 1000)) == pytest.approx(seconds("numba-matmul-naive", Matmul(SMS, 512, 1000)))
+
+
+def test_tiles_beat_the_naive_product() -> None:
+    w = Matmul(2048, 2048, 2048)
+    assert seconds("numba-matmul", w) < seconds("numba-matmul-naive", w) / 10
+
+
+# numba-standard
+
+
+@given(st.integers(1, 60), st.integers(1, 60))
+def test_visible_keys_are_those_of_a_walk(n: int, kv_len: int) -> None:
+    w = attention(n, kv_len=kv_len, causal=True)
+    assert numba_standard.visible_keys(w) == pytest.approx(sum(len(keys_of(row, w)) for row in range(n)) / n)
+
+
+def test_standard_is_its_three_kernels() -> None:
+    w, p = attention(1024, 8), numba_standard.MODEL.starts()
+    products = numba_standard.scores_seconds(w, (128, 64), H200, FLASH, p) + numba_standard.outputs_seconds(w, 128, H200, FLASH)
+    assert seconds("numba-standard", w) == pytest.approx(
+        launches_seconds(3, H200, FLASH) + products + numba_standard.softmax_seconds(w, H200, p)
+    )
+    assert products > 4 * 8 * 1024**2 * 64 / H200.peaks.vector["fp32"].number
+
+
+def test_a_tile_of_scores_takes_its_instructions() -> None:
+    """128 x 64 scores of d 64 by 128 threads: 8 x 8 each, 64 multiply-adds and a store per score; Q and K are 192 rows of 256 B."""
+    work = tiles.Instructions(multiply_adds=64 * 64, loads=16 * (8 + 8), scores=0, chunks=0, copies=192 * 16 / 128)
+    expected = tiles.tile_cycles(work, 1, FLASH) + 64 * 10.0
+    assert numba_standard.scores_seconds(attention(128, kv_len=64), (128, 64), H200, FLASH, {"store_cycles": 10.0}) == pytest.approx(
+        expected / CLOCK
+    )
+
+
+def test_a_row_of_the_softmax_takes_the_latency_of_its_elements() -> None:
+    w = attention(1, kv_len=320)
+    assert numba_standard.softmax_seconds(w, H200, {"softmax_cycles": 500.0, "mask_cycles": 0.0}) == pytest.approx(10 * 500 / CLOCK)
+    causal = attention(1, kv_len=320, causal=True)  # the only query sees every key
+    assert numba_standard.softmax_seconds(causal, H200, {"softmax_cycles": 500.0, "mask_cycles": 80.0}) == pytest.approx(5800 / CLOCK)
+
+
+def test_six_rows_of_32_kib_wait_on_a_multiprocessor_at_once() -> None:
+    """Two to a block, whose 64 KiB of shared memory leave room for three."""
+    p = {"softmax_cycles": 500.0, "mask_cycles": 0.0}
+    row = 8192 / 32 * 500 / CLOCK
+    for rows, rounds in ((6 * SMS, 1), (6 * SMS + 1, 2)):
+        assert numba_standard.softmax_seconds(attention(rows, kv_len=8192), H200, p) == pytest.approx(rounds * row)
+
+
+def test_many_short_rows_take_their_bytes() -> None:
+    w = attention(4096, 64, kv_len=64)
+    expected = 2 * 64 * 4096 * 64 * 4 / stream.dram_bandwidth(H200)
+    assert numba_standard.softmax_seconds(w, H200, {"softmax_cycles": 1e-6, "mask_cycles": 1e-6}) == pytest.approx(expected)
+
+
+def test_a_mask_costs_time_and_long_rows_leave_room_for_few() -> None:
+    assert seconds("numba-standard", attention(2048, 8, causal=True)) > seconds("numba-standard", attention(2048, 8))
+    p = numba_standard.MODEL.starts()
+    short, long = (numba_standard.softmax_seconds(attention(n, 8, kv_len=kv), H200, p) for n, kv in ((8192, 2048), (1024, 16384)))
+    assert long > 1.5 * short  # as many elements
+
+
+def test_registers_of_one_kernel_do_not_speak_for_the_others() -> None:
+    w = attention(1024, 8)
+    assert seconds("numba-standard", w, launch={"registers": 255}) == seconds("numba-standard", w)
+
+
+# Streams and softmax
+
+
+ROWS = {"launch_us": 1.0, "bandwidth_share": 0.5, "column_ns": 2.0, "row_ns": 30.0}
+
+
+def stream_s(w: Stream, device: Device = H200, **changes: float) -> float:
+    return stream.MODEL.seconds(Case(w, "torch-scale"), device, {**ROWS, **changes})
+
+
+def test_a_stream_adds_launch_latency_and_bytes() -> None:
+    bandwidth = stream.dram_bandwidth(H200)
+    moved = 3 * 264 * 1000 * 2 / (0.5 * bandwidth)
+    assert stream_s(Stream("add", 264, 1000, 2)) == pytest.approx(1e-6 + (1000 * 2 + 2 * 30) * 1e-9 + moved)
+    assert stream_s(Stream("copy", 264, 1000)) == pytest.approx(1e-6 + 2 / 3 * moved)
+
+
+@given(st.integers(1, 10_000), st.integers(1, 10_000))
+def test_streams_grow(rows: int, cols: int) -> None:
+    time = stream_s(Stream("scale", rows, cols))
+    assert stream_s(Stream("scale", rows + 1, cols)) > time < stream_s(Stream("scale", rows, cols + 1))
+    assert stream_s(Stream("scale", rows, cols, shared=cols)) > time > stream_s(Stream("scale", rows, cols), bandwidth_share=1.0)
+
+
+def test_streams_name_what_a_profile_lacks() -> None:
+    slow = replace(H200.dram, bandwidth=None, measured_bandwidth=None)
+    with pytest.raises(UnavailableError, match="no DRAM bandwidth"):
+        stream_s(Stream("scale", 8, 8), replace(H200, memory=[*H200.memory[:-1], slow]))
+    with pytest.raises(UnavailableError, match="lacks its multiprocessors"):
+        stream_s(Stream("scale", 8, 8), replace(H200, multiprocessors=None))
+
+
+def test_streams_and_softmax_share_out_operations() -> None:
+    softmax, norm = Case(Stream("softmax", 8, 8), "torch-softmax"), Case(Stream("norm", 8, 8), "torch-rms-norm")
+    assert (stream.MODEL.covers(norm), stream.MODEL.covers(softmax)) == (True, False)
+    assert (softmax_rows.MODEL.covers(norm), softmax_rows.MODEL.covers(softmax)) == (False, True)
+    assert not softmax_rows.MODEL.covers(replace(softmax, direction=BACKWARD))
+
+
+def softmax_s(rows: int, cols: int, **changes: float) -> float:
+    w = Stream("softmax", rows, cols)
+    return softmax_rows.MODEL.seconds(Case(w, "torch-softmax"), H200, {**softmax_rows.MODEL.starts(), **changes})
+
+
+def test_every_row_length_has_its_kernel() -> None:
+    """Which share of the bandwidth counts tells which kernel runs."""
+    kernels = {2048: "warp_share", 2049: "register_share", 4096: "register_share", 4097: "single_share", 8192: "single_share"}
+    for cols, used in {**kernels, 8193: "shared_share"}.items():
+        base = softmax_s(4096, cols)
+        for share in ("warp_share", "register_share", "single_share", "shared_share"):
+            assert (softmax_s(4096, cols, **{share: 0.01}) > 2 * base) == (share == used), (cols, share)
+
+
+def test_long_softmax_rows_take_their_padded_bytes() -> None:
+    expected = 2 * 1000 * 10240 * 2 / (0.5 * stream.dram_bandwidth(H200))
+    assert softmax_s(1000, 10_000, shared_share=0.5, launch_us=1e-9) == pytest.approx(expected)
+
+
+@given(st.integers(1, 2048))
+def test_a_warp_holds_the_next_power_of_two(cols: int) -> None:
+    held = softmax_rows.padded(cols)
+    assert held & (held - 1) == 0
+    assert cols <= held < 2 * cols
+
+
+@given(st.integers(2049, 10**6))
+def test_a_block_holds_whole_rounds_of_its_threads(cols: int) -> None:
+    held = softmax_rows.padded(cols)
+    assert held % softmax_rows.BLOCK_THREADS == 0
+    assert cols <= held < cols + softmax_rows.BLOCK_THREADS
+
+
+# Eager attention
+
+PARTS = [
+    block_of(gemm.MODEL, "torch-matmul", "matmul", "fp16"),
+    block_of(softmax_rows.MODEL, "torch-softmax", "softmax", "fp16"),
+    *(block_of(stream.MODEL, name, "scale", "fp16") for name in ("torch-scale", "torch-mask", "torch-add")),
+]
+EAGER = replace(BARE, calibration=PARTS)
+SEPARATE: dict[str, Any] = {"overlap_us": 1e-9, "handoff_share": 1.0}
+
+
+def eager_s(w: Attention, direction: str = FORWARD, device: Device = EAGER, **changes: Any) -> float:
+    return eager.MODEL.seconds(Case(w, "torch-eager", direction), device, {**eager.MODEL.starts(), **changes})
+
+
+def half(n: int, heads: int, causal: bool = False) -> Attention:
+    return replace(attention(n, heads, causal=causal), dtype=DTYPES["fp16"])
+
+
+def test_eager_attention_is_the_sequence_that_a_profiler_shows() -> None:
+    def sequence(w: Attention, direction: str = FORWARD) -> list[str]:
+        return [case.implementation for _, case in eager.parts(w, direction)]
+
+    plain = ["torch-matmul", "torch-scale", "torch-softmax", "torch-matmul"]
+    assert sequence(half(512, 8)) == plain
+    assert sequence(half(512, 8, causal=True)) == [*plain[:2], "torch-mask", *plain[2:]]
+    assert sequence(half(512, 1, causal=True)) == [*plain[:2], "torch-add", *plain[2:]]
+    assert sequence(half(512, 8), BACKWARD).count("torch-matmul") == 4
+
+
+@pytest.mark.parametrize("direction", [FORWARD, BACKWARD])
+def test_eager_products_are_those_of_attention(direction: str) -> None:
+    """Forward 4 n n d FLOP per head, backward twice that, without the recomputed scores."""
+    products = [case.workload for name, case in eager.parts(half(512, 8), direction) if name == "matmul"]
+    assert sum(w.batch * w.m * w.n * w.k for w in products) == (2 if direction == FORWARD else 4) * 8 * 512 * 512 * 64
+
+
+def test_kernels_that_gain_nothing_add_up() -> None:
+    w = half(1024, 16, causal=True)
+    alone = sum(eager.part_seconds(name, case, EAGER) for name, case in eager.parts(w, FORWARD))
+    assert eager_s(w, **SEPARATE) == pytest.approx(alone, rel=1e-6)
+    assert eager_s(w, overlap_us=1e-9, handoff_share=0.5) < alone
+    assert eager_s(w, overlap_us=1.0, handoff_share=1.0) == pytest.approx(alone - 4e-6, rel=1e-6)
+
+
+def test_savings_never_make_time_negative() -> None:
+    w = half(64, 1)
+    alone = sum(eager.part_seconds(name, case, EAGER) for name, case in eager.parts(w, FORWARD))
+    assert eager_s(w, overlap_us=1e6) == pytest.approx(alone / 8)
+
+
+@pytest.mark.parametrize(
+    ("n", "used", "other"), [(1024, "gradient_share", "long_gradient_share"), (1025, "long_gradient_share", "gradient_share")]
+)
+def test_softmax_backward_depends_on_the_row(n: int, used: str, other: str) -> None:
+    w = half(n, 16)
+    moved = 3 * 16 * n * n * 2 / stream.dram_bandwidth(EAGER)
+    changes: list[dict[str, Any]] = [{used: 0.25}, {used: 0.5}, {other: 0.01}]
+    slow, fast, same = (eager_s(w, BACKWARD, **change) for change in changes)
+    assert slow - fast == pytest.approx(moved * 2)
+    assert same == eager_s(w, BACKWARD)
+
+
+def test_eager_attention_names_the_part_that_is_not_calibrated() -> None:
+    for missing in ("torch-matmul", "torch-softmax", "torch-scale"):
+        rest = [block for block in PARTS if block.implementation != missing]
+        with pytest.raises(UnavailableError, match=f"no calibration of .*{missing}, a part of the sequence"):
+            eager_s(half(512, 8), device=replace(EAGER, calibration=rest))
+
+
+@pytest.mark.parametrize("changes", [{"window": 64, "causal": True}, {"dropout": 0.1}, {"kv_heads": 4}])
+def test_eager_attention_covers_no_options(changes: dict[str, Any]) -> None:
+    assert eager.MODEL.covers(Case(half(512, 8), "torch-eager"))
+    assert not eager.MODEL.covers(Case(replace(half(512, 8), **changes), "torch-eager"))
