@@ -16,7 +16,7 @@ from perfmodel.errors import UnavailableError
 from perfmodel.ops.matmul import Matmul
 from perfmodel.timing.base import MAX_PARAMETERS, Case, find_model
 from perfmodel.timing.models import gemm
-from perfmodel.timing.models._gemm_tiles import LARGEST_SPLIT, LARGEST_TILE, MMA_TILES, candidates, plans
+from perfmodel.timing.models._gemm_tiles import LARGEST_SPLIT, LARGEST_TILE, MMA_TILES, candidates, copy_bytes, plans
 from perfmodel.workload import BACKWARD, Attention
 
 A100, H200 = find_device("nvidia-a100-sxm-80gb"), find_device("nvidia-h200-sxm")
@@ -91,6 +91,54 @@ def test_long_kernels_slow_down_by_the_throttle_and_then_settle() -> None:
     assert slowdown(10**7) == pytest.approx(1.3, rel=0.01)
 
 
+# Rows that do not start on 16 bytes
+
+
+@pytest.mark.parametrize(
+    ("n", "k", "size", "expected"),
+    [
+        (64, 64, 2, 16),
+        (64, 8, 2, 16),
+        (8, 4, 2, 4),
+        (12, 64, 2, 4),
+        (64, 2, 2, 4),
+        (7, 64, 2, 2),
+        (64, 9, 2, 2),
+        (16, 16, 1, 16),
+        (8, 3, 1, 1),
+    ],
+)
+def test_the_narrowest_row_sets_the_width_of_all_copies(n: int, k: int, size: int, expected: int) -> None:
+    assert copy_bytes(n, k, size) == expected
+
+
+@pytest.mark.parametrize(("k", "width"), [(65540, 4), (65538, 4), (65537, 2)])
+def test_narrow_copies_set_the_pace(k: int, width: int) -> None:
+    """108 tiles of 128 x 128: each loads 256 rows of k and stores 128 x 128 elements at twice the cost, 32 threads a copy."""
+    copies = (256 * k + 2 * 128 * 128) * 2 / (32 * width)
+    measured = time_of(128 * 12, 128 * 9, k, A100, launch={"br": 128, "bc": 128}, **FREE)
+    assert isclose(measured, copies * gemm.COPY_CYCLES / 1410e6, rel_tol=2e-3)
+
+
+@given(SIZES, st.integers(1, 600), st.integers(1, 600), st.sampled_from(["a100-sxm-80gb", "h200-sxm", "b200-sxm"]))
+@settings(max_examples=60, deadline=None)
+def test_aligned_rows_are_never_slower(m: int, octets_n: int, octets: int, name: str) -> None:
+    """Four elements more per row add their share of the work at most."""
+    device, n, k = find_device(f"nvidia-{name}"), 8 * octets_n, 8 * octets
+    assert time_of(m, n, k, device) <= time_of(m, n, k - 4, device) * k / (k - 4)
+
+
+def test_kernels_of_the_vector_unit_copy_single_elements_anyway() -> None:
+    fp32, fp16 = (time_of(2048, 2048, 1001, dtype=DTYPES[t]) / time_of(2048, 2048, 1000, dtype=DTYPES[t]) for t in ("fp32", "fp16"))
+    assert fp32 == pytest.approx(1, abs=0.01)
+    assert fp16 > 3
+
+
+def test_a_vector_has_no_rows_to_align() -> None:
+    assert time_of(4096, 1, 4096) < 1.01 * time_of(4096, 8, 4096)
+    assert time_of(4096, 1, 4095) > 1.5 * time_of(4096, 1, 4096)
+
+
 # What the library may choose
 
 
@@ -130,10 +178,13 @@ def test_a_given_tile_and_split_are_kept() -> None:
 @given(SIZES, SIZES, SIZES, st.sampled_from(["a100-sxm-80gb", "h200-sxm", "b200-sxm"]), st.booleans())
 @settings(max_examples=60, deadline=None)
 def test_more_work_or_slower_parts_never_save_time(m: int, n: int, k: int, name: str, cold: bool) -> None:
-    """Depth, batch, a flushed cache and every parameter of cost are monotone; rows are not, as more tiles draw more bandwidth."""
+    """Depth, batch, a flushed cache and every parameter of cost are monotone; rows are not, as more tiles draw more bandwidth.
+
+    Depth grows by 3, which leaves the alignment of its rows as it is.
+    """
     device = find_device(f"nvidia-{name}")
     here = time_of(m, n, k, device, cold)
-    assert time_of(m, n, 2 * k, device, cold) >= here
+    assert time_of(m, n, 3 * k, device, cold) >= here
     assert time_of(m, n, k, device, cold, batch=3) >= here * (1 - 1e-12)
     assert time_of(m, n, k, device, True) >= time_of(m, n, k, device, False)
     for parameter in ("launch_us", "wave_cycles", "slice_cycles", "split_us", "throttle", "flop_per_loaded_byte", "half_bandwidth_share"):

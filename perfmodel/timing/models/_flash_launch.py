@@ -8,6 +8,8 @@ from perfmodel.hardware import Device
 from perfmodel.workload import Attention
 
 _HEAD_DIMS = (32, 64, 96, 128, 192, 256)
+WGMMA, TCGEN05 = 64, 128
+"""Rows of the other operand that one read from shared memory serves, of Hopper's and of Blackwell's instruction."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,12 +25,12 @@ class Plan:
     ``interleaved``: a block's latency is hidden by the tiles of its neighbours on the multiprocessor.
     ``side_kernels``: kernels beside the main one. ``width``: head dim for which the kernel is compiled. ``fixed_splits``: splits
     are cut from all keys, seen or not. ``mask_tile``: work for masks in each tile, in exponentials' time. ``mask_block``: for
-    each block, in ``block_cycles``.
+    each block, in ``block_cycles``; ``crowded_block``: more where blocks share a multiprocessor. ``threads``: of a block.
     """
 
     br: int
     bc: int
-    fragment: int = 16
+    fragment: float = 16
     resident: int = 1
     packed: bool = False
     longest_first: bool = False
@@ -44,6 +46,8 @@ class Plan:
     fixed_splits: bool = False
     mask_tile: float = 0.0
     mask_block: float = 0.0
+    crowded_block: float = 0.0
+    threads: int = 128
 
 
 def padded(d: int) -> int:
@@ -58,3 +62,8 @@ def resident_blocks(device: Device, br: int, bc: int, threads: int, w: Attention
     by_sram = int(sram.capacity.number) // (needed + 1024) if sram and sram.capacity else 1
     by_registers = int(registers.number) // (256 * threads) if registers else 1
     return max(1, min(by_sram, by_registers))
+
+
+def major(device: Device) -> int:
+    """Major compute capability."""
+    return int(float(device.compute_capability or 0))

@@ -9,6 +9,9 @@ from math import sqrt
 from perfmodel.arith import ceil_div
 from perfmodel.timing.models._flash_blocks import Blocks
 
+TAIL = 0.2
+"""Part of the lateness of the last places that a block gains whose neighbours have ended; others end together with it. Cross-validated."""
+
 
 def listed_cycles(blocks: Blocks, resident: int, slots: int, tile: float, block: float, alone: float) -> float:
     """Blocks one after the other on every place.
@@ -57,7 +60,7 @@ def interleaved_cycles(blocks: Blocks, resident: int, sms: int, tile: float, blo
     slowed = tile * (resident - (resident - alone) * waiting)
     early = blocks.early * block + blocks.early_tiles * slowed
     end, balanced = _ends(blocks, slots, [block + tiles * slowed for tiles in blocks.last], early)
-    return end - (end - balanced) * (resident - alone) / max(1, resident - 1)
+    return end - TAIL * (end - balanced) * (resident - alone) / max(1, resident - 1)
 
 
 def _together(tiles: Sequence[int], tile: float, alone: float) -> float:

@@ -20,7 +20,7 @@ SLICE_BYTES = 128
 """Depth of a slice of k: one row of the swizzle pattern of TMA and of CUTLASS tiles."""
 
 MMA_TILES = ((256, 128), (128, 256), (128, 128), (128, 64), (64, 128), (64, 64))
-"""Compiled tiles where a warp holds its share of C in registers (compute capability below 9.0)."""
+"""Compiled tiles where a warp holds its share of C in registers (compute capability below 9.0, and copies below 16 bytes)."""
 ROWS = (256, 128, 64)
 """Sides that the matrix instruction fixes from 9.0 on; the other side is free."""
 WIDTHS = (256, 192, 128, 64)
@@ -34,19 +34,20 @@ LARGEST_SPLIT = 16
 SPLIT_WAVES = 2
 """Splitting k stops once the grid fills the device this often."""
 WIDE_COPY, NARROW_COPY = 16, 4
-"""Bytes that a thread copies to SRAM at once: with TMA or cp.async where every row allows it, else the widest that kernels without have."""
+"""Bytes that a thread copies to SRAM at once: where every row starts on 16 bytes, and at most elsewhere."""
 
 
 def copy_bytes(n: int, k: int, element_size: int) -> int:
-    """Bytes per copy that the rows of A [m, k], B [n, k] or [k, n], and C [m, n] allow: one kernel has one width for all.
+    """Bytes per copy that the rows of A [m, k], B [n, k] or [k, n], and C [m, n] allow; a kernel has one width for all three.
 
-    Sources: CUDA Programming Guide, TMA (strides in multiples of 16 bytes); PTX ISA, cp.async (4, 8 or 16 bytes). Profiled
-    on an H200, cuBLAS of CUDA 13: kernels called align2 for rows of 4 or 8 bytes, and align1, which load by element, below.
+    Sources: CUDA Programming Guide, TMA (strides in multiples of 16 bytes); PTX ISA, cp.async (4, 8 or 16 bytes); CUTLASS kernel
+    names. cuBLAS of CUDA 13, profiled on an H200, runs its align2 kernels where rows are multiples of 4 or 8 bytes, and align1
+    kernels, which load by element, below. One column is left to kernels for a vector, which have no rows of C to store.
 
-    >>> copy_bytes(4096, 4096, 2), copy_bytes(900, 128, 2), copy_bytes(50257, 768, 2)
-    (16, 4, 2)
+    >>> copy_bytes(4096, 4096, 2), copy_bytes(900, 128, 2), copy_bytes(50257, 768, 2), copy_bytes(1, 768, 2)
+    (16, 4, 2, 16)
     """
-    row = math.gcd(n, k) * element_size
+    row = (k if n == 1 else math.gcd(n, k)) * element_size
     return WIDE_COPY if row % WIDE_COPY == 0 else math.gcd(row, NARROW_COPY)
 
 

@@ -36,6 +36,8 @@ PARAMETERS = (
 COLD = 2.0
 """How computing and moving add up while nothing is cached: all blocks wait for their first loads. 1 would be one after the other."""
 
+FORWARD_ONLY = ("vllm-flash-attn", "numba-flash-mma")
+
 _THREADS = 512
 """Most threads of a block that copies one token of K and V: vllm csrc/cache_kernels.cu, reshape_and_cache_flash."""
 
@@ -90,7 +92,8 @@ def _tile_cycles(w: Attention, plan: Plan, direction: str, rates: _Rates, parame
 
 def _main_cycles(blocks: Blocks, plan: Plan, equal: bool, sms: int, tile: float, parameters: Mapping[str, float]) -> float:
     """Cycles until the last block ends."""
-    block, alone = parameters["block_cycles"] * (1 + plan.mask_block), parameters["alone"]
+    crowded = plan.crowded_block * (blocks.count > sms)
+    block, alone = parameters["block_cycles"] * (1 + plan.mask_block + crowded), parameters["alone"] * 128 / plan.threads
     if equal:
         return equal_cycles(blocks, plan.resident, sms, tile, block, alone)
     if plan.interleaved and plan.resident > 1:
@@ -133,11 +136,17 @@ def seconds(case: Case, device: Device, parameters: Mapping[str, float]) -> floa
 
 
 def covers(case: Case) -> bool:
-    """Dense fused attention of several queries, of an implementation whose launch is known."""
+    """Dense fused attention of several queries, of an implementation whose launch is known.
+
+    Not the memory-efficient backward pass over head dim 128: it keeps its gradients in memory, and locks order its blocks.
+    """
     w = case.workload
     if not isinstance(w, Attention) or case.implementation not in IMPLEMENTATIONS or w.sparsity is not None or w.dropout or w.mask:
         return False
-    return case.implementation != "vllm-flash-attn" if case.direction == BACKWARD else bool(w.n > 1)
+    if case.direction == BACKWARD:
+        wide = case.implementation == "torch-sdpa-efficient" and max(w.d, w.dv) > 128
+        return case.implementation not in FORWARD_ONLY and not wide
+    return bool(w.n > 1)
 
 
 MODEL = Model(

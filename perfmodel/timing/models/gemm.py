@@ -3,14 +3,14 @@
 A block walks k in slices; a slice takes the longer of its multiplication and its load from the L2, and a fixed step. Blocks run in
 waves of one per multiprocessor. DRAM traffic overlaps with them, though not perfectly. Split k adds the sum of the parts.
 The tensor unit runs at the datasheet's clock, and slower the longer a kernel draws full power.
-Where a row of A, B or C does not start on 16 bytes, narrow copies through the load/store unit set the pace instead.
+Where rows of A, B or C do not start on 16 bytes, older kernels run, and their narrow copies set the pace.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from perfmodel.cache import SCAN_IS_LOST, SCAN_SURVIVES
 from perfmodel.errors import UnavailableError
@@ -29,10 +29,10 @@ OVERLAP = 3.0
 THROTTLE_FROM_S, THROTTLE_SPAN = 300e-6, 3.0
 """Length of kernel from which a power limit lowers the clock, and e-folds of length until it has settled."""
 COPY_CYCLES, NARROW_STORE_COST = 10.0, 2.0
-"""Cycles of a multiprocessor for one copy of a warp narrower than 16 bytes a thread, whatever its width, and copies for one store.
+"""Cycles of a multiprocessor for one copy of a warp below 16 bytes a thread, whatever its width; copies that a store is worth.
 
-A store passes through SRAM first. Both by cross-validation on unaligned products on an H200 (20 that fits may see): it picks
-9.5 to 10.5 and 1.5 to 2. At that pace no tile's multiplications take longer than its copies, by mma.sync neither.
+A store passes through SRAM on its way. Set on the 20 unaligned products that fits may see of an H200; cross-validation among
+them picks 9.5 to 10.5 and 1.5 to 2. No tile multiplies for longer than it copies at that pace, not at the rate of mma.sync either.
 """
 WARP_THREADS = 32
 LARGEST = 1e9
@@ -81,11 +81,10 @@ def covers(case: Case) -> bool:
 def seconds(case: Case, device: Device, parameters: Mapping[str, float]) -> float:
     """Time of one (batched) kernel with the fastest candidate tile; the tile of ``case.launch`` (br, bc) if it has one."""
     w: Matmul = case.workload
-    machine = _machine(device, w, {name: min(value, LARGEST) for name, value in parameters.items()})
     width = copy_bytes(w.n, w.k, w.dtype.size) if device.vendor == "NVIDIA" and w.dtype.matmul_unit == "tensor" else WIDE_COPY
-    choices: tuple[Choice, ...] | bool = device.vendor == "NVIDIA" and float(device.compute_capability or 0) >= 9
-    if width < WIDE_COPY:
-        machine, choices = _narrow(machine, width, device), False
+    machine = _machine(device, w, {name: min(value, LARGEST) for name, value in parameters.items()}, width)
+    free_side = device.vendor == "NVIDIA" and float(device.compute_capability or 0) >= 9 and width == WIDE_COPY
+    choices: tuple[Choice, ...] | bool = free_side
     if "br" in case.launch and "bc" in case.launch:
         choices = ((case.launch["br"], case.launch["bc"], w.split_k),)
     listed = plans(w.m, w.n, w.k, w.batch, w.dtype.size, machine.slots, choices, w.split_k)
@@ -111,7 +110,8 @@ def _lost(ratio: float) -> float:
     return min(max((ratio - SCAN_SURVIVES) / (SCAN_IS_LOST - SCAN_SURVIVES), 0.0), 1.0)
 
 
-def _machine(device: Device, w: Matmul, p: Mapping[str, float]) -> _Machine:
+def _machine(device: Device, w: Matmul, p: Mapping[str, float], width: int) -> _Machine:
+    """``width``: bytes that a thread copies at once."""
     clock = device.clocks.tensor or device.clocks.max
     if device.multiprocessors is None or clock is None:
         missing = "multiprocessors" if device.multiprocessors is None else "tensor clock"
@@ -119,28 +119,21 @@ def _machine(device: Device, w: Matmul, p: Mapping[str, float]) -> _Machine:
     slots, rates, cycle_s = int(device.multiprocessors.number), rates_of(device, w.dtype), 1 / clock.number
     half = device.peaks.tensor.get("fp16")
     byte_s = slots * p["flop_per_loaded_byte"] / (rates.matmul if half is None else half.number)
+    copy_s = 0.0 if width == WIDE_COPY else COPY_CYCLES * cycle_s / (WARP_THREADS * width)
     return _Machine(
         slots,
         flop_s=slots / rates.matmul,
-        byte_s=byte_s,
-        store_s=STORE_COST * byte_s,
+        byte_s=max(byte_s, copy_s),
+        store_s=max(STORE_COST * byte_s, NARROW_STORE_COST * copy_s),
         part_s=byte_s,
         slice_s=p["slice_cycles"] * cycle_s,
         wave_s=p["wave_cycles"] * cycle_s,
         launch_s=p["launch_us"] * 1e-6,
         split_s=p["split_us"] * 1e-6,
-        throttle=p["throttle"],
+        throttle=p["throttle"] if width == WIDE_COPY else 0.0,
         dram_rate=rates.dram * p["dram_share"],
         half_bandwidth_share=p["half_bandwidth_share"],
     )
-
-
-def _narrow(at: _Machine, width: int, device: Device) -> _Machine:
-    """``at`` with copies of ``width`` bytes a thread, far from full tensor power."""
-    clock = device.clocks.tensor or device.clocks.max
-    assert clock is not None
-    copy_s = COPY_CYCLES / clock.number / (WARP_THREADS * width)
-    return replace(at, byte_s=max(at.byte_s, copy_s), store_s=max(at.store_s, NARROW_STORE_COST * copy_s), throttle=0.0)
 
 
 def _plan_seconds(plan: Plan, at: _Machine, dram_s: float, part_s: float) -> float:

@@ -1,4 +1,4 @@
-"""Kernels that pass once over rows of memory: copies, element-wise operations, norms.
+"""Kernels that pass once over rows of memory: element-wise operations, norms.
 
 Time: launch, the latency of one row, rows one after another on each multiprocessor, and bytes at a share of the bandwidth.
 Writes count like reads at every size, although a small kernel's stay in L2: measured copies from 1 MiB on show one rate.
@@ -40,15 +40,13 @@ def multiprocessors(device: Device) -> int:
 def seconds(case: Case, device: Device, p: Mapping[str, float]) -> float:
     """Predicted seconds."""
     w: Stream = case.workload
-    rows = 0 if w.op == "copy" else w.rows
-    columns = 0 if w.op == "copy" else w.cols
-    latency = columns * p["column_ns"] + rows / multiprocessors(device) * p["row_ns"]
+    latency = w.cols * p["column_ns"] + w.rows / multiprocessors(device) * p["row_ns"]
     return float(p["launch_us"] * 1e-6 + latency * 1e-9 + (w.read_bytes + w.write_bytes) / (dram_bandwidth(device) * p["bandwidth_share"]))
 
 
 def covers(case: Case) -> bool:
-    """Any but softmax, whose kernel changes with the row length."""
-    return isinstance(case.workload, Stream) and case.workload.op != "softmax" and case.direction == FORWARD
+    """Any but a copy, which has no rows, and softmax, whose kernel changes with the row length."""
+    return isinstance(case.workload, Stream) and case.workload.op not in ("copy", "softmax") and case.direction == FORWARD
 
 
 MODEL = Model("stream", PARAMETERS, covers, seconds, "launch + latency + bytes over bandwidth")

@@ -33,7 +33,10 @@ def matmuls() -> list[KernelCase]:
     """Square, and partial tiles; without shared memory for comparison."""
     sizes = ((1024, 1024, 1024), (2048, 2048, 2048), (4096, 4096, 4096), (1000, 3000, 2000))
     tiled = [_matmul("numba-matmul", mnk, tile) for tile, mnk in product((64, 128), sizes)]
-    return [_matmul("numba-matmul-naive", sizes[1], 1), _matmul("numba-matmul", sizes[1], 32), *tiled]
+    naive = [_matmul("numba-matmul-naive", (edge, edge, edge), 1) for edge in (1024, 1536, 2048, 3072)]
+    small = [_matmul("numba-matmul", mnk, 32) for mnk in (sizes[1], (768, 2304, 1000), (512, 512, 4096))]
+    wide = [_matmul("numba-matmul", (2048, 5000, 1000), tile) for tile in (64, 128)]
+    return [*naive, *small, *wide, *tiled]
 
 
 def _matmul(implementation: str, mnk: tuple[int, int, int], tile: int) -> KernelCase:
@@ -53,11 +56,23 @@ def flash_cases() -> list[KernelCase]:
     return found
 
 
+FLASH1_TILES = (
+    (64, False, ((32, 32), (32, 128), (64, 32), (128, 64))),
+    (64, True, ((32, 128), (128, 32))),
+    (128, False, ((32, 32), (128, 64))),
+    (128, True, ((64, 64), (32, 128))),
+)
+
+
 def flash1_cases() -> list[KernelCase]:
-    """One block per head, so as many heads as a large device has multiprocessors, and fewer."""
+    """One block per head, so as many heads as a large device has multiprocessors, fewer, and more."""
     shapes = (((1, 132, 132), (512, 512), 64, False), ((1, 132, 132), (1024, 1024), 64, False), ((1, 132, 132), (2048, 2048), 64, True))
     ragged = (((1, 64, 16), (1000, 1500), 64, True), ((1, 64, 64), (2000, 2000), 128, False), ((1, 8, 8), (256, 256), 128, False))
-    return [attention_case("numba-flash1", heads, lengths, d, (64, 64), causal, "fp32") for heads, lengths, d, causal in (*shapes, *ragged)]
+    found = [attention_case("numba-flash1", heads, lengths, d, (64, 64), causal, "fp32") for heads, lengths, d, causal in (*shapes, *ragged)]
+    for d, causal, tiles in FLASH1_TILES:
+        for tile, (heads, n) in product(tiles, ((64, 512), (132, 1024), (300, 512))):
+            found.append(attention_case("numba-flash1", (1, heads, heads), (n, n), d, tile, causal, "fp32"))
+    return found
 
 
 def standard_cases() -> list[KernelCase]:
@@ -66,7 +81,8 @@ def standard_cases() -> list[KernelCase]:
     found = []
     for (heads, lengths), d in product(shapes, (64, 128)):
         found.append(attention_case("numba-standard", heads, lengths, d, (128, 64), causal=d == 64, dtype="fp32"))
-    return found
+    found += [attention_case("numba-standard", (1, 16, 16), (n, n), 128, (128, 64), True, "fp32") for n in (512, 1024, 2048)]
+    return [*found, attention_case("numba-standard", (1, 16, 16), (512, 8192), 64, (128, 64), False, "fp32")]
 
 
 def flash_mma_cases() -> list[KernelCase]:

@@ -58,8 +58,8 @@ def _efficient() -> Iterator[LibraryCase]:
             yield from (_case("attention", "torch-sdpa-efficient", role, row, direction=direction) for direction in directions)
 
 
-def _decode(name: str) -> Iterator[LibraryCase]:
-    return (_case("attention", name, role, row) for role, row in _rows("decode"))
+def _decode(name: str, section: str = "decode") -> Iterator[LibraryCase]:
+    return (_case("attention", name, role, row) for role, row in _rows(section))
 
 
 def _eager(direction: str) -> Iterator[LibraryCase]:
@@ -122,6 +122,8 @@ FAMILIES: dict[str, Callable[[], Iterator[LibraryCase]]] = {
     "batched-matmul": _batched_matmul,
     "sdpa-cudnn": lambda: _attention("torch-sdpa-cudnn"),
     "decode-flash": lambda: _decode("torch-sdpa-flash"),
+    "wide-decode-flash": lambda: _decode("torch-sdpa-flash", "wide decode"),
+    "wide-decode-cudnn": lambda: _decode("torch-sdpa-cudnn", "wide decode"),
     "eager": lambda: _eager(FORWARD),
     "eager-backward": lambda: _eager(BACKWARD),
     "eager-steps": _eager_steps,

@@ -1,0 +1,26 @@
+"""A copy from memory to memory: launch, then bytes at a share of the DRAM bandwidth."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from perfmodel.hardware import Device
+from perfmodel.timing.base import Case, Model
+from perfmodel.timing.models import stream
+from perfmodel.workload import FORWARD, Stream
+
+PARAMETERS = stream.PARAMETERS[:2]
+
+
+def seconds(case: Case, device: Device, p: Mapping[str, float]) -> float:
+    """Predicted seconds."""
+    w: Stream = case.workload
+    return p["launch_us"] * 1e-6 + float(w.read_bytes + w.write_bytes) / (stream.dram_bandwidth(device) * p["bandwidth_share"])
+
+
+def covers(case: Case) -> bool:
+    """Copies alone."""
+    return isinstance(case.workload, Stream) and case.workload.op == "copy" and case.direction == FORWARD
+
+
+MODEL = Model("copy", PARAMETERS, covers, seconds, "launch + bytes over bandwidth")
