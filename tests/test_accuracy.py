@@ -11,10 +11,10 @@ import pytest
 
 from perfmodel.catalog import calibrated_devices, find_device
 from perfmodel.timing.base import MAX_PARAMETERS, find_model
-from perfmodel.validation.intervals import quantile
 from perfmodel.validation.compare import Row, compare_files
 from perfmodel.validation.records import shipped_records
 from perfmodel.validation.split import held_out
+from perfmodel.validation.statistics import quantile
 
 PUBLIC = ("nvidia-a100-sxm-80gb", "nvidia-h100-sxm-80gb", "nvidia-h200-sxm", "nvidia-b200-sxm")
 H200 = "nvidia-h200-sxm"
@@ -47,7 +47,7 @@ TARGETS = [
 ]
 
 
-@pytest.mark.parametrize(("hardware", "group", "median", "p90"), TARGETS, ids=lambda value: str(value))
+@pytest.mark.parametrize(("hardware", "group", "median", "p90"), TARGETS, ids=str)
 def test_held_out_errors(hardware, group, median, p90):
     found = errors(hardware, group)
     assert len(found) >= 40

@@ -43,9 +43,10 @@ from perfmodel.validation.cuda.cases import WORKLOADS, KernelCase, attention_cas
 from perfmodel.validation.cuda.environment import Environment, nvidia_smi, package_versions, profile_of
 from perfmodel.validation.cuda.microbench import Measured
 from perfmodel.validation.cuda.shapes import counted_cases, timed_cases
-from perfmodel.validation.cuda.timing import StoppingRule, Timing, measure_times, quantile, relative_error_of_median, summary
+from perfmodel.validation.cuda.timing import StoppingRule, Timing, measure_times, summary
 from perfmodel.validation.kernels import flash, flash1, flash_mma, matmul, reference, standard
 from perfmodel.validation.records import Record, Seconds, read_records, shipped_records
+from perfmodel.validation.statistics import quantile, relative_error_of_median
 from perfmodel.workload import Attention
 
 ROOT = Path(__file__).parents[1]

@@ -17,8 +17,9 @@ from perfmodel.validation.libraries.cases import FAMILIES, cases, shapes
 from perfmodel.validation.libraries.measure import as_line, measure
 from perfmodel.validation.libraries.profiler import Launch, in_windows
 from perfmodel.validation.libraries.registry import find, libraries
-from perfmodel.validation.libraries.timer import Stopping, Timer, median_error, quantile
+from perfmodel.validation.libraries.timer import Stopping, Timer
 from perfmodel.validation.records import Record, Seconds, read_records, shipped_records
+from perfmodel.validation.statistics import quantile, relative_error_of_median
 
 ALL = [case for family in FAMILIES for case in cases(family)]
 SHIPPED = [path for path in shipped_records() if path.name.startswith("torch-")]
@@ -107,12 +108,12 @@ def test_shipped_records_are_the_cases():
     assert sum(path.stat().st_size for path in SHIPPED) < 800_000
 
 
-def test_quantiles_and_the_median_error():
+def test_quantiles_and_the_relative_error_of_median():
     assert quantile([3.0, 1.0, 2.0], 0.5) == 2.0
     assert quantile([0.0, 10.0], 0.1) == 1.0
-    assert median_error([2.0] * 10) == 0
+    assert relative_error_of_median([2.0] * 10) == 0
     wide, narrow = [1.0, 2.0] * 10, [1.0, 1.01] * 10
-    assert median_error(wide) > 0.1 > 0.005 > median_error(narrow)
+    assert relative_error_of_median(wide) > 0.1 > 0.005 > relative_error_of_median(narrow)
 
 
 def test_runs_stop_when_the_median_is_known():

@@ -17,9 +17,10 @@ from perfmodel.timing.base import MAX_PARAMETERS, Case, Model
 from perfmodel.timing.fit import fit
 from perfmodel.timing.implementations import COMPOSITE, model_of
 from perfmodel.validation.bounds import evaluated
-from perfmodel.validation.intervals import Residual, interval, quantile, threshold_s
+from perfmodel.validation.intervals import Residual, interval, threshold_s
 from perfmodel.validation.records import Record, profiled
 from perfmodel.validation.split import held_out, kin
+from perfmodel.validation.statistics import quantile
 
 FOLDS = 5
 

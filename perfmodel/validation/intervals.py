@@ -11,6 +11,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from perfmodel.validation.statistics import quantile
+
 LOW, HIGH = 0.1, 0.9
 LEAST = 30
 """Points of the family on each side of a threshold."""
@@ -27,19 +29,6 @@ class Residual:
 
     value: float
     predicted_s: float
-
-
-def quantile(values: Sequence[float], share: float) -> float:
-    """Interpolated quantile.
-
-    >>> quantile([1.0, 2.0, 3.0], 0.5), quantile([1.0, 2.0], 0.9)
-    (2.0, 1.9)
-    """
-    ranked = sorted(values)
-    place = share * (len(ranked) - 1)
-    low = min(int(place), max(0, len(ranked) - 2))
-    high = min(low + 1, len(ranked) - 1)
-    return ranked[low] + (place - low) * (ranked[high] - ranked[low])
 
 
 def _width(residuals: Sequence[Residual]) -> float:

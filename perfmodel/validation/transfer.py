@@ -15,9 +15,9 @@ from perfmodel.hardware import Calibration, Device
 from perfmodel.timing.base import find_model
 from perfmodel.timing.predict import Prediction, predict
 from perfmodel.validation.calibrate import Family, Key, Point, calibrate, family_of, points
-from perfmodel.validation.intervals import quantile
 from perfmodel.validation.records import Record
 from perfmodel.validation.split import held_out
+from perfmodel.validation.statistics import quantile
 
 QUANTILE = 0.9
 

@@ -26,6 +26,7 @@ class Plan:
     ``side_kernels``: kernels beside the main one. ``width``: head dim for which the kernel is compiled. ``fixed_splits``: splits
     are cut from all keys, seen or not. ``mask_tile``: work for masks in each tile, in exponentials' time. ``mask_block``: for
     each block, in ``block_cycles``; ``crowded_block``: more where blocks share a multiprocessor. ``threads``: of a block.
+    ``softmax_share``: where measured shapes cannot tell a tile's two parts apart, ``softmax`` over ``matmul``.
     """
 
     br: int
@@ -48,6 +49,7 @@ class Plan:
     mask_block: float = 0.0
     crowded_block: float = 0.0
     threads: int = 128
+    softmax_share: float = 0.0
 
 
 def padded(d: int) -> int:

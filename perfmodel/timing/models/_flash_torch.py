@@ -19,6 +19,8 @@ from perfmodel.workload import BACKWARD, Attention
 
 FEEDING, FEEDING_BACKWARD = 0.4, 0.5
 """mma.sync kernels: share of the operand reads that is not hidden."""
+SOFTMAX_SHARE = 0.39
+"""FlashAttention-2 forward on an H200, fitted: ``softmax`` over ``matmul``. A kernel measured with one tile does not show its own."""
 CAUSAL, CROWDED = 0.5, 3.0
 """FlashAttention-2, in block latencies: masked tiles of a causal block; its variant for lengths that tiles do not divide."""
 CUDNN_PADDED, CUDNN_CAUSAL = 0.3, 0.45
@@ -113,4 +115,5 @@ def numba_mma(case: Case, device: Device) -> Plan:
     if "shared_bytes" in case.launch and sram and sram.capacity:
         by_registers = resident_blocks(device, 0, 0, threads, w)
         resident = max(1, min(by_registers, int(sram.capacity.number) // (case.launch["shared_bytes"] + 1024)))
-    return Plan(br, bc, max(16, 32 * br // threads), resident, feeding=FEEDING, overlap=1.0, interleaved=True, threads=threads)
+    plan = Plan(br, bc, max(16, 32 * br // threads), resident, feeding=FEEDING, overlap=1.0, interleaved=True, threads=threads)
+    return replace(plan, softmax_share=SOFTMAX_SHARE)

@@ -86,7 +86,8 @@ def _tile_cycles(w: Attention, plan: Plan, direction: str, rates: _Rates, parame
         flop, other = 2 * scores * (3 * d + 2 * dv), scores + plan.br * d
     fed = flop * w.dtype.size / (2 * plan.fragment * rates.sram)
     matmul = parameters["matmul"] * hypot(flop / rates.matmul, plan.feeding * fed)
-    softmax = parameters["softmax"] * other * (1 + plan.mask_tile) / rates.exp
+    per_exp = parameters["matmul"] * plan.softmax_share or parameters["softmax"]
+    softmax = per_exp * other * (1 + plan.mask_tile) / rates.exp
     return float((matmul**plan.overlap + softmax**plan.overlap) ** (1 / plan.overlap))
 
 

@@ -15,7 +15,8 @@ from perfmodel.timing.models.cpu import FITTED, MODEL
 from perfmodel.validation.cpu.arrays import Scratch, checked
 from perfmodel.validation.cpu.profile import DRAM_SHARE, Rates, as_text, device, threads, versions
 from perfmodel.validation.cpu.shapes import DTYPE, Shape, shapes
-from perfmodel.validation.cpu.timer import Item, quantile, take_turns
+from perfmodel.validation.cpu.timer import Item, take_turns
+from perfmodel.validation.statistics import quantile
 
 SOURCE = "perfmodel validate --backend cpu: CPU time of the busiest thread, the same buffers again and again; held out"
 DRIFT_BUDGET_S = 0.3
@@ -126,7 +127,7 @@ def _fit_rows(fitted: Mapping[str, Sequence[tuple[Shape, Item]]], profile: Devic
 
 def record(shape: Shape, item: Item, hardware: str) -> dict[str, Any]:
     """A measurement record."""
-    wall_s = quantile(sorted(item.wall_s), 0.5)
+    wall_s = quantile(item.wall_s, 0.5)
     return {
         "workload": shape.workload_name,
         "implementation": shape.implementation,

@@ -7,11 +7,12 @@ time in which the system gave the core to another process. It holds for kernels 
 
 from __future__ import annotations
 
-import math
 import os
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+
+from perfmodel.validation.statistics import quantile, relative_error_of_median
 
 VISIT_S = 0.05
 """An item is run again and again for about this long before the next one has its turn."""
@@ -54,7 +55,7 @@ class Item:
 
     def quantile(self, share: float) -> float:
         """Seconds that ``share`` of the runs stay below; 0.5 is the median."""
-        return quantile(sorted(self.seconds), share)
+        return quantile(self.seconds, share)
 
 
 def thread_clocks() -> list[int]:
@@ -67,29 +68,6 @@ def thread_clocks() -> list[int]:
         return [(~int(thread) << 3) | 6 for thread in os.listdir("/proc/self/task")]
     except OSError:
         return []
-
-
-def quantile(ordered: Sequence[float], share: float) -> float:
-    """Value of a sorted sequence below which ``share`` of it lies, between two values linearly.
-
-    >>> quantile([1.0, 2.0, 3.0], 0.25)
-    1.5
-    """
-    at = share * (len(ordered) - 1)
-    low = int(at)
-    high = min(low + 1, len(ordered) - 1)
-    return ordered[low] + (at - low) * (ordered[high] - ordered[low])
-
-
-def relative_error_of_median(values: Sequence[float]) -> float:
-    """Standard error of the median over the median, from the quartiles: 1.2533 sigma / sqrt(n) with sigma = 0.7413 IQR.
-
-    >>> round(relative_error_of_median([0.98, 0.99, 1.0, 1.01, 1.02]), 4)
-    0.0083
-    """
-    ordered = sorted(values)
-    spread = 0.7413 * (quantile(ordered, 0.75) - quantile(ordered, 0.25))
-    return 1.2533 * spread / math.sqrt(len(ordered)) / quantile(ordered, 0.5)
 
 
 def take_turns(items: Sequence[Item]) -> None:

@@ -68,7 +68,9 @@ def flash1_cases() -> list[KernelCase]:
     """One block per head, so as many heads as a large device has multiprocessors, fewer, and more."""
     shapes = (((1, 132, 132), (512, 512), 64, False), ((1, 132, 132), (1024, 1024), 64, False), ((1, 132, 132), (2048, 2048), 64, True))
     ragged = (((1, 64, 16), (1000, 1500), 64, True), ((1, 64, 64), (2000, 2000), 128, False), ((1, 8, 8), (256, 256), 128, False))
-    found = [attention_case("numba-flash1", heads, lengths, d, (64, 64), causal, "fp32") for heads, lengths, d, causal in (*shapes, *ragged)]
+    found = [
+        attention_case("numba-flash1", heads, lengths, d, (64, 64), causal, "fp32") for heads, lengths, d, causal in (*shapes, *ragged)
+    ]
     for d, causal, tiles in FLASH1_TILES:
         for tile, (heads, n) in product(tiles, ((64, 512), (132, 1024), (300, 512))):
             found.append(attention_case("numba-flash1", (1, heads, heads), (n, n), d, tile, causal, "fp32"))

@@ -16,9 +16,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from perfmodel.errors import UsageError
-
-NORMAL_MEDIAN = math.sqrt(math.pi / 2)
-"""Standard error of a median over that of a mean, for normal noise."""
+from perfmodel.validation.statistics import quantile, relative_error_of_median
 
 
 class Timer(Protocol):
@@ -67,34 +65,6 @@ class StoppingRule:
         if len(times) < self.least_runs:
             return False
         return len(times) >= self.runs or spent_s >= self.budget_s or relative_error_of_median(times) < self.relative_error
-
-
-def quantile(times: Sequence[float], share: float) -> float:
-    """The value below which ``share`` of ``times`` lie, straight lines between them.
-
-    >>> quantile([3.0, 1.0, 2.0], 0.5), quantile([1.0, 2.0], 0.1)
-    (2.0, 1.1)
-    """
-    ranked = sorted(times)
-    at = share * (len(ranked) - 1)
-    low = math.floor(at)
-    high = min(low + 1, len(ranked) - 1)
-    return ranked[low] + (at - low) * (ranked[high] - ranked[low])
-
-
-def relative_error_of_median(times: Sequence[float]) -> float:
-    """Standard error of the median of ``times`` over the median; infinite where there are too few to tell.
-
-    >>> relative_error_of_median([1.0, 1.0, 1.0, 1.0]), relative_error_of_median([1.0])
-    (0.0, inf)
-    """
-    if len(times) < 3:
-        return math.inf
-    root, median = math.sqrt(len(times)), quantile(times, 0.5)
-    ranks = min(1 / root, 0.5)  # two standard deviations of the middle's rank, over the number of runs
-    by_rank = (quantile(times, 0.5 + ranks) - quantile(times, 0.5 - ranks)) / 4
-    by_scatter = NORMAL_MEDIAN * (quantile(times, 0.84) - quantile(times, 0.16)) / 2 / root
-    return max(by_rank, by_scatter) / median if median else math.inf
 
 
 def summary(times: Sequence[float]) -> Timing:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -10,6 +9,7 @@ from typing import Any
 
 from perfmodel.validation.libraries.base import Torch
 from perfmodel.validation.records import Seconds
+from perfmodel.validation.statistics import quantile, relative_error_of_median
 
 FLUSH_BYTES = 256 << 20
 """Read before each cold run: several times the L2 of any GPU here, so that little of the operands stays. Reads leave no
@@ -35,30 +35,7 @@ class Stopping:
 
     def enough(self, times: Sequence[float]) -> bool:
         """Whether to stop."""
-        return len(times) >= self.at_most or sum(times) >= self.seconds or median_error(times) < self.error
-
-
-def quantile(values: Sequence[float], share: float) -> float:
-    """Linear between the sorted values.
-
-    >>> quantile([4.0, 1.0, 3.0, 2.0], 0.5)
-    2.5
-    """
-    ordered = sorted(values)
-    at = share * (len(ordered) - 1)
-    below = math.floor(at)
-    above = min(below + 1, len(ordered) - 1)
-    return ordered[below] + (at - below) * (ordered[above] - ordered[below])
-
-
-def median_error(values: Sequence[float]) -> float:
-    """Standard error of the median over the median, from the quartiles, as a normal distribution of that width would have.
-
-    >>> round(median_error([1.0, 1.1, 0.9, 1.0] * 25), 4)
-    0.0046
-    """
-    deviation = (quantile(values, 0.75) - quantile(values, 0.25)) / 1.349  # quartiles of a normal: 1.349 deviations apart
-    return math.sqrt(math.pi / 2 / len(values)) * deviation / quantile(values, 0.5)
+        return len(times) >= self.at_most or sum(times) >= self.seconds or relative_error_of_median(times) < self.error
 
 
 def seconds(times: Sequence[float]) -> Seconds:

@@ -1,0 +1,297 @@
+"""validate and calibrate as commands: what they run, read, write and refuse."""
+
+from __future__ import annotations
+
+import json
+import random
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from perfmodel.catalog import device_ids, find_device, load_device
+from perfmodel.hardware import Calibration
+from perfmodel.timing.base import Case, find_model, model_names
+from perfmodel.timing.implementations import MODELS_OF
+from perfmodel.timing.predict import BORROWED, CALIBRATED, predict
+from perfmodel.validation import session
+from perfmodel.validation.calibrate import calibrate
+from perfmodel.validation.intervals import Residual, interval, threshold_s
+from perfmodel.validation.profile_text import profile_text, with_calibrations
+from perfmodel.validation.records import as_record
+from perfmodel.validation.transfer import half_width, leave_out, with_borrowed
+from perfmodel.workload import Stream
+
+DATA = Path(__file__).parent / "data"
+TRUE = {"launch_us": 4.0, "bandwidth_share": 0.8}
+SPECS = Path(__file__).parents[1] / "hardware_specs"
+
+
+def copy_record(hardware="nvidia-h200-sxm", size=1 << 20, factor=1.0, **more):
+    device = find_device(hardware)
+    seconds = TRUE["launch_us"] * 1e-6 + 2 * size / (TRUE["bandwidth_share"] * device.dram.bandwidth_bytes_per_s)
+    head = {"workload": "copy", "implementation": "torch-copy", "hardware": hardware, "dtype": "bf16", "pass": "forward", "cache": "cold"}
+    return {**head, "shape": {"bytes": size}, "time_s": {"median": seconds * factor}, **more}
+
+
+def copies(hardware="nvidia-h200-sxm", count=24, noise=0.02):
+    chance = random.Random(7)
+    sizes = sorted({int(2 ** chance.uniform(12, 30)) for _ in range(count)})
+    return [
+        copy_record(hardware, size, 1 + noise * chance.uniform(-1, 1), source="test; held out" if at % 3 == 0 else "test; fit")
+        for at, size in enumerate(sizes)
+    ]
+
+
+def written(path: Path, records) -> Path:
+    path.write_text("".join(json.dumps(record) + "\n" for record in records))
+    return path
+
+
+# validate
+
+
+def test_the_simulator_counts_what_is_predicted(run):
+    outcome = run("validate --backend simulator --json")
+    assert outcome.code == 0
+    counts = outcome.json["counts"]
+    assert len(counts) >= 90
+    assert all(count["predicted"] == count["counted"] for count in counts)
+    assert {count["kernel"].split()[0] for count in counts} >= {"numba-flash2", "numba-flash1", "numba-copy"}
+
+
+@pytest.fixture
+def cpu_session(monkeypatch):
+    """A CPU backend that has measured copies of a known device."""
+    device = replace(find_device("nvidia-h200-sxm"), calibration=[block_of_copies()])
+
+    def measure(progress):
+        progress("measuring")
+        return device, {}, copies(count=9)
+
+    monkeypatch.setattr("perfmodel.validation.cpu.run.measure", measure)
+    return device
+
+
+def block_of_copies(**more):
+    given = {"implementation": "torch-copy", "workload": "copy", "model": "copy", "dtypes": ["bf16"], "parameters": TRUE, "points": 9}
+    return Calibration(**(given | {"low": 0.98, "high": 1.02, "source": "records", "date": "2026-01-01", "versions": "none"} | more))
+
+
+def test_a_backend_reports_every_kernel(run, cpu_session, tmp_path):
+    path = tmp_path / "runs.jsonl"
+    outcome = run(f"validate --backend cpu --json -o {path} -o -")
+    assert outcome.code == 0
+    assert outcome.err == "measuring\n"
+    assert len(outcome.json["rows"]) == 9
+    assert max(abs(row["error"]) for row in outcome.json["rows"]) < 0.03
+    read_back = run(f"validate --records {path} --json")
+    assert [row["measured_s"] for row in read_back.json["rows"]] == [row["measured_s"] for row in outcome.json["rows"]]
+    table = run("validate --backend cpu").out
+    assert all(word in table for word in ("lower", "predicted", "measured", "p10", "p90", "noise", "of roof", "torch-copy bytes"))
+
+
+def test_out_of_tolerance_is_exit_code_3(run, cpu_session):
+    assert run("validate --backend cpu --tolerance 0.1%").code == 3
+    assert "OUT OF TOLERANCE" in run("validate --backend cpu --tolerance 0.001").out
+
+
+def test_auto_takes_the_cpu_without_a_gpu(run, cpu_session, monkeypatch):
+    monkeypatch.setattr(session, "best_backend", lambda: "cpu")
+    assert run("validate --json").json["backend"] == "cpu"
+    monkeypatch.undo()
+    assert session.best_backend() in ("cpu", "cuda")
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("validate --backend tpu", ["tpu", "cuda, cpu, simulator"]),
+        ("validate --backend cpu --counters", ["--counters", "cuda"]),
+        ("validate --backend cpu --records shipped", ["--records"]),
+        ("validate --tolerance lots", ["--tolerance", "25%"]),
+        ("validate --tolerance -1", ["--tolerance"]),
+        ("validate --counters-csv missing.csv", ["missing.csv"]),
+        ("validate --records shipped --hardware nvidia-v100-sxm-32gb", ["no record is of"]),
+        ("validate -o x.yaml", [".yaml", ".jsonl"]),
+        ("attention --n 64 --d 64 -o x.jsonl", [".jsonl"]),
+        ("attention --n 64 --d 64 --implementation nothing", ["nothing"]),
+        ("matmul -m 64 -n 64 -k 64 --implementation nothing", ["nothing"]),
+        ("calibrate --implementation nothing --from-records shipped", ["nothing"]),
+        ("calibrate --from-records missing.jsonl", ["missing.jsonl"]),
+        ("calibrate --implementation torch-copy", ["--from-records"]),
+    ],
+)
+def test_refusals(run, tmp_path, monkeypatch, line, words):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(session, "best_backend", lambda: "cpu")
+    outcome = run(line)
+    assert outcome.code in (1, 2)
+    assert outcome.out == ""
+    assert all(word in outcome.err for word in words), outcome.err
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_gpu_backend_without_a_gpu_says_so(run):
+    outcome = run("validate --backend cuda")
+    assert outcome.code == 1
+    assert outcome.out == ""
+
+
+def test_counters_of_a_users_file(run):
+    outcome = run(f"validate --counters-csv {DATA / 'ncu_long.csv'} --json")
+    assert outcome.code == 0
+    [first, *_] = outcome.json["kernels"]
+    assert first["metrics"]
+
+
+def test_the_scoreboard_judges_held_out_records_alone(run, tmp_path):
+    path = written(tmp_path / "copies.jsonl", copies())
+    outcome = run(f"validate --scoreboard --records {path} --json")
+    [line] = outcome.json["lines"]
+    assert line["points"] == 8
+    assert line["scalars"]["median"] < 0.03, "launch and one bandwidth describe these copies"
+    assert line["roofline"]["median"] > 0.1
+    markdown = tmp_path / "board.md"
+    run(f"validate --scoreboard --records {path} -o {markdown}")
+    assert "| nvidia-h200-sxm | copy/torch-copy/forward | 8 |" in markdown.read_text()
+
+
+# calibrate
+
+
+def test_a_fit_finds_the_parameters_behind_the_records(run, tmp_path):
+    path, profile = written(tmp_path / "copies.jsonl", copies()), tmp_path / "fitted.yaml"
+    outcome = run(f"calibrate --from-records {path} --implementation torch-copy --json -o {profile} -o -")
+    assert outcome.code == 0
+    [block] = outcome.json["devices"]["nvidia-h200-sxm"]["calibration"]
+    assert block["parameters"]["launch_us"] == pytest.approx(TRUE["launch_us"], rel=0.05)
+    assert block["parameters"]["bandwidth_share"] == pytest.approx(TRUE["bandwidth_share"], rel=0.03)
+    assert (block["points"], block["held_out"]) == (16, 8)
+    assert block["held_out_median_error"] < 0.03
+    assert run(f"hardware check {profile}").code == 0
+    used = run(f"validate --records {path} --hardware {profile} --json")
+    assert used.code == 0
+    assert used.json["groups"]["copy/torch-copy/forward"]["held_out_median_abs_error"] < 0.03
+
+
+def test_a_calibrated_profile_keeps_its_datasheet_values(run, tmp_path):
+    path, profile = written(tmp_path / "copies.jsonl", copies()), tmp_path / "fitted.yaml"
+    run(f"calibrate --from-records {path} -o {profile}")
+    before, after = find_device("nvidia-h200-sxm"), load_device(profile)
+    assert replace(after, calibration=[], sources={}) == replace(before, calibration=[], sources={})
+    assert before.sources.items() <= after.sources.items()
+
+
+def test_too_few_records_are_no_calibration(run, tmp_path):
+    path = written(tmp_path / "copies.jsonl", copies(count=4))
+    outcome = run(f"calibrate --from-records {path} --json")
+    assert outcome.json["devices"] == {}
+    assert "too few" in outcome.err
+
+
+def test_one_profile_holds_one_device(run, tmp_path):
+    both = [*copies(), *copies("nvidia-a100-sxm-80gb")]
+    path = written(tmp_path / "copies.jsonl", both)
+    outcome = run(f"calibrate --from-records {path} -o {tmp_path / 'x.yaml'}")
+    assert outcome.code == 2
+    assert "--hardware" in outcome.err
+    assert not (tmp_path / "x.yaml").exists()
+
+
+@pytest.mark.parametrize("name", device_ids())
+def test_a_profile_survives_being_written(tmp_path, name):
+    path = tmp_path / "again.yaml"
+    path.write_text(profile_text(find_device(name)))
+    assert load_device(path) == find_device(name)
+
+
+def test_calibrations_go_in_without_touching_other_lines():
+    text = (SPECS / "nvidia-v100-sxm-32gb.yaml").read_text()
+    once = with_calibrations(text, [block_of_copies()])
+    assert with_calibrations(once, [block_of_copies()]) == once
+    assert with_calibrations(once, []).replace(once.split("\n")[once.split("\n").index("sources:") + 1] + "\n", "") == text
+
+
+# Intervals and borrowing
+
+
+def test_two_regimes_get_two_intervals():
+    chance = random.Random(1)
+    fast = [Residual(chance.gauss(0, 0.2), 1e-6 * (1 + at / 100)) for at in range(60)]
+    slow = [Residual(chance.gauss(0, 0.01), 1e-3 * (1 + at / 100)) for at in range(60)]
+    cut = threshold_s([*slow, *fast])
+    assert cut is not None
+    assert 1e-6 < cut <= 1e-3
+    widths = [high - low for low, high in (interval(fast, fast), interval(slow, slow))]
+    assert widths[0] > 0.3 > 0.05 > widths[1]
+    assert threshold_s(slow) is None
+
+
+def two_architectures():
+    return [*copies(), *copies("nvidia-a100-sxm-80gb")]
+
+
+def devices_of(records):
+    return {name: replace(find_device(name), calibration=[]) for name in {record["hardware"] for record in records}}
+
+
+def test_a_device_left_out_is_predicted_by_the_other():
+    raws = two_architectures()
+    found = leave_out(
+        "nvidia-a100-sxm-80gb",
+        map(as_record, [*raws, *copies("nvidia-h100-sxm-80gb"), *copies("nvidia-b200-sxm")]),
+        devices_of([*raws, *copies("nvidia-h100-sxm-80gb"), *copies("nvidia-b200-sxm")]),
+    )
+    assert len(found) == 8
+    for record, prediction in found:
+        assert prediction.kind == BORROWED
+        assert "nvidia-a100-sxm-80gb" in prediction.provenance
+        assert prediction.seconds == pytest.approx(record.time_s.median, rel=0.06)
+
+
+def test_the_borrowed_interval_is_as_wide_as_parameters_are_off():
+    raws = two_architectures()
+    slower = [record | {"time_s": {"median": record["time_s"]["median"] * (1.5 if "a100" in record["hardware"] else 1)}} for record in raws]
+    from perfmodel.validation.calibrate import points
+
+    def width(listed):
+        records, devices = list(map(as_record, listed)), devices_of(listed)
+        return half_width(points(records, devices), calibrate(records, devices, "", lambda _: "", lambda text: None))
+
+    assert width(slower) > 0.4 > 0.1 > width(raws)
+    assert with_borrowed({"x": [block_of_copies()]}, None)["x"][0].borrowed_low is None
+
+
+def test_predictions_say_where_they_are_from():
+    h200 = replace(find_device("nvidia-h200-sxm"), calibration=[block_of_copies(borrowed_low=0.7, borrowed_high=1.4)])
+    h100, case = replace(find_device("nvidia-h100-sxm-80gb"), calibration=[]), Case(Stream("copy", 1, 1 << 20), "torch-copy")
+    own = predict(case, "copy", "fp16", h200, 0.0)
+    assert (own.kind, own.low / own.seconds, own.high / own.seconds) == (CALIBRATED, pytest.approx(0.98), pytest.approx(1.02))
+    borrowed = predict(case, "copy", "bf16", h100, 0.0, lambda: [h200])
+    assert (borrowed.kind, borrowed.low / borrowed.seconds) == (BORROWED, pytest.approx(0.7))
+    bounded = predict(case, "copy", "bf16", h200, 1.0)
+    assert bounded.seconds == bounded.low == 1.0
+
+
+def test_every_model_is_found_by_its_name():
+    assert {find_model(name).name for name in model_names()} == set(model_names())
+    assert {name for names in MODELS_OF.values() for name in names} <= set(model_names())
+
+
+def test_attention_names_the_fastest_library_kernel(run):
+    outcome = run("attention --n 4096 --d 128 --heads 16 --batch 8 --hardware nvidia-a100-sxm-80gb --json")
+    flash = outcome.json["results"][1]
+    assert flash["implementation"] == "vllm-flash-attn"
+    times = flash["time_s"]
+    assert times["lower"] <= times["low"] < times["predicted"] < times["high"]
+    assert flash["prediction"]["kind"] == "calibrated"
+    named = run("attention --n 4096 --d 64 --heads 16 --hardware h200 --implementation numba-flash --dtype fp32")
+    assert "is predicted for numba-flash" in named.out
+
+
+def test_a_device_without_calibrations_borrows(run):
+    outcome = run("matmul -m 4096 -n 4096 -k 4096 --hardware nvidia-a100-sxm-40gb --json")
+    [entry] = outcome.json["results"]
+    assert entry["prediction"]["kind"] == "borrowed"
+    assert entry["time_s"]["high"] / entry["time_s"]["low"] > 1.2
