@@ -134,6 +134,12 @@ def test_the_launch_sets_tile_and_residents_of_the_project_s_kernel():
     assert plan_of(replace(case, launch={}), H200).resident == 2
 
 
+def test_one_measured_tile_leaves_softmax_to_the_plan():
+    case = Case(attention(1, 8, 8, 1024, 64, True), "numba-flash-mma", launch={"br": 128, "bc": 128, "threads": 128})
+    times = [seconds(case, H200, {**STARTS, name: 2 * STARTS[name]}) for name in ("softmax", "launch_us", "matmul")]
+    assert seconds(case, H200, STARTS) == times[0] < times[1] < times[2]
+
+
 def test_passes_that_are_not_covered():
     assert not covers(Case(attention(1, 8, 8, 1024, 64, True), "numba-flash-mma", BACKWARD))
     assert covers(Case(attention(1, 8, 8, 1024, 128, True), "torch-sdpa-efficient", BACKWARD))

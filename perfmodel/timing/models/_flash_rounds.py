@@ -10,7 +10,9 @@ from perfmodel.arith import ceil_div
 from perfmodel.timing.models._flash_blocks import Blocks
 
 TAIL = 0.2
-"""Part of the lateness of the last places that a block gains whose neighbours have ended; others end together with it. Cross-validated."""
+"""Part of the lateness of the last places that a block gains whose neighbours have ended; others end together with it.
+
+Chosen on measured shapes that fits may see, as are the constants of ``_flash_torch``."""
 
 
 def listed_cycles(blocks: Blocks, resident: int, slots: int, tile: float, block: float, alone: float) -> float:

@@ -1,7 +1,7 @@
 """How FlashAttention-2, PyTorch's fused attention and this project's tensor-core kernel lay their work out.
 
 Sources: Dao-AILab/flash-attention @0251105a; grids, threads, registers and shared memory of PyTorch 2.11's kernels on an H200 by
-its profiler. The constants were chosen by cross-validation among the measured shapes that fits may see, on one H200.
+its profiler. The constants were chosen on the measured shapes that fits may see, on one H200.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ CUDNN_PADDED, CUDNN_CAUSAL = 0.3, 0.45
 """cuDNN: masks of keys past the end, in exponentials' time of every tile; causal masks, in block latencies."""
 CUDNN_OVERLAP, CUDNN_OVERLAP_BACKWARD = 1.3, 3.0
 EFFICIENT_OVERLAP, EFFICIENT_WIDE = 2.0, 0.5
+"""Memory-efficient kernels; over head dim 128, O passes through memory: in exponentials' time of every tile."""
 _FA2_WARP_ROWS = {(128, 128): 64 / 3, (64, 128): 16.0, (64, 64): 32 / 3}
 """Backward, eight warps: 1 / (1/rows + 1/columns) of a warp's part of S (flash_bwd_launch_template.h, AtomLayoutMSdP)."""
 
