@@ -12,7 +12,7 @@ from perfmodel.catalog import find_device
 from perfmodel.dtypes import DTYPES
 from perfmodel.errors import UnavailableError
 from perfmodel.timing.base import Case
-from perfmodel.timing.models import decode
+from perfmodel.timing.models import flash_decode as decode
 from perfmodel.timing.models._decode_kernels import Decode, fa2, fa3, resident, trtllm
 from perfmodel.timing.models._decode_torch import cudnn, flash
 from perfmodel.workload import BACKWARD, Attention

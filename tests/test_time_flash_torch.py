@@ -11,7 +11,7 @@ from perfmodel.timing.models._flash_blocks import Blocks, blocks_of
 from perfmodel.timing.models._flash_launch import Plan
 from perfmodel.timing.models._flash_plan import plan_of
 from perfmodel.timing.models._flash_rounds import equal_cycles, interleaved_cycles, listed_cycles
-from perfmodel.timing.models.flash import MODEL, covers, seconds
+from perfmodel.timing.models.flash_prefill import MODEL, covers, seconds
 from perfmodel.workload import BACKWARD, FORWARD, Attention
 
 H200, A100 = find_device("nvidia-h200-sxm"), find_device("nvidia-a100-sxm-80gb")

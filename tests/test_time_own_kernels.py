@@ -21,7 +21,16 @@ from perfmodel.ops.occupancy import Block
 from perfmodel.timing.base import MAX_PARAMETERS, Case, Model
 from perfmodel.timing.fit import fit, simplex
 from perfmodel.timing.implementations import COMPOSITE, MODELS_OF
-from perfmodel.timing.models import eager, gemm, numba_flash1, numba_matmul, numba_matmul_naive, numba_standard, softmax_rows, stream
+from perfmodel.timing.models import (
+    eager_attention,
+    gemm,
+    numba_flash1,
+    numba_matmul,
+    numba_matmul_naive,
+    numba_standard,
+    softmax_rows,
+    stream,
+)
 from perfmodel.timing.models import register_tiles as tiles
 from perfmodel.timing.models._own_kernels import grid_seconds, instruction_costs, launches_seconds
 from perfmodel.timing.register_tiles import EDGES, Geometry, geometry
@@ -492,7 +501,7 @@ SEPARATE: dict[str, Any] = {"overlap_us": 1e-9, "handoff_share": 1.0}
 
 
 def eager_s(w: Attention, direction: str = FORWARD, device: Device = EAGER, **changes: Any) -> float:
-    return eager.MODEL.seconds(Case(w, "torch-eager", direction), device, {**eager.MODEL.starts(), **changes})
+    return eager_attention.MODEL.seconds(Case(w, "torch-eager", direction), device, {**eager_attention.MODEL.starts(), **changes})
 
 
 def half(n: int, heads: int, causal: bool = False) -> Attention:
@@ -501,7 +510,7 @@ def half(n: int, heads: int, causal: bool = False) -> Attention:
 
 def test_eager_attention_is_the_sequence_that_a_profiler_shows() -> None:
     def sequence(w: Attention, direction: str = FORWARD) -> list[str]:
-        return [case.implementation for _, case in eager.parts(w, direction)]
+        return [case.implementation for _, case in eager_attention.parts(w, direction)]
 
     plain = ["torch-matmul", "torch-scale", "torch-softmax", "torch-matmul"]
     assert sequence(half(512, 8)) == plain
@@ -513,13 +522,13 @@ def test_eager_attention_is_the_sequence_that_a_profiler_shows() -> None:
 @pytest.mark.parametrize("direction", [FORWARD, BACKWARD])
 def test_eager_products_are_those_of_attention(direction: str) -> None:
     """Forward 4 n n d FLOP per head, backward twice that, without the recomputed scores."""
-    products = [case.workload for name, case in eager.parts(half(512, 8), direction) if name == "matmul"]
+    products = [case.workload for name, case in eager_attention.parts(half(512, 8), direction) if name == "matmul"]
     assert sum(w.batch * w.m * w.n * w.k for w in products) == (2 if direction == FORWARD else 4) * 8 * 512 * 512 * 64
 
 
 def test_kernels_that_gain_nothing_add_up() -> None:
     w = half(1024, 16, causal=True)
-    alone = sum(eager.part_seconds(name, case, EAGER) for name, case in eager.parts(w, FORWARD))
+    alone = sum(eager_attention.part_seconds(name, case, EAGER) for name, case in eager_attention.parts(w, FORWARD))
     assert eager_s(w, **SEPARATE) == pytest.approx(alone, rel=1e-6)
     assert eager_s(w, overlap_us=1e-9, handoff_share=0.5) < alone
     assert eager_s(w, overlap_us=1.0, handoff_share=1.0) == pytest.approx(alone - 4e-6, rel=1e-6)
@@ -527,7 +536,7 @@ def test_kernels_that_gain_nothing_add_up() -> None:
 
 def test_savings_never_make_time_negative() -> None:
     w = half(64, 1)
-    alone = sum(eager.part_seconds(name, case, EAGER) for name, case in eager.parts(w, FORWARD))
+    alone = sum(eager_attention.part_seconds(name, case, EAGER) for name, case in eager_attention.parts(w, FORWARD))
     assert eager_s(w, overlap_us=1e6) == pytest.approx(alone / 8)
 
 
@@ -552,5 +561,5 @@ def test_eager_attention_names_the_part_that_is_not_calibrated() -> None:
 
 @pytest.mark.parametrize("changes", [{"window": 64, "causal": True}, {"dropout": 0.1}, {"kv_heads": 4}])
 def test_eager_attention_covers_no_options(changes: dict[str, Any]) -> None:
-    assert eager.MODEL.covers(Case(half(512, 8), "torch-eager"))
-    assert not eager.MODEL.covers(Case(replace(half(512, 8), **changes), "torch-eager"))
+    assert eager_attention.MODEL.covers(Case(half(512, 8), "torch-eager"))
+    assert not eager_attention.MODEL.covers(Case(replace(half(512, 8), **changes), "torch-eager"))

@@ -63,12 +63,9 @@ class Model:
         return {parameter.name: parameter.start for parameter in self.parameters}
 
 
-_RENAMED = {"flash": "flash-prefill", "decode": "flash-decode", "eager": "eager-attention"}
-
-
 def model_names() -> list[str]:
     """Names of the time models, sorted; the module of one has the same name with underscores."""
-    return sorted(_RENAMED.get(name, name.replace("_", "-")) for name in module_names(import_module(MODELS).__path__))
+    return sorted(name.replace("_", "-") for name in module_names(import_module(MODELS).__path__))
 
 
 @cache
@@ -76,8 +73,7 @@ def find_model(name: str) -> Model:
     """The model called ``name``; DataError if there is none. Only its own module is loaded."""
     if name not in model_names():
         raise DataError(f"no time model is called {name!r}", suggest(name, model_names()))
-    module = {model: file for file, model in _RENAMED.items()}.get(name, name.replace("-", "_"))
-    model: Model = import_module(f"{MODELS}.{module}").MODEL
+    model: Model = import_module(f"{MODELS}.{name.replace('-', '_')}").MODEL
     return model
 
 
