@@ -1,10 +1,11 @@
-"""Find and read data files: device profiles and workload configurations. The only module that reads YAML.
+"""Find and read data files: device profiles, workload configurations and models. The only module that reads YAML.
 
 Input files are data from anywhere: size, depth, aliases and duplicate keys are checked before a value is built.
 """
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from pydantic import ValidationError
 
     from perfmodel.hardware import Device
+    from perfmodel.transformer.spec import ModelSpec
 
 MAX_BYTES = 1 << 20
 MAX_DEPTH = 20
@@ -221,3 +223,73 @@ def load_config(name: str, section: str, model: type[_Model]) -> _Model:
         return TypeAdapter(model).validate_python({renamed.get(key, key): value for key, value in raw.items()})
 
     return _validated(path, (section,), validate)
+
+
+# Models
+
+
+def read_json(path: Path) -> Any:
+    """The JSON document in ``path``; DataError for one that is too large, too deep, ambiguous or no JSON."""
+    text = _read_text(path)
+    if _nesting(text) > 4 * MAX_DEPTH:
+        raise DataError(f"{path}: nested deeper than {MAX_DEPTH} levels")
+
+    def mapping(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        found = dict(pairs)
+        if len(found) < len(pairs):
+            twice = next(key for index, (key, _) in enumerate(pairs) if key in dict(pairs[:index]))
+            raise DataError(f"{path}: key {twice!r} appears twice")
+        return found
+
+    try:
+        return json.loads(text, object_pairs_hook=mapping)
+    except json.JSONDecodeError as error:
+        raise DataError(f"{path}, line {error.lineno}: {error.msg[:1].lower()}{error.msg[1:]}", "mend the JSON there") from None
+    except ValueError as error:  # a number with too many digits
+        raise DataError(f"{path}: {error}") from None
+
+
+def model_names() -> list[str]:
+    """Names of the shipped models, sorted."""
+    return sorted(path.stem for path in data_folder("configs").glob("models/*.yaml"))
+
+
+def find_model(name: str) -> ModelSpec:
+    """The model that ``name`` means: a name, whole hyphen-separated words of exactly one, or the path of a config.json."""
+    if name.endswith((".json", ".yaml", ".yml")) or "/" in name:
+        return load_model(Path(name))
+    names = model_names()
+    wanted = re.sub(r"[\s_]+", "-", name.strip().lower())
+    matches = [wanted] if wanted in names else [known for known in names if set(wanted.split("-")) <= set(known.split("-"))]
+    if not matches or not wanted:
+        hint = suggest(wanted, names)
+        raise UsageError(f"no model is called {name!r}", f"{hint}; or give the path of a config.json")
+    if len(matches) > 1:
+        raise UsageError(f"model {name!r} could be any of {len(matches)}", f"say which: {', '.join(matches)}")
+    from perfmodel.hf import spec
+
+    path = data_folder("configs") / "models" / f"{matches[0]}.yaml"
+    raw = read_yaml(path)[0]
+    try:
+        return spec(raw["config"], matches[0], raw["source"])
+    except (DataError, KeyError, TypeError):
+        return load_model(path)  # someone edited it: say what is wrong
+
+
+def load_model(path: Path) -> ModelSpec:
+    """The model in ``path``: a config.json, a folder with one, or YAML with the same fields under ``config``."""
+    from perfmodel.hf import parse
+
+    path = path / "config.json" if path.is_dir() else path
+    raw, name, source = None, path.parent.resolve().name if path.stem == "config" else path.stem, str(path)
+    if path.suffix == ".json":
+        raw = read_json(path)
+    else:
+        document = read_yaml(path)[0]
+        if not isinstance(document, dict) or not isinstance(document.get("config"), dict):
+            raise DataError(f"{path}: no mapping 'config' in it", "put the fields of a config.json under 'config:'")
+        raw, source = document["config"], str(document.get("source", path))
+    try:
+        return parse(raw, name, source)
+    except DataError as error:
+        raise DataError(f"{path}: {error.message}", error.fix) from None

@@ -167,8 +167,7 @@ class Calibration(_Record):
     """A time model fitted to one implementation, with what it missed.
 
     ``parameters`` of ``model`` by name. ``low`` and ``high``: measured / predicted at the 10 % and the 90 % quantile of the
-    ``points`` fitted, each predicted by a fit without it; ``fast_low``, ``fast_high``: the same for predictions below
-    ``fast_below_us``; ``borrowed_low``, ``borrowed_high``: the same for devices that the
+    ``points`` fitted, each predicted by a fit without it; ``borrowed_low``, ``borrowed_high``: the same for devices that the
     parameters were not fitted to. ``held_out``: points that no fit saw, with their median and 90 %
     quantile of |predicted / measured - 1|.
     """
@@ -185,9 +184,6 @@ class Calibration(_Record):
     date: str
     versions: str
     direction: Literal["forward", "backward"] = "forward"
-    fast_below_us: float | None = None
-    fast_low: float | None = None
-    fast_high: float | None = None
     borrowed_low: float | None = None
     borrowed_high: float | None = None
     median_error: float | None = None

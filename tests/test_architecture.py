@@ -15,7 +15,7 @@ ROOT = Path(__file__).parents[1] / "perfmodel"
 LAYERS = [
     ("units", "dtypes", "errors", "arith", "trace", "plugins"),
     ("cost", "hardware", "workload"),
-    ("attention", "ops", "claims", "timing", "cache", "roofline", "bounds", "explain", "catalog", "sanity"),
+    ("attention", "ops", "claims", "timing", "cache", "roofline", "bounds", "explain", "catalog", "sanity", "transformer", "hf"),
     ("report", "validation"),
     ("commands",),
     ("cli", "__main__"),

@@ -39,7 +39,7 @@ def predict(case: Case, workload: str, dtype: str, device: Device, lower_s: floa
     if own:
         block = own[0]
         words = f"calibrated here: {block.points} points, {block.date}"
-        return _prediction(case, device, block, None, lower_s, CALIBRATED, words)
+        return _prediction(case, device, block, (block.low, block.high), lower_s, CALIBRATED, words)
     lender = nearest(device, [other for other in lenders() if other.id != device.id and calibrations(other, workload, dtype, case)])
     if lender is None:
         what = f"{workload}/{case.implementation}/{case.direction} in {dtype}"
@@ -52,19 +52,10 @@ def predict(case: Case, workload: str, dtype: str, device: Device, lower_s: floa
 
 
 def _prediction(
-    case: Case, device: Device, block: Calibration, given: tuple[float, float] | None, lower_s: float, kind: str, words: str
+    case: Case, device: Device, block: Calibration, interval: tuple[float, float], lower_s: float, kind: str, words: str
 ) -> Prediction:
     seconds = max(find_model(block.model).seconds(case, device, block.parameters), lower_s)
-    low, high = interval_of(block, seconds) if given is None else given
-    return Prediction(seconds, max(seconds * low, lower_s), seconds * high, kind, words, block)
-
-
-def interval_of(block: Calibration, seconds: float) -> tuple[float, float]:
-    """Measured / predicted at the ends of the interval of a prediction of that many seconds."""
-    fast = block.fast_below_us is not None and seconds < block.fast_below_us * 1e-6
-    if fast and block.fast_low is not None and block.fast_high is not None:
-        return block.fast_low, block.fast_high
-    return block.low, block.high
+    return Prediction(seconds, max(seconds * interval[0], lower_s), seconds * interval[1], kind, words, block)
 
 
 def nearest(device: Device, others: list[Device]) -> Device | None:

@@ -17,7 +17,7 @@ from perfmodel.timing.base import MAX_PARAMETERS, Case, Model
 from perfmodel.timing.fit import fit
 from perfmodel.timing.implementations import COMPOSITE, model_of
 from perfmodel.validation.bounds import evaluated
-from perfmodel.validation.intervals import Residual, interval, threshold_s
+from perfmodel.validation.intervals import Residual, interval
 from perfmodel.validation.records import Record, profiled
 from perfmodel.validation.split import held_out, kin
 from perfmodel.validation.statistics import quantile
@@ -84,9 +84,13 @@ def fitted(model: Model, known: Sequence[Point], starts: Mapping[str, float] | N
     return fit(predict, [point.record.time_s.median for point in known], starts or model.starts(), restarts)
 
 
+def _kin(point: Point) -> str:
+    return json.dumps(kin(point.record), sort_keys=True)
+
+
 def cross_residuals(model: Model, known: Sequence[Point], p: Mapping[str, float]) -> list[float]:
     """The residual of each point by parameters refitted, from ``p`` on, without its fold; kin points share one."""
-    kins = [json.dumps(kin(point.record), sort_keys=True) for point in known]
+    kins = [_kin(point) for point in known]
     fold_of = {name: place % FOLDS for place, name in enumerate(dict.fromkeys(kins))}
     residuals: dict[int, float] = {}
     for fold in range(FOLDS):
@@ -108,7 +112,6 @@ def calibrate(
     """Calibrations by device id. A group with fewer than twice as many points to fit as parameters is left out."""
     current = dict(devices)
     result: dict[str, list[Calibration]] = {}
-    unseen: dict[Family, list[tuple[Point, Residual]]] = {}
     grouped = points(records, devices)
     for key, listed in grouped.items():
         own = [replace(point, device=current[point.device.id]) for point in listed]
@@ -121,14 +124,13 @@ def calibrate(
         assert len(model.parameters) <= MAX_PARAMETERS
         p = {name: float(f"{value:.4g}") for name, value in fitted(model, known).items()}
         residuals = cross_residuals(model, known, p)
-        unseen.setdefault(key[:4], []).extend(
-            (point, Residual(value, point.predicted(model, p))) for value, point in zip(residuals, known, strict=True)
-        )
+        errors = [(point.device.id, Residual(value, _kin(point))) for value, point in zip(residuals, known, strict=True)]
         for name in sorted({point.device.id for point in own}):
-            block = _block(key, model, p, [q for q in own if q.device.id == name], date, versions)
+            mine = [residual for device, residual in errors if device == name] or [residual for _, residual in errors]
+            block = with_interval(_block(key, model, p, [q for q in own if q.device.id == name], date, versions), mine)
             result.setdefault(name, []).append(block)
             current[name] = replace(current[name], calibration=[*_others(current[name], block), block])
-    return {name: [_with_interval(block, name, unseen[family_of(block)]) for block in blocks] for name, blocks in result.items()}
+    return result
 
 
 def _others(device: Device, block: Calibration) -> list[Calibration]:
@@ -163,16 +165,8 @@ def _block(
     )
 
 
-def _with_interval(block: Calibration, device: str, family: list[tuple[Point, Residual]]) -> Calibration:
-    everyone = [residual for _, residual in family]
-    mine = [residual for point, residual in family if point.device.id == device]
-    errors = [abs(math.expm1(-residual.value)) for residual in mine or everyone]
-    cut = threshold_s(everyone)
-    low, high = interval(
-        [r for r in mine if cut is None or r.predicted_s >= cut], [r for r in everyone if cut is None or r.predicted_s >= cut]
-    )
-    found = replace(block, low=low, high=high, median_error=round(quantile(errors, 0.5), 4))
-    if cut is None:
-        return found
-    fast_low, fast_high = interval([r for r in mine if r.predicted_s < cut], [r for r in everyone if r.predicted_s < cut])
-    return replace(found, fast_below_us=float(f"{cut * 1e6:.4g}"), fast_low=fast_low, fast_high=fast_high)
+def with_interval(block: Calibration, residuals: Sequence[Residual]) -> Calibration:
+    """``block`` with the interval that ``residuals`` tell."""
+    errors = [abs(math.expm1(-residual.value)) for residual in residuals]
+    low, high = interval(residuals)
+    return replace(block, low=low, high=high, median_error=round(quantile(errors, 0.5), 4))
