@@ -22,6 +22,7 @@ from perfmodel.timing.base import MAX_PARAMETERS, Case, Model
 from perfmodel.timing.fit import fit, simplex
 from perfmodel.timing.implementations import COMPOSITE, MODELS_OF
 from perfmodel.timing.models import (
+    copy,
     eager_attention,
     gemm,
     numba_flash1,
@@ -431,7 +432,9 @@ def test_a_stream_adds_launch_latency_and_bytes() -> None:
     bandwidth = stream.dram_bandwidth(H200)
     moved = 3 * 264 * 1000 * 2 / (0.5 * bandwidth)
     assert stream_s(Stream("add", 264, 1000, 2)) == pytest.approx(1e-6 + (1000 * 2 + 2 * 30) * 1e-9 + moved)
-    assert stream_s(Stream("copy", 264, 1000)) == pytest.approx(1e-6 + 2 / 3 * moved)
+    copied = copy.MODEL.seconds(Case(Stream("copy", 264, 1000), "torch-copy"), H200, {"launch_us": 1.0, "bandwidth_share": 0.5})
+    assert copied == pytest.approx(1e-6 + 2 / 3 * moved)
+    assert not stream.MODEL.covers(Case(Stream("copy", 264, 1000), "torch-copy"))
 
 
 @given(st.integers(1, 10_000), st.integers(1, 10_000))

@@ -13,6 +13,7 @@ from perfmodel.timing.fit import fit
 from perfmodel.timing.floors import kernels_of, roof_s
 from perfmodel.timing.models.three_scalars import MODEL, from_terms, terms
 from perfmodel.validation.compare import Row, groups
+from perfmodel.validation.records import profiled
 from perfmodel.validation.split import held_out
 from perfmodel.validation.statistics import quantile
 
@@ -54,7 +55,7 @@ def scoreboard(rows: Iterable[Row]) -> list[Line]:
     for group in groups(rows, by_device=True):
         regimes: dict[str, list[Row]] = {}
         for row in group.rows:
-            if row.case is not None and row.lower_s is not None:
+            if row.case is not None and row.lower_s is not None and not profiled(row.record):
                 regimes.setdefault(regime(row), []).append(row)
         lines += [_line(group.hardware, group.name + name, own) for name, own in regimes.items()]
     return [line for line in lines if line.points]
