@@ -95,7 +95,9 @@ def test_profile_is_sane(name: str) -> None:
 @pytest.mark.parametrize("name", IDS)
 def test_every_source_is_cited(name: str) -> None:
     own = device(name)
-    assert set(own.sources) == {quantity.source for _, quantity in quantities(own)} | {block.source for block in own.calibration}
+    assert set(own.sources) == {quantity.source for _, quantity in quantities(own)} | {
+        block.source for block in [*own.microbenchmarks, *own.calibration]
+    }
 
 
 @pytest.mark.parametrize("name", IDS)
