@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 from collections.abc import Callable
 from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass
@@ -12,6 +13,14 @@ from typing import Any
 import pytest
 
 from perfmodel.cli import main
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """numba's CUDA simulator calls itself a device; what needs a GPU does not run there."""
+    if os.environ.get("NUMBA_ENABLE_CUDASIM") == "1":
+        for marker, reason in (("gpu", "the CUDA simulator is no GPU"), ("driver", "the CUDA simulator has no driver")):
+            if item.get_closest_marker(marker):
+                pytest.skip(reason)
 
 
 @dataclass(frozen=True)

@@ -12,9 +12,10 @@ import pytest
 from perfmodel.catalog import calibrated_devices, find_device
 from perfmodel.timing.base import MAX_PARAMETERS, find_model
 from perfmodel.validation.compare import Row, compare_files
-from perfmodel.validation.records import shipped_records
+from perfmodel.validation.records import read_records, shipped_records
 from perfmodel.validation.split import held_out
 from perfmodel.validation.statistics import quantile
+from perfmodel.validation.transfer import leave_out
 
 PUBLIC = ("nvidia-a100-sxm-80gb", "nvidia-h100-sxm-80gb", "nvidia-h200-sxm", "nvidia-b200-sxm")
 H200 = "nvidia-h200-sxm"
@@ -137,3 +138,42 @@ def test_a_profile_with_half_the_bandwidth_fails(run, tmp_path):
     outcome = run(f"validate --records shipped --hardware {path} --json")
     assert outcome.code == 3
     assert json.loads(outcome.out)["groups"]["copy/torch-copy/forward"]["median_abs_error"] > 0.25
+
+
+LEFT_OUT = ("nvidia-a100-sxm-80gb", "nvidia-h100-sxm-80gb", "nvidia-b200-sxm")
+MISSED = {
+    ("nvidia-b200-sxm", "prefill"): "22 % against 20 %: other kernels (TensorRT-LLM), and a tensor unit that reaches more of its peak"
+}
+
+
+@cache
+def without(name: str) -> dict[str, list[tuple[float, bool, float]]]:
+    """Error, whether covered, and high / low of held-out public records of ``name``, by calibrations that saw no record of it."""
+    paths = [path for path in shipped_records() if path.name == "public-tables.jsonl"]
+    records = [record for path in paths for _, record in read_records(path) if record.hardware in PUBLIC]
+    found: dict[str, list[tuple[float, bool, float]]] = defaultdict(list)
+    for record, made in leave_out(name, records, {device: find_device(device) for device in PUBLIC}):
+        kind = "gemm" if record.workload == "matmul" else "decode" if record.shape["n"] == 1 else "prefill"
+        time = record.time_s.median
+        found[kind].append((abs(made.seconds / time - 1), made.low <= time <= made.high, made.high / made.low))
+    return found
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", LEFT_OUT)
+@pytest.mark.parametrize(("kind", "median"), [("prefill", 0.20), ("decode", 0.30), ("gemm", 0.30)])
+def test_a_device_that_no_fit_saw(name, kind, median, request):
+    """Parameters of the nearest architecture; for the H100, of the H200's records alone."""
+    if (name, kind) in MISSED:
+        request.applymarker(pytest.mark.xfail(reason=MISSED[name, kind], strict=True))
+    own = without(name)[kind]
+    assert quantile([error for error, _, _ in own], 0.5) <= median
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", LEFT_OUT)
+@pytest.mark.parametrize("kind", ["prefill", "decode", "gemm"])
+def test_borrowed_intervals_are_honest(name, kind):
+    own = without(name)[kind]
+    assert sum(covered for _, covered, _ in own) / len(own) >= 0.75
+    assert quantile([width for _, _, width in own], 0.5) <= 2.5

@@ -244,6 +244,7 @@ def test_the_simulator_is_no_gpu() -> None:
     assert "NUMBA_ENABLE_CUDASIM is set" in in_a_process(OPEN, NUMBA_ENABLE_CUDASIM="1")
 
 
+@pytest.mark.driver
 @pytest.mark.parametrize(
     ("failure", "words"),
     [
@@ -271,6 +272,7 @@ def test_a_driver_without_devices(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "CUDA_VISIBLE_DEVICES is 7" in problem
 
 
+@pytest.mark.driver
 def test_what_the_driver_says_of_a_device(monkeypatch: pytest.MonkeyPatch) -> None:
     device = SimpleNamespace(name=b"NVIDIA H200", compute_capability=(9, 0), MULTIPROCESSOR_COUNT=132, L2_CACHE_SIZE=60 << 20)
     memory = SimpleNamespace(total=FAKE_GPU.memory_bytes, free=FAKE_GPU.free_bytes)
@@ -726,6 +728,7 @@ def test_counting_goes_from_cases_to_records(monkeypatch: pytest.MonkeyPatch) ->
     assert said == ["3 cases under /opt/ncu"]
 
 
+@pytest.mark.driver
 def test_the_profiled_program_lists_what_it_launched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     FakeCuda(monkeypatch)
     happened = stand_in(monkeypatch, 0.0)

@@ -68,6 +68,7 @@ def show_report(device: Device, explained: bool = False) -> Report:
     ridges = _ridge_points(device)
     ridge_rows = [[name, f"{value:.1f} FLOP/B"] for name, (_, value) in ridges.items()]
     tables = [values, Table("ridge points at the DRAM bandwidth", ["peak", "ridge point"], ridge_rows)]
+    tables += [table for table in (_probes(device), _calibrations(device)) if table.rows]
     notes = [f"{key}: {text}" for key, text in device.sources.items()] + device.notes
     data = {
         "schema": "perfmodel.device/1",
@@ -78,6 +79,34 @@ def show_report(device: Device, explained: bool = False) -> Report:
     title = f"{device.name} ({device.id}), {device.architecture}"
     shown = Report(title, [_summary(device)], tables, notes, data)
     return with_steps(shown, [("ridge points", {}, _ridge_steps(device))]) if explained else shown
+
+
+def _probes(device: Device) -> Table:
+    columns = ["what", "bytes", "value", "noise", "runs", "date", "source"]
+    rows = [
+        [p.name, "" if p.size is None else f"{p.size:,}", p.value, f"{p.spread:.1%}", str(p.runs), p.date, p.source]
+        for p in device.microbenchmarks
+    ]
+    return Table("what probes reached", columns, rows, "lrrrrll")
+
+
+def _calibrations(device: Device) -> Table:
+    columns = ["time model of", "model", "points", "80 % interval", "held out", "median error", "p90", "date", "source"]
+    rows = [
+        [
+            f"{block.workload}/{block.implementation}/{block.direction}",
+            block.model,
+            str(block.points),
+            f"{block.low:.3f} to {block.high:.3f}",
+            str(block.held_out),
+            "-" if block.held_out_median_error is None else f"{block.held_out_median_error:.1%}",
+            "-" if block.held_out_p90_error is None else f"{block.held_out_p90_error:.1%}",
+            block.date,
+            block.source,
+        ]
+        for block in device.calibration
+    ]
+    return Table("calibrations: measured / predicted, and errors on records that no fit saw", columns, rows, "llrrrrrll")
 
 
 def _ridge_steps(device: Device) -> list[Step]:

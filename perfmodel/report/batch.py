@@ -1,0 +1,111 @@
+"""The report of throughput against batch: one row per batch, the knee, what bounds each side, where memory ends."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from perfmodel.report.document import Report, Table
+from perfmodel.report.model import inputs_of
+from perfmodel.report.operation import head
+from perfmodel.transformer.batch import PAYS, Curve, Point
+from perfmodel.units import format_count, format_si, format_time
+
+
+def report(found: Curve) -> Report:
+    """``found`` as a Report; its data follows the schema perfmodel.batch/1."""
+    r = found.request
+    gpus = "" if r.split.gpus == 1 else f"{r.split.gpus} x "
+    title = f"{r.model.name}: decode at {r.kv_len:,} tokens against the batch, {r.dtype.name} on {gpus}{r.device.name}"
+    return Report(title, _verdict(found), [_table(found)], _notes(found), data(found))
+
+
+def data(found: Curve) -> dict[str, Any]:
+    """The object of schema perfmodel.batch/1."""
+    inputs = {key: value for key, value in inputs_of(found.request).items() if key not in ("batch", "n", "phase", "kv_cache")}
+    return {
+        **head("batch", inputs, found.request.device),
+        "results": [_entry(point) for point in found.points],
+        "knee": found.knee,
+        "max_batch": found.max_batch,
+        "bound": {"smallest": found.points[0].bound, "largest": found.points[-1].bound},
+    }
+
+
+def _entry(point: Point) -> dict[str, Any]:
+    cost, known = point.step.cost, point.step.prediction
+    seconds, low, high = (None, None, None) if known is None else known
+    return {
+        "batch": point.batch,
+        "time_s": {
+            "lower": cost.lower_s,
+            "lower_warm": cost.lower_warm_s,
+            "roofline": cost.roofline_s,
+            "predicted": seconds,
+            "low": low,
+            "high": high,
+            "parts": point.parts,
+        },
+        "tokens_per_s": point.tokens_per_s,
+        "tokens_per_s_bound": point.batch / cost.lower_s,
+        "tpot_s": point.step.seconds,
+        "times_from": "roofline" if known is None else "predicted",
+        "bound": point.bound,
+        "mfu": point.step.mfu,
+        "memory_bytes": point.memory,
+        "fits": point.fits,
+    }
+
+
+def _verdict(found: Curve) -> list[str]:
+    first, last = found.points[0], found.points[-1]
+    gain = last.tokens_per_s / first.tokens_per_s
+    sides = f"{first.bound} fills most of the step at batch 1, {last.bound} at batch {last.batch:,}"
+    if found.max_batch == 0:
+        return ["It does not fit, whatever the batch.", f"{sides[:1].upper()}{sides[1:]}."]
+    if found.knee is None:
+        stops = f"More batch pays until memory ends at {last.batch:,}"
+    else:
+        stops = f"More batch stops paying at {found.knee:,}"
+        stops += "" if found.max_batch is None else f"; memory ends at {found.max_batch:,}"
+    return [
+        f"{stops}. {sides[:1].upper()}{sides[1:]}; tokens/s grow {gain:.3g}x on the way, a step takes {slower(first, last):.3g}x as long."
+    ]
+
+
+def slower(first: Point, last: Point) -> float:
+    """Step time of ``last`` over that of ``first``."""
+    return last.step.seconds / first.step.seconds
+
+
+def _table(found: Curve) -> Table:
+    columns = ["batch", "tokens/s", "per step", "bound", "predicted", "weights", "KV cache", "compute", "memory", "filled by"]
+    rows = []
+    for point in found.points:
+        cost, known = point.step.cost, point.step.prediction
+        mark = " knee" if point.batch == found.knee else ""
+        rows.append(
+            [
+                format_count(point.batch) + mark,
+                format_si(point.tokens_per_s),
+                format_time(point.step.seconds),
+                format_time(cost.lower_s),
+                "-" if known is None else format_time(known[0]),
+                *(format_time(seconds, 3) for seconds in point.parts.values()),
+                format_si(point.memory, "B") + (" (too much)" if point.fits is False else ""),
+                point.bound,
+            ]
+        )
+    return Table("", columns, rows, "lrrrrrrrrl")
+
+
+def _notes(found: Curve) -> list[str]:
+    words = [
+        f"Knee: the batch from which twice the batch brings less than {PAYS:.3g}x the tokens/s, by the lower bound.",
+        "Weights and KV cache: their bytes at DRAM bandwidth; compute: needed FLOP at the highest clock. Per GPU, for one step.",
+    ]
+    if any(point.step.prediction is None for point in found.points):
+        missing = next(row.missing for point in found.points for row in point.step.rows if row.prediction is None)
+        words.append(f"Where no time is predicted, tokens/s are those of the roof: {missing}.")
+    if found.max_batch is None:
+        words.append(f"The profile of {found.request.device.id} has no DRAM capacity: where memory ends is unknown.")
+    return words

@@ -1,0 +1,206 @@
+"""The question that ``perfmodel model`` asks, and its answer: passes, their rows together, times to the first and to the next token.
+
+Prefill runs over the ``n`` tokens of the prompt and gives the first token; its time is the time to the first token (TTFT). A decode
+step gives one more token to every sequence, the last of ``kv_len``; its time is the time per output token (TPOT). Generation is a
+prefill and then decode steps until a sequence has ``kv_len`` tokens; its TPOT is the mean over those steps. Without a KV cache every
+step is a prefill over all tokens so far.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+from perfmodel.arith import Number
+from perfmodel.dtypes import DTYPES, Dtype
+from perfmodel.errors import UsageError, suggest
+from perfmodel.hardware import Device
+from perfmodel.roofline import Estimate, rates_of, total
+from perfmodel.timing.predict import Lenders
+from perfmodel.transformer.estimate import Pass, Row, run_pass
+from perfmodel.transformer.layout import Layout, layout
+from perfmodel.transformer.op_time import scaled
+from perfmodel.transformer.spec import ModelSpec
+from perfmodel.transformer.step import DECODE, PREFILL, Split, Step
+
+GENERATE = "generate"
+PHASES = (PREFILL, DECODE, GENERATE)
+MOST_LENGTHS = 16
+"""Lengths at which a long generation is reckoned; between them costs are taken to be linear, so that sums of linear ones are exact."""
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """``kv_len``: tokens of a sequence at the end. ``graph``: CUDA graphs; None: in decode only, as serving engines do."""
+
+    model: ModelSpec
+    device: Device
+    phase: str
+    batch: int
+    n: int
+    kv_len: int
+    dtype: Dtype = DTYPES["fp16"]
+    weight_bits: int = 16
+    kv_bits: int = 16
+    fused: bool = False
+    graph: bool | None = None
+    cached: bool = True
+    split: Split = field(default_factory=Split)
+
+    def check(self) -> Request:
+        """This request, if every value has a meaning; else UsageError names the option and the fix."""
+        if self.phase not in PHASES:
+            raise UsageError(f"--phase: unknown phase {self.phase!r}", suggest(self.phase, list(PHASES)))
+        self.split.check(self.model)
+        self.step(self.phase if self.phase != GENERATE else PREFILL).check()
+        if self.phase == GENERATE and self.kv_len <= self.n:
+            raise UsageError(f"--kv-len {self.kv_len} leaves nothing to generate after --n {self.n}", "give a larger --kv-len")
+        return self
+
+    def step(self, phase: str, kv_len: int | None = None) -> Step:
+        """A prefill, over ``kv_len`` tokens if given, or a decode step that ends at ``kv_len``."""
+        n = self.n if phase == PREFILL else 1
+        length = self.kv_len if kv_len is None else kv_len
+        if phase == PREFILL and self.phase == GENERATE:
+            n = length = self.n if kv_len is None else kv_len
+        if phase == DECODE and not self.cached:
+            n = length
+        return Step(phase, self.batch, n, length, self.dtype, self.weight_bits, self.kv_bits, self.fused, self.cached, self.split)
+
+    def in_graph(self, phase: str) -> bool:
+        """Whether a step of ``phase`` is launched as a CUDA graph."""
+        return phase == DECODE and self.cached if self.graph is None else self.graph
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """All runs of one op in the whole answer. ``times``: predicted seconds with the ends of their interval."""
+
+    phase: str
+    row: Row
+    count: Number
+    cost: Estimate
+    times: tuple[float, float, float] | None
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """``steps``: passes with how often each is run."""
+
+    request: Request
+    steps: Sequence[tuple[Pass, int]]
+    memory: Layout
+
+    @property
+    def lines(self) -> list[Line]:
+        """Rows of all passes, those of one phase and name together."""
+        found: dict[tuple[str, str], Line] = {}
+        for one, times in self.steps:
+            for row in one.rows:
+                key = (one.step.phase, row.op.name)
+                found[key] = _joined(found.get(key), one.step.phase, row, times)
+        return list(found.values())
+
+    @property
+    def cost(self) -> Estimate:
+        """Sum over all passes."""
+        return total(scaled(one.cost, times) for one, times in self.steps)
+
+    @property
+    def prediction(self) -> tuple[float, float, float] | None:
+        """Seconds with their interval; None if a row has none."""
+        return _predicted(self.steps)
+
+    @property
+    def seconds(self) -> float:
+        """The best known time: predicted, else the roof."""
+        return _seconds(self.steps)
+
+    @property
+    def ttft_s(self) -> float | None:
+        """Time to the first token: the prefill's."""
+        return _seconds(first) if (first := self._of(PREFILL)) else None
+
+    @property
+    def tpot_s(self) -> float | None:
+        """Time per output token: that of a decode step, on average."""
+        steps = self._of(DECODE)
+        return _seconds(steps) / sum(times for _, times in steps) if steps else None
+
+    def _of(self, phase: str) -> list[tuple[Pass, int]]:
+        return [(one, times) for one, times in self.steps if one.step.phase == phase]
+
+    @property
+    def tokens(self) -> int:
+        """Tokens read in prefill, or generated."""
+        r = self.request
+        return r.batch * {PREFILL: r.n, DECODE: 1, GENERATE: r.kv_len - r.n}[r.phase]
+
+    @property
+    def tokens_per_s(self) -> float:
+        """Over all sequences."""
+        return self.tokens / self.seconds
+
+    @property
+    def mfu(self) -> float:
+        """FLOP of the model over what all GPUs could do in the time, at the datasheet's peak."""
+        flops = sum(one.flops * times for one, times in self.steps)
+        return float(flops / (self.seconds * rates_of(self.request.device, self.request.dtype).matmul * self.request.split.gpus))
+
+
+def _predicted(steps: Sequence[tuple[Pass, int]]) -> tuple[float, float, float] | None:
+    known = [(found, times) for one, times in steps if (found := one.prediction) is not None]
+    if len(known) < len(steps):
+        return None
+    seconds, low, high = (sum(found[index] * times for found, times in known) for index in range(3))
+    return seconds, low, high
+
+
+def _seconds(steps: Sequence[tuple[Pass, int]]) -> float:
+    found = _predicted(steps)
+    return sum(float(one.cost.roofline_s) * times for one, times in steps) if found is None else found[0]
+
+
+def _joined(before: Line | None, phase: str, row: Row, times: int) -> Line:
+    cost, p = scaled(row.cost, times), row.prediction
+    seconds = None if p is None else (p.seconds * times, p.low * times, p.high * times)
+    if before is None:
+        return Line(phase, row, row.op.count * times, cost, seconds)
+    both = None
+    if before.times is not None and seconds is not None:
+        both = (before.times[0] + seconds[0], before.times[1] + seconds[1], before.times[2] + seconds[2])
+    return Line(phase, before.row, before.count + row.op.count * times, before.cost + cost, both)
+
+
+def answer(request: Request, lenders: Lenders = tuple) -> Answer:
+    """Every pass of ``request``, estimated and as far as it is calibrated predicted."""
+    r = request.check()
+    wanted: list[tuple[Step, int]] = []
+    if r.phase != DECODE:
+        wanted.append((r.step(PREFILL), 1))
+    if r.phase == DECODE:
+        wanted.append((r.step(DECODE), 1))
+    if r.phase == GENERATE:
+        wanted += [(r.step(DECODE, length), times) for length, times in lengths(r.n + 1, r.kv_len - 1)]
+    steps = [(run_pass(r.model, step, r.device, lenders, r.in_graph(step.phase)), times) for step, times in wanted]
+    held = replace(r.step(DECODE if r.phase == DECODE else PREFILL), kv_len=r.kv_len)
+    return Answer(r, steps, layout(r.model, held, r.device))
+
+
+def lengths(first: int, last: int) -> list[tuple[int, int]]:
+    """Lengths that stand for all from ``first`` to ``last``, and for how many: middles of odd stretches.
+
+    A sum over them is exact for what is linear in the length, and no more than the true sum for what grows faster.
+
+    >>> lengths(5, 7), lengths(1, 100)[:2], sum(length * times for length, times in lengths(1, 100))
+    ([(5, 1), (6, 1), (7, 1)], [(4, 7), (11, 7)], 5050)
+    """
+    count = last - first + 1
+    size = -(-max(count, 1) // MOST_LENGTHS) | 1
+    found, start = [], first
+    while start <= last:
+        times = min(size, last - start + 1)
+        times -= times % 2 == 0
+        found.append((start + times // 2, times))
+        start += times
+    return found

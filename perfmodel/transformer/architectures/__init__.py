@@ -1,0 +1,27 @@
+"""One file per ``model_type`` of Hugging Face's config.json: its ``build`` turns the fields into a ModelSpec.
+
+To add an architecture is to add a file with its name. What a file omits, the defaults of that configuration class in
+huggingface/transformers (src/transformers/models/<model_type>/configuration_*.py) supply; they are stated in each file.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+
+from perfmodel.errors import DataError, suggest
+from perfmodel.plugins import module_names
+from perfmodel.transformer.facts import Facts
+from perfmodel.transformer.spec import ModelSpec
+
+
+def known() -> list[str]:
+    """Every ``model_type`` with a rule."""
+    return module_names(__path__)
+
+
+def build(facts: Facts) -> ModelSpec:
+    """The model that ``facts`` describe, without name and source; DataError names the missing rule or field."""
+    if facts.architecture not in known():
+        raise DataError(f"model_type: no rule for the architecture {facts.architecture!r}", suggest(facts.architecture, known()))
+    found: ModelSpec = import_module(f"{__name__}.{facts.architecture}").build(facts)
+    return found

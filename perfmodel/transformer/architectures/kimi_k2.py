@@ -1,0 +1,12 @@
+"""Kimi K2 (Moonshot AI): DeepSeek-V3 with other sizes."""
+
+from __future__ import annotations
+
+from perfmodel.transformer.architectures import deepseek_v3
+from perfmodel.transformer.facts import Facts
+from perfmodel.transformer.spec import ModelSpec
+
+
+def build(facts: Facts) -> ModelSpec:
+    """As DeepSeek-V3."""
+    return deepseek_v3.build(facts)

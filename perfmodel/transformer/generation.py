@@ -1,0 +1,136 @@
+"""What it costs to generate n tokens one by one, with a KV cache and without.
+
+Step t puts token t after t - 1 others. With a cache only that token passes through the layers and attends to the t tokens so far;
+without one all t tokens do, each attending to those before it. In a model of width d that is O(n d^2 + n^2 d) against
+O(n^2 d^2 + n^3 d); the terms with d^2 are the matrices, the others attention. The head runs on the last token only.
+Counts are FLOP of matrix multiplication on visible scores, a multiply-add counts 2; one sequence.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from perfmodel.arith import Number, maximum, minimum
+from perfmodel.trace import named
+from perfmodel.transformer.kv_cache import CacheFormat, attention_kinds, layer_token_bytes, weight_bytes
+from perfmodel.transformer.parameters import active, head_matrix, layer_matrices
+from perfmodel.transformer.spec import GroupedAttention, LatentAttention, ModelSpec
+
+
+@dataclass(frozen=True, slots=True)
+class Generation:
+    """FLOP of the layers' matrices, of the head and of attention; bytes of weights and cache that the steps read."""
+
+    layers: Number
+    head: Number
+    attention: Number
+    weights_read: Number
+    cache_read: Number
+
+    @property
+    def flops(self) -> Number:
+        """All FLOP."""
+        return self.layers + self.head + self.attention
+
+    @property
+    def read(self) -> Number:
+        """All bytes."""
+        return self.weights_read + self.cache_read
+
+    def roofline_s(self, peak: Number, bandwidth: Number) -> Number:
+        """Seconds at ``peak`` FLOP/s and ``bandwidth`` B/s, whichever takes longer; no launch overhead."""
+        return maximum(self.flops / peak, self.read / bandwidth)
+
+
+def scores(n: Number, window: Number | None = None) -> Number:
+    """Keys that tokens 1 .. n see, itself among them: sum of min(t, window).
+
+    >>> scores(4), scores(4, 2)
+    (10, 7)
+    """
+    if window is None:
+        return n * (n + 1) // 2
+    full = minimum(n, window)
+    return full * (full + 1) // 2 + (n - full) * window
+
+
+def scores_anew(n: Number, window: Number | None = None) -> Number:
+    """The same if step t computes the scores of all its t tokens: sum of scores(t).
+
+    >>> scores_anew(4), sum(scores(t) for t in range(1, 5))
+    (20, 20)
+    >>> scores_anew(4, 2), sum(scores(t, 2) for t in range(1, 5))
+    (16, 16)
+    """
+    if window is None:
+        return n * (n + 1) * (n + 2) // 6
+    full = minimum(n, window)
+    beyond = n - full
+    return full * (full + 1) * (full + 2) // 6 + beyond * (window * (window + 1) // 2) + window * (beyond * (beyond + 1) // 2)
+
+
+def score_flops(attention: GroupedAttention | LatentAttention, cached: bool) -> Number:
+    """FLOP per layer, token and key it sees, over all heads.
+
+    A cached latent is attended to as it is, with K's and V's matrices moved to Q and O (DeepSeek-V2, section 2.1.2): a key is
+    then kv_lora_rank + rope wide and a value kv_lora_rank. Without a cache K and V are built first, which costs less per score.
+
+    >>> score_flops(GroupedAttention(heads=32, kv_heads=8, head_dim=128), cached=True)
+    16384
+    """
+    if isinstance(attention, GroupedAttention):
+        return 4 * attention.heads * attention.head_dim
+    wide = attention.kv_lora_rank + attention.qk_rope_head_dim + attention.kv_lora_rank
+    return 2 * attention.heads * (wide if cached else attention.qk_head_dim + attention.v_head_dim)
+
+
+def token_matrices(spec: ModelSpec) -> Number:
+    """Weights of the layers' matrices that one token multiplies with."""
+    return sum(count * layer_matrices(spec, layer) for layer, count in spec.layer_kinds)
+
+
+def with_cache(spec: ModelSpec, n: Number, weights_dtype: str, form: CacheFormat) -> Generation:
+    """``n`` steps of one token each; a step reads each weight that it uses once."""
+    body, kinds = named("W_layers", "weights a token meets in the layers", token_matrices(spec)), attention_kinds(spec)
+    return Generation(
+        layers=2 * body * n,
+        head=2 * head_matrix(spec) * n,
+        attention=sum(count * score_flops(a, cached=True) * scores(n, a.window) for a, count in kinds),
+        weights_read=n * weight_bytes(active(spec), weights_dtype),
+        cache_read=sum(count * layer_token_bytes(a, form) * scores(n, a.window) for a, count in kinds),
+    )
+
+
+def without_cache(spec: ModelSpec, n: Number, weights_dtype: str) -> Generation:
+    """``n`` steps, the t-th over t tokens. A mixture reads at least the experts of one token."""
+    body, kinds = named("W_layers", "weights a token meets in the layers", token_matrices(spec)), attention_kinds(spec)
+    return Generation(
+        layers=2 * body * (n * (n + 1) // 2),
+        head=2 * head_matrix(spec) * n,
+        attention=sum(count * score_flops(a, cached=False) * scores_anew(n, a.window) for a, count in kinds),
+        weights_read=n * weight_bytes(active(spec), weights_dtype),
+        cache_read=0,
+    )
+
+
+def heads_at_every_token(spec: ModelSpec, n: Number) -> Number:
+    """FLOP of the head, without a cache, if it runs on every token of a step and not on the last only, as some programs do."""
+    return 2 * head_matrix(spec) * (n * (n + 1) // 2)
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """Published times to generate ``tokens`` tokens: mean and standard deviation in seconds."""
+
+    model: str
+    device: str
+    tokens: int
+    cached_s: tuple[float, float]
+    uncached_s: tuple[float, float]
+    source: str
+
+
+MEASURED = (
+    Measured("gpt2", "NVIDIA T4", 1000, (11.885, 0.272), (56.197, 1.855), "mean of 10 runs, J. Lages, blog on KV caching"),
+    Measured("gpt2", "NVIDIA RTX A5000", 1000, (6.244, 0.258), (21.098, 0.252), "mean of runs, public repository"),
+)

@@ -1,0 +1,193 @@
+"""The KV cache: what a token, a sequence and a batch keep in memory, and how much of it a device holds beside the weights.
+
+A layer of grouped attention keeps K and V of each KV head; a layer of latent attention one latent vector and one rotated key for
+all heads. A layer with a window keeps its last tokens only. Sources: Pope et al. 2022 (arXiv 2211.05102), section 3.3, for
+grouped heads; DeepSeek-V2 (arXiv 2405.04434), section 2.1.4, for the latent; PagedAttention (arXiv 2309.06180) for blocks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from perfmodel.arith import Number, ceil_div, maximum, minimum
+from perfmodel.errors import UsageError, suggest
+from perfmodel.trace import named, plain
+from perfmodel.transformer.spec import GroupedAttention, LatentAttention, ModelSpec
+from perfmodel.workload import LARGEST_SIZE
+
+BITS = {"fp32": 32, "fp16": 16, "bf16": 16, "fp8": 8, "int8": 8, "int4": 4}
+"""Bits of a stored element, by number format."""
+
+SCALE_SIZE = 4
+"""Bytes of a scale that quantized elements share: fp32, as in FlashMLA's FP8 cache."""
+
+
+def bits_of(option: str, name: str) -> int:
+    """Bits per element of the format ``name``; UsageError names ``option`` and the formats."""
+    if name not in BITS:
+        raise UsageError(f"--{option}: unknown dtype {name!r}", suggest(name, list(BITS)))
+    return BITS[name]
+
+
+@dataclass(frozen=True, slots=True)
+class CacheFormat:
+    """How a cache is stored.
+
+    ``dtype`` of its elements, ``rope_dtype`` of the rotated key of latent attention. ``block_size``: tokens per page, of which
+    a sequence takes whole ones. ``scale_group``: elements of a head or a latent that share a scale of 4 B; None for no scales.
+    """
+
+    dtype: str = "fp16"
+    rope_dtype: str | None = None
+    block_size: Number = 1
+    scale_group: Number | None = None
+
+
+def vector_bytes(elements: Number, bits: int, scale_group: Number | None = None) -> Number:
+    """Bytes of one vector of ``elements``, with its scales.
+
+    >>> vector_bytes(128, 16), vector_bytes(128, 4), vector_bytes(512, 8, scale_group=128)
+    (256, 64, 528)
+    """
+    stored = elements * (bits // 8) if bits % 8 == 0 else ceil_div(elements, 8 // bits)
+    return stored if scale_group is None else stored + SCALE_SIZE * ceil_div(elements, scale_group)
+
+
+def elements_per_token(attention: GroupedAttention | LatentAttention) -> Number:
+    """Elements that a layer keeps of one token.
+
+    >>> elements_per_token(GroupedAttention(heads=32, kv_heads=8, head_dim=128))
+    2048
+    """
+    if isinstance(attention, GroupedAttention):
+        return 2 * attention.kv_heads * attention.head_dim
+    return attention.kv_lora_rank + attention.qk_rope_head_dim
+
+
+def layer_token_bytes(attention: GroupedAttention | LatentAttention, form: CacheFormat) -> Number:
+    """Bytes that a layer keeps of one token."""
+    bits = BITS[form.dtype]
+    if isinstance(attention, GroupedAttention):
+        return 2 * attention.kv_heads * vector_bytes(attention.head_dim, bits, form.scale_group)
+    rotated = vector_bytes(attention.qk_rope_head_dim, BITS[form.rope_dtype or form.dtype])
+    return vector_bytes(attention.kv_lora_rank, bits, form.scale_group) + rotated
+
+
+def stored_tokens(n: Number, window: Number | None, block_size: Number) -> Number:
+    """Tokens for which a layer holds memory in a sequence of ``n``: whole blocks, without those that left the window.
+
+    >>> stored_tokens(1000, None, 16), stored_tokens(8192, 4096, 16), stored_tokens(8200, 4096, 16)
+    (1008, 4096, 4112)
+    """
+    gone = 0 if window is None else maximum(n - window, 0) // block_size
+    return (ceil_div(n, block_size) - gone) * block_size
+
+
+def most_stored_tokens(n: Number, window: Number | None, block_size: Number) -> Number:
+    """The most that ``stored_tokens`` reaches while a sequence grows to ``n``: a window may straddle one block more than it fills.
+
+    >>> most_stored_tokens(1000, None, 16), most_stored_tokens(8192, 4096, 16), most_stored_tokens(8192, 4096, 1)
+    (1008, 4112, 4096)
+    """
+    blocks = ceil_div(n, block_size)
+    if window is not None:
+        blocks = minimum(blocks, ceil_div(window - 1, block_size) + 1)
+    return blocks * block_size
+
+
+@dataclass(frozen=True, slots=True)
+class LayerCache:
+    """Equal layers, ``count`` of them: bytes of one token in one layer, and of a sequence in all of them."""
+
+    attention: GroupedAttention | LatentAttention
+    count: int
+    elements_per_token: Number
+    bytes_per_token: Number
+    tokens: Number
+    bytes: Number
+
+
+Kinds = Sequence[tuple[GroupedAttention | LatentAttention, int]]
+
+
+def attention_kinds(spec: ModelSpec) -> Kinds:
+    """Each different attention with the number of its layers."""
+    kinds: dict[GroupedAttention | LatentAttention, int] = {}
+    for layer, count in spec.layer_kinds:
+        kinds[layer.attention] = kinds.get(layer.attention, 0) + count
+    return list(kinds.items())
+
+
+def layer_caches(kinds: Kinds, n: Number, form: CacheFormat, tokens: Callable[..., Number] = stored_tokens) -> list[LayerCache]:
+    """The cache of one sequence of ``n`` tokens, one entry for each kind of attention."""
+    found = []
+    for attention, count in kinds:
+        label = kind_label(attention)
+        size = named(f"{label} per token", "B in one layer", layer_token_bytes(attention, form))
+        held = named(f"{label} tokens", "tokens held", tokens(n, attention.window, form.block_size))
+        total = named(f"{label} sequence", f"B in {count} layers", count * size * held)
+        found.append(LayerCache(attention, count, elements_per_token(attention), size, held, total))
+    return found
+
+
+def kind_label(attention: GroupedAttention | LatentAttention) -> str:
+    """``GQA``, ``GQA window 4096``."""
+    return attention.kind + ("" if attention.window is None else f" window {plain(attention.window)}")
+
+
+def token_bytes(spec: ModelSpec, form: CacheFormat) -> Number:
+    """Bytes that one token adds over all layers, as long as no window is full."""
+    return sum(count * layer_token_bytes(attention, form) for attention, count in attention_kinds(spec))
+
+
+def sequence_bytes(spec: ModelSpec, n: Number, form: CacheFormat) -> Number:
+    """Bytes of one sequence of ``n`` tokens."""
+    return sum(cache.bytes for cache in layer_caches(attention_kinds(spec), n, form))
+
+
+def batch_bytes(spec: ModelSpec, n: Number, batch: Number, form: CacheFormat) -> Number:
+    """Bytes of ``batch`` sequences of ``n`` tokens, none shared."""
+    return batch * sequence_bytes(spec, n, form)
+
+
+def weight_bytes(parameters: Number, dtype: str) -> Number:
+    """Bytes of the weights, without scales.
+
+    >>> weight_bytes(6738415616, "fp16")
+    13476831232
+    """
+    return vector_bytes(parameters, BITS[dtype])
+
+
+def largest_batch(room: Number, spec: ModelSpec, n: Number, form: CacheFormat) -> Number:
+    """Sequences of ``n`` tokens whose cache fits ``room`` bytes; 0 if none does."""
+    return maximum(room, 0) // sequence_bytes(spec, n, form)
+
+
+def longest_context(room: int, spec: ModelSpec, batch: int, form: CacheFormat) -> int | None:
+    """The most tokens to which each of ``batch`` sequences can grow in ``room`` bytes; None if every layer has a window that fits."""
+
+    kinds = attention_kinds(spec)
+
+    def fits(n: int) -> bool:
+        return bool(batch * sum(cache.bytes for cache in layer_caches(kinds, n, form, most_stored_tokens)) <= room)
+
+    if not fits(1):
+        return 0
+    if fits(LARGEST_SIZE):
+        return None
+    low, high = 1, LARGEST_SIZE  # low fits, high does not
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if fits(middle) else (low, middle)
+    return low
+
+
+def equivalent_kv_heads(attention: LatentAttention) -> Number:
+    """KV heads with which grouped attention, at the width of the unrotated keys, keeps as many elements (DeepSeek-V2, Table 1).
+
+    >>> equivalent_kv_heads(LatentAttention(128, 512, 1536, 64, 128, 128))
+    2.25
+    """
+    return elements_per_token(attention) / (2 * attention.qk_nope_head_dim)

@@ -1,0 +1,160 @@
+"""One row of a transformer: a kernel, how often it runs, and what a calibrated model of its time is asked.
+
+Every kernel stands alone: its operands come from DRAM and its result goes there, as when no cache keeps them. ``handed`` names
+the tensors that the kernel before has just written, or the next one reads: those an L2 may hold.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import Any
+
+from perfmodel.arith import Number, ceil_div
+from perfmodel.cost import READ, WRITE, Access, Kernel, Tile, Work, matmul_work, once
+from perfmodel.ops.matmul import Matmul
+from perfmodel.ops.matmul import kernels as matmul_kernels
+from perfmodel.transformer.step import Step
+from perfmodel.workload import Stream
+
+WEIGHTS, CACHE = "weights", "KV cache"
+"""Tensors that live longer than a step; every other one is an activation."""
+MATMUL, ATTENTION, ELEMENTWISE, COLLECTIVE = "matmul", "attention", "elementwise", "collective"
+
+SMALLEST_ROWS, LARGEST_ROWS = 16, 128
+"""Tile of the roof: as many rows as there are, in the sizes of a matrix instruction up to the usual edge of cuBLAS's tiles."""
+
+
+@dataclass(frozen=True, slots=True)
+class Timed:
+    """What a time model predicts: ``workload`` under the name of its calibrations. ``implementations``: the first calibrated one counts.
+
+    None: the fastest fused one that is calibrated. ``obstacle``: why no calibration covers it.
+    """
+
+    kind: str
+    workload: Any
+    implementations: tuple[str, ...] | None
+    obstacle: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Op:
+    """``count`` runs of one kernel in a step. ``group``: matmul, attention, elementwise or collective."""
+
+    name: str
+    group: str
+    count: Number
+    kernel: Kernel
+    timed: Timed | None = None
+
+    def bytes_of(self, *tensors: str) -> Number:
+        """Bytes of these tensors that one run needs at least, reads and writes."""
+        return sum(access.compulsory * access.element_size for access in self.kernel.accesses if access.tensor in tensors)
+
+    @property
+    def activation_bytes(self) -> Number:
+        """Bytes of its inputs and outputs besides weights and KV cache."""
+        long_lived = (WEIGHTS, CACHE)
+        return sum(a.compulsory * a.element_size for a in self.kernel.accesses if a.tensor not in long_lived)
+
+    def times(self, factor: Number) -> Op:
+        """The same, ``factor`` times as often."""
+        return replace(self, count=self.count * factor)
+
+
+def tile_rows(rows: Number) -> int:
+    """Rows of a tile for a matrix with that many.
+
+    >>> tile_rows(1), tile_rows(20), tile_rows(4096)
+    (16, 32, 128)
+    """
+    return min(max(1 << (int(rows) - 1).bit_length(), SMALLEST_ROWS), LARGEST_ROWS)
+
+
+def stored(tensor: str, kind: str, elements: Number, bits: int) -> Access:
+    """An access to each of ``elements`` once; below one byte each, the bytes are the elements."""
+    return once(tensor, kind, elements, bits // 8) if bits % 8 == 0 else once(tensor, kind, ceil_div(elements * bits, 8), 1)
+
+
+def in_bits(access: Access, tensor: str, bits: int) -> Access:
+    """``access`` to ``tensor`` with elements of that many bits."""
+    if bits % 8 == 0:
+        return replace(access, tensor=tensor, element_size=bits // 8)
+    sizes = {name: ceil_div(getattr(access, name) * bits, 8) for name in ("elements", "footprint", "compulsory")}
+    return replace(access, tensor=tensor, element_size=1, **sizes)
+
+
+def linear(
+    name: str,
+    step: Step,
+    rows: Number,
+    inputs: Number,
+    outputs: Number,
+    *,
+    bias: Number = 0,
+    batch: Number = 1,
+    stores: Number | None = None,
+) -> Op:
+    """x [rows, inputs] W [inputs, outputs], ``batch`` times. ``bias``: learned numbers added to the result.
+
+    ``stores``: columns written where an element-wise operation inside the kernel leaves fewer than ``outputs``.
+    """
+    w = Matmul(rows, outputs, inputs, batch, dtype=step.dtype)
+    [product] = matmul_kernels(w, Tile(tile_rows(rows), step.tile_columns))
+    a, b, c = product.accesses
+    if stores is not None:
+        c = once(c.tensor, WRITE, batch * rows * stores, step.dtype.size)
+    extra = (stored(WEIGHTS, READ, bias, step.weight_bits),) if bias else ()
+    kernel = replace(product, name=name, accesses=(a, in_bits(b, WEIGHTS, step.weight_bits), c, *extra))
+    return Op(name, MATMUL, 1, kernel, Timed("matmul", w, ("torch-matmul", "cublas"), _unlike("weights", step, step.weight_bits)))
+
+
+def _unlike(what: str, step: Step, bits: int) -> str:
+    same = bits == 8 * step.dtype.size
+    return "" if same else f"no kernel with {bits}-bit {what} and {step.dtype.name} activations is calibrated"
+
+
+VECTOR_WORK = {"add": 1, "norm": 4, "layer norm": 6, "rotate": 3, "copy": 0, "silu-mul": 4, "gelu": 8}
+"""Vector operations per element written. Norms: square, add, scale, weight; with a mean, two more. Rotation: two products, one sum."""
+EXPONENTIALS = {"silu-mul": 1, "gelu": 1}
+
+
+def stream(name: str, step: Step, op: str, accesses: tuple[Access, ...], *, like: tuple[str, str, int, int]) -> Op:
+    """An element-wise kernel with these accesses.
+
+    ``like``: workload name, implementation, rows and columns of the calibrated kernel that has the same bytes.
+    """
+    written = sum(access.elements for access in accesses if access.kind == WRITE)
+    work = Work(0, VECTOR_WORK[op] * written, EXPONENTIALS.get(op, 0) * written)
+    kernel = Kernel(name, step.dtype, accesses, work=work)
+    kind, implementation, rows, cols = like
+    inputs, outputs = (2, 1) if implementation in ("torch-add", "torch-silu-mul") else (1, 1)
+    shared = sum(a.elements for a in accesses if a.tensor == WEIGHTS) if kind == "norm" else 0
+    workload = Stream(_STREAM_OPS.get(implementation, op), rows, cols, inputs, outputs, shared, step.dtype)
+    return Op(name, ELEMENTWISE, 1, kernel, Timed(kind, workload, (implementation,)))
+
+
+_STREAM_OPS = {
+    "torch-rms-norm": "norm",
+    "torch-layer-norm": "norm",
+    "torch-add": "add",
+    "torch-scale": "scale",
+    "torch-silu-mul": "silu-mul",
+}
+
+
+def activation(kind: str, elements: Number, step: Step, tensor: str = "activations") -> Access:
+    """``elements`` activations read or written once."""
+    return once(tensor, kind, elements, step.dtype.size)
+
+
+def needed_flops(kernel: Kernel, step: Step, flops: Number) -> Kernel:
+    """``kernel`` with that much matmul FLOP needed and executed."""
+    work = matmul_work(step.dtype, flops)
+    return replace(kernel, flops=flops, executed_flops=flops, work=work, needed=work)
+
+
+def total_bytes(ops: Iterable[Op], *tensors: str) -> Number:
+    """Bytes of ``tensors`` over all runs of all ``ops``."""
+    return sum(op.count * op.bytes_of(*tensors) for op in ops)

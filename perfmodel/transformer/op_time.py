@@ -1,0 +1,70 @@
+"""Bound, roof and predicted time of one row."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from perfmodel.arith import Number
+from perfmodel.cache import beyond_caches
+from perfmodel.cost import Work
+from perfmodel.errors import UnavailableError
+from perfmodel.hardware import Device
+from perfmodel.roofline import Estimate, Traffic, estimate, rates_of
+from perfmodel.timing.offer import algorithm_of, offer
+from perfmodel.timing.predict import Lenders, Prediction
+from perfmodel.transformer.collectives import Collective, collective_estimate
+from perfmodel.transformer.op import CACHE, WEIGHTS, Op
+from perfmodel.workload import FORWARD
+
+FUSED_ATTENTION = "flash2"
+
+
+def op_estimate(op: Op, device: Device) -> Estimate:
+    """Bound and roof of one run."""
+    if op.timed is not None and isinstance(op.timed.workload, Collective):
+        return collective_estimate(op.timed.workload, device)
+    cost, rates = estimate(op.kernel, device), rates_of(device, op.kernel.dtype)
+    lasting = op.bytes_of(WEIGHTS, CACHE)
+    needed = (op.kernel.needed.tensor + op.kernel.needed.vector) / rates.matmul_at_max_clock
+    handed = sum(beyond_caches(a.compulsory * a.element_size, device) for a in op.kernel.accesses if a.tensor not in (WEIGHTS, CACHE))
+    return replace(cost, lower_warm_s=max(float(needed), float((lasting + handed) / rates.dram)))
+
+
+def predict_op(op: Op, device: Device, lower_s: float, lenders: Lenders) -> Prediction:
+    """The prediction of one run, calibrated here or else borrowed; UnavailableError says why there is none."""
+    timed = op.timed
+    if timed is None or timed.obstacle:
+        raise UnavailableError(timed.obstacle if timed else f"no time model of {op.name}")
+    kind, dtype = timed.kind, op.kernel.dtype.name
+    if timed.implementations is None:
+        return offer(kind, dtype, timed.workload, FORWARD, device, lower_s, None, _is_fused, lenders)
+    for source in (tuple, lenders):
+        for name in timed.implementations:
+            try:
+                return offer(kind, dtype, timed.workload, FORWARD, device, lower_s, name, lambda known: True, source)
+            except UnavailableError:
+                continue
+    raise UnavailableError(f"no calibration of {kind}/{timed.implementations[0]} in {dtype}, here or to borrow")
+
+
+def _is_fused(implementation: str) -> bool:
+    return algorithm_of(implementation) == FUSED_ATTENTION
+
+
+def scaled(cost: Estimate, count: Number) -> Estimate:
+    """``cost`` of ``count`` runs one after the other."""
+
+    def moved(traffic: Traffic) -> Traffic:
+        return Traffic(count * traffic.read, count * traffic.write)
+
+    work = cost.work
+    plain = ("flops", "executed_flops", "reads", "writes", "zero_fill", "zero_fill_bytes", "group_sum", "access_bytes")
+    times = ("lower_s", "lower_warm_s", "roofline_s", "no_overlap_s")
+    return Estimate(
+        **{name: count * getattr(cost, name) for name in (*plain, *times)},
+        work=Work(count * work.tensor, count * work.vector, count * work.sfu),
+        sram=moved(cost.sram),
+        dram=moved(cost.dram),
+        terms={name: count * term for name, term in cost.terms.items()},
+        unknown=cost.unknown,
+    )

@@ -1,0 +1,91 @@
+"""A model on several GPUs: what passes between them, and what each has to hold.
+
+Tensor parallel: each GPU has its heads, its columns of the MLP and of the vocabulary; two all-reduces per layer add up partial
+results (Megatron-LM, Shoeybi et al. 2019), and the logits are gathered. Expert parallel: groups of GPUs hold different experts,
+and two all-to-alls per layer carry tokens there and back. Pipeline parallel: stages of consecutive layers, one after the other,
+so that a step is no shorter; what it saves is memory.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from perfmodel.arith import Number, ceil_div
+from perfmodel.transformer.attention_ops import kv_elements_per_token, visible
+from perfmodel.transformer.collectives import ALL_GATHER, P2P, collective
+from perfmodel.transformer.op import WEIGHTS, Op, total_bytes
+from perfmodel.transformer.ops import head_ops, layer_ops, step_ops
+from perfmodel.transformer.spec import Layer, ModelSpec
+from perfmodel.transformer.step import Step
+
+EVERY_EXPERT = 10**9
+"""A batch in which no expert stays idle."""
+
+
+def hand_over(model: ModelSpec, step: Step) -> list[Op]:
+    """Logits gathered from all tensor-parallel GPUs, and the hidden state passed from stage to stage."""
+    ops = []
+    if step.split.tp > 1:
+        ops.append(collective(ALL_GATHER, step.split.tp, step.sequences * model.vocab, step))
+    if step.split.pp > 1:
+        ops.append(collective(P2P, 2, step.tokens * model.hidden, step).times(step.split.pp - 1))
+    return ops
+
+
+def stages(model: ModelSpec, pp: int) -> list[tuple[Layer, ...]]:
+    """Layers of each pipeline stage, the first ones one longer where they do not come out even.
+
+    >>> from perfmodel.transformer.spec import DenseMlp, GroupedAttention
+    >>> layer = Layer(GroupedAttention(8, 8, 64), DenseMlp(2048))
+    >>> [len(stage) for stage in stages(ModelSpec("small", "llama", 512, 1000, (layer,) * 5), 2)]
+    [3, 2]
+    """
+    size, longer = divmod(len(model.layers), pp)
+    found, start = [], 0
+    for stage in range(pp):
+        end = start + size + (stage < longer)
+        found.append(model.layers[start:end])
+        start = end
+    return found
+
+
+def weight_bytes(model: ModelSpec, step: Step) -> Number:
+    """Bytes of weights on the fullest GPU; without any split, all parameters of the model."""
+    pp = step.split.pp
+    whole = replace(step, batch=EVERY_EXPERT, n=1, kv_len=1, fused=False)
+    found = []
+    for index, layers in enumerate(stages(model, pp)):
+        parts = replace(model, layers=layers)
+        size = sum(count * total_bytes(layer_ops(layer, model, whole), WEIGHTS) for layer, count in parts.layer_kinds)
+        if index == 0:
+            size += _table_bytes(model, step)
+        if index == pp - 1:
+            tied = model.tied_embeddings and pp == 1
+            last = [op for op in step_ops(parts, whole) if op.name == "last norm"]
+            size += total_bytes(last, WEIGHTS) + (0 if tied else total_bytes(head_ops(model, whole), WEIGHTS))
+        found.append(size)
+    return max(found)
+
+
+def _table_bytes(model: ModelSpec, step: Step) -> Number:
+    """The embedding, its rows divided among tensor-parallel GPUs, and the table of positions."""
+    positions = model.max_positions if model.learned_positions and model.max_positions else 0
+    rows = ceil_div(model.vocab, step.split.tp) + positions
+    return ceil_div(rows * model.hidden * step.weight_bits, 8)
+
+
+def kv_bytes(model: ModelSpec, step: Step) -> Number:
+    """Bytes of the KV cache of ``step.kv_len`` tokens per sequence on the fullest GPU; 0 if none is kept."""
+    if not step.cached:
+        return 0
+    found = [
+        sum(kv_elements_per_token(layer.attention, step) * visible(layer.attention, step.kv_len) for layer in layers)
+        for layers in stages(model, step.split.pp)
+    ]
+    return ceil_div(step.sequences * max(found) * step.kv_bits, 8)
+
+
+def activation_bytes(model: ModelSpec, step: Step) -> Number:
+    """Bytes of activations at their peak: the residual stream beside the inputs and outputs of the largest kernel."""
+    kernels = [op.activation_bytes for op in step_ops(model, step)]
+    return step.tokens * model.hidden * step.dtype.size + max(kernels)

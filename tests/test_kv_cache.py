@@ -1,0 +1,362 @@
+"""The KV cache: every published size, a walk over blocks and steps, what fits, and the command."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from perfmodel.catalog import find_device, find_model
+from perfmodel.transformer.cache_plan import CacheWorkload, evaluate
+from perfmodel.transformer.generation import (
+    MEASURED,
+    heads_at_every_token,
+    score_flops,
+    scores,
+    scores_anew,
+    with_cache,
+    without_cache,
+)
+from perfmodel.transformer.kv_cache import (
+    BITS,
+    CacheFormat,
+    attention_kinds,
+    batch_bytes,
+    elements_per_token,
+    equivalent_kv_heads,
+    layer_token_bytes,
+    longest_context,
+    most_stored_tokens,
+    sequence_bytes,
+    stored_tokens,
+    token_bytes,
+    vector_bytes,
+)
+from perfmodel.transformer.parameters import active
+from perfmodel.transformer.spec import DenseMlp, GroupedAttention, LatentAttention, Layer, ModelSpec
+
+SIXTEEN = CacheFormat("bf16")
+
+
+def model(*attentions: GroupedAttention | LatentAttention) -> ModelSpec:
+    return ModelSpec("small", "none", 16, 32, tuple(Layer(attention, DenseMlp(8)) for attention in attentions))
+
+
+# Published sizes
+
+
+@pytest.mark.parametrize(
+    ("name", "size"),
+    [
+        ("deepseek-v3", 70_272),  # DeepSeek-AI, Insights into DeepSeek-V3 (arXiv 2505.09343), Table 1, for these three
+        ("qwen2.5-72b", 327_680),
+        ("llama-3.1-405b", 516_096),
+        ("llama-2-70b", 327_680),
+        ("llama-3-70b", 327_680),
+        ("llama-2-7b", 524_288),
+        ("llama-3-8b", 131_072),
+        ("gpt2", 36_864),
+        ("gpt3-175b", 4_718_592),
+    ],
+)
+def test_bytes_per_token(name, size):
+    assert token_bytes(find_model(name), SIXTEEN) == size == sequence_bytes(find_model(name), 1, SIXTEEN)
+
+
+def test_ratios_of_that_table():
+    """It prints 4.66x for Qwen and 7.28x for Llama; the second does not follow from its own sizes."""
+    small, qwen, llama = (token_bytes(find_model(name), SIXTEEN) for name in ("deepseek-v3", "qwen2.5-72b", "llama-3.1-405b"))
+    assert f"{qwen / small:.2f}" == "4.66"
+    assert f"{llama / small:.2f}" == "7.34"
+
+
+def test_deepseek_v2_latent():
+    """34,560 elements per token (section 2.1.4); as large as grouped attention with 2.25 groups (caption of Table 1)."""
+    latent = find_model("deepseek-v2")
+    (attention, layers) = attention_kinds(latent)[0]
+    assert isinstance(attention, LatentAttention)
+    assert layers * elements_per_token(attention) == 34_560
+    assert equivalent_kv_heads(attention) == 2.25
+
+
+def test_flashmla_fp8_cache():
+    """656 B per token and layer: 512 fp8, 4 scales of 4 B, 64 bf16 (README of FlashMLA)."""
+    attention, _ = attention_kinds(find_model("deepseek-v3"))[0]
+    assert layer_token_bytes(attention, CacheFormat("fp8", "bf16", scale_group=128)) == 656
+    assert layer_token_bytes(attention, CacheFormat("fp8")) == 576
+
+
+@pytest.mark.parametrize(("heads", "intensity"), [(128, "241.8"), (16, "30.2")])
+def test_intensity_of_latent_attention(heads, intensity):
+    attention = LatentAttention(heads, 512, 1536, 64, 128, 128)
+    assert f"{score_flops(attention, cached=True) / layer_token_bytes(attention, SIXTEEN):.1f}" == intensity
+
+
+def test_grouped_decode_intensity_is_the_group():
+    attention = GroupedAttention(heads=32, kv_heads=8, head_dim=128)
+    assert score_flops(attention, cached=True) / layer_token_bytes(attention, SIXTEEN) == 4
+
+
+def test_kib_are_not_kb(run):
+    """A public note multiplies 320 KB by 4096 to 1.28 GB: the size is 1.342 GB, or 1.25 GiB."""
+    outcome = run("kv-cache llama-2-70b --n 4096 --batch 1")
+    assert "1.342 GB (1.25 GiB)" in outcome.out
+
+
+def test_both_factors_that_are_forgotten():
+    """K and V are two, and grouped heads are fewer: without both the size is off by 2 and by 4 for Llama-3-8B."""
+    spec = find_model("llama-3-8b")
+    attention = spec.layers[0].attention
+    assert isinstance(attention, GroupedAttention)
+    k_of_every_head = len(spec.layers) * attention.heads * attention.head_dim * 2
+    assert token_bytes(spec, SIXTEEN) * 4 == 2 * k_of_every_head
+
+
+def test_t5_times_order_as_the_caches_they_read():
+    """GQA paper (arXiv 2305.13245), Table 1, T5-XXL: 64 heads, 8 groups, 1 head; seconds per sample."""
+    times = {64: 1.51, 8: 0.28, 1: 0.24}
+    sizes = {kv: layer_token_bytes(GroupedAttention(64, kv, 64), SIXTEEN) for kv in times}
+    assert sorted(times, key=times.__getitem__) == sorted(sizes, key=sizes.__getitem__) == [1, 8, 64]
+
+
+# Formats, blocks, windows
+
+
+@pytest.mark.parametrize(("dtype", "size"), [("fp32", 32), ("fp16", 16), ("bf16", 16), ("fp8", 8), ("int8", 8), ("int4", 4)])
+def test_formats(dtype, size):
+    assert BITS[dtype] == size
+    assert layer_token_bytes(GroupedAttention(4, 2, 64), CacheFormat(dtype)) == 2 * 2 * 64 * size // 8
+
+
+def test_scales_are_per_head():
+    assert vector_bytes(100, 8, 64) == 100 + 2 * 4
+    assert vector_bytes(3, 4) == 2
+    assert layer_token_bytes(GroupedAttention(4, 2, 64), CacheFormat("int4", scale_group=32)) == 2 * 2 * (32 + 2 * 4)
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.integers(1, 200), st.none() | st.integers(1, 60), st.integers(1, 17))
+def test_blocks_against_a_walk(n, window, block):
+    def held(length: int) -> int:
+        first = 0 if window is None else max(0, length - window)
+        return block * len({token // block for token in range(first, length)})
+
+    assert stored_tokens(n, window, block) == held(n)
+    assert most_stored_tokens(n, window, block) == max(held(length) for length in range(1, n + 1))
+
+
+def test_hybrid_layers_add_up():
+    spec = find_model("gemma-2-9b")
+    assert token_bytes(spec, SIXTEEN) == 42 * 2 * 8 * 256 * 2
+    assert sequence_bytes(spec, 8192, SIXTEEN) == 21 * 8192 * (4096 + 8192)
+    assert sequence_bytes(spec, 4096, SIXTEEN) == 4096 * token_bytes(spec, SIXTEEN)
+    assert batch_bytes(spec, 4096, 3, SIXTEEN) == 3 * sequence_bytes(spec, 4096, SIXTEEN)
+
+
+# What fits
+
+
+KINDS = st.sampled_from([(None, None), (5, None), (5, 5), (1, 9)])
+
+
+@settings(max_examples=80, deadline=None)
+@given(KINDS, st.integers(1, 9), st.integers(1, 4), st.integers(0, 60_000))
+def test_longest_context_fits_and_the_next_does_not(kinds, block, batch, room):
+    spec = model(*(GroupedAttention(2, 1, 4, window) for window in kinds))
+    form = CacheFormat("fp16", block_size=block)
+
+    def peak(n: int) -> int:
+        return max(batch * sequence_bytes(spec, length, form) for length in range(1, n + 1))
+
+    longest = longest_context(room, spec, batch, form)
+    if longest is None:
+        assert None not in kinds
+        assert peak(100) <= room
+    else:
+        assert longest == 0 or peak(longest) <= room
+        assert sum(batch * 16 * most_stored_tokens(longest + 1, window, block) for window in kinds) > room
+
+
+@pytest.mark.parametrize(("name", "hardware"), [("llama-2-7b", "nvidia-a100-sxm-80gb"), ("gemma-2-9b", "nvidia-l4"), ("gpt2", "nvidia-t4")])
+def test_largest_batch_fits_and_the_next_does_not(name, hardware):
+    spec, device = find_model(name), find_device(hardware)
+    result = evaluate(CacheWorkload(spec, 1000, 1, CacheFormat(block_size=16), reserve=10**9), device)
+    assert result.batch is not None
+    assert result.batch > 0
+    assert result.capacity is not None
+    left = result.capacity - result.weights - 10**9
+    assert result.batch * result.per_sequence <= left < (result.batch + 1) * result.per_sequence
+    assert result.weights == 2 * result.parameters
+
+
+# Generation
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(1, 60), st.none() | st.integers(1, 30))
+def test_scores_against_a_loop(n, window):
+    seen = [min(t, window or t) for t in range(1, n + 1)]
+    assert scores(n, window) == sum(seen)
+    assert scores_anew(n, window) == sum(sum(seen[:t]) for t in range(1, n + 1))
+
+
+def test_generation_against_a_walk_over_steps():
+    spec = model(GroupedAttention(4, 2, 8), GroupedAttention(4, 2, 8, window=3))
+    n = 10
+    projections = 16 * 32 + 2 * 16 * 16 + 32 * 16  # Q, K and V, O
+    matrices = 2 * (projections + 3 * 16 * 8)
+    cached, uncached = with_cache(spec, n, "fp32", SIXTEEN), without_cache(spec, n, "fp32")
+    assert cached.layers == sum(2 * matrices for _ in range(n))
+    assert uncached.layers == sum(2 * matrices * t for t in range(1, n + 1))
+    assert cached.head == uncached.head == n * 2 * 16 * 32
+    assert cached.attention == sum(4 * 4 * 8 * (t + min(t, 3)) for t in range(1, n + 1))
+    assert uncached.attention == sum(4 * 4 * 8 * (s + min(s, 3)) for t in range(1, n + 1) for s in range(1, t + 1))
+    assert cached.cache_read == sum(64 * (t + min(t, 3)) for t in range(1, n + 1))
+    assert cached.weights_read == uncached.weights_read == n * 4 * (matrices + 5 * 16 + 16 * 32)  # with the norms
+    assert uncached.cache_read == 0
+
+
+def test_growth_is_what_the_lecture_says_and_what_it_leaves_out():
+    spec = find_model("gpt2")
+    few, many = ((with_cache(spec, n, "fp32", SIXTEEN), without_cache(spec, n, "fp32")) for n in (10**5, 2 * 10**5))
+    assert many[0].layers / few[0].layers == 2  # n d^2
+    assert many[1].layers / few[1].layers == pytest.approx(4, rel=1e-4)  # n^2 d^2
+    assert many[0].attention / few[0].attention == pytest.approx(4, rel=1e-4)  # n^2 d
+    assert many[1].attention / few[1].attention == pytest.approx(8, rel=1e-4)  # n^3 d
+
+
+def test_gpt2_on_a_t4():
+    """Means of 10 runs of 1000 tokens, 11.885 s and 56.197 s, lie above reading the weights and above the FLOP."""
+    spec, device, row = find_model("gpt2"), find_device("nvidia-t4"), MEASURED[0]
+    cached, uncached = with_cache(spec, row.tokens, "fp32", CacheFormat("fp32")), without_cache(spec, row.tokens, "fp32")
+    bandwidth, peak = device.dram.bandwidth_bytes_per_s, device.matmul_peak("fp32", "vector").number
+    assert bandwidth is not None
+    assert f"{cached.weights_read / bandwidth:.2f}" == "1.55"
+    assert cached.weights_read == 1000 * 4 * active(spec)
+    everywhere = uncached.layers + heads_at_every_token(spec, row.tokens)
+    assert f"{everywhere:.2e}" == "1.24e+14"
+    assert f"{everywhere / peak:.1f}" == "15.3"
+    assert row.cached_s[0] > cached.roofline_s(peak, bandwidth)
+    assert row.uncached_s[0] > uncached.roofline_s(peak, bandwidth)
+    assert f"{row.uncached_s[0] / row.cached_s[0]:.2f}" == "4.73"
+
+
+def test_gpt2_on_an_a5000():
+    row = next(row for row in MEASURED if "A5000" in row.device)
+    assert f"{row.uncached_s[0] / row.cached_s[0]:.2f}" == "3.38"
+
+
+# The command
+
+
+@pytest.mark.parametrize(("name", "size"), [("llama-2-7b", 1_073_741_824), ("llama-3-8b", 268_435_456)])
+def test_json(run, name, size):
+    found = run(f"kv-cache {name} --n 2048 --batch 1 --dtype bf16 --json").json
+    assert found["schema"] == "perfmodel.kv_cache/1"
+    assert found["bytes"] == found["bytes_per_sequence"] == size == 2048 * found["bytes_per_token"]
+    assert {"inputs", "hardware", "max_batch", "max_context"} <= found.keys()
+    assert found["memory"]["room_bytes"] == found["memory"]["capacity_bytes"] - found["memory"]["weights_bytes"]
+    assert found["max_batch"] == found["memory"]["room_bytes"] // size
+    assert found["max_context"] == found["memory"]["room_bytes"] // found["bytes_per_token"]
+
+
+LINES = [
+    "kv-cache gpt2 --n 100 --batch 3 --dtype fp32 --hardware t4",
+    "kv-cache gemma-2-9b --n 8200 --block-size 16 --dtype int4 --scale-group 64",
+    "kv-cache deepseek-v3 --n 4096 --dtype fp8 --scale-group 128 --rope-dtype bf16 --weights-dtype int4",
+    "kv-cache gpt-oss-20b --n 1000 --reserve 2GiB --hardware h200",
+    "kv-cache qwen2.5-72b --n 1000 --weights-dtype int8 --hardware h100-sxm",
+    "kv-cache gemma-4-26b-a4b --n 3000 --block-size 32",
+    "kv-cache llama-4-scout --n 9000 --weights-dtype int4",
+]
+
+
+@pytest.mark.parametrize("line", LINES)
+def test_explanations_end_in_the_numbers_of_the_report(run, line):
+    found = run(f"{line} --explain --json").json
+    values = {step["name"]: step["value"] for step in found["explanation"][0]["steps"]}
+    sources = [step["source"] for step in found["explanation"][0]["steps"]]
+    assert all(sources)
+    for name, key in (("bytes per token", "bytes_per_token"), ("bytes per sequence", "bytes_per_sequence"), ("bytes", "bytes")):
+        assert values[name] == found[key]
+    assert values["P"] == found["parameters"]
+    assert values["weights"] == found["memory"]["weights_bytes"]
+    assert values["room"] == found["memory"]["room_bytes"]
+    assert values.get("max batch", 0) == found["max_batch"]
+    for label, key in (("with", "with_cache"), ("without", "without_cache")):
+        for part in ("layers", "head", "attention"):
+            assert values[f"{label} cache, {part}"] == found["generation"][key][f"{part}_flops"]
+
+
+@pytest.mark.parametrize("line", LINES)
+def test_every_format(run, tmp_path, line):
+    plain = run(line)
+    assert plain.code == 0, plain
+    assert "to generate" in plain.out
+    files = [tmp_path / f"r.{suffix}" for suffix in ("json", "md", "txt")]
+    assert run(line, *(part for file in files for part in ("-o", str(file)))).code == 0
+    assert json.loads(files[0].read_text()) == run(f"{line} --json").json
+
+
+def test_what_cannot_fit_says_so(run):
+    outcome = run("kv-cache deepseek-v3 --n 2048")
+    assert "leave no room" in outcome.out
+    found = run("kv-cache deepseek-v3 --n 2048 --json").json
+    assert (found["max_batch"], found["max_context"], found["memory"]["fits"]) == (0, 0, False)
+
+
+def test_a_window_on_every_layer_has_no_longest_context(run):
+    found = run("kv-cache mistral-7b --n 8192 --json").json
+    assert (found["max_context"], found["any_context_fits"]) == (None, True)
+    assert "any length" in run("kv-cache mistral-7b --n 8192").out
+
+
+def test_default_length_is_the_models_own(run):
+    assert run("kv-cache gpt2 --json").json["inputs"]["n"] == 1024
+    assert "more than the 1,024" in run("kv-cache gpt2 --n 1025").out
+
+
+def test_what_the_profile_lacks_is_said(run):
+    assert "no bf16 peak" in run("kv-cache llama-2-7b --n 8 --dtype bf16 --hardware t4").out
+    found = run("kv-cache gpt2 --n 8 --dtype fp32 --hardware amd-epyc-9654")
+    assert "not in the profile" in found.out
+    found = run("kv-cache gpt2 --n 8 --dtype fp32 --hardware amd-epyc-9654 --json").json
+    assert (found["max_batch"], found["max_context"], found["any_context_fits"], found["bytes"]) == (None, None, False, 8 * 73_728)
+
+
+@pytest.mark.parametrize(
+    ("line", "code", "words"),
+    [
+        ("kv-cache", 2, ["MODEL is missing", "llama-2-7b"]),
+        ("kv-cache lama", 2, ["no model is called 'lama'", "did you mean llama"]),
+        ("kv-cache llama-3", 2, ["could be any of 2"]),
+        ("kv-cache nowhere/config.json", 1, ["nowhere/config.json", "No such file"]),
+        ("kv-cache gpt2 --n 0", 2, ["--n is 0"]),
+        ("kv-cache gpt2 --batch -1", 2, ["--batch is -1"]),
+        ("kv-cache gpt2 --block-size 0", 2, ["--block-size is 0"]),
+        ("kv-cache gpt2 --dtype int3", 2, ["--dtype: unknown dtype 'int3'", "int4"]),
+        ("kv-cache gpt2 --weights-dtype fp7", 2, ["--weights-dtype", "fp8"]),
+        ("kv-cache gpt2 --rope-dtype bf16", 2, ["--rope-dtype", "latent"]),
+        ("kv-cache deepseek-v3 --rope-dtype x", 2, ["--rope-dtype: unknown"]),
+        ("kv-cache gpt2 --scale-group 8", 2, ["--scale-group", "int8"]),
+        ("kv-cache gpt2 --dtype int8 --scale-group 0", 2, ["--scale-group is 0"]),
+        ("kv-cache gpt2 --reserve 4", 2, ["--reserve", "48KiB"]),
+    ],
+)
+def test_mistakes(run, line, code, words):
+    outcome = run(line)
+    assert outcome.code == code, outcome
+    assert outcome.out == ""
+    for word in words:
+        assert word in outcome.err
+
+
+def test_a_model_without_a_length_needs_one(run, tmp_path):
+    raw = {"model_type": "llama", "hidden_size": 8, "num_attention_heads": 2, "num_hidden_layers": 1, "intermediate_size": 8}
+    (tmp_path / "config.json").write_text(json.dumps({**raw, "vocab_size": 8}))
+    outcome = run(f"kv-cache {tmp_path}")
+    assert outcome.code == 2
+    assert "--n is missing" in outcome.err
+    assert run(f"kv-cache {tmp_path} --n 5 --dtype int4 --json").json["bytes"] == 5 * 2 * 2 * 2

@@ -1,0 +1,396 @@
+"""Model files and config.json: exact parameter counts, the traps of the format, and what is refused."""
+
+from __future__ import annotations
+
+import json
+from math import prod
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from test_architecture import loaded
+
+from perfmodel.catalog import config_names, data_folder, find_model, load_model, model_names, read_yaml
+from perfmodel.errors import DataError, UsageError
+from perfmodel.hf import parse
+from perfmodel.transformer.architectures import known
+from perfmodel.transformer.parameters import active, layer_matrices, layer_parts, parts, total
+from perfmodel.transformer.spec import DenseMlp, GroupedAttention, Layer, ModelSpec, MoeMlp
+
+LLAMA = {
+    "model_type": "llama",
+    "hidden_size": 64,
+    "num_attention_heads": 4,
+    "num_hidden_layers": 3,
+    "intermediate_size": 128,
+    "vocab_size": 100,
+}
+
+
+def built(**fields: Any) -> ModelSpec:
+    return parse({**LLAMA, **fields}, "test", "test")
+
+
+# Shipped models
+
+
+@pytest.mark.parametrize("name", model_names())
+def test_shipped_file_is_valid_and_meets_its_published_count(name):
+    path = data_folder("configs") / "models" / f"{name}.yaml"
+    raw, _ = read_yaml(path)
+    spec = find_model(name)
+    assert load_model(path) == spec
+    assert spec.source
+    assert spec.name == name
+    assert total(spec) == raw.get("parameters", total(spec))
+    assert 0 < active(spec) <= total(spec)
+
+
+def test_models_and_configurations_have_places_of_their_own():
+    assert len(model_names()) >= 31
+    assert not set(model_names()) & set(config_names())
+
+
+@pytest.mark.parametrize(
+    ("name", "parameters"),
+    [
+        ("gpt2", 124_439_808),
+        ("gpt2-medium", 354_823_168),
+        ("gpt2-xl", 1_557_611_200),
+        ("llama-2-7b", 6_738_415_616),
+        ("llama-2-13b", 13_015_864_320),
+        ("llama-2-70b", 68_976_648_192),
+        ("llama-3-8b", 8_030_261_248),
+        ("llama-3-70b", 70_553_706_496),
+        ("llama-3.1-405b", 405_853_388_800),
+        ("llama-3.2-1b", 1_235_814_400),
+        ("mistral-7b", 7_241_732_096),
+        ("qwen2.5-72b", 72_706_203_648),
+    ],
+)
+def test_published_parameters(name, parameters):
+    assert total(find_model(name)) == parameters
+
+
+@pytest.mark.parametrize(
+    ("name", "whole", "used"),
+    [
+        ("deepseek-v3", "671B", "36.6B"),  # README_WEIGHTS.md of the model; the head counts, the embedding does not
+        ("gpt-oss-120b", "116.83B", "5.13B"),  # model card, the same convention
+        ("gpt-oss-20b", "20.91B", "3.61B"),
+        ("deepseek-v2", "236B", "21B"),
+        ("kimi-k2", "1026B", "32B"),
+        ("gemma-4-26b-a4b", "25.2B", "3.8B"),
+        ("mixtral-8x7b", "46.7B", "12.7B"),
+        ("gpt3-175b", "174.6B", "174.6B"),
+    ],
+)
+def test_stated_total_and_active_parameters(name, whole, used):
+    for stated, count in ((whole, total(find_model(name))), (used, active(find_model(name)))):
+        digits = len(stated.rstrip("B").partition(".")[2])
+        assert f"{count / 1e9:.{digits}f}B" == stated
+
+
+@pytest.mark.parametrize(
+    ("kind", "sizes", "more", "parameters"),
+    [
+        ("phi3", (3072, 32, 32, 32, 8192, 32064), {}, 3_821_079_552),  # Phi-3-mini-4k-instruct
+        ("gemma", (2048, 18, 8, 1, 16384, 256000), {"head_dim": 256}, 2_506_172_416),  # gemma-2b
+        ("gemma3_text", (1152, 26, 4, 1, 6912, 262144), {"head_dim": 256}, 999_885_952),  # gemma-3-1b
+        ("qwen3", (1024, 28, 16, 8, 3072, 151936), {"tie_word_embeddings": True}, 596_049_920),  # Qwen3-0.6B
+        ("qwen2", (896, 24, 14, 2, 4864, 151936), {"tie_word_embeddings": True}, 494_032_768),  # Qwen2.5-0.5B
+        (
+            "qwen2_moe",  # Qwen1.5-MoE-A2.7B
+            (2048, 24, 16, 16, 5632, 151936),
+            {"num_experts": 60, "num_experts_per_tok": 4, "moe_intermediate_size": 1408, "shared_expert_intermediate_size": 5632},
+            14_315_784_192,
+        ),
+    ],
+)
+def test_published_parameters_of_other_architectures(kind, sizes, more, parameters):
+    """Counts on the pages of the models."""
+    names = ("hidden_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads", "intermediate_size", "vocab_size")
+    assert total(parse({"model_type": kind, **dict(zip(names, sizes, strict=True)), **more}, "x", "x")) == parameters
+
+
+def test_embeddings_are_tied_where_the_model_ties_them():
+    """A count that ties them always gives 6.607 billion for Llama-2-7B."""
+    llama = find_model("llama-2-7b")
+    assert parts(llama)["head"] == parts(llama)["embedding"] == 131_072_000
+    assert total(llama) - parts(llama)["head"] == 6_607_343_616
+    assert parts(find_model("llama-3.2-1b"))["head"] == 0
+
+
+@pytest.mark.parametrize(
+    ("heads", "kv_heads", "head_dim", "width"),
+    [(8, 8, 128, 8192), (8, 1, 128, 9088), (1, 1, 128, 9984), (2, 2, 64, 9984), (4, 4, 32, 9984), (8, 8, 16, 9984)],
+)
+def test_shazeers_six_layers_are_equally_large(heads, kv_heads, head_dim, width):
+    """Shazeer 2019 (arXiv 1911.02150), Table 3, d_model 1024."""
+    layer = Layer(GroupedAttention(heads, kv_heads, head_dim), DenseMlp(width, gated=False))
+    spec = ModelSpec("shazeer", "none", 1024, 32768, (layer,))
+    assert layer_parts(spec, layer)["attention"] + layer_parts(spec, layer)["mlp"] == 20_971_520 == layer_matrices(spec, layer)
+
+
+# Against a walk over the tensors of a checkpoint, as its own modules name them
+
+
+def llama_tensors(c: dict[str, Any]) -> list[tuple[int, ...]]:
+    h, d, f = c["hidden_size"], c["head_dim"], c["intermediate_size"]
+    q, kv = c["num_attention_heads"] * d, c["num_key_value_heads"] * d
+    layer = [(q, h), (kv, h), (kv, h), (h, q), (f, h), (f, h), (h, f), (h,), (h,)]
+    if c["model_type"] == "qwen2":
+        layer += [(q,), (kv,), (kv,)]
+    if c["model_type"] == "qwen3":
+        layer += [(d,), (d,)]
+    if c["model_type"] == "gemma2":
+        layer += [(h,), (h,)]
+    tied = c["model_type"] == "gemma2"
+    return [(c["vocab_size"], h)] * (1 if tied else 2) + layer * c["num_hidden_layers"] + [(h,)]
+
+
+def gpt2_tensors(c: dict[str, Any]) -> list[tuple[int, ...]]:
+    h, f = c["n_embd"], c["n_inner"]
+    layer = [(h, 3 * h), (3 * h,), (h, h), (h,), (h, f), (f,), (f, h), (h,), (h,), (h,), (h,), (h,)]
+    return [(c["vocab_size"], h), (c["n_positions"], h), *layer * c["n_layer"], (h,), (h,)]
+
+
+def gpt_oss_tensors(c: dict[str, Any]) -> list[tuple[int, ...]]:
+    h, d, f, e = c["hidden_size"], c["head_dim"], c["intermediate_size"], c["num_local_experts"]
+    heads, kv = c["num_attention_heads"], c["num_key_value_heads"] * d
+    layer = [(heads * d, h), (heads * d,), (kv, h), (kv,), (kv, h), (kv,), (h, heads * d), (h,), (heads,), (h,), (h,)]
+    layer += [(e, h), (e,), (e, h, 2 * f), (e, 2 * f), (e, f, h), (e, h)]
+    return [(c["vocab_size"], h)] * 2 + layer * c["num_hidden_layers"] + [(h,)]
+
+
+def deepseek_tensors(c: dict[str, Any]) -> list[tuple[int, ...]]:
+    h, heads, nope, rope, v = (c[k] for k in ("hidden_size", "num_attention_heads", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim"))
+    r, rq, e, f = c["kv_lora_rank"], c["q_lora_rank"], c["n_routed_experts"], c["moe_intermediate_size"]
+    head = [(heads * (nope + rope), h)] if rq is None else [(rq, h), (rq,), (heads * (nope + rope), rq)]
+    attention = [*head, (r + rope, h), (r,), (heads * (nope + v), r), (h, heads * v), (h,), (h,)]
+    dense = [(c["intermediate_size"], h)] * 3
+    sparse = [(f, h)] * 3 * e + [(f * c["n_shared_experts"], h)] * 3 + [(e, h), (e,)]
+    first = c["first_k_dense_replace"]
+    layers = (attention + dense) * first + (attention + sparse) * (c["num_hidden_layers"] - first)
+    return [(c["vocab_size"], h)] * 2 + layers + [(h,)]
+
+
+SIZE = st.integers(1, 40)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.sampled_from(["llama", "mistral", "qwen2", "qwen3", "gemma2", "gpt2", "gpt_oss", "deepseek_v3"]),
+    st.integers(1, 4),
+    st.lists(SIZE, min_size=12, max_size=12),
+    st.booleans(),
+)
+def test_every_tensor_is_counted(kind, kv_heads, sizes, plain_q):
+    h, d, f, vocab, group, layers, experts, rope, nope, v, r, rq = sizes
+    c: dict[str, Any] = {"model_type": kind, "hidden_size": h, "vocab_size": vocab, "num_hidden_layers": layers, "intermediate_size": f}
+    c |= {"num_attention_heads": group * kv_heads, "num_key_value_heads": kv_heads, "head_dim": d}
+    tensors = llama_tensors
+    if kind == "gpt2":
+        heads = kv_heads
+        c = {
+            "model_type": kind,
+            "n_embd": h * heads,
+            "n_head": heads,
+            "n_layer": layers,
+            "n_inner": f,
+            "vocab_size": vocab,
+            "n_positions": d,
+        }
+        tensors = gpt2_tensors
+    elif kind == "gpt_oss":
+        c |= {"num_local_experts": experts, "num_experts_per_tok": 1}
+        tensors = gpt_oss_tensors
+    elif kind == "deepseek_v3":
+        c |= {"n_routed_experts": experts, "num_experts_per_tok": 1, "n_shared_experts": group, "moe_intermediate_size": f + 1}
+        c |= {
+            "qk_rope_head_dim": rope,
+            "qk_nope_head_dim": nope,
+            "v_head_dim": v,
+            "kv_lora_rank": r,
+            "q_lora_rank": None if plain_q else rq,
+        }
+        c["first_k_dense_replace"] = min(layers, kv_heads - 1)
+        tensors = deepseek_tensors
+    assert total(parse(c, "x", "x")) == sum(prod(shape) for shape in tensors(c))
+
+
+# Traps of the format
+
+
+def test_head_dim_may_differ_from_the_share_of_a_head():
+    attention = built(head_dim=32).layers[0].attention
+    assert (attention.head_dim, attention.kv_heads) == (32, 4)
+    assert built().layers[0].attention.head_dim == 16
+    assert built(head_dim=None).layers[0].attention.head_dim == 16
+    assert built(model_type="qwen3").layers[0].attention.head_dim == 128
+
+
+def test_the_language_model_may_be_nested():
+    nested = {"model_type": "gemma4", "tie_word_embeddings": True, "vision_config": {"hidden_size": 7}, "text_config": LLAMA}
+    assert parse(nested, "x", "x").tied_embeddings
+    assert parse({**nested, "text_config": {**LLAMA, "tie_word_embeddings": False}}, "x", "x").tied_embeddings is False
+    with pytest.raises(DataError, match=r"text_config\.hidden_size"):
+        parse({"text_config": {**LLAMA, "hidden_size": "64"}}, "x", "x")
+
+
+@pytest.mark.parametrize(
+    ("kind", "tied"),
+    [("llama", False), ("mistral", False), ("qwen2", False), ("qwen3", False), ("gemma", True), ("gemma2", True), ("gemma3_text", True)],
+)
+def test_tying_has_a_default_per_architecture(kind, tied):
+    assert built(model_type=kind).tied_embeddings is tied
+    assert built(model_type=kind, tie_word_embeddings=not tied).tied_embeddings is not tied
+
+
+@pytest.mark.parametrize("field", ["num_experts", "num_local_experts", "n_routed_experts"])
+def test_the_number_of_experts_has_three_names(field):
+    spec = built(model_type="mixtral", **{field: 8})
+    assert isinstance(spec.layers[0].mlp, MoeMlp)
+    assert (spec.layers[0].mlp.experts, spec.layers[0].mlp.experts_per_token) == (8, 2)
+
+
+def windows(**fields: Any) -> list[Any]:
+    return [layer.attention.window for layer in built(**fields).layers]
+
+
+def test_windows():
+    assert windows(sliding_window=8) == [None] * 3  # Llama reads no such field
+    assert windows(model_type="mistral") == [4096] * 3
+    assert windows(model_type="mistral", sliding_window=None) == [None] * 3
+    assert windows(model_type="mistral", sliding_window=8) == [8] * 3
+    assert windows(model_type="mixtral", num_experts=4) == [None] * 3
+    assert windows(model_type="gemma2", sliding_window=8) == [8, None, 8]
+    assert windows(model_type="gemma3_text", num_hidden_layers=7, sliding_window=8) == [8, 8, 8, 8, 8, None, 8]
+    kinds = ["full_attention", "sliding_attention", "full_attention"]
+    assert windows(model_type="gemma2", sliding_window=8, layer_types=kinds) == [None, 8, None]
+
+
+def test_qwen_has_a_window_only_if_it_uses_it():
+    assert windows(model_type="qwen2", sliding_window=8, max_window_layers=1) == [None] * 3
+    assert windows(model_type="qwen2", use_sliding_window=True, sliding_window=8, max_window_layers=1) == [None, 8, 8]
+
+
+def test_hybrid_models():
+    gemma = find_model("gemma-4-26b-a4b").layer_kinds
+    assert [(layer.attention.window, layer.attention.kv_heads, layer.attention.head_dim, count) for layer, count in gemma] == [
+        (1024, 8, 256, 25),
+        (None, 2, 512, 5),
+    ]
+    scout = find_model("llama-4-scout").layer_kinds
+    assert [(layer.attention.window, count) for layer, count in scout] == [(8192, 36), (None, 12)]
+    oss = find_model("gpt-oss-20b").layer_kinds
+    assert [(layer.attention.window, count) for layer, count in oss] == [(128, 12), (None, 12)]
+
+
+def test_experts_on_some_layers():
+    spec = built(
+        model_type="qwen3_moe",
+        num_experts=4,
+        num_experts_per_tok=2,
+        moe_intermediate_size=8,
+        num_hidden_layers=4,
+        decoder_sparse_step=2,
+        mlp_only_layers=[3],
+    )
+    assert [isinstance(layer.mlp, MoeMlp) for layer in spec.layers] == [False, True, False, False]
+    few = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 8, "shared_expert_intermediate_size": 8}
+    spec = built(model_type="qwen2_moe", mlp_only_layers=[0], **few)
+    assert [isinstance(layer.mlp, MoeMlp) for layer in spec.layers] == [False, True, True]
+    spec = built(model_type="llama4_text", num_local_experts=4, interleave_moe_layer_step=2, intermediate_size_mlp=256)
+    assert [(layer.mlp.width, isinstance(layer.mlp, MoeMlp)) for layer in spec.layers] == [(256, False), (128, True), (256, False)]
+    spec = built(model_type="gemma4_text", hidden_size_per_layer_input=0)
+    assert [(isinstance(layer.mlp, DenseMlp), layer.norms) for layer in spec.layers] == [(True, 4)] * 3
+    first = find_model("deepseek-v3")
+    assert [isinstance(layer.mlp, DenseMlp) for layer in first.layers[:4]] == [True, True, True, False]
+
+
+def test_gpt2_has_names_of_its_own():
+    raw = {"model_type": "gpt2", "n_embd": 64, "n_head": 4, "n_layer": 2, "vocab_size": 100, "n_ctx": 32}
+    spec = parse(raw, "x", "x")
+    assert (spec.hidden, spec.max_positions, spec.tied_embeddings, spec.norm) == (64, 32, True, "layer")
+    assert spec.layers[0].mlp.width == 256
+    assert parse({**raw, "n_inner": 100}, "x", "x").layers[0].mlp.width == 100
+
+
+# Finding them
+
+
+def test_a_model_is_found_by_words_or_path(tmp_path):
+    assert find_model("Mistral 7B").name == "mistral-7b-v0.1"
+    folder = tmp_path / "my-model"
+    folder.mkdir()
+    (folder / "config.json").write_text(json.dumps(LLAMA))
+    assert find_model(str(folder)) == find_model(str(folder / "config.json"))
+    assert find_model(str(folder)).name == "my-model"
+    with pytest.raises(UsageError, match=r"llama-3-70b, llama-3-8b"):
+        find_model("llama-3")
+    with pytest.raises(UsageError, match="no model is called"):
+        find_model("")
+
+
+def test_an_edited_shipped_file_says_what_is_wrong(tmp_path, monkeypatch):
+    (tmp_path / "models").mkdir()
+    (tmp_path / "models" / "mine.yaml").write_text("source: me\nconfig: {model_type: llama}\n")
+    monkeypatch.setattr("perfmodel.catalog.data_folder", lambda name: tmp_path)
+    with pytest.raises(DataError, match=r"mine\.yaml: num_attention_heads: missing"):
+        find_model("mine")
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("", ["line 1"]),
+        ("[]", ["not a mapping"]),
+        ('{"model_type": "llama",}', ["line 1"]),
+        ('{"a": 1, "a": 2}', ["'a' appears twice"]),
+        ('{"a": ' + "[" * 5000, ["nested deeper"]),
+        ('{"a": ' + "9" * 5000 + "}", ["digits"]),
+        ("{}", ["model_type: missing", "no rule can be chosen"]),
+        ('{"model_type": "rwkv"}', ["no rule for the architecture 'rwkv'", "llama"]),
+        ('{"model_type": "lama"}', ["no rule", "did you mean llama"]),
+        (json.dumps({**LLAMA, "model_type": 7}), ["model_type", "string"]),
+        (json.dumps({k: v for k, v in LLAMA.items() if k != "vocab_size"}), ["vocab_size: missing", "'llama' needs it"]),
+        (json.dumps({**LLAMA, "hidden_size": 64.5}), ["hidden_size", "integer"]),
+        (json.dumps({**LLAMA, "hidden_size": True}), ["hidden_size", "integer"]),
+        (json.dumps({**LLAMA, "hidden_size": 0}), ["hidden_size is 0"]),
+        (json.dumps({**LLAMA, "hidden_size": 10**12}), ["hidden_size is 1000000000000"]),
+        (json.dumps({**LLAMA, "num_hidden_layers": 10**6}), ["num_hidden_layers is 1000000"]),
+        (json.dumps({**LLAMA, "num_attention_heads": 6}), ["head_dim: missing", "does not divide by 6"]),
+        (json.dumps({**LLAMA, "num_key_value_heads": 3}), ["num_key_value_heads is 3"]),
+        (json.dumps({**LLAMA, "tie_word_embeddings": "no"}), ["tie_word_embeddings", "boolean"]),
+        (json.dumps({**LLAMA, "layer_types": ["linear_attention"] * 3}), ["layer_types.0", "'linear_attention'"]),
+        (json.dumps({**LLAMA, "model_type": "gemma2", "layer_types": ["mamba"] * 3}), ["layer_types.0: no rule for 'mamba'"]),
+        (json.dumps({**LLAMA, "model_type": "gemma2", "layer_types": ["full_attention"]}), ["layer_types", "3 layers"]),
+        (json.dumps({**LLAMA, "model_type": "mixtral"}), ["num_experts or n_routed_experts or num_local_experts: missing"]),
+        (json.dumps({**LLAMA, "model_type": "mixtral", "num_experts": 1}), ["num_experts_per_tok is 2", "1 experts"]),
+        (json.dumps({**LLAMA, "model_type": "gemma4_text"}), ["hidden_size_per_layer_input", "no rule yet"]),
+        (json.dumps({**LLAMA, "model_type": "llama4_text", "no_rope_layers": [1]}), ["no_rope_layers", "list of 3"]),
+    ],
+)
+def test_a_wrong_file_is_one_message_with_its_place(run, tmp_path, text, words):
+    path = tmp_path / "config.json"
+    path.write_text(text)
+    outcome = run(f"kv-cache {path} --n 8")
+    assert outcome.code == 1, outcome
+    assert outcome.out == ""
+    for word in (str(path), *words):
+        assert word in outcome.err
+    assert "Traceback" not in outcome.err
+
+
+@pytest.mark.parametrize("kind", known())
+def test_every_architecture_names_the_first_field_it_lacks(kind):
+    with pytest.raises(DataError, match=f"missing, and the rule for model_type '{kind}' needs it|no rule yet"):
+        parse({"model_type": kind}, "x", "x")
+
+
+def test_a_shipped_model_starts_fast():
+    found = loaded("kv-cache", "llama-3-8b", "--n", "2048")
+    assert isinstance(found["modules"], list)
+    assert {"numpy", "numba", "pydantic.main", "matplotlib", "rich.table"} & set(found["modules"]) == set()
