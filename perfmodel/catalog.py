@@ -183,10 +183,18 @@ def calibrated_devices() -> list[Device]:
 
 
 def load_device(path: Path) -> Device:
-    """The profile in ``path``, validated."""
+    """The profile in ``path``, validated, its calibrations too."""
     from perfmodel.hardware import validated
 
-    return _validated(path, (), validated)
+    device = _validated(path, (), validated)
+    if device.calibration:
+        from perfmodel.timing.base import check_calibrations
+
+        try:
+            check_calibrations(device)
+        except DataError as error:
+            raise DataError(f"{path}: {error.message}", error.fix) from None
+    return device
 
 
 def _shipped_device(path: Path) -> Device:

@@ -17,14 +17,19 @@ from perfmodel.report.document import Report, Table
 from perfmodel.report.formats.md import render as markdown
 from perfmodel.report.terminal import render as terminal
 
-COMMANDS = ["attention", "hardware list", "hardware show", "hardware check", "validate"]
+COMMANDS = [
+    *(name.replace("_", "-") for name in command_names() if name != "hardware"),
+    "hardware list",
+    "hardware show",
+    "hardware check",
+]
 
 
 def test_help_lists_every_command_and_version_answers(run):
     outcome = run("--help")
     assert outcome.code == 0
     for name in command_names():
-        assert re.search(rf"^  {name} ", outcome.out, re.MULTILINE)
+        assert re.search(rf"^  {name.replace('_', '-')} ", outcome.out, re.MULTILINE)
     assert run("--version").out == f"perfmodel {__version__}\n"
     assert run("").code == 2
 

@@ -146,15 +146,57 @@ def test_counters_of_a_users_file(run):
 
 
 def test_the_scoreboard_judges_held_out_records_alone(run, tmp_path):
-    path = written(tmp_path / "copies.jsonl", copies())
+    path = written(tmp_path / "copies.jsonl", [*copies(), *[record | {"implementation": "unknown-copy"} for record in copies()]])
     outcome = run(f"validate --scoreboard --records {path} --json")
-    [line] = outcome.json["lines"]
+    line, unknown = outcome.json["lines"]
+    assert unknown["predicted"]["median"] is None
     assert line["points"] == 8
     assert line["scalars"]["median"] < 0.03, "launch and one bandwidth describe these copies"
     assert line["roofline"]["median"] > 0.1
     markdown = tmp_path / "board.md"
     run(f"validate --scoreboard --records {path} -o {markdown}")
     assert "| nvidia-h200-sxm | copy/torch-copy/forward | 8 |" in markdown.read_text()
+    assert "unknown-copy" not in markdown.read_text()
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"parameters": {"launch_us": 4.0}}, "lacks bandwidth_share"),
+        ({"parameters": {**TRUE, "luck": 1.0}}, "does not know luck"),
+        ({"parameters": {**TRUE, "launch_us": 0.0}}, "launch_us is 0.0"),
+        ({"low": 1.5, "high": 0.5}, "above high"),
+        ({"high": float("inf")}, "high is inf"),
+        ({"model": "crystal-ball"}, "crystal-ball"),
+        ({"points": 0}, "points"),
+    ],
+)
+def test_a_broken_calibration_is_one_message(run, tmp_path, change, words):
+    path = tmp_path / "broken.yaml"
+    device = find_device("nvidia-v100-sxm-32gb")
+    block = block_of_copies(**change)
+    path.write_text(profile_text(replace(device, sources={**device.sources, "records": "x"}, calibration=[block])).replace("inf", ".inf"))
+    outcome = run(f"hardware check {path}")
+    assert outcome.code == 1
+    assert words in outcome.out + outcome.err
+
+
+def test_records_of_one_shape_are_no_calibration(run, tmp_path):
+    path = written(tmp_path / "same.jsonl", [copy_record(source="test; fit") for _ in range(30)])
+    outcome = run(f"calibrate --from-records {path} --json")
+    assert outcome.json["devices"] == {}
+    assert "1 shapes are too few" in outcome.err
+
+
+def test_a_record_may_name_a_device_in_short(run, tmp_path):
+    path = written(tmp_path / "short.jsonl", [record | {"hardware": "h200"} for record in copies()])
+    assert "nvidia-h200-sxm" in run(f"calibrate --from-records {path} --json").json["devices"]
+
+
+def test_fused_kernels_end_at_the_head_dims_they_have(run):
+    for d, implementation in ((264, "torch-sdpa-cudnn"), (256, "numba-flash-mma")):
+        shown = run(f"attention --n 1024 --d {d} --hardware h200 --implementation {implementation}")
+        assert "is predicted for" not in shown.out
 
 
 # calibrate

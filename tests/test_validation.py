@@ -142,6 +142,7 @@ def test_a_density_scales_the_bound(run, tmp_path):
         ({"workload": "matmul", "shape": {"m": 0, "n": 1, "k": 1}}, "has m 0"),
         ({"workload": "matmul", "shape": {"m": "3", "n": 1, "k": 1}}, "has m '3'"),
         ({"hardware": "../../etc/passwd"}, "no device is called"),
+        ({"launch": {"br": 0, "bc": 64}}, "its launch has br 0"),
     ],
 )
 def test_rows_that_cannot_be_checked_are_listed_with_the_reason(run, tmp_path, change, reason):
@@ -162,7 +163,10 @@ def test_rows_that_cannot_be_checked_are_listed_with_the_reason(run, tmp_path, c
         (json.dumps({k: v for k, v in RECORD.items() if k != "dtype"}), ["line 1", "dtype"]),
         (json.dumps({**RECORD, "colour": 1}), ["colour"]),
         (json.dumps({**RECORD, "time_s": {"median": 0}}), ["time_s.median is 0"]),
-        (json.dumps({**RECORD, "time_s": {"median": float("nan")}}), ["time_s.median"]),
+        (json.dumps({**RECORD, "time_s": {"median": float("nan")}}), ["NaN"]),
+        (json.dumps({**RECORD, "counters": {"l2_to_sm_bytes": float("inf")}}), ["Infinity"]),
+        (json.dumps(RECORD).replace('"n": 4096', '"n": ' + "9" * 5000), ["line 1"]),
+        (json.dumps({**RECORD, "implementation": "\ud83d"}), ["line 1"]),
         (json.dumps({**RECORD, "cache": "tepid"}), ["cache"]),
         (json.dumps({**RECORD, "pass": "sideways"}), ["direction"]),
     ],

@@ -8,7 +8,7 @@ import typer
 
 if TYPE_CHECKING:
     from perfmodel.hardware import Device
-    from perfmodel.transformer.answer import Request
+    from perfmodel.transformer.request import Request
 
 DEFAULT_LENGTH = 2048
 DEFAULT_GENERATED = 128
@@ -51,8 +51,8 @@ def request_for(
     """The request that the options make; lengths that are not given fit the model."""
     from perfmodel.catalog import find_model
     from perfmodel.ops.checks import dtype_on
-    from perfmodel.transformer.answer import GENERATE, Request
     from perfmodel.transformer.kv_cache import bits_of
+    from perfmodel.transformer.request import GENERATE, Request
     from perfmodel.transformer.step import DECODE, Split
 
     model, form = find_model(name), dtype_on(dtype, device)

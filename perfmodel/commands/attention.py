@@ -22,8 +22,6 @@ from perfmodel.commands._shared import (
 
 app = new_app()
 
-NOT_OF_THE_REQUEST = ("config", "implementation", "crossover", "explain", "json", "output")
-
 
 @app.command(cls=Command)
 def attention(

@@ -31,11 +31,11 @@ def calibrate(
     -o FILE.yaml writes a device profile with what was measured; datasheet values stay as they are. torch-* kernels need
     PyTorch: pip install 'perfmodel[torch]'. Example: perfmodel calibrate --implementation torch-sdpa-flash -o mine.yaml
     """
-    outputs = check_outputs(output, ["records", "profile"])
+    outputs = check_outputs(output, ["profile"] if from_records else ["records", "profile"])
     from pathlib import Path
 
     from perfmodel.catalog import find_device
-    from perfmodel.errors import UsageError
+    from perfmodel.errors import UnavailableError
     from perfmodel.report.calibration import report
     from perfmodel.validation.calibration_run import from_records as fit_records
     from perfmodel.validation.calibration_run import this_machine
@@ -44,9 +44,10 @@ def calibrate(
     names = implementation or []
     if from_records:
         paths = [path for name in from_records for path in (shipped_records() if name == SHIPPED else [Path(name)])]
-        found = fit_records(paths, find_device, hardware, names, say)
+        one = any(name.endswith(".yaml") for name in outputs)
+        found = fit_records(paths, find_device, hardware, names, say, one_device=one)
     else:
         found = [this_machine(find_device, hardware, names, say)]
-    if len(found) != 1 and any(name.endswith(".yaml") for name in outputs):
-        raise UsageError(f"--output: a .yaml holds one device, {len(found)} were calibrated", "name one with --hardware")
+    if not found and outputs:
+        raise UnavailableError("nothing was calibrated, so nothing is written", "bring more records of each kernel")
     emit(report(found), json, outputs)

@@ -22,6 +22,7 @@ from perfmodel.commands._model_options import (
 from perfmodel.commands._shared import (
     Command,
     DtypeOption,
+    ExplainOption,
     HardwareOption,
     JsonOption,
     OutputOption,
@@ -53,6 +54,7 @@ def model(
     kv_cache: Annotated[
         bool, typer.Option("--kv-cache/--no-kv-cache", help="Keep K and V, or compute all tokens anew. [default: keep]", show_default=False)
     ] = True,
+    explain: ExplainOption = False,
     json: JsonOption = False,
     output: OutputOption = None,
 ) -> None:
@@ -84,4 +86,4 @@ def model(
         graph=graph,
         cached=kv_cache,
     )
-    emit(report(answer(request, cache(calibrated_devices))), json, outputs)
+    emit(report(answer(request, cache(calibrated_devices)), explained=explain), json, outputs)

@@ -32,7 +32,7 @@ def validate(
 ) -> None:
     """Run attention, matmul and copy kernels here and hold bound, prediction and counts against them.
 
-    Exit code 3 if a measurement beats its lower bound, a count is wrong or a group is out of tolerance. -o FILE.jsonl writes
+    Exit code 3 if a measurement beats its lower bound, a count of a run is wrong or a group is out of tolerance. -o FILE.jsonl writes
     the records. Example: perfmodel validate --records shipped
     """
     outputs = check_outputs(output, ["records"])
@@ -40,20 +40,18 @@ def validate(
     from pathlib import Path
 
     from perfmodel.catalog import calibrated_devices, find_device
-    from perfmodel.errors import UsageError
     from perfmodel.report import scoreboard as scores
     from perfmodel.report.validation import beyond, report
     from perfmodel.validation import session
     from perfmodel.validation.records import shipped_records
 
+    _check_together(records, backend, counters, counters_csv, scoreboard)
     if counters_csv is not None:
         from perfmodel.report.counters import report as counted_report
         from perfmodel.validation.cuda.ncu_csv import parse
 
         emit(counted_report(parse(Path(counters_csv))), json, outputs)
         return
-    if records and backend:
-        raise UsageError("--backend with --records", "recorded measurements need no backend; leave one of them out")
     if records or scoreboard:
         names = records or [SHIPPED]
         paths = [path for name in names for path in (shipped_records() if name == SHIPPED else [Path(name)])]
@@ -70,3 +68,15 @@ def validate(
     wrong = found.backend and not all(count.agrees for count in found.counts)
     if wrong or any(row.violates for row in found.rows) or beyond(found.rows, allowed):
         raise typer.Exit(3)
+
+
+def _check_together(records: list[str] | None, backend: str | None, counters: bool, counters_csv: str | None, scoreboard: bool) -> None:
+    """UsageError for options of which one would be ignored."""
+    from perfmodel.errors import UsageError
+
+    given = {"--backend": backend, "--counters": counters, "--records": records, "--scoreboard": scoreboard, "--counters-csv": counters_csv}
+    alone = {"--counters-csv": set(given), "--records": {"--backend", "--counters"}, "--scoreboard": {"--backend", "--counters"}}
+    for name, others in alone.items():
+        clash = next((other for other in others - {name} if given[name] and given[other]), None)
+        if clash is not None:
+            raise UsageError(f"{clash} with {name}", "leave one of them out")

@@ -4,25 +4,33 @@ from __future__ import annotations
 
 from typing import Any
 
-from perfmodel.arith import Number
-from perfmodel.cost import READ
-from perfmodel.report.counts import BOUND_WORDS, counts
-from perfmodel.report.document import Report, Table
-from perfmodel.report.operation import head, unknown_rates
-from perfmodel.transformer.answer import GENERATE, Answer, Line, Request
-from perfmodel.transformer.launches import graph_saving_s
-from perfmodel.transformer.op import ATTENTION, CACHE, COLLECTIVE, MATMUL, WEIGHTS
+from perfmodel.report.counts import counts
+from perfmodel.report.document import Report
+from perfmodel.report.model_tables import memory_table, moved_bytes, notes, ops_table, share, totals_table, verdict
+from perfmodel.report.operation import head, with_steps
+from perfmodel.transformer.answer import Answer, Line
+from perfmodel.transformer.estimate import Pass
+from perfmodel.transformer.op import CACHE, WEIGHTS
 from perfmodel.transformer.parameters import active, parts, total
+from perfmodel.transformer.request import GENERATE, Request
 from perfmodel.transformer.step import DECODE, PREFILL
-from perfmodel.units import format_count, format_si, format_time
-
-WORDS = {**BOUND_WORDS, "interconnect": "the interconnect"}
 
 
-def report(found: Answer) -> Report:
-    """``found`` as a Report; its data follows the schema perfmodel.model/1."""
-    r = found.request
-    return Report(title(r), verdict(found), [_ops_table(found), _totals_table(found), _memory_table(found)], notes(found), data(found))
+def report(found: Answer, *, explained: bool = False) -> Report:
+    """``found`` as a Report; its data follows the schema perfmodel.model/1. ``explained``: with the formulas of its passes."""
+    tables = [ops_table(found), totals_table(found), memory_table(found)]
+    plain = Report(title(found.request), verdict(found), tables, notes(found), data(found))
+    if not explained:
+        return plain
+    from perfmodel.transformer.explain import explain
+
+    shown = {one.step.phase: one for one, _ in found.steps}  # of many decode steps the longest
+    parts = [(_explained(one), {"phase": phase, "kv_len": one.step.kv_len}, explain(one)) for phase, one in shown.items()]
+    return with_steps(plain, parts)
+
+
+def _explained(one: Pass) -> str:
+    return f"{one.step.phase} at {one.step.kv_len:,} tokens"
 
 
 def title(r: Request) -> str:
@@ -68,6 +76,7 @@ def data(found: Answer) -> dict[str, Any]:
         "parameters": {"total": total(r.model), "active": active(r.model), "parts": parts(r.model)},
         "ops": [_entry(line, found) for line in found.lines],
         "totals": _with_times(counts(cost), found.prediction),
+        "model_flops": found.flops,
         "ttft_s": found.ttft_s,
         "tpot_s": found.tpot_s,
         "tokens_per_s": found.tokens_per_s,
@@ -110,130 +119,3 @@ def _with_times(entry: dict[str, Any], times: tuple[float, float, float] | None)
     if times is not None:
         entry["time_s"] |= dict(zip(("predicted", "low", "high"), times, strict=True))
     return entry
-
-
-def moved_bytes(line: Line) -> Number:
-    """DRAM traffic of a row; of a collective its buffers."""
-    op = line.row.op
-    return op.kernel.bytes(READ) * line.count if op.group == COLLECTIVE else line.cost.dram.total
-
-
-def share(line: Line, found: Answer) -> float:
-    """Part of the whole time: of the predicted one, or of the roof where a row has no prediction."""
-    own = line.cost.roofline_s if found.prediction is None or line.times is None else line.times[0]
-    return float(own / found.seconds)
-
-
-# Words
-
-
-def verdict(found: Answer) -> list[str]:
-    """How long, what for, how near to the bound, and whether it fits."""
-    r, cost, known = found.request, found.cost, found.prediction
-    largest = max(found.lines, key=lambda line: share(line, found))
-    what = {PREFILL: "Prefill", DECODE: "A decode step", GENERATE: "Generation"}[r.phase]
-    took = f"takes {format_time(found.seconds)} ({'predicted' if known else 'roof'})"
-    bound = f"the bound is {format_time(cost.lower_s)}, set by {WORDS.get(cost.bound or '', 'nothing known')}"
-    rate = f"{format_si(found.tokens_per_s)} tokens/s, MFU {100 * found.mfu:.3g} %"
-    sentences = [f"{what} {took}; {bound}. {rate}. {largest.row.op.name} takes {100 * share(largest, found):.3g} %."]
-    memory = found.memory
-    if memory.fits is False:
-        spare = "the weights alone are too large" if not memory.max_batch else f"batch {memory.max_batch:,} would fit"
-        sentences.append(f"It does not fit: {format_si(memory.total, 'B')} of {format_si(memory.capacity or 0, 'B')} per GPU; {spare}.")
-    return sentences
-
-
-def _ops_table(found: Answer) -> Table:
-    columns = ["op", "count", "FLOP", "bytes", "lower", "predicted", "of bound", "share", "source"]
-    phases = {line.phase for line in found.lines}
-    rows = [_ops_row(line, found, len(phases) > 1) for line in found.lines]
-    return Table("", columns, rows, "lrrrrrrrl")
-
-
-def _ops_row(line: Line, found: Answer, with_phase: bool) -> list[str]:
-    op, cost, times, p = line.row.op, line.cost, line.times, line.row.prediction
-    known = p is not None and times is not None
-    return [
-        f"{line.phase}: {op.name}" if with_phase else op.name,
-        format_count(line.count),
-        format_si(cost.flops, "FLOP") if op.group in (MATMUL, ATTENTION) else "-",
-        format_si(moved_bytes(line), "B"),
-        format_time(cost.lower_s),
-        format_time(times[0]) if times else "-",
-        f"{100 * cost.lower_s / times[0]:.3g} %" if times else "-",
-        f"{100 * share(line, found):.3g} %",
-        f"{p.calibration.implementation}, {p.kind}" if known and p else "-",
-    ]
-
-
-def _totals_table(found: Answer) -> Table:
-    cost, known = found.cost, found.prediction
-    predicted = "-" if known is None else f"{format_time(known[0])} ({format_time(known[1], 3)} to {format_time(known[2], 3)})"
-    rows = [
-        ["FLOP", format_si(cost.flops, "FLOP")],
-        ["DRAM traffic", format_si(cost.dram.total, "B")],
-        ["lower bound", format_time(cost.lower_s)],
-        ["  activations in the caches", format_time(cost.lower_warm_s)],
-        ["roofline", format_time(cost.roofline_s)],
-        ["predicted", predicted],
-        ["time to the first token", "-" if found.ttft_s is None else format_time(found.ttft_s)],
-        ["time per output token", "-" if found.tpot_s is None else format_time(found.tpot_s)],
-        ["tokens/s", format_si(found.tokens_per_s)],
-        ["MFU", f"{100 * found.mfu:.3g} %"],
-    ]
-    return Table("totals", ["", found.request.phase], rows)
-
-
-def _memory_table(found: Answer) -> Table:
-    memory = found.memory
-    known = [("weights", memory.weights), ("KV cache", memory.kv_cache), ("activations", memory.activations), ("total", memory.total)]
-    rows = [[name, format_si(size, "B")] for name, size in known]
-    if memory.capacity is not None:
-        rows.append(["capacity", format_si(memory.capacity, "B")])
-        rows.append(["largest batch", format_count(memory.max_batch or 0)])
-    return Table("memory per GPU", ["", "bytes"], rows)
-
-
-def notes(found: Answer) -> list[str]:
-    """What the numbers rest on."""
-    r, words = found.request, []
-    words.append(
-        "Lower: each row a kernel of its own with operands in DRAM. Rows are sums over their runs"
-        + (", of one GPU per stage." if r.split.gpus > 1 else ".")
-    )
-    words.append(
-        "Time to the first token: the prefill. Time per output token: one decode step, which gives a token to every sequence"
-        + ("; here the mean over the steps." if r.phase == GENERATE else ".")
-    )
-    if not r.cached:
-        words.append("Without a KV cache a step computes all tokens so far anew.")
-    if r.model.is_moe:
-        words.append("Experts touched are the mean over batches whose tokens pick experts alike and independently.")
-    return [*words, *_prediction_notes(found), *_split_notes(r), *unknown_rates([found.cost], r.device)]
-
-
-def _prediction_notes(found: Answer) -> list[str]:
-    r, words = found.request, []
-    missing = list(dict.fromkeys(f"{line.row.op.name} ({line.row.missing})" for line in found.lines if line.row.prediction is None))
-    if missing:
-        words.append(f"No total is predicted: {'; '.join(missing[:3])}{'; ...' if len(missing) > 3 else ''}.")
-    graphs = [phase for phase in (PREFILL, DECODE) if r.phase in (phase, GENERATE) and r.in_graph(phase)]
-    saving = graph_saving_s(r.device)
-    if graphs and saving is None:
-        words.append(f"The profile of {r.device.id} has no launch overhead in graphs: kernels are timed as launched one by one.")
-    elif graphs and saving:
-        words.append(f"CUDA graph in {' and '.join(graphs)}: each kernel starts {format_time(saving)} sooner than timed alone.")
-    if len(graphs) < len([phase for phase in (PREFILL, DECODE) if r.phase in (phase, GENERATE)]):
-        words.append("Launched one by one: the host is taken to keep ahead of the device.")
-    return words
-
-
-def _split_notes(r: Request) -> list[str]:
-    words = []
-    if r.split.tp > 1:
-        words.append("Tensor parallel: two all-reduces per layer, ring or tree, whichever is faster; bound by a buffer per link.")
-    if r.split.ep > 1:
-        words.append("Expert parallel: groups divide the sequences; two all-to-alls per layer of experts carry tokens there and back.")
-    if r.split.pp > 1:
-        words.append("Pipeline: stages one after the other; several batches in flight would give more tokens/s, none of them sooner.")
-    return words

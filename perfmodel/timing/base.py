@@ -77,6 +77,15 @@ def find_model(name: str) -> Model:
     return model
 
 
+def check_calibrations(device: Device) -> None:
+    """DataError if a calibration of ``device`` names an unknown model, or not exactly the parameters of its model."""
+    for index, block in enumerate(device.calibration):
+        wanted = {parameter.name for parameter in find_model(block.model).parameters}
+        for word, names in (("lacks", wanted - set(block.parameters)), ("does not know", set(block.parameters) - wanted)):
+            if names:
+                raise DataError(f"calibration.{index}.parameters: {block.model} {word} {', '.join(sorted(names))}", "calibrate again")
+
+
 SAME_TIME = {"fp16": "bf16", "bf16": "fp16"}
 """Formats that a unit multiplies at one rate: what was measured with one holds for the other."""
 

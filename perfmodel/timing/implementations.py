@@ -6,6 +6,7 @@ from perfmodel.errors import UnavailableError
 from perfmodel.timing.base import Case, Model, find_model
 
 _FUSED = ("flash-decode", "flash-prefill")
+_PUBLISHED = ("flash-published",)
 MODELS_OF: dict[str, tuple[str, ...]] = {
     "numba-flash": ("register-tiles",),
     "numba-flash-mma": ("flash-prefill",),
@@ -17,6 +18,13 @@ MODELS_OF: dict[str, tuple[str, ...]] = {
     "torch-sdpa-flash": _FUSED,
     "torch-sdpa-cudnn": _FUSED,
     "torch-sdpa-efficient": _FUSED,
+    "fa2": _PUBLISHED,
+    "cudnn-attention": _PUBLISHED,
+    "cudnn-attention-deterministic": _PUBLISHED,
+    "cudnn-attention-mxfp8": _PUBLISHED,
+    "cudnn-attention-mxfp8-deterministic": _PUBLISHED,
+    "triton-attention": _PUBLISHED,
+    "triton-tileir": _PUBLISHED,
     "torch-eager": ("eager-attention",),
     "cublas": ("gemm",),
     "torch-matmul": ("gemm",),

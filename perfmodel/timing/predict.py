@@ -54,8 +54,12 @@ def predict(case: Case, workload: str, dtype: str, device: Device, lower_s: floa
 def _prediction(
     case: Case, device: Device, block: Calibration, interval: tuple[float, float], lower_s: float, kind: str, words: str
 ) -> Prediction:
-    seconds = max(find_model(block.model).seconds(case, device, block.parameters), lower_s)
-    return Prediction(seconds, max(seconds * interval[0], lower_s), seconds * interval[1], kind, words, block)
+    modelled = find_model(block.model).seconds(case, device, block.parameters)
+    seconds = max(modelled, lower_s)
+    if modelled < lower_s:
+        words += "; the model fell below the bound, which is shown instead"
+    low, high = (seconds * end for end in interval)
+    return Prediction(seconds, max(lower_s, min(seconds, low)), max(seconds, high), kind, words, block)
 
 
 def nearest(device: Device, others: list[Device]) -> Device | None:

@@ -7,13 +7,13 @@ from dataclasses import dataclass, replace
 
 from perfmodel.roofline import rates_of
 from perfmodel.timing.predict import Lenders
-from perfmodel.transformer.answer import Request
 from perfmodel.transformer.estimate import Pass, needed_s, run_pass
 from perfmodel.transformer.layout import layout
 from perfmodel.transformer.op import CACHE, WEIGHTS, total_bytes
 from perfmodel.transformer.op_time import op_estimate
 from perfmodel.transformer.ops import step_ops
 from perfmodel.transformer.parallel import hand_over
+from perfmodel.transformer.request import Request
 from perfmodel.transformer.step import DECODE
 
 WEIGHTS_PART, CACHE_PART, COMPUTE_PART = "weights", "KV cache", "compute"

@@ -22,7 +22,7 @@ from perfmodel.transformer.op_time import op_estimate, predict_op, scaled
 from perfmodel.transformer.ops import step_ops
 from perfmodel.transformer.parallel import hand_over
 from perfmodel.transformer.spec import ModelSpec
-from perfmodel.transformer.step import Step
+from perfmodel.transformer.step import Split, Step
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,8 +68,9 @@ class Pass:
 
     @property
     def flops(self) -> Number:
-        """Matmul FLOP of all GPUs of the replica that this step needs."""
-        return self.cost.flops * self.step.split.tp * self.step.split.ep
+        """Matmul FLOP of the model, without what several GPUs each compute."""
+        ops = step_ops(self.model, replace(self.step, split=Split()))
+        return sum(op.count * op.kernel.flops for op in ops)
 
     @property
     def mfu(self) -> float:

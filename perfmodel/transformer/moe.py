@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from perfmodel.arith import Number, ceil_div
+from perfmodel.arith import Number, ceil_div, floor
 from perfmodel.cost import READ, WRITE, Kernel
 from perfmodel.ops.matmul import Matmul
+from perfmodel.trace import is_traced, plain, template
 from perfmodel.transformer.op import MATMUL, WEIGHTS, Op, Timed, activation, linear, needed_flops, stored, stream
 from perfmodel.transformer.spec import ModelSpec, MoeMlp
-from perfmodel.transformer.step import Step
+from perfmodel.transformer.step import Step, share
 
 
-def expected_touched(experts: Number, per_token: Number, tokens: Number) -> float:
+def expected_touched(experts: Number, per_token: Number, tokens: Number) -> Number:
     """Experts that at least one of ``tokens`` picks, on average, if each picks ``per_token`` different ones, all alike.
 
     E (1 - (1 - k / E)^T).
@@ -18,7 +19,10 @@ def expected_touched(experts: Number, per_token: Number, tokens: Number) -> floa
     >>> expected_touched(8, 2, 1), round(expected_touched(8, 2, 4), 3), round(expected_touched(256, 8, 64), 1)
     (2.0, 5.469, 222.4)
     """
-    return float(experts * (1 - (1 - per_token / experts) ** tokens))
+    value = float(plain(experts) * (1 - (1 - plain(per_token) / plain(experts)) ** plain(tokens)))
+    if is_traced(experts, per_token, tokens):
+        return template("({} * (1 - (1 - {} / {})^({})))", value, experts, per_token, experts, tokens)
+    return value
 
 
 def expert_ops(mlp: MoeMlp, model: ModelSpec, step: Step) -> list[Op]:
@@ -27,7 +31,7 @@ def expert_ops(mlp: MoeMlp, model: ModelSpec, step: Step) -> list[Op]:
     One GPU of an expert-parallel group holds ``experts / ep`` of them and works on its share of all pairs of token and expert.
     """
     tokens, tp, ep = step.tokens, step.split.tp, step.split.ep
-    width, pairs = ceil_div(mlp.width, tp), ceil_div(step.all_tokens * mlp.experts_per_token, ep)
+    width, pairs = share(mlp.width, tp), share(step.all_tokens * mlp.experts_per_token, ep)
     touched = expected_touched(mlp.experts, mlp.experts_per_token, step.all_tokens) / ep
     columns = 2 * width if mlp.gated else width
     inside = width if step.fused else columns
@@ -54,19 +58,19 @@ def activation_function(gated: bool, step: Step, rows: Number, width: Number, ac
     return stream(title, step, kind, accesses, like=("scale", implementation, rows, width))
 
 
-def _experts(name: str, step: Step, pairs: Number, touched: float, inputs: Number, outputs: Number, stores: Number, bias: Number) -> Op:
+def _experts(name: str, step: Step, pairs: Number, touched: Number, inputs: Number, outputs: Number, stores: Number, bias: Number) -> Op:
     """One matmul per touched expert, together: each pair's row, and the weights of the touched experts once.
 
     It is timed as that many equal matmuls.
     """
-    elements = int(touched * (inputs * outputs + bias))
+    elements = floor(touched * (inputs * outputs + bias))
     accesses = (
         activation(READ, pairs * inputs, step),
         stored(WEIGHTS, READ, elements, step.weight_bits),
         activation(WRITE, pairs * stores, step),
     )
     kernel = needed_flops(Kernel(name, step.dtype, accesses), step, 2 * pairs * inputs * outputs)
-    groups = max(round(touched), 1)
+    groups = max(round(plain(touched)), 1)
     w = Matmul(ceil_div(pairs, groups), outputs, inputs, groups, dtype=step.dtype)
     same = step.weight_bits == 8 * step.dtype.size
     obstacle = "" if same else f"no kernel with {step.weight_bits}-bit weights and {step.dtype.name} activations is calibrated"

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from perfmodel.arith import Number, ceil_div
+from perfmodel.arith import Number
 from perfmodel.cost import READ, WRITE
-from perfmodel.transformer.attention_ops import attention_ops, norm
+from perfmodel.transformer.attention_ops import attention_ops
+from perfmodel.transformer.attention_parts import norm
 from perfmodel.transformer.collectives import ALL_REDUCE, ALL_TO_ALL, collective
 from perfmodel.transformer.moe import activation_function, expert_ops
 from perfmodel.transformer.op import WEIGHTS, Op, activation, linear, stored, stream
 from perfmodel.transformer.spec import DenseMlp, Layer, ModelSpec, MoeMlp
-from perfmodel.transformer.step import Step
+from perfmodel.transformer.step import Step, share
 
 
 def step_ops(model: ModelSpec, step: Step) -> list[Op]:
@@ -19,7 +20,7 @@ def step_ops(model: ModelSpec, step: Step) -> list[Op]:
 
     The last norm and the matrix hidden -> vocab see the last position of each sequence only.
     """
-    ops = [embedding(model, step)]
+    ops = [embedding(model, step), *_reduce(model, step)]
     if step.fused:  # every other norm runs with the residual add before it
         ops.append(norm("norm", model, step, step.tokens, model.hidden))
     for layer, count in model.layer_kinds:
@@ -39,9 +40,7 @@ def embedding(model: ModelSpec, step: Step) -> Op:
 
 def head_ops(model: ModelSpec, step: Step) -> list[Op]:
     """The LM head, its columns divided among tensor-parallel GPUs, which gather the logits."""
-    tp = step.split.tp
-    columns = ceil_div(model.vocab, tp)
-    return [linear("LM head", step, step.sequences, model.hidden, columns)]
+    return [linear("LM head", step, step.sequences, model.hidden, share(model.vocab, step.split.tp))]
 
 
 def layer_ops(layer: Layer, model: ModelSpec, step: Step) -> list[Op]:
@@ -49,9 +48,16 @@ def layer_ops(layer: Layer, model: ModelSpec, step: Step) -> list[Op]:
     tokens = step.tokens
     norms = [norm("norm", model, step, tokens, model.hidden) for _ in range(layer.norms)]
     ends = [_residual(model, step) for _ in range(2)]
-    reduce = [collective(ALL_REDUCE, step.split.tp, tokens * model.hidden, step)] if step.split.tp > 1 else []
+    reduce = _reduce(model, step)
     before = norms[2:] if step.fused else norms  # fused: two of the norms run with the residual adds
     return [*before, *attention_ops(layer, model, step), *reduce, ends[0], *_mlp_ops(layer, model, step), *reduce, ends[1]]
+
+
+def _reduce(model: ModelSpec, step: Step) -> list[Op]:
+    """The sum of what tensor-parallel GPUs have each in part: of a lookup, of attention, of an MLP."""
+    if step.split.tp == 1:
+        return []
+    return [collective(ALL_REDUCE, step.split.tp, step.tokens * model.hidden, step)]
 
 
 def _residual(model: ModelSpec, step: Step) -> Op:
@@ -88,7 +94,7 @@ def _shared_ops(mlp: MoeMlp, model: ModelSpec, step: Step) -> list[Op]:
 
 def dense_ops(prefix: str, mlp: DenseMlp, model: ModelSpec, step: Step) -> list[Op]:
     """Gate and up in one matmul, the activation function, down."""
-    tokens, width = step.tokens, ceil_div(mlp.width, step.split.tp)
+    tokens, width = step.tokens, share(mlp.width, step.split.tp)
     columns = 2 * width if mlp.gated else width
     bias, down_bias = (columns, model.hidden) if mlp.bias else (0, 0)
     name = "gate and up projection" if mlp.gated else "up projection"

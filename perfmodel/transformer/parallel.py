@@ -1,9 +1,9 @@
 """A model on several GPUs: what passes between them, and what each has to hold.
 
-Tensor parallel: each GPU has its heads, its columns of the MLP and of the vocabulary; two all-reduces per layer add up partial
-results (Megatron-LM, Shoeybi et al. 2019), and the logits are gathered. Expert parallel: groups of GPUs hold different experts,
-and two all-to-alls per layer carry tokens there and back. Pipeline parallel: stages of consecutive layers, one after the other,
-so that a step is no shorter; what it saves is memory.
+Tensor parallel: each GPU has its heads, its columns of the MLP and its part of the vocabulary; two all-reduces per layer and one
+after the lookup add up partial results (Megatron-LM, Shoeybi et al. 2019), and the logits are gathered. Expert parallel: groups of
+GPUs hold different experts, and two all-to-alls per layer carry tokens there and back. Pipeline parallel: stages of consecutive
+layers, one after the other, so that a step is no shorter; what it saves is memory.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from perfmodel.arith import Number, ceil_div
-from perfmodel.transformer.attention_ops import kv_elements_per_token, visible
+from perfmodel.transformer.attention_parts import kv_elements_per_token, visible
 from perfmodel.transformer.collectives import ALL_GATHER, P2P, collective
 from perfmodel.transformer.op import WEIGHTS, Op, total_bytes
 from perfmodel.transformer.ops import head_ops, layer_ops, step_ops

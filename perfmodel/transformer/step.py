@@ -14,6 +14,15 @@ from perfmodel.transformer.spec import GroupedAttention, Layer, ModelSpec, MoeMl
 PREFILL, DECODE = "prefill", "decode"
 
 
+def share(number: Number, parts: int) -> Number:
+    """What the fullest of ``parts`` gets.
+
+    >>> share(10, 1), share(10, 4)
+    (10, 3)
+    """
+    return number if parts == 1 else ceil_div(number, parts)
+
+
 @dataclass(frozen=True, slots=True)
 class Split:
     """GPUs of one replica: ``tp`` share each matrix, ``ep`` groups of them hold different experts, ``pp`` hold different layers.
@@ -87,7 +96,7 @@ class Step:
     @property
     def sequences(self) -> Number:
         """Sequences of the fullest expert-parallel group."""
-        return ceil_div(self.batch, self.split.ep)
+        return share(self.batch, self.split.ep)
 
     @property
     def tokens(self) -> Number:

@@ -26,6 +26,9 @@ def case_of(record: Record) -> Case:
         raise UnavailableError(f"no model of workload {record.workload!r}", f"there is one of {', '.join(_WORKLOADS)}")
     if record.dtype not in DTYPES:
         raise UnavailableError(f"no model of dtype {record.dtype!r}")
+    wrong = next((f"{name} {value}" for name, value in record.launch.items() if value < 1), None)
+    if wrong is not None:
+        raise UnavailableError(f"its launch has {wrong}")
     workload = read(record, DTYPES[record.dtype])
     return Case(workload, record.implementation, record.direction, record.cache == "cold", record.launch)
 

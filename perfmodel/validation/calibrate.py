@@ -23,6 +23,8 @@ from perfmodel.validation.split import held_out, kin
 from perfmodel.validation.statistics import quantile
 
 FOLDS = 5
+FEWEST = 10
+"""Different shapes, or families of the project's own kernels, that are enough for any model."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,10 +63,10 @@ def points(records: Iterable[Record], devices: Mapping[str, Device]) -> dict[Key
         device = devices.get(record.hardware)
         if device is None:
             continue
-        if profiled(record):
+        if profiled(record) or record.direction == "both":
             continue
         case, lower, _ = evaluated(record, device)
-        if case is None or lower is None:
+        if case is None or lower is None or record.time_s.median < lower:
             continue
         try:
             model = model_of(case)
@@ -110,15 +112,16 @@ def calibrate(
     progress: Callable[[str], None],
 ) -> dict[str, list[Calibration]]:
     """Calibrations by device id. A group with fewer than twice as many points to fit as parameters is left out."""
-    current = dict(devices)
+    current = {device.id: device for device in devices.values()}
     result: dict[str, list[Calibration]] = {}
     grouped = points(records, devices)
     for key, listed in grouped.items():
         own = [replace(point, device=current[point.device.id]) for point in listed]
         model = model_of(own[0].case)
         known = [point for point in own if not held_out(point.record)]
-        if len(known) < 2 * len(model.parameters):
-            progress(f"{'/'.join(key[:3])} on {key[4]}: {len(known)} points are too few for {len(model.parameters)} parameters")
+        shapes = len({_kin(point) for point in known})
+        if shapes < max(2, min(2 * len(model.parameters), FEWEST)):
+            progress(f"{'/'.join(key[:3])} on {key[4]}: {shapes} shapes are too few for {len(model.parameters)} parameters")
             continue
         progress(f"{'/'.join(key[:3])} ({key[3]}) on {key[4]}: {len(known)} points")
         assert len(model.parameters) <= MAX_PARAMETERS
@@ -134,10 +137,7 @@ def calibrate(
 
 
 def _others(device: Device, block: Calibration) -> list[Calibration]:
-    def key(one: Calibration) -> tuple[str, ...]:
-        return one.workload, one.implementation, one.direction, one.model
-
-    return [one for one in device.calibration if key(one) != key(block)]
+    return [one for one in device.calibration if family_of(one) != family_of(block)]
 
 
 def _block(

@@ -12,9 +12,10 @@ from perfmodel import units
 from perfmodel.errors import PerfmodelError, UnavailableError, UsageError
 from perfmodel.hardware import Calibration, Device, LaunchOverhead, Microbenchmark, Quantity
 from perfmodel.timing.implementations import MODELS_OF
-from perfmodel.validation.calibrate import calibrate, points
+from perfmodel.validation.calibrate import calibrate, family_of, points
+from perfmodel.validation.compare import device_or_error
 from perfmodel.validation.profile_text import RECORDS, profile_text
-from perfmodel.validation.records import Record, as_record, read_records
+from perfmodel.validation.records import Record, as_record, read_records, shipped_records
 from perfmodel.validation.transfer import half_width, with_borrowed
 
 Progress = Callable[[str], None]
@@ -51,27 +52,49 @@ def versions_of(records: Sequence[Record]) -> str:
 
 
 def from_records(
-    paths: Iterable[Path], find_device: Callable[[str], Device], hardware: str | None, implementations: Sequence[str], progress: Progress
+    paths: Iterable[Path],
+    find_device: Callable[[str], Device],
+    hardware: str | None,
+    implementations: Sequence[str],
+    progress: Progress,
+    one_device: bool = False,
 ) -> list[Calibrated]:
-    """Fit what the records of ``paths`` tell; a device per result. ``hardware``: only that one, though kin devices help its fit."""
+    """Fit what the records of ``paths`` tell; a device per result. ``hardware``: only that one, though kin devices help its fit.
+
+    ``one_device``: UsageError, before any fit, if the records are of several.
+    """
     check_names(implementations)
-    records = [record for path in paths for _, record in read_records(path)]
+    listed = list(paths)
+    records = [record for path in listed for _, record in read_records(path)]
     if implementations:
         records = [record for record in records if record.implementation in implementations]
-    devices: dict[str, Device] = {}
-    for name in dict.fromkeys(record.hardware for record in records):
-        try:
-            devices[name] = find_device(name)
-        except PerfmodelError as error:
-            progress(f"{name}: {error.message}")
-    wanted = None if hardware is None else find_device(hardware)
-    if wanted is not None:
-        if wanted.id not in devices:
-            raise UsageError(f"--hardware: no record is of {wanted.id}", "give the profile of a device that the records name")
-        devices[wanted.id] = wanted
+    devices = _devices_of(records, find_device, hardware, progress)
+    ids = {device.id: device for device in devices.values()}
+    if one_device and hardware is None and len(ids) > 1:
+        raise UsageError(f"--output: a .yaml holds one device, the records are of {', '.join(sorted(ids))}", "name one with --hardware")
     fits = calibrate(records, devices, today(), versions_of, progress)
     found = with_borrowed(fits, half_width(points(records, devices), fits))
-    return [_with(devices[name], [], blocks) for name, blocks in found.items() if wanted is None or name == wanted.id]
+    shipped = set(listed) <= set(shipped_records())
+    source = RECORDS if shipped else f"measurement records: {', '.join(path.name for path in listed)}"
+    wanted = ids if hardware is None else {find_device(hardware).id}
+    return [_with(ids[name], [], blocks, source) for name, blocks in found.items() if name in wanted]
+
+
+def _devices_of(
+    records: Iterable[Record], find_device: Callable[[str], Device], hardware: str | None, progress: Progress
+) -> dict[str, Device]:
+    """The device that each name in ``records`` means; ``hardware`` stands for its own."""
+    given = None if hardware is None else find_device(hardware)
+    devices: dict[str, Device] = {}
+    for name in dict.fromkeys(record.hardware for record in records):
+        known = device_or_error(name, find_device)
+        if isinstance(known, PerfmodelError):
+            progress(f"{name}: {known.message}")
+        else:
+            devices[name] = given if given is not None and given.id == known.id else known
+    if given is not None and given.id not in {device.id for device in devices.values()}:
+        raise UsageError(f"--hardware: no record is of {given.id}", "give the profile of a device that the records name")
+    return devices
 
 
 def check_names(implementations: Sequence[str]) -> None:
@@ -83,12 +106,12 @@ def check_names(implementations: Sequence[str]) -> None:
             raise UsageError(f"--implementation: no time model describes {name!r}", suggest(name, sorted(MODELS_OF)))
 
 
-def _with(device: Device, probes: list[Microbenchmark], blocks: list[Calibration], **more: Any) -> Calibrated:
-    def key(block: Calibration) -> tuple[str, ...]:
-        return block.workload, block.implementation, block.direction, block.model
-
-    kept = [block for block in device.calibration if key(block) not in set(map(key, blocks))]
-    sources = {"records": RECORDS, **device.sources} if any(block.source == "records" for block in blocks) else device.sources
+def _with(device: Device, probes: list[Microbenchmark], blocks: list[Calibration], source: str, **more: Any) -> Calibrated:
+    """``device`` with ``blocks`` in the place of those of the same kernels; ``source``: what they rest on, in words."""
+    key = next(name for name in ("records", "own_records", "more_records") if device.sources.get(name, source) == source)
+    blocks = [replace(block, source=key) for block in blocks]
+    kept = [block for block in device.calibration if family_of(block) not in set(map(family_of, blocks))]
+    sources = {key: source, **device.sources} if blocks else device.sources
     changed = replace(device, sources=sources, microbenchmarks=probes or device.microbenchmarks, calibration=[*kept, *blocks])
     return Calibrated(changed, probes, blocks, **more)
 
@@ -102,7 +125,7 @@ def this_machine(
 
     if best_backend() == "cuda":
         return _gpu(find_device, hardware, implementations, progress)
-    if implementations and not all(name.startswith("cpu-") for name in implementations):
+    if implementations:
         raise UnavailableError(f"no GPU to measure {', '.join(implementations)} on", "run it where there is one, or use --from-records")
     from perfmodel.validation.cpu.run import measure
 
@@ -134,7 +157,7 @@ def _gpu(find_device: Callable[[str], Device], hardware: str | None, implementat
     probes = [_probe(result) for result in results if result.value is not None]
     failures += [f"{result.name}: {result.reason}" for result in results if result.value is None]
     blocks = calibrate([as_record(raw) for raw in raws], {device.id: device}, today(), versions_of, progress).get(device.id, [])
-    return _with(device, probes, [replace(block, source=MEASURED) for block in blocks], failures=failures, records=raws)
+    return _with(device, probes, blocks, "kernels measured by the same run", failures=failures, records=raws)
 
 
 def _libraries(names: Sequence[str], hardware: str, progress: Progress, on_record: Callable[[dict[str, Any]], None]) -> list[str]:

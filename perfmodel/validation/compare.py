@@ -14,6 +14,7 @@ from perfmodel.timing.floors import roof_s
 from perfmodel.timing.predict import Lenders, Prediction, predict
 from perfmodel.validation.bounds import evaluated
 from perfmodel.validation.records import Record, profiled, read_records
+from perfmodel.validation.statistics import quantile
 
 TOLERATED_NOISE = 1e-9
 """Relative: a measurement equal to its bound is no violation."""
@@ -72,9 +73,9 @@ class Group:
     rows: list[Row] = field(default_factory=list)
 
     def quantile(self, share: float, of: Callable[[Row], float | None]) -> float | None:
-        """The smallest value that at least ``share`` of the rows do not exceed; None without values."""
-        values = sorted(value for value in map(of, self.rows) if value is not None)
-        return values[min(len(values) - 1, max(0, -(-len(values) * round(share * 100) // 100) - 1))] if values else None
+        """That quantile of the rows' values; None without values."""
+        values = [value for value in map(of, self.rows) if value is not None]
+        return quantile(values, share) if values else None
 
     @property
     def violations(self) -> int:
@@ -94,7 +95,7 @@ def compare_files(paths: Iterable[Path], find_device: Callable[[str], Device], l
     for path in paths:
         for raw, record in read_records(path):
             if record.hardware not in devices:
-                devices[record.hardware] = _device_or_error(record.hardware, find_device)
+                devices[record.hardware] = device_or_error(record.hardware, find_device)
             rows.append(compare(raw, record, devices[record.hardware], lenders))
     return rows
 
@@ -115,7 +116,8 @@ def compare(raw: dict[str, Any], record: Record, device: Device | PerfmodelError
     return Row(raw, record, lower, prediction, "", case, device)
 
 
-def _device_or_error(name: str, find_device: Callable[[str], Device]) -> Device | PerfmodelError:
+def device_or_error(name: str, find_device: Callable[[str], Device]) -> Device | PerfmodelError:
+    """The device that a record names, or why there is none."""
     if "/" in name or name.endswith((".yaml", ".yml")):  # a record names a device; it does not open files
         return UnavailableError(f"no device is called {name!r}")
     try:

@@ -10,6 +10,8 @@ from typing import Any, ClassVar, Literal
 from perfmodel.errors import DataError
 
 MAX_LINE_BYTES = 1 << 20
+LEAST_S, MOST_S = 1e-12, 1e9
+"""Seconds that a measurement can take."""
 
 
 @dataclass(frozen=True)
@@ -32,7 +34,7 @@ class Record:
     same buffers were timed again (warm); unknown counts as warm. ``counters`` in bytes.
     """
 
-    __pydantic_config__: ClassVar[dict[str, Any]] = {"extra": "forbid"}
+    __pydantic_config__: ClassVar[dict[str, Any]] = {"extra": "forbid", "allow_inf_nan": False}
     FIELDS: ClassVar[dict[str, str]] = {"pass": "direction"}
 
     workload: str
@@ -72,6 +74,10 @@ def as_record(raw: dict[str, Any]) -> Record:
     return TypeAdapter(Record).validate_python(_renamed(raw))
 
 
+def _refuse(constant: str) -> Any:
+    raise ValueError(f"{constant} is no number of JSON")
+
+
 def _renamed(raw: dict[str, Any]) -> dict[str, Any]:
     return {Record.FIELDS.get(key, key): value for key, value in raw.items()}
 
@@ -91,17 +97,19 @@ def read_records(path: Path) -> Iterator[tuple[dict[str, Any], Record]]:
                 if len(line) > MAX_LINE_BYTES:
                     raise DataError(f"{path}, line {number}: longer than {MAX_LINE_BYTES:,} B")
                 try:
-                    raw = json.loads(line)
+                    raw = json.loads(line, parse_constant=_refuse)
+                    if b"\\ud" in line.lower():
+                        json.dumps(raw, ensure_ascii=False).encode()
                     if not isinstance(raw, dict):
                         raise DataError(f"{path}, line {number}: not a JSON object")
                     record = adapter.validate_python(_renamed(raw))
-                except (json.JSONDecodeError, UnicodeDecodeError, RecursionError) as error:
-                    raise DataError(f"{path}, line {number}: not JSON: {error}") from None
                 except ValidationError as error:
                     first = error.errors(include_url=False, include_context=False)[0]
                     place = ".".join(map(str, first["loc"]))
                     raise DataError(f"{path}, line {number}: {place}: {first['msg']}") from None
-                if not record.time_s.median > 0:
+                except (ValueError, RecursionError) as error:  # not JSON, not UTF-8, a number of thousands of digits
+                    raise DataError(f"{path}, line {number}: not JSON: {str(error)[:200]}") from None
+                if not LEAST_S <= record.time_s.median <= MOST_S:
                     raise DataError(f"{path}, line {number}: time_s.median is {record.time_s.median}", "give seconds, above zero")
                 yield raw, record
     except OSError as error:

@@ -27,7 +27,7 @@ def held_out(record: Record) -> bool:
 def kin(record: Record) -> Mapping[str, Any] | list[Any]:
     """What stays together in the split, and in the folds of a cross-validation: the family of an own kernel, or the shape."""
     if record.implementation.startswith("numba-") and record.workload == "attention":
-        return [record.shape["d"], record.shape["causal"], record.launch.get("br", 0), record.launch.get("bc", 0)]
+        return [record.shape.get("d", 0), record.shape.get("causal", False), record.launch.get("br", 0), record.launch.get("bc", 0)]
     return record.shape
 
 

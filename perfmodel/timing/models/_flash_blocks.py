@@ -10,7 +10,6 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import chain, islice, repeat
 
-from perfmodel.arith import ceil_div
 from perfmodel.attention.walk import key_tiles, row_tiles, visited_tiles
 from perfmodel.timing.models._flash_launch import Plan
 from perfmodel.workload import FORWARD, Attention
@@ -61,7 +60,7 @@ def _backwards(walk: Attention, plan: Plan, direction: str, per_walk: int) -> It
 
 def _share(visits: int, part: int, parts: int, divided: int) -> int:
     """Tiles of one of ``parts`` that ``divided`` tiles are cut into."""
-    each = ceil_div(divided, parts)
+    each = -(-divided // parts)
     return int(min(each, max(0, visits - part * each)))
 
 
@@ -71,7 +70,7 @@ def _row_tile_visits(walk: Attention, plan: Plan, i: int) -> int:
         return int(key_tiles(walk, plan.bc))
     shift, g = walk.kv_len - walk.n, walk.row_group
     last = min((i + 1) * plan.br, g * walk.n) - 1
-    end = ceil_div(last // g + 1 + shift, plan.bc)
+    end = -(-(last // g + 1 + shift) // plan.bc)
     start = 0 if walk.window is None else max(0, i * plan.br // g + shift + 1 - walk.window) // plan.bc
     return int(max(0, min(end, key_tiles(walk, plan.bc)) - start))
 

@@ -14,6 +14,7 @@ from perfmodel.arith import ceil_div
 from perfmodel.hardware import Device
 from perfmodel.timing.base import Case
 from perfmodel.timing.models._flash_launch import TCGEN05, WGMMA, Plan, major, padded, resident_blocks
+from perfmodel.timing.models._flash_published import PLANS as PUBLISHED
 from perfmodel.timing.models._flash_torch import cudnn, efficient, fa2, numba_mma, torch_flash
 from perfmodel.workload import BACKWARD, Attention
 
@@ -101,6 +102,7 @@ _PLANS: dict[str, Callable[[Case, Device], Plan]] = {
     "torch-sdpa-efficient": efficient,
     "numba-flash-mma": numba_mma,
     "vllm-flash-attn": _vllm,
+    **PUBLISHED,
 }
 IMPLEMENTATIONS = tuple(_PLANS)
 

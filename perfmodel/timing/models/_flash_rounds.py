@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from heapq import heapreplace
 from math import sqrt
 
-from perfmodel.arith import ceil_div
 from perfmodel.timing.models._flash_blocks import Blocks
 
 TAIL = 0.2
@@ -41,7 +40,7 @@ def _ends(blocks: Blocks, slots: int, cycles: Sequence[float], early: float) -> 
 
 def equal_cycles(blocks: Blocks, resident: int, sms: int, tile: float, block: float, alone: float) -> float:
     """Blocks of equal length, in rounds: the multiprocessor with the most of them ends last."""
-    most, tiles = ceil_div(blocks.count, sms), blocks.last[0] * tile
+    most, tiles = -(-blocks.count // sms), blocks.last[0] * tile
     alone = min(max(alone, 1.0), resident)
     if most <= resident:
         return float(block + tiles * max(most, alone))

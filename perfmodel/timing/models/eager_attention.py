@@ -15,7 +15,7 @@ from perfmodel.hardware import Device
 from perfmodel.ops.matmul import Matmul
 from perfmodel.timing.base import Case, Model, Parameter, calibrations, find_model
 from perfmodel.timing.models.stream import dram_bandwidth
-from perfmodel.workload import FORWARD, Attention, Stream
+from perfmodel.workload import BACKWARD, FORWARD, Attention, Stream
 
 SHORT_ROW = 1024
 """Longest row whose gradient a warp keeps in registers."""
@@ -40,7 +40,7 @@ def parts(w: Attention, direction: str) -> list[tuple[str, Case]]:
         return op, Case(Stream(op, rows, w.kv_len, inputs, shared=shared, dtype=dtype), implementation)
 
     if direction == FORWARD:
-        mask = [stream("torch-add", inputs=2) if heads == 1 else stream("torch-mask", shared=w.n * w.kv_len)] if w.causal else []
+        mask = [stream("torch-add", inputs=2) if heads == 1 else stream("torch-mask", shared=w.n * w.kv_len)] if w.causal or w.mask else []
         softmax = stream("torch-softmax", op="softmax")
         return [matmul(w.n, w.kv_len, w.d), stream("torch-scale"), *mask, softmax, matmul(w.n, w.dv, w.kv_len)]
     return [
@@ -80,7 +80,8 @@ def seconds(case: Case, device: Device, p: Mapping[str, float]) -> float:
 def covers(case: Case) -> bool:
     """Whole-sequence attention with as many KV heads as query heads, no window, dropout or blocks."""
     w = case.workload
-    return isinstance(w, Attention) and w.window is None and w.sparsity is None and not w.dropout and w.heads == w.kv_heads
+    plain = isinstance(w, Attention) and w.window is None and w.sparsity is None and not w.dropout
+    return plain and w.heads == w.kv_heads and case.direction in (FORWARD, BACKWARD)
 
 
 MODEL = Model("eager-attention", PARAMETERS, covers, seconds, "the sum of its kernels")

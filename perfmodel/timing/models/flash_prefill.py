@@ -136,6 +136,10 @@ def seconds(case: Case, device: Device, parameters: Mapping[str, float]) -> floa
     return parameters["launch_us"] * 1e-6 + _side_seconds(w, plan, case.direction, rates, parameters) + main
 
 
+WIDEST = {"numba-flash-mma": 128}
+"""Largest head dim of an implementation; 256 of the others."""
+
+
 def covers(case: Case) -> bool:
     """Dense fused attention of several queries, of an implementation whose launch is known.
 
@@ -143,6 +147,8 @@ def covers(case: Case) -> bool:
     """
     w = case.workload
     if not isinstance(w, Attention) or case.implementation not in IMPLEMENTATIONS or w.sparsity is not None or w.dropout or w.mask:
+        return False
+    if w.d != w.dv or w.d > WIDEST.get(case.implementation, 256) or case.direction not in (FORWARD, BACKWARD):
         return False
     if case.direction == BACKWARD:
         wide = case.implementation == "torch-sdpa-efficient" and max(w.d, w.dv) > 128

@@ -1,0 +1,51 @@
+"""Time of fused attention as published benchmarks ran it: ``flash-prefill`` with four parameters instead of seven.
+
+Those benchmarks time few shapes, nearly all of the same size, which do not tell what a launch costs: that and the cycles of side
+kernels stay at the values from which fits of ``flash-prefill`` start. They time the same buffers again and again, mostly some
+hundred MB: what exceeds the caches comes from DRAM each time, and blocks wait for their first loads as after a flush.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from perfmodel.hardware import Device
+from perfmodel.timing.base import Case, Model
+from perfmodel.timing.models import flash_prefill
+from perfmodel.timing.models._flash_published import PLANS
+from perfmodel.workload import BACKWARD, FORWARD, Attention
+
+_FITTED = ("block_cycles", "matmul", "softmax", "dram")
+WIDEST = 256
+"""Largest head dim that any of the kernels has."""
+PARAMETERS = tuple(parameter for parameter in flash_prefill.PARAMETERS if parameter.name in _FITTED)
+
+
+def _exceeds_caches(w: Attention, device: Device) -> bool:
+    moved = (w.query_heads * w.n + w.stored_kv_heads * w.kv_len) * (w.d + w.dv) * w.dtype.size
+    return bool(moved > (device.cache_bytes or 0))
+
+
+def seconds(case: Case, device: Device, parameters: Mapping[str, float]) -> float:
+    """Seconds of one call."""
+    cold = case.cold or _exceeds_caches(case.workload, device)
+    return flash_prefill.seconds(replace(case, cold=cold), device, {**flash_prefill.MODEL.starts(), **parameters})
+
+
+def covers(case: Case) -> bool:
+    """One pass of dense fused attention over several queries. Only cuDNN was timed with heads of V narrower than those of K.
+
+    Not the windowed backward pass in fp8: its times (cuDNN 9.22 on a GB200) are those of all causal tiles, in or out of the window.
+    """
+    w = case.workload
+    if not isinstance(w, Attention) or case.implementation not in ("fa2", *PLANS) or case.direction not in (FORWARD, BACKWARD):
+        return False
+    if w.sparsity is not None or w.dropout or w.mask or w.n == 1 or max(w.d, w.dv) > WIDEST:
+        return False
+    if w.d != w.dv and not case.implementation.startswith("cudnn"):
+        return False
+    return not (case.direction == BACKWARD and w.window is not None and w.dtype.size == 1)
+
+
+MODEL = Model("flash-published", PARAMETERS, covers, seconds, flash_prefill.MODEL.source)

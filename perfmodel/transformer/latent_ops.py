@@ -1,0 +1,47 @@
+"""Multi-head latent attention (MLA): one latent vector per token in the cache, expanded in prefill, used as it is in decode."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from perfmodel.transformer.attention_parts import FRESH, attend, norm, rotate_and_keep
+from perfmodel.transformer.op import CACHE, Op, Timed, in_bits, linear
+from perfmodel.transformer.spec import LatentAttention, ModelSpec
+from perfmodel.transformer.step import Step
+from perfmodel.workload import Attention
+
+
+def latent_ops(a: LatentAttention, model: ModelSpec, step: Step) -> list[Op]:
+    """MLA. Prefill expands the latent vectors to K and V; decode leaves them: W_UK is multiplied into Q, W_UV into the result.
+
+    Source: DeepSeek-V2, section 2.1.2 and appendix B.
+    """
+    tokens, heads, latent, rope, size = step.tokens, a.heads // step.split.tp, a.kv_lora_rank, a.qk_rope_head_dim, a.qk_head_dim
+    ops: list[Op] = []
+    inputs = model.hidden
+    if a.q_lora_rank:
+        ops.append(linear("Q down projection", step, tokens, model.hidden, a.q_lora_rank, bias=a.q_lora_rank if a.bias else 0))
+        ops.append(norm("Q latent norm", model, step, tokens, a.q_lora_rank, kind="rms"))
+        inputs = a.q_lora_rank
+    ops.append(linear("Q up projection", step, tokens, inputs, heads * size))
+    ops.append(linear("KV down projection", step, tokens, model.hidden, latent + rope, bias=latent + rope if a.bias else 0))
+    ops.append(norm("KV latent norm", model, step, tokens, latent, kind="rms"))
+    ops += rotate_and_keep(step, heads * rope + rope, latent + rope, heads * rope)
+    if step.n == 1:
+        ops.append(linear("Q times W_UK", step, tokens, a.qk_nope_head_dim, latent, batch=heads))
+        w = Attention(step.n, step.kv_len, latent + rope, latent, step.sequences, heads, 1, step.dtype, causal=True)
+        ops.append(attend(w, step, latent=True))
+        ops.append(linear("W_UV of the result", step, tokens, latent, a.v_head_dim, batch=heads))
+    else:
+        keys = step.sequences * step.kv_len
+        ops.append(linear("KV up projection", step, keys, latent, heads * (a.qk_nope_head_dim + a.v_head_dim)))
+        w = Attention(step.n, step.kv_len, size, a.v_head_dim, step.sequences, heads, heads, step.dtype, causal=True)
+        ops.append(_expanded(attend(w, step), w))
+    ops.append(linear("output projection", step, tokens, heads * a.v_head_dim, model.hidden, bias=model.hidden if a.bias else 0))
+    return ops
+
+
+def _expanded(op: Op, w: Attention) -> Op:
+    """K and V are activations that the projection has just made, not the cache."""
+    fresh = tuple(in_bits(a, FRESH, 8 * w.dtype.size) if a.tensor in (CACHE, FRESH) else a for a in op.kernel.accesses)
+    return replace(op, kernel=replace(op.kernel, accesses=fresh), timed=Timed("attention", w, None))

@@ -1,0 +1,57 @@
+"""What is asked of a model on a device: phase, lengths, formats, split; and the steps that it means."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from perfmodel.dtypes import DTYPES, Dtype
+from perfmodel.errors import UsageError, suggest
+from perfmodel.hardware import Device
+from perfmodel.transformer.spec import ModelSpec
+from perfmodel.transformer.step import DECODE, PREFILL, Split, Step
+
+GENERATE = "generate"
+PHASES = (PREFILL, DECODE, GENERATE)
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """``kv_len``: tokens of a sequence at the end. ``graph``: CUDA graphs; None: in decode only, as serving engines do."""
+
+    model: ModelSpec
+    device: Device
+    phase: str
+    batch: int
+    n: int
+    kv_len: int
+    dtype: Dtype = DTYPES["fp16"]
+    weight_bits: int = 16
+    kv_bits: int = 16
+    fused: bool = False
+    graph: bool | None = None
+    cached: bool = True
+    split: Split = field(default_factory=Split)
+
+    def check(self) -> Request:
+        """This request, if every value has a meaning; else UsageError names the option and the fix."""
+        if self.phase not in PHASES:
+            raise UsageError(f"--phase: unknown phase {self.phase!r}", suggest(self.phase, list(PHASES)))
+        self.split.check(self.model)
+        self.step(self.phase if self.phase != GENERATE else PREFILL).check()
+        if self.phase == GENERATE and self.kv_len <= self.n:
+            raise UsageError(f"--kv-len {self.kv_len} leaves nothing to generate after --n {self.n}", "give a larger --kv-len")
+        return self
+
+    def step(self, phase: str, kv_len: int | None = None) -> Step:
+        """A prefill, over ``kv_len`` tokens if given, or a decode step that ends at ``kv_len``."""
+        n = self.n if phase == PREFILL else 1
+        length = self.kv_len if kv_len is None else kv_len
+        if phase == PREFILL and self.phase == GENERATE:
+            n = length = self.n if kv_len is None else kv_len
+        if phase == DECODE and not self.cached:
+            n = length
+        return Step(phase, self.batch, n, length, self.dtype, self.weight_bits, self.kv_bits, self.fused, self.cached, self.split)
+
+    def in_graph(self, phase: str) -> bool:
+        """Whether a step of ``phase`` is launched as a CUDA graph."""
+        return phase == DECODE and self.cached if self.graph is None else self.graph

@@ -1,0 +1,275 @@
+"""``perfmodel model`` and ``perfmodel batch``: published bounds, the JSON contract, mistakes of other tools, mistakes of users."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+from test_explain import evaluate
+
+from perfmodel.catalog import device_ids, find_device, find_model
+
+ON_A100 = "--dtype fp16 --hardware nvidia-a100-sxm-80gb --json"
+
+
+def rows(data) -> dict[str, dict]:
+    return {op["name"]: op for op in data["ops"]}
+
+
+# Published bounds
+
+
+@pytest.mark.parametrize(("name", "lower_ms"), [("llama-2-7b", 7.01), ("llama-3-8b", 7.49)])
+def test_bound_of_a_decode_step(run, name, lower_ms):
+    data = run(f"model {name} --phase decode --batch 1 --kv-len 2048 {ON_A100}").json
+    assert data["totals"]["time_s"]["lower"] == pytest.approx(lower_ms * 1e-3, rel=0.01)
+
+
+@pytest.mark.parametrize(("name", "units_ms", "unfused_ms"), [("llama-2-7b", 88.5, 93.3), ("llama-3-8b", 95.2, 100.6)])
+def test_bound_of_prefill(run, name, units_ms, unfused_ms):
+    """Matmul and attention rows alone; then with norms, residual adds and SiLU x gate as kernels of their own."""
+    data = run(f"model {name} --phase prefill --batch 1 --n 2048 {ON_A100}").json
+    units = sum(op["time_s"]["lower"] for op in data["ops"] if op["group"] in ("matmul", "attention"))
+    apart = sum(rows(data)[op]["time_s"]["lower"] for op in ("norm", "last norm", "residual add", "SiLU x gate"))
+    assert units == pytest.approx(units_ms * 1e-3, rel=0.005)
+    assert units + apart == pytest.approx(unfused_ms * 1e-3, rel=0.005)
+    on_top = sum(rows(data)[op]["time_s"]["lower"] for op in ("RoPE", "KV write", "embedding lookup"))
+    assert data["totals"]["time_s"]["lower"] == pytest.approx(units + apart + on_top)
+    assert all(op["bytes"] > 0 for op in data["ops"] if op["group"] == "elementwise")
+
+
+@pytest.mark.parametrize(("name", "other_ms"), [("llama-2-7b", 23.474), ("llama-3-8b", 11.732)])
+def test_a_batch_of_32_beside_another_tools_speed_of_light(run, name, other_ms):
+    data = run(f"model {name} --phase decode --batch 32 --kv-len 2048 {ON_A100}").json
+    assert data["totals"]["time_s"]["lower"] == pytest.approx(other_ms * 1e-3, rel=0.005)
+
+
+# The object
+
+
+@pytest.mark.parametrize("phase", ["prefill", "decode", "generate"])
+def test_the_rows_add_up_to_the_totals(run, phase):
+    data = run(f"model llama-3.2-1b --phase {phase} --n 64 --kv-len {64 + 16 * (phase == 'generate')} --hardware h200 --json").json
+    assert data["schema"] == "perfmodel.model/1"
+    totals = data["totals"]
+    for key in ("lower", "roofline", "no_overlap", "predicted", "low", "high"):
+        assert totals["time_s"][key] == pytest.approx(sum(op["time_s"][key] for op in data["ops"]))
+    assert totals["flops"] == sum(op["flops"] for op in data["ops"])
+    assert sum(op["share"] for op in data["ops"]) == pytest.approx(1)
+    assert (data["ttft_s"] is None, data["tpot_s"] is None) == (phase == "decode", phase == "prefill")
+    assert data["times_from"] == "predicted"
+    assert totals["time_s"]["lower"] <= totals["time_s"]["low"] <= totals["time_s"]["predicted"]
+    memory = data["memory"]
+    assert memory["total"] == memory["weights"] + memory["kv_cache"] + memory["activations"]
+    assert data["parameters"]["total"] == 1235814400
+    assert all(op["implementation"] and op["prediction"]["provenance"] for op in data["ops"])
+
+
+def test_rates_follow_from_the_step(run):
+    data = run("model llama-3-8b --phase decode --batch 16 --kv-len 1024 --hardware h200 --json").json
+    assert data["tokens_per_s"] == pytest.approx(16 / data["tpot_s"])
+    assert data["tpot_s"] == data["totals"]["time_s"]["predicted"]
+    assert data["mfu"] == pytest.approx(data["totals"]["flops"] / data["tpot_s"] / 989.4e12)
+
+
+def test_options_reach_the_model(run):
+    base = "model llama-3-8b --phase decode --kv-len 512 --hardware h200 --json"
+    plain = run(base).json
+    assert run(f"{base} --eager").json["tpot_s"] > plain["tpot_s"]
+    assert run(f"{base} --fused").json["totals"]["time_s"]["lower"] < plain["totals"]["time_s"]["lower"]
+    assert run(f"{base} --weights-dtype int4").json["memory"]["weights"] * 4 == plain["memory"]["weights"]
+    assert run(f"{base} --kv-dtype int8").json["memory"]["kv_cache"] * 2 == plain["memory"]["kv_cache"]
+    without = run(f"{base} --no-kv-cache").json
+    assert without["memory"]["kv_cache"] == 0
+    assert without["totals"]["flops"] > 400 * plain["totals"]["flops"]
+    several = run(f"{base} --tp 4").json
+    assert several["inputs"]["tensor_parallel"] == 4
+    assert rows(several)["all-reduce"]["count"] == 65
+    assert several["model_flops"] == plain["totals"]["flops"] == plain["model_flops"]
+    assert rows(several)["all-reduce"]["bound"] == "interconnect"
+
+
+def test_the_text_names_totals_sources_and_words(run):
+    out = run("model llama-3-8b --phase generate --n 64 --kv-len 80 --hardware h200").out
+    for words in (
+        "time per output token",
+        "torch-matmul, calibrated",
+        "largest batch",
+        "Time to the first token: the prefill",
+        "decode: KV",
+    ):
+        assert words in out
+    assert "No total is predicted: all-reduce" in run("model llama-3-8b --tp 2 --phase decode --hardware h200").out
+    assert "does not fit" in run("model llama-3.1-405b").out
+    assert "borrowed" in run("model llama-3-8b --hardware h100-nvl").out
+
+
+def test_a_config_json_of_ones_own(run, tmp_path):
+    path = tmp_path / "config.json"
+    sizes = {"hidden_size": 256, "intermediate_size": 512, "num_hidden_layers": 2, "num_attention_heads": 4, "vocab_size": 1000}
+    path.write_text(json.dumps({"model_type": "llama", "tie_word_embeddings": True, **sizes}))
+    data = run(f"model {path} --n 32 --json").json
+    assert data["parameters"]["total"] == 1000 * 256 + 2 * (4 * 256**2 + 3 * 256 * 512 + 2 * 256) + 256
+
+
+def test_batch_names_knee_and_sides(run):
+    data = run("batch llama-2-7b --kv-len 2048 --json").json
+    assert data["schema"] == "perfmodel.batch/1"
+    assert data["bound"] == {"smallest": "weights", "largest": "KV cache"}
+    assert 1 < data["knee"] < data["max_batch"]
+    assert [point["batch"] for point in data["results"]][-1] == data["max_batch"]
+    for point in data["results"]:
+        assert point["time_s"]["lower"] <= point["time_s"]["predicted"]
+        assert point["tokens_per_s"] <= point["tokens_per_s_bound"]
+    out = run("batch llama-2-7b --kv-len 2048").out
+    assert f"More batch stops paying at {data['knee']}; memory ends at {data['max_batch']}" in out
+    assert "whatever the batch" in run("batch llama-3.1-405b").out
+
+
+# Explanations
+
+
+EXPLAINED = (
+    "llama-3-8b --phase decode --kv-len 300 --hardware h200",
+    "llama-3-8b --n 300 --fused",
+    "mixtral-8x7b --phase decode --batch 4 --kv-len 100 --tp 2 --hardware h200",
+    "gemma-2-9b --phase generate --n 5000 --kv-len 5010",
+    "deepseek-v2 --n 100 --ep 4 --pp 2 --hardware h200",
+    "gpt2 --n 100 --weights-dtype int4",
+)
+
+
+@pytest.mark.parametrize("line", EXPLAINED)
+def test_explained_totals_are_the_totals(run, line):
+    data = run(f"model {line} --json --explain").json
+    for part in data["explanation"]:
+        steps = {step["name"]: step["value"] for step in part["steps"]}
+        for name, path in (("lower bound", "lower"), ("roofline", "roofline")):
+            whole = [step["value"] for step in part["steps"] if step["name"] == f"total {name}"]
+            rows_of = [op["time_s"][path] for op in data["ops"] if op["phase"] == part["phase"]]
+            runs = 1 if part["phase"] == "prefill" or data["inputs"]["phase"] == "decode" else 9
+            assert whole == [pytest.approx(sum(rows_of) / runs, rel=2e-3 if runs > 1 else 1e-9)]
+        assert steps["h"] == find_model(data["inputs"]["model"]).hidden
+
+
+@pytest.mark.parametrize("line", EXPLAINED)
+def test_printed_formulas_give_the_printed_values(run, line):
+    for part in run(f"model {line} --json --explain").json["explanation"]:
+        for step in part["steps"]:
+            assert step["source"], step
+            assert step["meaning"], step
+            if step["formula"]:
+                assert evaluate(step["numbers"]) == pytest.approx(step["value"], rel=2e-5, abs=1e-12), step
+
+
+# Mistakes of users
+
+
+@pytest.mark.parametrize(
+    ("line", "code", "words"),
+    [
+        ("model", 2, ["MODEL"]),
+        ("model lama-3-8b", 2, ["no model is called 'lama-3-8b'", "llama-3-8b"]),
+        ("model llama-3-8b --phase train", 2, ["unknown phase 'train'"]),
+        ("model llama-3-8b --batch 0", 2, ["--batch is 0"]),
+        ("model llama-3-8b --n 100 --kv-len 50", 2, ["--kv-len 50 is less than --n 100"]),
+        ("model llama-3-8b --phase generate --n 100 --kv-len 100", 2, ["leaves nothing to generate"]),
+        ("model llama-3-8b --tp 3", 2, ["--tp 3 does not divide 32 heads"]),
+        ("model llama-3-8b --ep 2", 2, ["has no experts"]),
+        ("model llama-3-8b --weights-dtype int3", 2, ["--weights-dtype: unknown dtype 'int3'"]),
+        ("model llama-3-8b --tp 2 --hardware nvidia-t4", 1, ["nvidia-t4 has no interconnect"]),
+        ("model llama-3-8b --hardware nowhere-9000", 2, ["no device is called 'nowhere-9000'"]),
+        ("batch llama-3-8b --kv-len 0", 2, ["--kv-len is 0"]),
+        ("batch nothing", 2, ["no model is called 'nothing'"]),
+    ],
+)
+def test_one_message_with_place_and_fix(run, line, code, words):
+    outcome = run(line)
+    assert (outcome.code, outcome.out) == (code, "")
+    for word in words:
+        assert word in outcome.err
+    assert "Traceback" not in outcome.err
+
+
+# Mistakes of other tools
+
+
+def test_flash_attention_stores_no_scores_and_decode_reads_per_kv_head(run):
+    prefill = rows(run(f"model llama-3-8b --n 4096 {ON_A100}").json)["attention"]
+    stored = prefill["traffic"]["dram"]["write_bytes"] / prefill["count"]
+    assert stored == 32 * 4096 * (128 * 2 + 4), "the output and a statistic per row"
+    decode = rows(run(f"model llama-3-8b --phase decode --kv-len 4096 {ON_A100}").json)["attention"]
+    read = decode["traffic"]["dram"]["read_bytes"] / decode["count"]
+    assert read == 2 * 8 * 4096 * 128 * 2 + 32 * 128 * 2, "K and V of 8 KV heads, not of 32 query heads"
+
+
+def test_peaks_are_dense_and_a_lookup_is_no_matmul(run):
+    device = find_device("nvidia-gh200-96gb")
+    data = run("model llama-3-8b --n 2048 --hardware nvidia-gh200-96gb --json").json
+    assert data["totals"]["time_s"]["roofline"] > data["totals"]["flops"] / 990e12
+    assert device.peaks_of("tensor")["fp16"].number < 1000e12
+    lookup = rows(data)["embedding lookup"]
+    assert (lookup["group"], lookup["flops"]) == ("elementwise", 0)
+    assert lookup["bytes"] == 2 * 2048 * 4096 * 2, "rows read and written; not the table of 1 GB"
+
+
+def test_the_cache_is_read_once_and_attention_sees_the_context(run):
+    short, long = (run(f"model llama-2-7b --phase decode --kv-len {n} {ON_A100}").json for n in (1000, 2000))
+    assert long["memory"]["kv_cache"] == 2000 * 524288
+    read = [sum(op["kv_bytes"] for op in data["ops"]) for data in (short, long)]
+    assert read[1] - read[0] == 1000 * 524288
+    flops = [rows(data)["attention"]["flops"] for data in (short, long)]
+    assert flops[1] == 2 * flops[0] == 32 * 32 * 2000 * 4 * 128
+    assert long["parameters"]["total"] == 6738415616, "embedding and head are two matrices here"
+    assert long["memory"]["weights"] == 2 * 6738415616
+
+
+def test_the_cache_has_keys_and_values_of_kv_heads_only(run):
+    data = run(f"model llama-3-8b --phase decode --kv-len 2048 {ON_A100}").json
+    assert data["memory"]["kv_cache"] == 268435456
+    assert data["memory"]["kv_cache"] == 2 * 32 * 8 * 128 * 2 * 2048
+
+
+@pytest.mark.parametrize("name", device_ids())
+def test_no_device_makes_it_fail(run, name):
+    """One tool crashes on one device; here each answers, in the first format it has, with bounds that hold."""
+    device = find_device(name)
+    dtype = next(d for d in ("fp16", "bf16", "fp32") if d in {**device.peaks_of("tensor"), **device.peaks_of("vector")})
+    for line in (f"model llama-3.2-1b --phase decode --kv-len 512 --dtype {dtype}", f"batch llama-3.2-1b --dtype {dtype}"):
+        outcome = run(f"{line} --hardware {name} --json")
+        assert (outcome.code, outcome.err) == (0, "")
+    data = run(f"model llama-3.2-1b --n 512 --dtype {dtype} --hardware {name} --json").json
+    times = data["totals"]["time_s"]
+    assert 0 < times["lower"] <= times["roofline"] * (1 + 1e-9)
+    assert data["mfu"] < 1
+
+
+def test_what_is_not_calibrated_is_not_predicted(run):
+    """One tool applies a default efficiency in silence, another answers for a GPU it lacks with another one's numbers."""
+    data = run("model llama-3-8b --hardware mi300x --json").json
+    assert data["totals"]["time_s"]["predicted"] is None
+    assert data["times_from"] == "roofline"
+    assert data["ttft_s"] == data["totals"]["time_s"]["roofline"]
+    assert all(op["implementation"] is None and "no " in op["not_predicted"] for op in data["ops"])
+    assert "No total is predicted" in run("model llama-3-8b --hardware mi300x").out
+    borrowed = run("model llama-3-8b --hardware h100-pcie --json").json
+    assert {op["prediction"]["kind"] for op in borrowed["ops"]} == {"borrowed"}
+    assert all("borrowed from nvidia-" in op["prediction"]["provenance"] for op in borrowed["ops"])
+
+
+# A cheap question starts cheaply
+
+
+def test_import_budget():
+    code = (
+        "import io, json, sys, contextlib\n"
+        "from perfmodel.cli import main\n"
+        "with contextlib.redirect_stdout(io.StringIO()): assert main(['model', 'llama-3-8b']) == 0\n"
+        "print(json.dumps(sorted(sys.modules)))"
+    )
+    finished = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    modules = set(json.loads(finished.stdout))
+    assert {"numpy", "numba", "pydantic.main", "rich.table", "torch"} & modules == set()
+    assert len(modules) <= 290

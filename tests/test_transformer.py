@@ -1,0 +1,408 @@
+"""A transformer as a sum of kernels: weights, FLOP, cache and collectives against independent counts, and what must always hold."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import replace
+from functools import cache
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from perfmodel.catalog import calibrated_devices, find_device, find_model, model_names
+from perfmodel.dtypes import DTYPES
+from perfmodel.errors import UsageError
+from perfmodel.transformer import generation, kv_cache, parameters
+from perfmodel.transformer.answer import answer, lengths
+from perfmodel.transformer.batch import PAYS, bound_s, curve, knee
+from perfmodel.transformer.collectives import (
+    ALL_GATHER,
+    ALL_REDUCE,
+    ALL_TO_ALL,
+    P2P,
+    REDUCE_SCATTER,
+    Collective,
+    least_bytes,
+    ring_s,
+    tree_s,
+)
+from perfmodel.transformer.estimate import run_pass
+from perfmodel.transformer.launches import graph_saving_s
+from perfmodel.transformer.moe import expected_touched
+from perfmodel.transformer.op import CACHE, COLLECTIVE, ELEMENTWISE, MATMUL, WEIGHTS, Op, total_bytes
+from perfmodel.transformer.ops import step_ops
+from perfmodel.transformer.parallel import hand_over, kv_bytes, stages, weight_bytes
+from perfmodel.transformer.request import PHASES, Request
+from perfmodel.transformer.spec import GroupedAttention, ModelSpec, MoeMlp
+from perfmodel.transformer.step import Split, Step, decode, prefill
+
+SMALL = ("gpt2", "llama-3.2-1b", "mixtral-8x7b", "gemma-2-9b", "deepseek-v2")
+lenders = cache(calibrated_devices)
+
+
+def found(name: str, phase: str = "decode", device: str = "nvidia-h200-sxm", **options: object):
+    lengths_of = {"n": 96, "kv_len": 128 if phase == "generate" else 96}
+    values = {"batch": 2, **lengths_of, "dtype": DTYPES["bf16"], **options}
+    return answer(Request(find_model(name), find_device(device), phase, **values), lenders)  # type: ignore[arg-type]
+
+
+def named(ops: list[Op], name: str) -> Op:
+    [op] = [op for op in ops if op.name == name]
+    return op
+
+
+# Weights and cache, against the exact counts
+
+
+@pytest.mark.parametrize("name", model_names())
+def test_the_weights_of_all_kernels_are_the_parameters(name):
+    model = find_model(name)
+    assert weight_bytes(model, decode(1, 64)) == 2 * parameters.total(model)
+
+
+@pytest.mark.parametrize("name", model_names())
+def test_the_cache_is_that_of_the_cache_model(name):
+    model = find_model(name)
+    for n in (64, 9000):
+        assert kv_bytes(model, decode(3, n)) == 3 * kv_cache.sequence_bytes(model, n, kv_cache.CacheFormat())
+
+
+@pytest.mark.parametrize("name", ["gpt2-xl", "llama-2-7b", "llama-3-8b", "qwen2.5-72b", "gemma-2-2b"])
+def test_a_decode_step_reads_every_weight_once_but_one_row_of_the_table(name):
+    model, step = find_model(name), decode(1, 100)
+    tied = model.vocab * model.hidden if model.tied_embeddings else 0
+    table = model.vocab * model.hidden + (model.max_positions * model.hidden if model.learned_positions else 0)
+    rows = model.hidden * (2 if model.learned_positions else 1)
+    assert total_bytes(step_ops(model, step), WEIGHTS) == 2 * (parameters.total(model) - table + tied + rows)
+
+
+@pytest.mark.parametrize("name", ["llama-3-8b", "gemma-2-9b", "mistral-7b-v0.1", "deepseek-v3"])
+def test_a_decode_step_reads_the_cache_once_and_writes_one_token(name):
+    model, length = find_model(name), 9000
+    ops = step_ops(model, decode(2, length))
+    held = 2 * kv_cache.sequence_bytes(model, length, kv_cache.CacheFormat())
+    token = 2 * kv_cache.token_bytes(model, kv_cache.CacheFormat())
+    assert total_bytes(ops, CACHE) == held + token
+
+
+# FLOP, against sums over tokens
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_flop_of_generation_step_by_step(name):
+    model, count = find_model(name), 12
+    steps = [sum(op.count * op.kernel.flops for op in step_ops(model, decode(1, length))) for length in range(1, count + 1)]
+    assert sum(steps) == generation.with_cache(model, count, "fp16", kv_cache.CacheFormat()).flops
+
+
+@pytest.mark.parametrize("name", ["gpt2", "llama-3.2-1b", "mixtral-8x7b", "gemma-2-9b"])
+def test_flop_without_a_cache(name):
+    model, count = find_model(name), 12
+    steps = [sum(op.count * op.kernel.flops for op in step_ops(model, prefill(1, n, cached=False))) for n in range(1, count + 1)]
+    assert sum(steps) == generation.without_cache(model, count, "fp16").flops
+
+
+def test_without_a_cache_nothing_is_written_to_one():
+    ops = step_ops(find_model("llama-3.2-1b"), prefill(1, 64, cached=False))
+    assert "KV write" not in {op.name for op in ops}
+    assert found("llama-3.2-1b", cached=False).memory.kv_cache == 0
+    assert found("llama-3.2-1b", cached=False).cost.flops > 50 * found("llama-3.2-1b").cost.flops
+
+
+# Experts
+
+
+@pytest.mark.parametrize(("experts", "per_token", "tokens"), [(4, 1, 3), (4, 2, 2), (5, 2, 3), (3, 3, 2)])
+def test_expected_experts_over_every_choice(experts, per_token, tokens):
+    choices = list(itertools.combinations(range(experts), per_token))
+    touched = [len(set().union(*picks)) for picks in itertools.product(choices, repeat=tokens)]
+    assert expected_touched(experts, per_token, tokens) == pytest.approx(sum(touched) / len(touched))
+
+
+def test_a_mixture_reads_more_experts_as_the_batch_grows_and_computes_the_same_per_token():
+    model = find_model("mixtral-8x7b")
+    one, many, all_of_them = (step_ops(model, decode(batch, 64)) for batch in (1, 4, 10**6))
+    down = [named(ops, "experts, down") for ops in (one, many, all_of_them)]
+    matrix = 2 * 14336 * 4096
+    assert [op.bytes_of(WEIGHTS) // matrix for op in down] == [2, 5, 8]
+    assert down[1].kernel.flops == 4 * down[0].kernel.flops == 4 * 2 * 2 * 14336 * 4096
+
+
+# Element-wise rows
+
+
+def test_element_wise_rows_show_their_bytes():
+    ops = step_ops(find_model("llama-2-7b"), prefill(1, 2048))
+    hidden, width = 2048 * 4096 * 2, 2048 * 11008 * 2
+    moved = {op.name: op.activation_bytes + op.bytes_of(CACHE) for op in ops if op.group == ELEMENTWISE}
+    assert moved["norm"] == 2 * hidden
+    assert moved["residual add"] == 3 * hidden
+    assert moved["SiLU x gate"] == 3 * width
+    assert moved["RoPE"] == moved["KV write"] == 4 * hidden
+    assert moved["embedding lookup"] == hidden
+    counts = {op.name: op.count for op in ops}
+    assert (counts["norm"], counts["residual add"], counts["SiLU x gate"], counts["last norm"]) == (64, 64, 32, 1)
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_fusion_launches_and_moves_less_and_keeps_weights_and_flop(name):
+    model = find_model(name)
+    apart, fused = (step_ops(model, replace(prefill(2, 64), fused=value)) for value in (False, True))
+    assert sum(op.count for op in fused) < sum(op.count for op in apart)
+    assert sum(op.count * op.activation_bytes for op in fused) < sum(op.count * op.activation_bytes for op in apart)
+    assert total_bytes(fused, WEIGHTS) == total_bytes(apart, WEIGHTS)
+    assert sum(op.count * op.kernel.flops for op in fused) == sum(op.count * op.kernel.flops for op in apart)
+
+
+def test_quantized_weights_and_cache_count_at_their_width():
+    model = find_model("llama-3-8b")
+    wide, narrow = decode(1, 1000), decode(1, 1000, weight_bits=4, kv_bits=8)
+    assert weight_bytes(model, wide) == 4 * weight_bytes(model, narrow)
+    assert kv_bytes(model, wide) == 2 * kv_bytes(model, narrow)
+    rows = run_pass(model, narrow, find_device("h200"), lenders).rows
+    missing = {row.op.name: row.missing for row in rows if row.prediction is None}
+    assert "4-bit weights" in missing["QKV projection"]
+    assert "8-bit cache" in missing["attention"]
+
+
+# Several GPUs
+
+
+def ring_all_reduce(buffers: list[list[int]]) -> tuple[list[list[int]], int]:
+    """Runs the two halves of a ring over equal chunks; returns the buffers and the elements that each GPU sends."""
+    world, size = len(buffers), len(buffers[0]) // len(buffers)
+    chunks = [[buffer[i * size : (i + 1) * size] for i in range(world)] for buffer in buffers]
+    sent = 0
+    for half in ("reduce", "gather"):
+        for turn in range(world - 1):
+            shift = turn if half == "reduce" else turn - 1
+            moving = [(rank, (rank - shift) % world, chunks[rank][(rank - shift) % world]) for rank in range(world)]
+            for rank, index, chunk in moving:
+                target = chunks[(rank + 1) % world]
+                target[index] = [a + b for a, b in zip(target[index], chunk, strict=True)] if half == "reduce" else list(chunk)
+            sent += size
+    return [[element for part in parts for element in part] for parts in chunks], sent
+
+
+@pytest.mark.parametrize("world", [2, 3, 4, 8])
+def test_a_ring_moves_what_its_formula_says(world):
+    buffers = [[rank * 100 + i for i in range(6 * world)] for rank in range(world)]
+    reduced, sent = ring_all_reduce(buffers)
+    assert reduced == [[sum(column) for column in zip(*buffers, strict=True)]] * world
+    assert ring_s(Collective(ALL_REDUCE, world, 6 * world, DTYPES["bf16"]), 1.0, alpha_s=0) == pytest.approx(sent)
+    assert ring_s(Collective(ALL_REDUCE, world, 0, DTYPES["bf16"]), 1.0, alpha_s=1) == 2 * (world - 1)
+
+
+@given(
+    st.sampled_from([ALL_REDUCE, REDUCE_SCATTER, ALL_GATHER, ALL_TO_ALL, P2P]),
+    st.integers(2, 512),
+    st.integers(1, 10**12),
+    st.floats(0, 1e-3),
+)
+def test_no_algorithm_beats_the_bytes_that_must_arrive(op, world, size, alpha):
+    w = Collective(op, 2 if op == P2P else world, size, DTYPES["bf16"])
+    assert least_bytes(w) / 1e9 <= ring_s(w, 1e9, alpha) * (1 + 1e-12)
+    if op == ALL_REDUCE:
+        assert least_bytes(w) / 1e9 <= tree_s(w, 1e9, alpha)
+
+
+def test_small_buffers_take_trees_and_large_ones_rings():
+    small, large = (Collective(ALL_REDUCE, 64, size, DTYPES["bf16"]) for size in (10**3, 10**9))
+    assert tree_s(small, 450e9) < ring_s(small, 450e9)
+    assert ring_s(large, 450e9) < tree_s(large, 450e9)
+
+
+@pytest.mark.parametrize("tp", [2, 4, 8])
+def test_tensor_parallel_divides_work_and_weights(tp):
+    model, split = find_model("llama-3-70b"), Split(tp=tp)
+    whole, share = (step_ops(model, prefill(1, 64, split=s)) for s in (Split(), split))
+    matmuls = [sum(op.count * op.kernel.flops for op in ops if op.group != COLLECTIVE) for ops in (whole, share)]
+    assert matmuls[0] == tp * matmuls[1]
+    norms = parameters.parts(model)["norms"]
+    assert weight_bytes(model, decode(1, 64, split=split)) == 2 * ((parameters.total(model) - norms) // tp + norms)
+    reduce = named(share, "all-reduce")
+    assert (reduce.count, reduce.kernel.bytes("read")) == (2 * 80 + 1, 64 * 8192 * 2)
+    assert kv_bytes(model, decode(1, 64)) == tp * kv_bytes(model, decode(1, 64, split=split))
+
+
+def test_more_gpus_than_kv_heads_copy_them():
+    model = find_model("llama-3-8b")
+    eight, sixteen = (kv_bytes(model, decode(1, 64, split=Split(tp=tp))) for tp in (8, 16))
+    assert eight == sixteen
+
+
+def test_expert_parallel_exchanges_tokens_twice_per_layer():
+    model, split = find_model("deepseek-v3"), Split(ep=8)
+    step = decode(64, 100, split=split)
+    ops = step_ops(model, step)
+    layers = sum(isinstance(layer.mlp, MoeMlp) for layer in model.layers)
+    exchange = named(ops, "all-to-all")
+    assert (exchange.count, exchange.kernel.bytes("read")) == (2 * layers, 8 * 8 * 7168 * 2)
+    experts = parameters.parts(model)["experts"]
+    assert weight_bytes(model, step) == 2 * (parameters.total(model) - experts + experts // 8)
+
+
+@pytest.mark.parametrize("pp", [2, 3, 80])
+def test_stages_hold_all_layers_and_take_no_less_time(pp):
+    model, device = find_model("llama-3-70b"), find_device("h200")
+    assert sum(stages(model, pp), ()) == model.layers
+    one, several = (run_pass(model, decode(1, 64, split=s), device) for s in (Split(), Split(pp=pp)))
+    assert several.cost.lower_s > one.cost.lower_s
+    assert named(hand_over(model, several.step), "p2p").count == pp - 1
+    table, layer = model.vocab * model.hidden, sum(parameters.layer_parts(model, model.layers[0]).values())
+    first, last = -(-80 // pp) * layer + table, 80 // pp * layer + table + model.hidden
+    assert weight_bytes(model, several.step) == 2 * max(first, last)
+    assert several.mfu < one.mfu
+
+
+@pytest.mark.parametrize(
+    ("split", "name", "words"),
+    [
+        (Split(tp=3), "llama-3-8b", "--tp 3 does not divide 32 heads"),
+        (Split(ep=2), "llama-3-8b", "has no experts"),
+        (Split(ep=3), "mixtral-8x7b", "does not divide 8 experts"),
+        (Split(pp=33), "llama-3-8b", "has 32 layers"),
+        (Split(tp=0), "llama-3-8b", "--tp is 0"),
+    ],
+)
+def test_splits_that_a_model_cannot_take(split, name, words):
+    with pytest.raises(UsageError, match=words):
+        split.check(find_model(name))
+
+
+# Times
+
+
+@pytest.mark.parametrize("name", SMALL)
+@pytest.mark.parametrize("phase", PHASES)
+@pytest.mark.parametrize("device", ["nvidia-h200-sxm", "nvidia-a100-sxm-80gb"])
+def test_nothing_is_faster_than_its_bound(name, phase, device):
+    one = found(name, phase, device)
+    for line in one.lines:
+        cost = line.cost
+        assert 0 <= cost.lower_warm_s <= cost.lower_s * (1 + 1e-9)
+        assert cost.lower_s <= cost.roofline_s * (1 + 1e-9) <= cost.no_overlap_s * (1 + 2e-9)
+        if line.times is not None:
+            seconds, low, high = line.times
+            assert cost.lower_s * (1 - 1e-9) <= low <= seconds <= high
+    assert one.cost.lower_warm_s <= one.cost.lower_s <= one.seconds
+    assert 0 < one.mfu < 1
+
+
+def test_the_warm_bound_keeps_activations_and_a_cache_full_of_weights():
+    device = find_device("h200")
+    one = run_pass(find_model("gpt2"), decode(1, 512), device)
+    lasting = total_bytes((row.op for row in one.rows), WEIGHTS, CACHE)
+    assert one.cost.lower_warm_s == pytest.approx((lasting - device.cache_bytes) / device.dram.bandwidth.number)
+
+
+def test_a_graph_saves_the_difference_of_the_launches():
+    device, model = find_device("h200"), find_model("llama-3-8b")
+    eager, graph = (run_pass(model, decode(1, 512), device, lenders, graph=value) for value in (False, True))
+    runs = sum(row.op.count for row in eager.rows)
+    saving = graph_saving_s(device)
+    assert saving == pytest.approx(2.5e-6 - 1.32e-6)
+    assert eager.prediction[0] - graph.prediction[0] == pytest.approx(runs * saving)
+    assert graph_saving_s(find_device("tpu-v5e")) is None
+
+
+def test_generation_is_a_prefill_and_decode_steps():
+    one = found("llama-3.2-1b", "generate", n=50, kv_len=60)
+    model, device = find_model("llama-3.2-1b"), find_device("h200")
+    assert one.ttft_s == run_pass(model, replace(prefill(2, 50), dtype=DTYPES["bf16"]), device, lenders).seconds
+    steps = [run_pass(model, decode(2, length, dtype=DTYPES["bf16"]), device, lenders, graph=True).seconds for length in range(51, 60)]
+    assert one.seconds == pytest.approx(one.ttft_s + sum(steps))
+    assert one.tpot_s == pytest.approx(sum(steps) / 9)
+    assert one.tokens_per_s == pytest.approx(2 * 10 / one.seconds)
+
+
+@given(st.integers(1, 10**6), st.integers(0, 10**5))
+def test_lengths_stand_for_all(first, count):
+    listed = lengths(first, first + count - 1)
+    assert sum(times for _, times in listed) == count
+    assert sum(length * times for length, times in listed) == sum(range(first, first + count))
+    assert len(listed) <= 18
+
+
+def test_a_long_generation_counts_its_flop_exactly():
+    model = find_model("llama-3.2-1b")
+    one = found("llama-3.2-1b", "generate", batch=1, n=100, kv_len=400)
+    steps = [sum(op.count * op.kernel.flops for op in step_ops(model, decode(1, length))) for length in range(101, 400)]
+    first = sum(op.count * op.kernel.flops for op in step_ops(model, prefill(1, 100)))
+    assert one.cost.flops == first + sum(steps)
+
+
+# Memory and batch
+
+
+@pytest.mark.parametrize(("name", "split"), [("llama-3-8b", Split()), ("mixtral-8x7b", Split(tp=2, ep=4)), ("gemma-2-9b", Split(pp=2))])
+@pytest.mark.parametrize("phase", ["prefill", "decode"])
+def test_the_largest_batch_fits_and_no_larger_one(name, split, phase):
+    most = found(name, phase, split=split).memory.max_batch
+    assert most > 1
+    assert found(name, phase, split=split, batch=most).memory.fits
+    assert not found(name, phase, split=split, batch=most + 1).memory.fits
+
+
+def test_a_model_that_is_too_large_has_no_batch():
+    one = found("llama-3.1-405b")
+    assert (one.memory.fits, one.memory.max_batch) == (False, 0)
+
+
+@pytest.mark.parametrize("name", ["llama-3-8b", "mixtral-8x7b", "llama-2-7b"])
+def test_the_knee_is_where_doubling_stops_paying(name):
+    r = Request(find_model(name), find_device("h200"), "decode", 1, 1024, 1024, split=Split(tp=2))
+    at = knee(r, 10**4)
+    assert 2 * bound_s(r, at) / bound_s(r, 2 * at) < PAYS <= 2 * bound_s(r, at - 1) / bound_s(r, 2 * at - 2)
+    assert knee(r, at - 1) is None
+
+
+def test_throughput_and_latency_grow_with_the_batch():
+    shown = curve(Request(find_model("llama-2-7b"), find_device("h200"), "decode", 1, 2048, 2048), lenders)
+    bounds = [point.step.cost.lower_s for point in shown.points]
+    assert bounds == sorted(bounds)
+    rates = [point.batch / bound for point, bound in zip(shown.points, bounds, strict=True)]
+    assert rates == sorted(rates)
+    assert shown.points[0].bound == "weights"
+    assert shown.points[-1].bound == "KV cache"
+    assert shown.points[-1].batch == shown.max_batch
+    assert all(point.fits for point in shown.points)
+    assert shown.knee in {point.batch for point in shown.points}
+
+
+def test_with_many_kv_heads_saved_compute_takes_over():
+    short = curve(Request(find_model("llama-3-8b"), find_device("a100-sxm-80gb"), "decode", 1, 64, 64))
+    assert short.points[-1].bound == "compute"
+
+
+# The spec's options each leave their row
+
+
+def test_rows_of_each_architecture():
+    names = {name: {op.name for op in step_ops(find_model(name), decode(1, 64))} for name in (*SMALL, "qwen3-8b", "gpt2-xl")}
+    assert {"GELU", "KV write", "up projection"} <= names["gpt2"]
+    assert "RoPE" not in names["gpt2"]
+    assert "Q and K norm" in names["qwen3-8b"]
+    assert {"router", "experts, down", "weighted sum of experts"} <= names["mixtral-8x7b"]
+    assert {"Q times W_UK", "W_UV of the result", "KV latent norm", "shared expert, down projection"} <= names["deepseek-v2"]
+    wide = {op.name for op in step_ops(find_model("deepseek-v2"), prefill(1, 64))}
+    assert "KV up projection" in wide
+    assert "Q times W_UK" not in wide
+    long = {op.name for op in step_ops(find_model("gemma-2-9b"), decode(1, 8192))}
+    assert {"attention", "attention, window 4096"} <= long
+
+
+def test_windows_end_what_a_step_reads():
+    model = find_model("mistral-7b-v0.1")
+    assert isinstance(model.layers[0].attention, GroupedAttention)
+    reads = [total_bytes(step_ops(model, decode(1, length)), CACHE) for length in (4096, 8192, 16384)]
+    assert reads[0] == reads[1] == reads[2]
+
+
+def test_matmuls_round_up_to_tiles_but_need_less():
+    model: ModelSpec = find_model("llama-3-8b")
+    step: Step = decode(1, 64)
+    for op in step_ops(model, step):
+        if op.group == MATMUL:
+            assert op.kernel.executed_flops >= op.kernel.flops == op.kernel.needed.tensor
