@@ -13,6 +13,8 @@ from perfmodel.timing.predict import Lenders, Prediction, predict
 
 OWN = ("numba-", "cpu-")
 """Implementations of this package: they are witnesses, not what people run."""
+PUBLISHED = ("flash-published",)
+"""Models of kernels known from published tables alone, a few shapes each: predicted when named."""
 ALGORITHM_OF = {"torch-eager": "standard", "numba-standard": "standard", "cpu-standard": "standard", "numba-flash1": "flash1"}
 FUSED = "flash2"
 """IO scheme of every other attention kernel."""
@@ -56,7 +58,7 @@ def offer(
             raise UnavailableError(f"{implementation} is another algorithm")
         return predict(Case(workload, implementation, direction), name, dtype, device, lower_s, lenders)
     found = _fastest(_libraries(name, [device]), name, dtype, workload, direction, device, lower_s, suits, tuple)
-    if found is None and not known_implementations(name, [device]):
+    if found is None and not _libraries(name, [device]):
         others = list(lenders())
         found = _fastest(_libraries(name, others), name, dtype, workload, direction, device, lower_s, suits, lambda: others)
     if found is None:
@@ -65,7 +67,8 @@ def offer(
 
 
 def _libraries(name: str, devices: Iterable[Device]) -> list[str]:
-    return [known for known in MODELS_OF if known in known_implementations(name, devices) and not known.startswith(OWN)]
+    calibrated = known_implementations(name, devices)
+    return [known for known, own in MODELS_OF.items() if known in calibrated and not known.startswith(OWN) and own != PUBLISHED]
 
 
 def _fastest(
