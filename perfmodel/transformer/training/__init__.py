@@ -1,0 +1,1 @@
+"""Training: memory, rematerialization, step time, parallelism."""
