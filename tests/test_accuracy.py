@@ -56,6 +56,17 @@ def test_held_out_errors(hardware, group, median, p90):
     assert p90 is None or quantile(found, 0.9) <= p90
 
 
+@pytest.mark.parametrize("phase", ["prefill", "decode"])
+def test_held_out_steps_of_models_that_no_fit_saw(phase):
+    found = [row for row in rows()[H200, "transformer/torch/forward"] if row.record.shape["phase"] == phase]
+    assert {row.record.shape["model"] for row in found} == {"llama-2-7b", "llama-2-13b"}
+    assert len(found) >= 16
+    off = [abs(row.error) for row in found]
+    assert quantile(off, 0.5) <= 0.08
+    assert quantile(off, 0.9) <= 0.15
+    assert not any(row.violates for row in found)
+
+
 def test_held_out_times_of_the_own_kernel_span_two_decades():
     times = [row.record.time_s.median for row in rows()[H200, "attention/numba-flash/forward"]]
     assert max(times) / min(times) >= 100

@@ -54,13 +54,13 @@ def test_the_rows_add_up_to_the_totals(run, phase):
     data = run(f"model llama-3.2-1b --phase {phase} --n 64 --kv-len {64 + 16 * (phase == 'generate')} --hardware h200 --json").json
     assert data["schema"] == "perfmodel.model/1"
     totals = data["totals"]
-    for key in ("lower", "roofline", "no_overlap", "predicted", "low", "high"):
+    for key in ("lower", "roofline", "no_overlap", "predicted"):
         assert totals["time_s"][key] == pytest.approx(sum(op["time_s"][key] for op in data["ops"]))
     assert totals["flops"] == sum(op["flops"] for op in data["ops"])
     assert sum(op["share"] for op in data["ops"]) == pytest.approx(1)
     assert (data["ttft_s"] is None, data["tpot_s"] is None) == (phase == "decode", phase == "prefill")
     assert data["times_from"] == "predicted"
-    assert totals["time_s"]["lower"] <= totals["time_s"]["low"] <= totals["time_s"]["predicted"]
+    assert totals["time_s"]["lower"] <= totals["time_s"]["low"] <= totals["time_s"]["predicted"] <= totals["time_s"]["high"]
     memory = data["memory"]
     assert memory["total"] == memory["weights"] + memory["kv_cache"] + memory["activations"]
     assert data["parameters"]["total"] == 1235814400

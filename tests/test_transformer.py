@@ -28,7 +28,7 @@ from perfmodel.transformer.collectives import (
     tree_s,
 )
 from perfmodel.transformer.estimate import run_pass
-from perfmodel.transformer.launches import graph_saving_s
+from perfmodel.transformer.in_step import LARGEST_SAVING, InStep, handed_bytes, in_step, launch_saving_s
 from perfmodel.transformer.moe import expected_touched
 from perfmodel.transformer.op import CACHE, COLLECTIVE, ELEMENTWISE, MATMUL, WEIGHTS, Op, total_bytes
 from perfmodel.transformer.ops import step_ops
@@ -297,14 +297,47 @@ def test_the_warm_bound_keeps_activations_and_a_cache_full_of_weights():
     assert one.cost.lower_warm_s == pytest.approx((lasting - device.cache_bytes) / device.dram.bandwidth.number)
 
 
-def test_a_graph_saves_the_difference_of_the_launches():
-    device, model = find_device("h200"), find_model("llama-3-8b")
-    eager, graph = (run_pass(model, decode(1, 512), device, lenders, graph=value) for value in (False, True))
+def test_without_a_calibration_of_steps_a_graph_saves_the_difference_of_the_launches():
+    device = replace(find_device("h200"), calibration=[b for b in find_device("h200").calibration if b.model != "torch-step"])
+    eager, graph = (run_pass(find_model("llama-3-8b"), decode(1, 512), device, graph=value) for value in (False, True))
     runs = sum(row.op.count for row in eager.rows)
-    saving = graph_saving_s(device)
+    saving = launch_saving_s(device)
     assert saving == pytest.approx(2.5e-6 - 1.32e-6)
     assert eager.prediction[0] - graph.prediction[0] == pytest.approx(runs * saving)
-    assert graph_saving_s(find_device("tpu-v5e")) is None
+    assert launch_saving_s(find_device("tpu-v5e")) is None
+    assert in_step(find_device("tpu-v5e"), lenders).parameters["graph_saving_us"] == 0
+
+
+def test_kernels_in_a_step_differ_from_kernels_alone_as_calibrated():
+    device = find_device("h200")
+    within = InStep({"stream_saving_us": 2.0, "graph_saving_us": 4.0, "handoff_share": 0.25, "strided_factor": 2.0})
+    rows = {row.op.name: row.op for row in run_pass(find_model("llama-3-8b"), prefill(1, 512, dtype=DTYPES["bf16"]), device).rows}
+    matmul, add, gate = (rows[name] for name in ("down projection", "residual add", "SiLU x gate"))
+    assert within.seconds(50e-6, matmul, device, False, 0.0) == pytest.approx(48e-6)
+    assert within.seconds(50e-6, matmul, device, True, 0.0) == pytest.approx(46e-6)
+    assert within.seconds(3e-6, matmul, device, True, 0.0) == pytest.approx(3e-6 * (1 - LARGEST_SAVING))
+    assert within.seconds(50e-6, matmul, device, True, 49e-6) == 49e-6
+    assert handed_bytes(add, device) == 3 * 512 * 4096 * 2 / 2
+    found_sooner = 0.75 * handed_bytes(add, device) / device.dram.bandwidth_bytes_per_s
+    assert within.seconds(50e-6, add, device, False, 0.0) == pytest.approx(48e-6 - found_sooner)
+    found_sooner = 0.75 * handed_bytes(gate, device) / device.dram.bandwidth_bytes_per_s
+    assert gate.timed.strided
+    assert within.seconds(50e-6, gate, device, False, 0.0) == pytest.approx(98e-6 - found_sooner)
+    huge = {row.op.name: row.op for row in run_pass(find_model("llama-3-8b"), prefill(8, 8192), device).rows}["residual add"]
+    assert handed_bytes(huge, device) == device.cache_bytes / 2
+
+
+def test_a_step_is_predicted_with_the_interval_of_whole_steps():
+    device = find_device("h200")
+    one = run_pass(find_model("llama-3-8b"), decode(1, 2048, dtype=DTYPES["bf16"]), device, graph=True)
+    assert one.within.own
+    seconds, low, high = one.prediction
+    assert seconds == pytest.approx(sum(row.prediction.seconds for row in one.rows))
+    assert (low, high) == (pytest.approx(seconds * one.within.block.low), pytest.approx(seconds * one.within.block.high))
+    borrowed = run_pass(find_model("llama-3-8b"), decode(1, 2048, dtype=DTYPES["bf16"]), find_device("nvidia-a100-sxm-80gb"), lenders)
+    assert borrowed.within.block is not None
+    assert not borrowed.within.own
+    assert borrowed.prediction[1] == pytest.approx(sum(row.prediction.low for row in borrowed.rows))
 
 
 def test_generation_is_a_prefill_and_decode_steps():

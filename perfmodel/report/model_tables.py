@@ -8,7 +8,7 @@ from perfmodel.report.counts import BOUND_WORDS
 from perfmodel.report.document import Table
 from perfmodel.report.operation import unknown_rates
 from perfmodel.transformer.answer import Answer, Line
-from perfmodel.transformer.launches import graph_saving_s
+from perfmodel.transformer.in_step import launch_saving_s
 from perfmodel.transformer.op import ATTENTION, COLLECTIVE, MATMUL
 from perfmodel.transformer.request import GENERATE, Request
 from perfmodel.transformer.step import DECODE, PREFILL
@@ -126,11 +126,14 @@ def _prediction_notes(found: Answer) -> list[str]:
     if missing:
         words.append(f"No total is predicted: {'; '.join(missing[:3])}{'; ...' if len(missing) > 3 else ''}.")
     graphs = [phase for phase in (PREFILL, DECODE) if r.phase in (phase, GENERATE) and r.in_graph(phase)]
-    saving = graph_saving_s(r.device)
-    if graphs and saving is None:
+    within = found.steps[0][0].within
+    if graphs and within.block is None and launch_saving_s(r.device) is None:
         words.append(f"The profile of {r.device.id} has no launch overhead in graphs: kernels are timed as launched one by one.")
-    elif graphs and saving:
-        words.append(f"CUDA graph in {' and '.join(graphs)}: each kernel starts {format_time(saving)} sooner than timed alone.")
+    elif graphs and (saving := within.saving_s(graph=True)):
+        words.append(f"CUDA graph in {' and '.join(graphs)}: each kernel takes {format_time(saving)} less than timed alone.")
+    if within.block is not None:
+        where = "here" if within.own else "on another architecture"
+        words.append(f"What kernels take in a step beside alone was calibrated {where}, on {within.block.points} steps.")
     if len(graphs) < len([phase for phase in (PREFILL, DECODE) if r.phase in (phase, GENERATE)]):
         words.append("Launched one by one: the host is taken to keep ahead of the device.")
     return words

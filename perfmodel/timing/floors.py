@@ -33,7 +33,7 @@ def lower_bound_s(case: Case, device: Device) -> float:
 
     UnavailableError says why there is none.
     """
-    cost = total(estimate(kernel, device) for kernel in kernels_of(case))
+    cost = _whole(case, device) or total(estimate(kernel, device) for kernel in kernels_of(case))
     return float(cost.lower_s if case.cold else cost.lower_warm_s)
 
 
@@ -42,7 +42,20 @@ def roof_s(case: Case, device: Device) -> float:
 
     Where the same buffers are used again (warm), DRAM bytes count only beyond the caches.
     """
+    whole = _whole(case, device)
+    if whole is not None:
+        return float(whole.roofline_s)
     return sum(_roof_s(estimate(kernel, device), device, case.cold) for kernel in kernels_of(case))
+
+
+def _whole(case: Case, device: Device) -> Estimate | None:
+    """Of a collective or a step of a model, which have estimates of their own; else None."""
+    from perfmodel.transformer.collectives import Collective, collective_estimate
+    from perfmodel.transformer.model_step import ModelStep
+
+    if isinstance(case.workload, Collective):
+        return collective_estimate(case.workload, device)
+    return case.workload.on(device).cost if isinstance(case.workload, ModelStep) else None
 
 
 def _roof_s(cost: Estimate, device: Device, cold: bool) -> float:

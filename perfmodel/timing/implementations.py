@@ -35,10 +35,12 @@ MODELS_OF: dict[str, tuple[str, ...]] = {
     "torch-mask": ("stream",),
     "torch-add": ("stream",),
     "torch-silu-mul": ("stream",),
+    "torch-rope": ("stream",),
+    "torch": ("torch-step",),
     "torch-rms-norm": ("stream",),
     "torch-layer-norm": ("stream",),
 }
-COMPOSITE = ("eager-attention", "numba-flash1", "numba-standard", "numba-matmul", "numba-matmul-naive")
+COMPOSITE = ("torch-step", "eager-attention", "numba-flash1", "numba-standard", "numba-matmul", "numba-matmul-naive")
 """Models that call for the calibrations of other implementations: fitted after those."""
 
 

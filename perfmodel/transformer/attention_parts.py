@@ -54,10 +54,10 @@ def rotate_and_keep(step: Step, rotated: Number, kept: Number, queries: Number) 
     ops = []
     if rotated:
         turned = (activation(READ, tokens * rotated, step), activation(WRITE, tokens * rotated, step))
-        ops.append(stream("RoPE", step, "rotate", turned, like=("scale", "torch-scale", tokens, rotated)))
+        ops.append(stream("RoPE", step, "rotate", turned, like=("scale", "torch-rope", tokens, rotated)))
     if step.cached:
         written = (activation(READ, tokens * kept, step), stored(CACHE, WRITE, tokens * kept, step.kv_bits))
-        ops.append(stream("KV write", step, "copy", written, like=("scale", "torch-scale", tokens, kept)))
+        ops.append(stream("KV write", step, "copy", written, like=("scale", "torch-scale", tokens, kept), strided=True))
     return ops
 
 

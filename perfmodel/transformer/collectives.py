@@ -18,6 +18,7 @@ from perfmodel.transformer.op import COLLECTIVE, Op, Timed
 from perfmodel.transformer.step import Step
 
 ALL_REDUCE, REDUCE_SCATTER, ALL_GATHER, ALL_TO_ALL, P2P = "all_reduce", "reduce_scatter", "all_gather", "all_to_all", "p2p"
+OPS = (ALL_REDUCE, REDUCE_SCATTER, ALL_GATHER, ALL_TO_ALL, P2P)
 ALPHA_S = 0.6e-6
 """Seconds per step of a ring or tree over NVLink. Source: NCCL src/graph/tuning.cc, hwLat of its low-latency protocol."""
 

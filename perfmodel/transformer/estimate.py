@@ -15,8 +15,8 @@ from perfmodel.errors import PerfmodelError
 from perfmodel.hardware import Device
 from perfmodel.ops.tile import TENSOR_TILE, WIDE_COLUMNS
 from perfmodel.roofline import Estimate, rates_of, total
-from perfmodel.timing.predict import Lenders, Prediction
-from perfmodel.transformer.launches import graph_saving_s, in_graph
+from perfmodel.timing.predict import CALIBRATED, Lenders, Prediction
+from perfmodel.transformer.in_step import InStep, calibrated_for, in_step
 from perfmodel.transformer.op import CACHE, WEIGHTS, Op, total_bytes
 from perfmodel.transformer.op_time import op_estimate, predict_op, scaled
 from perfmodel.transformer.ops import step_ops
@@ -44,6 +44,7 @@ class Pass:
     device: Device
     graph: bool
     rows: Sequence[Row]
+    within: InStep
 
     @property
     def cost(self) -> Estimate:
@@ -54,11 +55,19 @@ class Pass:
 
     @property
     def prediction(self) -> tuple[float, float, float] | None:
-        """Seconds with the ends of the interval, as if the errors of all rows went together; None if a row has none."""
+        """Seconds with the ends of the interval; None if a row has none.
+
+        The interval is that of whole steps where those were calibrated; else as if the errors of all rows went together.
+        """
         known = [row.prediction for row in self.rows if row.prediction is not None]
         if len(known) < len(self.rows):
             return None
-        return sum(p.seconds for p in known), sum(p.low for p in known), sum(p.high for p in known)
+        seconds = sum(p.seconds for p in known)
+        block = self.within.block
+        if block is not None and self.within.own and calibrated_for(self.model, self.step) and all(p.kind == CALIBRATED for p in known):
+            lower = float(self.cost.lower_warm_s)
+            return seconds, max(lower, min(seconds, seconds * block.low)), max(seconds, seconds * block.high)
+        return seconds, sum(p.low for p in known), sum(p.high for p in known)
 
     @property
     def seconds(self) -> float:
@@ -81,20 +90,30 @@ class Pass:
 
 def run_pass(model: ModelSpec, step: Step, device: Device, lenders: Lenders = tuple, graph: bool = False) -> Pass:
     """Estimates of every row. ``graph``: kernels are launched as a CUDA graph. ``lenders``: as for a prediction."""
-    saving = (graph_saving_s(device) or 0.0) if graph else 0.0
-    step = replace(step, tile_columns=WIDE_COLUMNS if _is_wide(device) else TENSOR_TILE)
-    ops = [*step_ops(model, step), *hand_over(model, step)]
-    return Pass(model, step, device, graph, [_row(op, device, lenders, saving) for op in ops])
+    within = in_step(device, lenders)
+    step = on_device(step, device)
+    return Pass(model, step, device, graph, [_row(op, device, lenders, graph, within) for op in all_ops(model, step)], within)
+
+
+def on_device(step: Step, device: Device) -> Step:
+    """``step`` with the tiles that matmuls have there."""
+    return replace(step, tile_columns=WIDE_COLUMNS if _is_wide(device) else TENSOR_TILE)
+
+
+def all_ops(model: ModelSpec, step: Step) -> list[Op]:
+    """Kernels and collectives of ``step``."""
+    return [*step_ops(model, step), *hand_over(model, step)]
 
 
 def _is_wide(device: Device) -> bool:
     return device.vendor == "NVIDIA" and float(device.compute_capability or 0) >= 9
 
 
-def _row(op: Op, device: Device, lenders: Lenders, saving_s: float) -> Row:
+def _row(op: Op, device: Device, lenders: Lenders, graph: bool, within: InStep) -> Row:
     cost = op_estimate(op, device)
     try:
-        one = in_graph(predict_op(op, device, float(cost.lower_s), lenders), saving_s, float(cost.lower_s))
+        alone = predict_op(op, device, float(cost.lower_s), lenders)
+        one = within.of(alone, op, device, graph, float(cost.lower_s))
     except PerfmodelError as error:
         return Row(op, scaled(cost, op.count), None, error.message)
     times = {name: getattr(one, name) * op.count for name in ("seconds", "low", "high")}

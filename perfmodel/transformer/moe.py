@@ -55,7 +55,7 @@ def activation_function(gated: bool, step: Step, rows: Number, width: Number, ac
     kind, implementation = ("silu-mul", "torch-silu-mul") if gated else ("gelu", "torch-scale")
     accesses = (activation(READ, (2 if gated else 1) * rows * width, step), activation(WRITE, rows * width, step))
     title = f"{name} x gate" if gated else name
-    return stream(title, step, kind, accesses, like=("scale", implementation, rows, width))
+    return stream(title, step, kind, accesses, like=("scale", implementation, rows, width), strided=gated)
 
 
 def _experts(name: str, step: Step, pairs: Number, touched: Number, inputs: Number, outputs: Number, stores: Number, bias: Number) -> Op:

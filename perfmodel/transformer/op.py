@@ -29,13 +29,15 @@ SMALLEST_ROWS, LARGEST_ROWS = 16, 128
 class Timed:
     """What a time model predicts: ``workload`` under the name of its calibrations. ``implementations``: the first calibrated one counts.
 
-    None: the fastest fused one that is calibrated. ``obstacle``: why no calibration covers it.
+    None: the fastest fused one that is calibrated. ``obstacle``: why no calibration covers it. ``strided``: it reads a slice of a
+    wider matrix, or writes one.
     """
 
     kind: str
     workload: Any
     implementations: tuple[str, ...] | None
     obstacle: str = ""
+    strided: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +122,7 @@ VECTOR_WORK = {"add": 1, "norm": 4, "layer norm": 6, "rotate": 3, "copy": 0, "si
 EXPONENTIALS = {"silu-mul": 1, "gelu": 1}
 
 
-def stream(name: str, step: Step, op: str, accesses: tuple[Access, ...], *, like: tuple[str, str, int, int]) -> Op:
+def stream(name: str, step: Step, op: str, accesses: tuple[Access, ...], *, like: tuple[str, str, int, int], strided: bool = False) -> Op:
     """An element-wise kernel with these accesses.
 
     ``like``: workload name, implementation, rows and columns of the calibrated kernel that has the same bytes.
@@ -132,7 +134,7 @@ def stream(name: str, step: Step, op: str, accesses: tuple[Access, ...], *, like
     inputs, outputs = (2, 1) if implementation in ("torch-add", "torch-silu-mul") else (1, 1)
     shared = sum(a.elements for a in accesses if a.tensor == WEIGHTS) if kind == "norm" else 0
     workload = Stream(_STREAM_OPS.get(implementation, op), rows, cols, inputs, outputs, shared, step.dtype)
-    return Op(name, ELEMENTWISE, 1, kernel, Timed(kind, workload, (implementation,)))
+    return Op(name, ELEMENTWISE, 1, kernel, Timed(kind, workload, (implementation,), strided=strided))
 
 
 _STREAM_OPS = {

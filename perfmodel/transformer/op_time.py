@@ -30,14 +30,17 @@ def op_estimate(op: Op, device: Device) -> Estimate:
     return replace(cost, lower_warm_s=max(float(needed), float((lasting + handed) / rates.dram)))
 
 
-def predict_op(op: Op, device: Device, lower_s: float, lenders: Lenders) -> Prediction:
-    """The prediction of one run, calibrated here or else borrowed; UnavailableError says why there is none."""
+def predict_op(op: Op, device: Device, lower_s: float, lenders: Lenders, attention: str | None = None) -> Prediction:
+    """The prediction of one run alone, calibrated here or else borrowed; UnavailableError says why there is none.
+
+    ``attention``: the implementation of fused attention, by default the fastest.
+    """
     timed = op.timed
     if timed is None or timed.obstacle:
         raise UnavailableError(timed.obstacle if timed else f"no time model of {op.name}")
     kind, dtype = timed.kind, op.kernel.dtype.name
     if timed.implementations is None:
-        return offer(kind, dtype, timed.workload, FORWARD, device, lower_s, None, _is_fused, lenders)
+        return offer(kind, dtype, timed.workload, FORWARD, device, lower_s, attention, _is_fused, lenders)
     for source in (tuple, lenders):
         for name in timed.implementations:
             try:

@@ -7,16 +7,22 @@ from dataclasses import replace
 from typing import Any
 
 from perfmodel.attention.patterns import block_pattern
+from perfmodel.catalog import find_model, model_names
 from perfmodel.dtypes import DTYPES, Dtype
 from perfmodel.errors import PerfmodelError, UnavailableError
 from perfmodel.hardware import Device
 from perfmodel.ops.matmul import Matmul
 from perfmodel.timing.base import Case
 from perfmodel.timing.floors import lower_bound_s
+from perfmodel.transformer.collectives import OPS, Collective
+from perfmodel.transformer.model_step import ModelStep
+from perfmodel.transformer.step import DECODE, PREFILL, Split, Step
 from perfmodel.validation.records import Record
 from perfmodel.workload import Attention, Stream
 
 _TWO_INPUTS = ("torch-add", "torch-silu-mul")
+ATTENTION_IN = {"torch": "torch-sdpa-flash"}
+"""Fused attention of the steps that an implementation runs."""
 
 
 def case_of(record: Record) -> Case:
@@ -33,7 +39,8 @@ def case_of(record: Record) -> Case:
     return Case(workload, record.implementation, record.direction, record.cache == "cold", record.launch)
 
 
-_SHARES, _SWITCHES, _WORDS = {"density", "dropout"}, {"causal", "mask"}, {"kind"}
+_SHARES, _WORDS = {"density", "dropout"}, {"kind", "model", "phase", "op"}
+_SWITCHES = {"causal", "mask", "fused_elementwise", "cuda_graph"}
 
 
 def _sizes(record: Record, required: tuple[str, ...], optional: tuple[str, ...]) -> dict[str, Any]:
@@ -85,6 +92,29 @@ def _rows(record: Record, dtype: Dtype) -> Stream:
     return Stream(record.workload, sizes["rows"], sizes["cols"], inputs, shared=shared, dtype=dtype)
 
 
+def _transformer(record: Record, dtype: Dtype) -> ModelStep:
+    switches = ("fused_elementwise", "cuda_graph")
+    sizes = _sizes(record, ("model", "phase", "batch", "tensor_parallel", *switches), ("n", "kv_len"))
+    lengths = {PREFILL: "n", DECODE: "kv_len"}
+    length = sizes.get(lengths.get(sizes["phase"], ""))
+    if length is None:
+        raise UnavailableError(f"no step of phase {sizes['phase']!r} with its length", "prefill has n, decode kv_len")
+    if sizes["model"] not in model_names():
+        raise UnavailableError(f"no model is called {sizes['model']!r}")
+    n = length if sizes["phase"] == PREFILL else 1
+    bits = 8 * dtype.size
+    split = Split(tp=sizes["tensor_parallel"])
+    step = Step(sizes["phase"], sizes["batch"], n, length, dtype, bits, bits, sizes["fused_elementwise"], split=split)
+    return ModelStep(find_model(sizes["model"]), step, sizes["cuda_graph"], ATTENTION_IN.get(record.implementation)).check()
+
+
+def _collective(record: Record, dtype: Dtype) -> Collective:
+    sizes = _sizes(record, ("op", "world", "bytes"), ())
+    if sizes["op"] not in OPS:
+        raise UnavailableError(f"no collective is called {sizes['op']!r}", f"there are {', '.join(OPS)}")
+    return Collective(sizes["op"], sizes["world"], sizes["bytes"], dtype)
+
+
 _WORKLOADS: dict[str, Callable[[Record, Dtype], Any]] = {
     "attention": _attention,
     "matmul": _matmul,
@@ -92,6 +122,8 @@ _WORKLOADS: dict[str, Callable[[Record, Dtype], Any]] = {
     "softmax": _rows,
     "scale": _rows,
     "norm": _rows,
+    "transformer": _transformer,
+    "collective": _collective,
 }
 
 

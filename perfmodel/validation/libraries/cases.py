@@ -104,6 +104,10 @@ def _row_kernels() -> Iterator[LibraryCase]:
     yield from (_case("scale", "torch-mask", role, row) for role, row in _rows("mask"))
 
 
+def _rope() -> Iterator[LibraryCase]:
+    return (_case("scale", "torch-rope", role, row) for role, row in _rows("rope"))
+
+
 def _copy() -> Iterator[LibraryCase]:
     return (_case("copy", "torch-copy", role, row) for role, row in _rows("copy"))
 
@@ -130,6 +134,7 @@ FAMILIES: dict[str, Callable[[], Iterator[LibraryCase]]] = {
     "sdpa-efficient": _efficient,
     "decode-cudnn": lambda: _decode("torch-sdpa-cudnn"),
     "rows": _row_kernels,
+    "rope": _rope,
     "copy": _copy,
     "warm": _warm,
 }

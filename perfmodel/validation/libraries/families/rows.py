@@ -1,7 +1,8 @@
 """Kernels that pass over a matrix of ``rows`` x ``cols``: softmax, norms and element-wise steps.
 
 Element-wise steps are the workload ``scale``, told apart by their implementation: torch-scale reads one matrix and writes one,
-torch-add and torch-silu-mul (two kernels) read two, torch-mask adds a mask of ``mask_rows`` rows to each group of as many.
+torch-add and torch-silu-mul (two kernels) read two, torch-rope (three kernels, heads of ROPE_HEAD_DIM) also reads a cosine and a
+sine per position, torch-mask adds a mask of ``mask_rows`` rows to each group of as many.
 """
 
 from __future__ import annotations
@@ -11,10 +12,12 @@ from functools import partial
 from typing import Any
 
 from perfmodel.validation.libraries.base import Library, LibraryCase, Prepared, Torch, dtype_of, relative_error
+from perfmodel.validation.steps.llama import rotated
 from perfmodel.workload import FORWARD
 
 CHECKED_ROWS = 64
 EPSILON = 1e-5
+ROPE_HEAD_DIM = 128
 FACTOR = 0.125
 
 Step = Callable[[Torch, Any, Any, Any], Any]
@@ -45,6 +48,12 @@ def _silu_mul(torch: Torch, x: Any, y: Any, weight: Any) -> Any:
     return torch.nn.functional.silu(x) * y
 
 
+def _rope(torch: Torch, x: Any, y: Any, weight: Any) -> Any:
+    shape = (-1, x.shape[1] // ROPE_HEAD_DIM, ROPE_HEAD_DIM)
+    angles = y[:, None, :ROPE_HEAD_DIM]
+    return rotated(torch, x.view(shape), (angles, angles)).view(x.shape)
+
+
 def _prepare(step: Step, case: LibraryCase, torch: Torch) -> Prepared:
     dtype, cols = dtype_of(case, torch), case.shape["cols"]
     x, y = (torch.randn((case.shape["rows"], cols), dtype=dtype, device="cuda") for _ in range(2))
@@ -71,6 +80,7 @@ STEPS: dict[str, tuple[str, Step]] = {
     "torch-scale": ("scale", _scale),
     "torch-add": ("scale", _add),
     "torch-silu-mul": ("scale", _silu_mul),
+    "torch-rope": ("scale", _rope),
 }
 LIBRARIES = tuple(Library(name, workload, (FORWARD,), partial(_prepare, step)) for name, (workload, step) in STEPS.items())
 LIBRARIES += (Library("torch-mask", "scale", (FORWARD,), _prepare_mask),)

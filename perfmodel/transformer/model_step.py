@@ -1,0 +1,31 @@
+"""A step of a model as a workload whose time is measured and predicted whole."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from perfmodel.hardware import Device
+from perfmodel.timing.predict import Lenders
+from perfmodel.transformer.estimate import Pass, run_pass
+from perfmodel.transformer.spec import ModelSpec
+from perfmodel.transformer.step import Step
+
+
+@dataclass(frozen=True, slots=True)
+class ModelStep:
+    """``step`` of ``model``, launched as a CUDA graph or kernel by kernel. ``attention``: implementation of its fused attention."""
+
+    model: ModelSpec
+    step: Step
+    graph: bool
+    attention: str | None = None
+
+    def on(self, device: Device, lenders: Lenders = tuple) -> Pass:
+        """Its rows on ``device``."""
+        return run_pass(self.model, self.step, device, lenders, self.graph)
+
+    def check(self) -> ModelStep:
+        """This step, if it has a meaning; else UsageError."""
+        self.step.split.check(self.model)
+        self.step.check()
+        return self
