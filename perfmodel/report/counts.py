@@ -12,6 +12,7 @@ BOUND_WORDS = {
     "tensor": "the tensor unit",
     "vector": "the vector unit",
     "sfu": "the exponential unit",
+    "interconnect": "the interconnect",
 }
 
 

@@ -14,8 +14,6 @@ from perfmodel.transformer.request import GENERATE, Request
 from perfmodel.transformer.step import DECODE, PREFILL
 from perfmodel.units import format_count, format_si, format_time
 
-WORDS = {**BOUND_WORDS, "interconnect": "the interconnect"}
-
 
 def moved_bytes(line: Line) -> Number:
     """DRAM traffic of a row; of a collective its buffers."""
@@ -35,7 +33,7 @@ def verdict(found: Answer) -> list[str]:
     largest = max(found.lines, key=lambda line: share(line, found))
     what = {PREFILL: "Prefill", DECODE: "A decode step", GENERATE: "Generation"}[r.phase]
     took = f"takes {format_time(found.seconds)} ({'predicted' if known else 'roof'})"
-    bound = f"the bound is {format_time(cost.lower_s)}; the largest term of the roof is {WORDS.get(cost.bound or '', 'unknown')}"
+    bound = f"the bound is {format_time(cost.lower_s)}; the largest term of the roof is {BOUND_WORDS.get(cost.bound or '', 'unknown')}"
     rate = f"{format_si(found.tokens_per_s)} tokens/s, MFU {100 * found.mfu:.3g} %"
     sentences = [f"{what} {took}; {bound}. {rate}. {largest.row.op.name} takes {100 * share(largest, found):.3g} %."]
     memory = found.memory
