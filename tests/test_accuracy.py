@@ -67,6 +67,17 @@ def test_held_out_steps_of_models_that_no_fit_saw(phase):
     assert not any(row.violates for row in found)
 
 
+COLLECTIVES = (*PUBLIC, "nvidia-gb200")
+
+
+@pytest.mark.parametrize("hardware", COLLECTIVES)
+def test_held_out_collectives_from_a_mebibyte_up(hardware):
+    own = [row for row in rows()[hardware, "collective/nccl/forward"] if row.record.shape["bytes"] >= 1 << 20]
+    assert len(own) >= 40
+    assert quantile([abs(row.error) for row in own], 0.5) <= 0.12
+    assert not any(row.violates for row in own)
+
+
 def test_held_out_times_of_the_own_kernel_span_two_decades():
     times = [row.record.time_s.median for row in rows()[H200, "attention/numba-flash/forward"]]
     assert max(times) / min(times) >= 100
@@ -83,16 +94,24 @@ WIDE = {
     ("nvidia-a100-sxm-80gb", "attention/vllm-flash-attn/forward"): "kernels below 60 us scatter six times as much as longer ones",
     ("nvidia-b200-sxm", "matmul/cublas/forward"): "kernels below 10 us scatter twice as much as longer ones",
     (H200, "attention/torch-sdpa-cudnn/forward decode"): "head dims 96 and 256 scatter more than 64 and 128",
+    **{
+        (name, "collective/nccl/forward"): "where NCCL changes protocol, at 1 to 16 MiB, errors are three times those elsewhere"
+        for name in (H200, "nvidia-h100-sxm-80gb", "nvidia-b200-sxm", "nvidia-gb200")
+    },
 }
 """Groups whose interval is wider than three median errors, and why: one interval for two kinds of kernels."""
-NARROW = {(H200, "attention/torch-sdpa-flash/forward decode"): "59 of 82 covered, one short"}
+OFF = {
+    (H200, "attention/torch-sdpa-flash/forward decode"): "59 of 82 covered, one short",
+    (H200, "collective/nccl/forward"): "93 % covered: H100 and H200 of one shape are kin, which widens the interval of both",
+    ("nvidia-h100-sxm-80gb", "collective/nccl/forward"): "90.4 % covered: as for the H200",
+}
 
 
 @pytest.mark.parametrize(("hardware", "group"), LARGE)
 def test_intervals_cover_what_they_promise(hardware, group, request):
     """80 % intervals of groups large enough to judge."""
-    if (hardware, group) in NARROW:
-        request.applymarker(pytest.mark.xfail(reason=NARROW[hardware, group], strict=True))
+    if (hardware, group) in OFF:
+        request.applymarker(pytest.mark.xfail(reason=OFF[hardware, group], strict=True))
     own = rows()[hardware, group]
     assert 0.72 <= sum(bool(row.covered) for row in own) / len(own) <= 0.90
 
@@ -146,7 +165,8 @@ def test_a_profile_with_half_the_bandwidth_fails(run, tmp_path):
     assert text.count(" bandwidth: {value: 4.8 TB/s") == 1
     path = tmp_path / "halved.yaml"
     path.write_text(text.replace(" bandwidth: {value: 4.8 TB/s", " bandwidth: {value: 2.4 TB/s"))
-    outcome = run(f"validate --records shipped --hardware {path} --json")
+    [copies] = [path for path in shipped_records() if path.name == "torch-rows.jsonl"]
+    outcome = run(f"validate --records {copies} --hardware {path} --json")
     assert outcome.code == 3
     assert json.loads(outcome.out)["groups"]["copy/torch-copy/forward"]["median_abs_error"] > 0.25
 

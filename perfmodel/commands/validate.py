@@ -37,6 +37,7 @@ def validate(
     """
     outputs = check_outputs(output, ["records"])
     allowed = share_of("--tolerance", tolerance)
+    from functools import cache
     from pathlib import Path
 
     from perfmodel.catalog import calibrated_devices, find_device
@@ -55,7 +56,7 @@ def validate(
     if records or scoreboard:
         names = records or [SHIPPED]
         paths = [path for name in names for path in (shipped_records() if name == SHIPPED else [Path(name)])]
-        found = session.read(paths, find_device, hardware, calibrated_devices)
+        found = session.read(paths, find_device, hardware, cache(calibrated_devices))
     else:
         chosen = session.best_backend() if backend in (None, "auto") else str(backend)
         found = session.run(chosen, find_device, hardware, counters, say)

@@ -36,6 +36,7 @@ MODELS_OF: dict[str, tuple[str, ...]] = {
     "torch-add": ("stream",),
     "torch-silu-mul": ("stream",),
     "torch-rope": ("stream",),
+    "nccl": ("nccl",),
     "torch": ("torch-step",),
     "torch-rms-norm": ("stream",),
     "torch-layer-norm": ("stream",),

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from perfmodel.hardware import Calibration, Device
 from perfmodel.timing.base import Parameter
 from perfmodel.timing.predict import Lenders, Prediction, nearest
-from perfmodel.transformer.op import ELEMENTWISE, Op
+from perfmodel.transformer.op import COLLECTIVE, ELEMENTWISE, Op
 from perfmodel.transformer.spec import GroupedAttention, ModelSpec
 from perfmodel.transformer.step import Step
 
@@ -27,7 +27,7 @@ PARAMETERS = (
     Parameter("stream_saving_us", "by which a kernel takes less behind another one than alone", 2.0),
     Parameter("graph_saving_us", "the same in a CUDA graph", 3.0),
     Parameter("handoff_share", "of the time of bytes that the kernel before has left in L2", 0.5),
-    Parameter("strided_factor", "of the time of an element-wise kernel that reads a slice of a wider matrix", 2.0),
+    Parameter("strided_factor", "of the time of the bytes of a kernel that reads a slice of a wider matrix", 3.0),
 )
 
 LARGEST_SAVING = 0.5
@@ -48,12 +48,14 @@ class InStep:
 
     def seconds(self, alone_s: float, op: Op, device: Device, graph: bool, lower_s: float) -> float:
         """Of one run in a step; never below ``lower_s``."""
+        if op.group == COLLECTIVE:  # those were timed one behind the other
+            return max(alone_s, lower_s)
         p, found = self.parameters, alone_s
         if op.group == ELEMENTWISE:
-            if op.timed is not None and op.timed.strided:
-                found *= p["strided_factor"]
             bandwidth = device.dram.bandwidth_bytes_per_s
             if bandwidth:
+                slower = p["strided_factor"] - 1 if op.timed is not None and op.timed.strided else 0.0
+                found += slower * float(op.activation_bytes) / bandwidth
                 found -= handed_bytes(op, device) / bandwidth * (1 - min(p["handoff_share"], 1.0))
         return max(found - min(self.saving_s(graph), found * LARGEST_SAVING), lower_s)
 

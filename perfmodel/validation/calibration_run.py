@@ -46,7 +46,7 @@ def today() -> str:
 
 def versions_of(records: Sequence[Record]) -> str:
     """Software that the records name, in one line."""
-    names = ("torch", "cudnn", "numba", "numba-cuda", "driver", "kernel", "vllm")
+    names = ("torch", "cudnn", "numba", "numba-cuda", "driver", "kernel", "vllm", "nccl")
     found = {name: str(r.environment[name]) for r in records for name in names if name in r.environment}
     return ", ".join(f"{name} {value}" for name, value in sorted(found.items())) or "not recorded"
 

@@ -11,7 +11,7 @@ from perfmodel.errors import PerfmodelError, UnavailableError, UsageError
 from perfmodel.hardware import Device
 from perfmodel.timing.predict import Lenders
 from perfmodel.validation.compare import Row, compare, compare_files
-from perfmodel.validation.records import as_record
+from perfmodel.validation.records import as_record, read_records
 
 BACKENDS = ("cuda", "cpu", "simulator")
 Progress = Callable[[str], None]
@@ -116,9 +116,10 @@ def read(paths: Iterable[Path], find_device: Callable[[str], Device], hardware: 
     def find(name: str) -> Device:
         return given if given is not None and name == given.id else find_device(name)
 
-    rows = compare_files(paths, find, lenders)
-    if given is not None and not any(row.device is given for row in rows):
+    listed = list(paths)
+    if given is not None and not any(record.hardware == given.id for path in listed for _, record in read_records(path)):
         raise UsageError(f"--hardware: no record is of {given.id}", "give the profile of a device that the records name")
+    rows = compare_files(listed, find, lenders)
     return Session(device=given, rows=rows, counts=counts_of(rows))
 
 

@@ -1,0 +1,74 @@
+"""The time model of collectives: its two protocols, its limits, hand-worked cases."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from perfmodel.catalog import find_device
+from perfmodel.dtypes import DTYPES
+from perfmodel.errors import UnavailableError
+from perfmodel.timing.base import Case
+from perfmodel.timing.models.nccl import MODEL, sent_bytes
+from perfmodel.transformer.collectives import OPS, Collective
+
+DEVICE = replace(find_device("h200"), calibration=[])
+LINK, DRAM = 450e9, 4.8e12
+P = {
+    "start_us": 5.0,
+    "step_us": 1.0,
+    "pair_start_us": 8.0,
+    "flagged_share": 0.2,
+    "chunk_us": 20.0,
+    "chunked_share": 0.8,
+    "copy_share": 0.5,
+    "switch_factor": 1.25,
+}
+
+
+def seconds(op, world, size, **changes):
+    return MODEL.seconds(Case(Collective(op, world, size, DTYPES["bf16"]), "nccl"), DEVICE, P | changes)
+
+
+def test_a_small_message_costs_its_steps():
+    assert seconds("all_gather", 4, 4) == pytest.approx(8e-6, rel=1e-4)
+    assert seconds("reduce_scatter", 8, 4) == pytest.approx(12e-6, rel=1e-4)
+    assert seconds("all_reduce", 4, 4) == pytest.approx(11e-6, rel=1e-4)
+    assert [seconds("all_to_all", 8, 4), seconds("p2p", 2, 4)] == pytest.approx([8e-6, 8e-6], rel=1e-4)
+
+
+def test_a_large_one_its_share_of_the_link_and_its_own_part():
+    size = 1 << 30
+    own = size / 4 / (0.5 * DRAM)
+    assert seconds("all_gather", 4, size) == pytest.approx(28e-6 + 0.75 * size / (0.8 * LINK) + own)
+    assert seconds("all_to_all", 4, size) == pytest.approx(28e-6 + 0.75 * size / (0.8 * LINK) + own)
+    assert seconds("all_reduce", 4, size) == pytest.approx(31e-6 + 1.5 * size / (0.8 * LINK))
+    assert seconds("all_reduce", 8, size) == pytest.approx(39e-6 + 1.75 * size / LINK)
+    assert seconds("p2p", 2, size) == pytest.approx(28e-6 + size / (0.8 * LINK))
+
+
+@pytest.mark.parametrize("op", OPS)
+def test_time_grows_with_the_message_and_falls_with_the_link(op):
+    sizes = [1 << power for power in range(10, 31)]
+    times = [seconds(op, 4, size) for size in sizes]
+    assert times == sorted(times)
+    assert seconds(op, 4, 1 << 28, flagged_share=0.4, chunked_share=0.9) < seconds(op, 4, 1 << 28)
+    assert times[-1] >= sent_bytes(Collective(op, 4, sizes[-1], DTYPES["bf16"])) / LINK
+
+
+def test_what_it_covers():
+    wide = Case(Collective("all_reduce", 16, 1024, DTYPES["bf16"]), "nccl")
+    assert not MODEL.covers(wide)
+    assert MODEL.covers(replace(wide, workload=replace(wide.workload, world=8)))
+    with pytest.raises(UnavailableError, match="interconnect"):
+        MODEL.seconds(wide, find_device("nvidia-l4"), P)
+
+
+def test_tensor_parallel_steps_are_predicted(run):
+    found = run("model llama-3-70b --phase decode --batch 8 --kv-len 2048 --tp 4 --dtype bf16 --hardware h200 --json").json
+    rows = {op["name"]: op for op in found["ops"]}
+    assert rows["all-reduce"]["implementation"] == "nccl"
+    assert rows["all-reduce"]["count"] == 161
+    assert found["times_from"] == "predicted"
+    assert all(op["time_s"]["predicted"] >= op["time_s"]["lower"] * (1 - 1e-12) for op in found["ops"])
