@@ -101,7 +101,7 @@ def test_the_text_names_totals_sources_and_words(run):
         "decode: KV",
     ):
         assert words in out
-    assert "No total is predicted: all-reduce" in run("model llama-3-8b --tp 2 --phase decode --hardware h200").out
+    assert "No total is predicted: attention" in run("model deepseek-v3 --tp 8 --phase decode --hardware h200").out
     assert "does not fit" in run("model llama-3.1-405b").out
     assert "borrowed" in run("model llama-3-8b --hardware h100-nvl").out
 
