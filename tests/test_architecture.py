@@ -15,8 +15,8 @@ ROOT = Path(__file__).parents[1] / "perfmodel"
 LAYERS = [
     ("units", "dtypes", "errors", "arith", "trace", "plugins"),
     ("cost", "hardware", "workload"),
-    ("attention", "ops", "claims", "timing", "cache", "roofline", "bounds", "explain", "catalog", "sanity", "transformer", "hf"),
-    ("report", "validation"),
+    ("attention", "ops", "claims", "timing", "cache", "roofline", "bounds", "explain", "catalog", "sanity", "transformer", "hf", "remat"),
+    ("report", "validation", "study"),
     ("commands",),
     ("cli", "__main__"),
 ]

@@ -1,13 +1,12 @@
-"""Claims about arrays in memory. What autograd keeps, and rematerialization, wait for the training model."""
+"""Claims about arrays in memory."""
 
 from __future__ import annotations
 
 from perfmodel.arith import Number
-from perfmodel.claims.base import NOT_CHECKABLE, PENDING, RELABELLED, Claim, Figure
+from perfmodel.claims.base import NOT_CHECKABLE, RELABELLED, Claim, Figure
 from perfmodel.dtypes import DTYPES
 
 NOTES = "lecture notes on the memory of autograd"
-LATER = "needs the training model"
 _FP64 = 8
 
 
@@ -97,7 +96,6 @@ CLAIMS = (
         figures=(Figure("Z2 and its gradient", kept_bytes, "64 MB", "B"),),
         uses=(kept_bytes,),
     ),
-    Claim("S044", NOTES, "The forward pass grows by 64 MB per layer.", claimed="64, 128, 192 MB", declared=PENDING, why=LATER),
     Claim(
         "S045",
         NOTES,
@@ -110,21 +108,5 @@ CLAIMS = (
             for layer, printed in enumerate((32, 65, 98, 131, 163))
         ),
         uses=(kept_bytes,),
-    ),
-    Claim("S046", NOTES, "The fix halves the memory of the forward pass.", claimed="2 x", declared=PENDING, why=LATER),
-    Claim(
-        "S047",
-        NOTES,
-        "Ten layers take 75 matmuls with rematerialization, 30 without.",
-        claimed="75, 30",
-        declared=PENDING,
-        why=LATER,
-    ),
-    Claim(
-        "S048",
-        NOTES,
-        "The layers to recompute are those from the checkpoint on, weights[checkpoint : i + 1].",
-        declared=PENDING,
-        why=LATER,
     ),
 )

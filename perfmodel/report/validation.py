@@ -28,6 +28,8 @@ def report(session: Session, tolerance: float) -> Report:
         tables.append(_runs(rows))
     if rows:
         tables.append(_summary(groups(rows, by_device=True)))
+    if any(row.memory_error is not None for row in rows):
+        tables.append(_memory(groups(rows, by_device=True)))
     if counts:
         tables += _counted(counts, wrong, in_full=bool(session.backend))
     notes = [f"{count} of {len(rows)} records: {reason}." for reason, count in Counter(row.reason for row in rows if row.reason).items()]
@@ -94,6 +96,26 @@ def _summary(found: list[Group]) -> Table:
         counts = (str(len(group.rows)), str(group.violations), share, str(len(seen)))
         rows.append([group.hardware, group.name, *counts, *errors, str(len(unseen)), *held])
     return Table("by group: errors of all predictions, and of those on held-out records", columns, rows, "llrrrrrrrrrr")
+
+
+def _absolute_memory_error(row: Row) -> float | None:
+    error = row.memory_error
+    return None if error is None else abs(error)
+
+
+def _held_out_memory_error(row: Row) -> float | None:
+    return _absolute_memory_error(row) if held_out(row.record) else None
+
+
+def _memory(found: list[Group]) -> Table:
+    rows = []
+    for group in found:
+        known = sum(row.memory_error is not None for row in group.rows)
+        if known:
+            errors = [_percent(group.quantile(share, _absolute_memory_error)) for share in (0.5, 0.9, 1.0)]
+            held = [_percent(group.quantile(share, _held_out_memory_error)) for share in (0.5, 0.9)]
+            rows.append([group.hardware, group.name, str(known), *errors, *held])
+    return Table("peak memory", ["device", "group", "records", "median", "p90", "worst", "held out: median", "p90"], rows, "llrrrrrr")
 
 
 def _runs(rows: list[Row]) -> Table:
@@ -175,6 +197,8 @@ def _row(row: Row) -> dict[str, Any]:
         "error": row.error,
         "held_out": held_out(row.record),
     }
+    if row.measured_bytes is not None:
+        model |= {"predicted_bytes": row.predicted_bytes, "measured_bytes": row.measured_bytes, "memory_error": row.memory_error}
     return {**row.raw, **model, "violates": row.violates, "reason": row.reason}
 
 
@@ -189,4 +213,6 @@ def _group(group: Group) -> dict[str, Any]:
         "held_out_median_abs_error": group.quantile(0.5, _held_out_error),
         "held_out_p90_abs_error": group.quantile(0.9, _held_out_error),
         "bound_violations": group.violations,
+        "median_abs_memory_error": group.quantile(0.5, _absolute_memory_error),
+        "max_abs_memory_error": group.quantile(1.0, _absolute_memory_error),
     }

@@ -13,6 +13,7 @@ from perfmodel.timing.base import Case
 from perfmodel.timing.floors import roof_s
 from perfmodel.timing.predict import Lenders, Prediction, predict
 from perfmodel.validation.bounds import evaluated
+from perfmodel.validation.memory import PEAK, predicted_peak_bytes
 from perfmodel.validation.records import Record, profiled, read_records
 from perfmodel.validation.statistics import quantile
 
@@ -41,6 +42,22 @@ class Row:
     def error(self) -> float | None:
         """predicted / measured - 1."""
         return None if self.prediction is None else self.prediction.seconds / self.record.time_s.median - 1
+
+    @property
+    def measured_bytes(self) -> float | None:
+        """Peak memory, where it was measured."""
+        return self.record.memory.get(PEAK)
+
+    @property
+    def predicted_bytes(self) -> float | None:
+        """Predicted peak memory, where one was measured; None where no model knows it."""
+        return None if self.measured_bytes is None or self.device is None else predicted_peak_bytes(self.record, self.device)
+
+    @property
+    def memory_error(self) -> float | None:
+        """predicted / measured - 1 of the peak memory."""
+        predicted = self.predicted_bytes
+        return None if predicted is None or not self.measured_bytes else predicted / self.measured_bytes - 1
 
     @property
     def covered(self) -> bool | None:

@@ -129,7 +129,7 @@ def counts_of(rows: Iterable[Row]) -> list[Count]:
 
     found = []
     for row in rows:
-        if not row.record.counters or row.device is None:
+        if not row.record.counters or row.device is None or row.case is None:  # without a case its shape or launch has no meaning
             continue
         try:
             compared = compare_counters(row.record, row.device)

@@ -4,13 +4,23 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from perfmodel.arith import Number
+from perfmodel.arith import Number, ceil_div
 from perfmodel.transformer.spec import ModelSpec
 
 MIXED, BF16, FP32 = "mixed", "bf16", "fp32"
-"""Precisions. Mixed: 16-bit weights, gradients and activations beside fp32 master weights and optimizer state."""
+PRECISIONS = (MIXED, BF16, FP32)
+"""Mixed: 16-bit weights, gradients and activations beside fp32 master weights and optimizer state."""
 NONE, SELECTIVE, FULL, EVERY = "none", "selective", "full", "every"
 """What backward recomputes: nothing; the attention core (Korthikanti et al. 2022); each layer from its input; segments of K layers."""
+SIXTEEN_BIT, FULL_GRADIENTS, BOTH_GRADIENTS = "16bit", "fp32", "both"
+GRADIENTS = (SIXTEEN_BIT, FULL_GRADIENTS, BOTH_GRADIENTS)
+"""What mixed precision keeps of gradients: as they come; added up in fp32 (Megatron-LM's main_grad); the two side by side."""
+FREED, KEPT, APPLIED = "freed", "kept", "applied"
+LIVES = (FREED, KEPT, APPLIED)
+"""Gradients go after each step (``zero_grad`` of PyTorch); stay, as buffers do; or each goes once backward has applied it."""
+ALL, ATTENTION_ONLY, QV = "all", "attention", "qv"
+TARGETS = (ALL, ATTENTION_ONLY, QV)
+"""Matrices with an adapter: all of attention and MLP (experts and router apart); all of attention; Q and V (Hu et al. 2021)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +58,8 @@ class Training:
     """One optimizer step on ``batch`` sequences of ``n`` tokens in all, ``micro_batch`` of them at a time on each data-parallel GPU.
 
     ``optimizer``: a name of the table of optimizers. ``flash``: scores are never stored. ``lora``: rank of adapters, None to train
-    every weight. ``dropout``: whether masks are kept.
+    every weight. ``dropout``: whether masks are kept. ``gradients``, ``gradient_life``: what is kept of gradients, and how long.
+    ``fused_optimizer``: one kernel updates all, without temporary copies.
     """
 
     model: ModelSpec
@@ -62,3 +73,27 @@ class Training:
     lora: int | None = None
     dropout: bool = False
     parallel: Parallel = field(default_factory=Parallel)
+    gradients: str = SIXTEEN_BIT
+    gradient_life: str = FREED
+    lora_targets: str = ALL
+    fused_optimizer: bool = True
+
+    @property
+    def sequences(self) -> Number:
+        """Sequences that one GPU works on at a time."""
+        return ceil_div(self.batch, self.parallel.dp) if self.micro_batch is None else self.micro_batch
+
+    @property
+    def micro_batches(self) -> Number:
+        """Times that a GPU goes forward and backward before the optimizer's step."""
+        return ceil_div(ceil_div(self.batch, self.parallel.dp), self.sequences)
+
+    @property
+    def length(self) -> Number:
+        """Tokens of a sequence on one of the context-parallel GPUs."""
+        return ceil_div(self.n, self.parallel.cp)
+
+    @property
+    def tokens(self) -> Number:
+        """Tokens of a micro-batch on one GPU."""
+        return self.sequences * self.length

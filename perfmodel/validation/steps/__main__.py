@@ -24,7 +24,7 @@ ROPE_WITH = "llama-3-8b"
 
 
 def _say(text: str) -> None:
-    sys.stderr.write(text + "\n")
+    sys.stderr.writelines([text + "\n"])
     sys.stderr.flush()
 
 

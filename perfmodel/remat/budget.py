@@ -1,0 +1,150 @@
+"""The cheapest schedule of a chain within a memory budget: a dynamic program over stretches of layers and memory.
+
+``cost(a, b, m)``: of reversing layers a to b - 1 with x_a and the gradient of x_b in memory and m left for the rest. The last
+stretches are single layers; the loss counts as one after the last, which turns x_n into its gradient at no cost. A longer stretch
+either runs forward to some x_j, reverses what comes after with x_j stored, and then what comes before; or runs layer a with its
+interior kept and reverses the rest. A stored value stays until its backward step, as in Revolve, which is the case of equal layers and
+slots in place of bytes: to give a value up for a while and build it again can be cheaper still where sizes differ.
+
+Source: Beaumont, Eyraud-Dubois, Herrmann, Joly & Shilova 2019, Optimal checkpointing for heterogeneous chains, arXiv 1911.13214.
+Memory is cut into equal parts and sizes are rounded up to them, so a schedule found fits; it is exact where sizes are whole parts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from perfmodel.arith import Number
+from perfmodel.errors import UnavailableError
+from perfmodel.remat.chain import Chain
+from perfmodel.remat.needs import Needs
+from perfmodel.remat.schedule import BACKWARD, LOSS, TAPE, Action, drop, forward
+
+LARGEST = 128
+"""Layers: time grows with their third power, to a second or two where they differ, and space with their second, to 150 MB."""
+KEEP = -1
+"""The choice to keep the interior of the first layer; others are after how many layers to store the next value."""
+
+
+@dataclass(frozen=True)
+class Program:
+    """Costs and choices of every stretch (a, b) by parts of memory left once x_a is stored."""
+
+    chain: Chain
+    memory: Number
+
+    @cached_property
+    def needs(self) -> Needs:
+        """Parts that actions take."""
+        return Needs(self.chain, self.memory)
+
+    @property
+    def left(self) -> int:
+        """Parts left beside the input; negative if there are none."""
+        return self.needs.parts - self.needs.taken(self.chain.input)
+
+    @property
+    def least_cost(self) -> float | None:
+        """Forward cost of the cheapest schedule; None if none fits."""
+        cost = float(self.tables[0][0, self.needs.end][self.left]) if self.left >= 0 else float("inf")
+        return cost if cost < float("inf") else None
+
+    @cached_property
+    def tables(self) -> tuple[Any, Any]:
+        """Cost and choice of every stretch over the parts left: arrays [start, stop, left]."""
+        import numpy as np
+
+        end = self.needs.end
+        costs = np.full((end + 1, end + 1, self.needs.parts + 1), np.inf)
+        after = costs.copy()  # [stop, start, left]: once x_start has been stored too
+        choices = np.zeros(costs.shape, dtype=np.int16)
+        for length in range(1, end + 1):
+            for start in range(end - length + 1):
+                stop, stored = start + length, self.needs.taken(self.chain.sizes[start])
+                if self._alike and start > 0 and stop < end:
+                    costs[start, stop], choices[start, stop] = costs[0, length], choices[0, length]
+                elif length == 1:
+                    self._leaf(costs[start, stop], start)
+                else:
+                    self._fill(costs[start], after[stop], costs[start + 1, stop], choices[start, stop], start, stop)
+                after[stop, start, stored:] = costs[start, stop, : max(self.needs.parts + 1 - stored, 0)]
+        return costs, choices
+
+    @cached_property
+    def _alike(self) -> bool:
+        """Whether stretches of as many layers, the loss not among them, have equal costs and choices."""
+        return self.chain.uniform and not self.chain.weights
+
+    def _leaf(self, cost: Any, layer: int) -> None:
+        """Cost of one layer alone, or of the loss: a forward run only for its interior."""
+        need, runs = self.needs.backward(layer), layer < self.needs.end - 1 and bool(self.chain.layers[layer].interior)
+        if runs:
+            need = max(need, self.needs.tape(layer, layer + 1))
+        cost[need:] = self.chain.layers[layer].forward if runs else 0
+
+    def _fill(self, costs: Any, after: Any, rest: Any, choice: Any, start: int, stop: int) -> None:
+        """One stretch. ``costs[m]``: of the part before x_m, ``after[m]`` of that after it; ``rest``: without a layer."""
+        import numpy as np
+
+        chain, left = self.chain, np.arange(self.needs.parts + 1)
+        layer, middles = chain.layers[start], range(start + 1, stop)
+        passed = np.array([chain.forward_cost(start, middle) for middle in middles])[:, None]
+        needed = np.array([self.needs.forward(start, middle, stop) for middle in middles])[:, None]
+        found = np.where(left >= needed, after[start + 1 : stop] + costs[start + 1 : stop] + passed, np.inf)
+        best = found.argmin(axis=0)
+        costs[stop], choice[:] = found[best, left], best + 1
+        if layer.interior:
+            kept = self.needs.stored(start)
+            whole = np.full(self.needs.parts + 1, np.inf)
+            whole[kept:] = rest[: max(self.needs.parts + 1 - kept, 0)] + layer.forward
+            whole[: max(self.needs.tape(start, stop), self.needs.backward(start))] = np.inf
+            choice[whole < costs[stop]] = KEEP
+            costs[stop] = np.minimum(costs[stop], whole)
+
+    @property
+    def curve(self) -> list[tuple[Number, float]]:
+        """Memory and forward cost wherever more memory makes the schedule cheaper, infeasible ones left out."""
+        costs = self.tables[0][0, self.needs.end]
+        start, found = self.needs.taken(self.chain.input), list[tuple[Number, float]]()
+        for left, cost in enumerate(map(float, costs)):
+            if cost < (found[-1][1] if found else float("inf")):
+                found.append(((left + start) * self.needs.part, cost))
+        return [point for point in found if point[0] <= self.memory]
+
+    def schedule(self) -> Iterator[Action]:
+        """The cheapest actions; UnavailableError if none fit."""
+        if self.least_cost is None:
+            raise UnavailableError("no schedule of the chain fits the memory", "give more --memory")
+        choices = self.tables[1]
+        todo: list[tuple[int, int, int]] = [(0, self.needs.end, self.left)]
+        while todo:
+            start, stop, left = todo.pop()
+            if left < 0:  # the backward step of a layer whose interior was kept
+                yield Action(BACKWARD, start, start)
+            elif stop - start == 1:
+                yield from self._turn(start)
+            else:
+                yield from self._choose(start, stop, left, int(choices[start, stop][left]), todo)
+
+    def _turn(self, layer: int) -> Iterator[Action]:
+        """The loss, or the backward step of ``layer``, run once more if it has an interior."""
+        if layer == self.needs.end - 1:
+            yield Action(LOSS, layer, layer)
+            return
+        if self.chain.layers[layer].interior:
+            yield Action(TAPE, layer, layer + 1)
+            yield drop(layer + 1)
+        yield Action(BACKWARD, layer, layer)
+
+    def _choose(self, start: int, stop: int, left: int, choice: int, todo: list[tuple[int, int, int]]) -> Iterator[Action]:
+        chain = self.chain
+        if choice == KEEP:
+            yield Action(TAPE, start, start + 1)
+            todo += [(start, start + 1, -1), (start + 1, stop, left - self.needs.stored(start))]
+        else:
+            middle = start + choice
+            yield forward(start, middle)
+            todo += [(start, middle, left), (middle, stop, left - self.needs.taken(chain.sizes[middle]))]

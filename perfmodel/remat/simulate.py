@@ -1,0 +1,153 @@
+"""What running a schedule takes: forward steps, memory at every moment, its peak.
+
+The simulation holds a schedule to what is possible: an action whose input is not in memory, or a backward step out of order, is an
+error.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from perfmodel.arith import Number
+from perfmodel.errors import DataError
+from perfmodel.remat.chain import Chain
+from perfmodel.remat.schedule import BACKWARD, DROP, FORWARD, LOSS, TAPE, Action
+
+
+class Moment(NamedTuple):
+    """Memory while ``action`` runs, and after it; ``end``: the cost of everything so far."""
+
+    action: Action
+    end: Number
+    during: Number
+    after: Number
+
+
+@dataclass(slots=True)
+class Run:
+    """What a schedule took. ``forward_steps``: layers run forward. ``peak``: with gradients and weights; ``kept_peak``: without.
+
+    ``values``: the most values x_i in memory at once, working ones and the input among them, gradients not.
+    """
+
+    chain: Chain
+    moments: list[Moment] = field(default_factory=list)
+    forward_steps: int = 0
+    forward_cost: Number = 0
+    peak: Number = 0
+    kept_peak: Number = 0
+    values: int = 0
+
+    @property
+    def extra_steps(self) -> int:
+        """Layers run forward beyond the one time that each has to."""
+        return self.forward_steps - len(self.chain)
+
+    @property
+    def cost(self) -> Number:
+        """Forward and backward together."""
+        return self.forward_cost + self.chain.backward_cost
+
+    @property
+    def worst(self) -> Moment:
+        """The first moment of the peak."""
+        return next(moment for moment in self.moments if moment.during == self.peak)
+
+
+def simulate(chain: Chain, actions: Iterable[Action]) -> Run:
+    """Run ``actions``; DataError if one of them is impossible, or a backward step is missing."""
+    return _Memory(chain).run(actions)
+
+
+class _Memory:
+    """What is in memory as actions run: values and interiors by layer, their size, the gradient that backward has reached."""
+
+    def __init__(self, chain: Chain) -> None:
+        self.chain, self.sizes, self.result = chain, chain.sizes, Run(chain)
+        self.held, self.tapes = {0}, set[int]()
+        self.kept: Number = chain.input
+        self.gradient: int | None = None
+        self.resident: Number = chain.weights  # and gradients: of weights, and of the value that backward has reached
+        self.now: Number = 0
+
+    def run(self, actions: Iterable[Action]) -> Run:
+        steps = {FORWARD: self._forward, TAPE: self._forward, LOSS: self._loss, BACKWARD: self._backward, DROP: self._drop}
+        for action in actions:
+            steps[action.kind](action)
+        if self.gradient != 0:
+            reached = "the loss" if self.gradient is None else f"layer {self.gradient}"
+            raise DataError(f"the schedule ends before the backward step of {reached}", "every layer needs one, the last first")
+        return self.result
+
+    def _wrong(self, action: Action, what: str) -> DataError:
+        return DataError(f"action {len(self.result.moments)} of the schedule, {action}: {what}")
+
+    def _note(self, action: Action, during: Number, values: int, gradient: Number = 0) -> None:
+        """``during``: values and interiors while it runs; a ``gradient`` that goes with it. Memory after it is that of now."""
+        result, whole = self.result, during + gradient + self.resident
+        result.moments.append(Moment(action, self.now, whole, self.kept + self.resident))
+        result.peak = max(result.peak, whole)
+        result.kept_peak = max(result.kept_peak, during)
+        result.values = max(result.values, values)
+
+    def _forward(self, action: Action) -> None:
+        kind, start, stop = action
+        held, layer = self.held, self.chain.layers[start]
+        if start not in held:
+            raise self._wrong(action, f"x{start} is not in memory")
+        if stop <= start or stop in held or (kind == TAPE and start in self.tapes):
+            raise self._wrong(action, f"it gives nothing that is not in memory already, or x{stop} lies before x{start}")
+        interior = layer.interior if kind == TAPE else 0
+        during = self.kept + self.chain.passing(start, stop) + interior
+        values = len(held) + (2 if stop > start + 1 else 1)
+        cost = self.chain.forward_cost(start, stop)
+        held.add(stop)
+        self.kept += self.sizes[stop] + interior
+        if kind == TAPE:
+            self.tapes.add(start)
+        result = self.result
+        result.forward_steps += stop - start
+        result.forward_cost += cost
+        self.now += cost
+        self._note(action, during, values)
+
+    def _loss(self, action: Action) -> None:
+        end = len(self.chain)
+        if end not in self.held or self.gradient is not None:
+            raise self._wrong(action, f"x{end} is not in memory, or the loss is known already")
+        during, values = self.kept, len(self.held)
+        self.gradient = end
+        self.resident += self.sizes[end]
+        self._release(end)
+        self._note(action, during, values)
+
+    def _backward(self, action: Action) -> None:
+        layer = action.start
+        record = self.chain.layers[layer]
+        if self.gradient != layer + 1:
+            raise self._wrong(action, f"the gradient of x{layer + 1} is not at hand")
+        if layer not in self.held or (record.interior and layer not in self.tapes):
+            raise self._wrong(action, f"x{layer} or the interior of layer {layer} is not in memory")
+        # the gradient of the input comes while that of the output is there
+        during, values = self.kept + record.scratch, len(self.held)
+        self.gradient = layer
+        if record.interior:
+            self.tapes.remove(layer)
+            self.kept -= record.interior
+        self._release(layer)
+        self.resident += record.weights + self.sizes[layer] - self.sizes[layer + 1]
+        self.now += record.backward
+        self._note(action, during, values, self.sizes[layer + 1])
+
+    def _drop(self, action: Action) -> None:
+        if action.start not in self.held:
+            raise self._wrong(action, f"x{action.start} is not in memory")
+        during, values = self.kept, len(self.held)
+        self._release(action.start)
+        self._note(action, during, values)
+
+    def _release(self, value: int) -> None:
+        self.held.remove(value)
+        self.kept -= self.sizes[value]

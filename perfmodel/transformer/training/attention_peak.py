@@ -1,0 +1,90 @@
+"""The most that attention, forward and backward, allocates in PyTorch beside its inputs and the gradient of its result.
+
+The result is held until the end, as a model holds it. Bytes are those of tensors; PyTorch's allocator may hand out up to 1 MiB more
+for one that fills most of a free block (c10/cuda/CUDACachingAllocator.cpp, kSmallSize).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import pairwise
+
+from perfmodel.arith import Number, ceil_div
+from perfmodel.dtypes import STATISTIC_SIZE
+from perfmodel.errors import UsageError, suggest
+from perfmodel.transformer.training.tape import Node, Tape, backward, forward
+from perfmodel.workload import Attention
+
+EAGER, SDPA_FLASH = "torch-eager", "torch-sdpa-flash"
+RANDOM_STATE = 2 * 512
+"""Seed and offset of dropout, a block of the allocator each."""
+
+
+@dataclass(frozen=True, slots=True)
+class AttentionPeak:
+    """Bytes beside the inputs: at the most, in the forward pass alone, and kept between the two; ``at``: the operation of the most."""
+
+    bytes: Number
+    forward: Number
+    kept: Number
+    at: str
+
+
+def attention_peak(w: Attention, implementation: str) -> AttentionPeak:
+    """Peak of forward and backward of ``w`` as ``implementation``, torch-eager or torch-sdpa-flash, runs it.
+
+    Eager, with S bytes of scores and u of the result, peaks at 4 S + 2 u in softmax's backward pass; a mask is one of the inputs.
+
+    >>> w = Attention(1024, 1024, 64, 64, batch=8, heads=16, kv_heads=16)
+    >>> attention_peak(w, "torch-eager"), attention_peak(w, "torch-sdpa-flash").bytes
+    (AttentionPeak(bytes=1107296256, forward=553648128, kept=285212672, at='softmax, backward'), 101712896)
+    """
+    tapes = {EAGER: _eager, SDPA_FLASH: _flash}
+    if implementation not in tapes:
+        raise UsageError(f"--implementation: no peak is known of {implementation!r}", suggest(implementation, list(tapes)))
+    tape = tapes[implementation](w)
+    ahead, back = forward(tape), backward(tape)
+    if ahead.high > ahead.net + back.high:
+        return AttentionPeak(ahead.high, ahead.high, ahead.net, f"{ahead.at}, forward")
+    return AttentionPeak(ahead.net + back.high, ahead.high, ahead.net, f"{back.at}, backward")
+
+
+def _sizes(w: Attention) -> dict[str, Number]:
+    """Bytes of Q, K, V and of the result."""
+    size = w.dtype.size
+    keys = w.batch * w.kv_heads * w.kv_len * size
+    rows = w.batch * w.heads * w.n * size
+    return {"Q": rows * w.d, "K": keys * w.d, "V": keys * w.dv, "result": rows * w.dv}
+
+
+def _tape(w: Attention, sizes: dict[str, Number], nodes: list[Node], more: dict[str, Number]) -> Tape:
+    """Inputs are there already and so is the gradient of the result: only their own gradients, and the result, take bytes."""
+    inputs = ("Q", "K", "V")
+    views = {**{name: sizes[name] for name in inputs}, "result": 0}
+    return Tape("Q", {**dict.fromkeys(inputs, 0), "result": sizes["result"], **more}, nodes, views=views)
+
+
+def _eager(w: Attention) -> Tape:
+    sizes = _sizes(w)
+    scores = w.batch * w.heads * w.n * w.kv_len * w.dtype.size
+    steps = ["Q K^T", "scaled", *(["masked"] if w.causal else [])]
+    nodes = [Node("Q K^T", ("Q", "K"), (steps[0],))]
+    nodes += [Node(made, (before,), (made,), adds=made == "masked") for before, made in pairwise(steps)]
+    # backward multiplies softmax with its gradient before it adds up the rows
+    nodes.append(Node("softmax", (steps[-1],), ("softmax",), ("softmax",), backward_scratch=scores))
+    nodes.append(Node("P V", ("softmax", "V"), ("result",), ("softmax",), scratch=scores))  # the scores still have a name
+    return _tape(w, sizes, nodes, dict.fromkeys((*steps, "softmax"), scores))
+
+
+def _flash(w: Attention) -> Tape:
+    """FlashAttention-2: the logsumexp is kept; backward adds dQ up in fp32, rows in blocks of 128 and features in blocks of 32.
+
+    Source: aten/src/ATen/native/transformers/cuda/flash_attn/flash_api.cpp, mha_bwd. Grouped heads get gradients of K and V each.
+    """
+    sizes = _sizes(w)
+    rows = w.batch * w.heads * ceil_div(w.n, 128) * 128
+    sums = STATISTIC_SIZE * rows * (ceil_div(w.d, 32) * 32 + 1)
+    each = 0 if w.heads == w.kv_heads else (sizes["K"] + sizes["V"]) * (w.heads // w.kv_heads)
+    kept = STATISTIC_SIZE * w.batch * w.heads * w.n + RANDOM_STATE
+    node = Node("attention", ("Q", "K", "V"), ("result", "logsumexp"), ("logsumexp",), backward_scratch=sums + each)
+    return _tape(w, sizes, [node], {"logsumexp": kept})

@@ -1,0 +1,135 @@
+"""The literature's account of activations: GPT in 16 bits with dropout, and nothing that is small (no statistics, no logits in 16 bits).
+
+Source: Korthikanti et al. 2022, arXiv 2205.05198, sections 4 and 5, Table 2, equations 1 to 6. s: sequence, b: micro-batch, h: hidden,
+a: heads, L: layers, t: tensor-parallel GPUs, p: pipeline stages, m: interleaved chunks, v: vocabulary. The MLP is 4 h wide and not gated.
+``activations.kept`` says what a given model really keeps; for this kind of model the two agree up to the statistics of norms.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from perfmodel.arith import Number
+from perfmodel.transformer.spec import DenseMlp, GroupedAttention, ModelSpec
+from perfmodel.transformer.training.question import EVERY, FULL, NONE, Training
+
+TENSOR, SEQUENCE = "tensor", "sequence"
+"""What divides a tensor among tensor-parallel GPUs: their heads or columns; or only sequence parallelism."""
+
+
+@dataclass(frozen=True, slots=True)
+class Term:
+    """A tensor of one layer: ``linear`` x sbh + ``quadratic`` x a s^2 b bytes."""
+
+    part: str
+    name: str
+    linear: int
+    quadratic: int
+    divided: str
+
+
+TERMS = (
+    Term("attention", "input of Q, K, V", 2, 0, SEQUENCE),
+    Term("attention", "Q and K", 4, 0, TENSOR),
+    Term("attention", "softmax", 0, 2, TENSOR),
+    Term("attention", "mask of the softmax's dropout", 0, 1, TENSOR),
+    Term("attention", "softmax after dropout", 0, 2, TENSOR),
+    Term("attention", "V", 2, 0, TENSOR),
+    Term("attention", "input of the output projection", 2, 0, TENSOR),
+    Term("attention", "mask of the dropout after attention", 1, 0, SEQUENCE),
+    Term("MLP", "input of the first matrix", 2, 0, SEQUENCE),
+    Term("MLP", "input of GELU", 8, 0, TENSOR),
+    Term("MLP", "input of the second matrix", 8, 0, TENSOR),
+    Term("MLP", "mask of the dropout after the MLP", 1, 0, SEQUENCE),
+    Term("layer norms", "input of the first", 2, 0, SEQUENCE),
+    Term("layer norms", "input of the second", 2, 0, SEQUENCE),
+)
+
+
+def layer_bytes(s: Number, b: Number, h: Number, a: Number, t: Number = 1, *, sp: bool = False, recompute: str = NONE) -> Number:
+    """Bytes of one layer on one GPU, Table 2: sbh (34 + 5 a s / h) without parallelism, 2 sbh if all of it is recomputed.
+
+    >>> 34 * 2048 * 12288 + 5 * 96 * 2048**2 == layer_bytes(2048, 1, 12288, 96)
+    True
+    >>> kinds = [(sp, kind) for sp in (False, True) for kind in ("none", "selective")]
+    >>> [layer_bytes(2048, 1, 12288, 96, 8, sp=sp, recompute=kind) / (2048 * 12288) for sp, kind in kinds]
+    [23.0, 13.0, 14.25, 4.25]
+    """
+    if recompute == FULL:
+        return 2 * s * b * h
+    kept = [term for term in TERMS if recompute == NONE or not term.quadratic]
+    sequence, tensor = (_sum(kept, divided, s, b, h, a) for divided in (SEQUENCE, TENSOR))
+    return sequence / (t if sp else 1) + tensor / t if t != 1 else sequence + tensor
+
+
+def _sum(terms: list[Term], divided: str, s: Number, b: Number, h: Number, a: Number) -> Number:
+    own = [term for term in terms if term.divided == divided]
+    return sum(term.linear for term in own) * s * b * h + sum(term.quadratic for term in own) * a * s**2 * b
+
+
+def interleaving(p: Number, m: Number) -> Number:
+    """How much more the first stage keeps with m chunks per stage: 1 + (p - 1) / (p m).
+
+    >>> round(interleaving(8, 3), 4)
+    1.2917
+    """
+    return 1 + (p - 1) / (p * m)
+
+
+def stage_bytes(training: Training) -> Number:
+    """Bytes of the layers on a GPU of the first stage: p micro-batches of L / p layers each, more with interleaving (section 4.2.3)."""
+    model, parallel = training.model, training.parallel
+    first = model.layers[0].attention
+    kind, every = training.recompute.kind, training.recompute.every if training.recompute.kind == EVERY else 1
+    one = layer_bytes(
+        training.length,
+        training.sequences,
+        model.hidden,
+        first.heads,
+        parallel.tp,
+        sp=parallel.sp,
+        recompute=FULL if kind == EVERY else kind,
+    )
+    more = interleaving(parallel.pp, parallel.interleave) if parallel.interleave > 1 else 1
+    return one * len(model.layers) / every * more
+
+
+def ends_bytes(training: Training) -> Number:
+    """Equation 5: the dropout mask of the embedding of p micro-batches; without stages also last norm, head input and fp32 logits."""
+    model, p, t = training.model, training.parallel.pp, training.parallel.tp
+    sbh = training.tokens * model.hidden
+    return (sbh * p + (4 * sbh + 4 * training.tokens * model.vocab if p == 1 else 0)) / t
+
+
+def selective_share(s: Number, h: Number, a: Number) -> Number:
+    """Share of a layer's activations that selective recomputation saves: 5as/h of 34 + 5as/h (section 5).
+
+    >>> [f"{selective_share(2048, h, a):.0%}" for h, a in ((12288, 96), (20480, 128))]
+    ['70%', '65%']
+    """
+    scores = 5 * a * s / h
+    return scores / (34 + scores)
+
+
+def selective_overhead(s: Number, h: Number, *, printed: bool = True) -> Number:
+    """FLOP of selective recomputation over those of the model's layers, as printed: (1 + s / 3h) / (1 + s / 6h) - 1 (appendix A).
+
+    The attention core, Q K^T and P V forward, is 4 b L s^2 h FLOP of 72 b L s h^2 (1 + s / 6h): not ``printed``, a third of that.
+
+    >>> [f"{selective_overhead(2048, h, printed=printed):.2%}" for printed in (True, False) for h in (12288, 20480)]
+    ['2.70%', '1.64%', '0.90%', '0.55%']
+    """
+    return s / ((6 if printed else 18) * h) / (1 + s / (6 * h))
+
+
+def describes(model: ModelSpec) -> bool:
+    """Whether the account is meant for such a model: equal heads, an MLP 4 h wide that is not gated, layer norms."""
+    return model.norm == "layer" and all(
+        isinstance(layer.attention, GroupedAttention)
+        and layer.attention.kv_heads == layer.attention.heads
+        and layer.attention.heads * layer.attention.head_dim == model.hidden
+        and isinstance(layer.mlp, DenseMlp)
+        and not layer.mlp.gated
+        and layer.mlp.width == 4 * model.hidden
+        for layer, _ in model.layer_kinds
+    )

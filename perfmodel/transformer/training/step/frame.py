@@ -1,0 +1,64 @@
+"""Sizes of one micro-batch on one GPU, as the kernels of a layer depend on them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from perfmodel.arith import Number
+from perfmodel.dtypes import Dtype
+from perfmodel.ops.tile import TENSOR_TILE
+from perfmodel.transformer.spec import ModelSpec
+from perfmodel.transformer.step import PREFILL, Split, Step, share
+from perfmodel.transformer.training.implementations import HUGGINGFACE
+from perfmodel.transformer.training.question import Parallel, Training
+from perfmodel.transformer.training.shape import Shape, shape_of
+from perfmodel.transformer.training.stages import bare
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """``model``: its first layer only. ``forward``: the pass over all tokens of the micro-batch; ``shape``: what divides it.
+
+    ``eager``: one kernel per written operation, as the modules of huggingface/transformers run.
+    """
+
+    model: ModelSpec
+    shape: Shape
+    forward: Step
+    eager: bool
+    cp: int = 1
+
+    @property
+    def tokens(self) -> Number:
+        """Tokens inside of matrices."""
+        return self.shape.tokens
+
+    @property
+    def own_tokens(self) -> Number:
+        """Tokens outside of matrices."""
+        return self.shape.own_tokens
+
+    @property
+    def hidden(self) -> Number:
+        """Features of the residual stream."""
+        return self.shape.hidden
+
+
+def frame_of(training: Training, implementation: str, dtype: Dtype, tile_columns: int = TENSOR_TILE) -> Frame:
+    """The frame of a micro-batch of ``training``. A sequence is as long as its part on one context-parallel GPU."""
+    shape, p = shape_of(training), training.parallel
+    # how gradients are kept is nothing to a kernel: layouts that differ in it share theirs
+    bare_parallel = Parallel(p.tp, p.sp, min(p.pp, 2), ep=p.ep, dp=p.ep)
+    shape = replace(shape, parallel=bare_parallel, kept_gradient=0, gradient_shards=1)
+    bits = 8 * shape.size
+    split = Split(p.tp, p.ep)
+    step = Step(
+        PREFILL, shape.sequences * p.ep, shape.length, shape.length, dtype, bits, bits, cached=False, split=split, tile_columns=tile_columns
+    )
+    return Frame(bare(training.model), shape, step, implementation == HUGGINGFACE, p.cp)
+
+
+def outside(frame: Frame) -> Step:
+    """The pass over the tokens outside of matrices, those of one sequence-parallel GPU: norms, sums, dropout."""
+    own = share(frame.forward.n, frame.shape.sp)
+    return replace(frame.forward, n=own, kv_len=own)

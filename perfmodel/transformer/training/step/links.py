@@ -1,0 +1,70 @@
+"""Seconds of an exchange over the links of a system: as calibrated inside of a host, else rings and trees by steps and bandwidth.
+
+A ring over several domains crosses each border as often as it has members inside, each over the link of another GPU, so that its
+pace is that of all of them together, at most that of the inner links. All-to-all and point-to-point use each GPU's own link.
+Sources: Patarasuk & Yuan 2009 (ring); Thakur et al. 2005 (tree); NCCL, src/graph/tuning.cc (start, latency per step of each kind).
+"""
+
+from __future__ import annotations
+
+from perfmodel.arith import Number
+from perfmodel.dtypes import DTYPES
+from perfmodel.hardware import Device
+from perfmodel.timing.base import Case, calibrations, find_model
+from perfmodel.transformer.collectives import ALL_GATHER, ALL_REDUCE, ALL_TO_ALL, P2P, Collective
+from perfmodel.transformer.training.question import Parallel
+from perfmodel.transformer.training.step.exchange import STAGES, TENSOR, Exchange
+from perfmodel.transformer.training.step.system import Span, System, span
+
+
+def seconds(exchange: Exchange, system: System, parallel: Parallel, device: Device | None = None) -> float:
+    """All runs of ``exchange``, one after the other. ``device``: what its calibrations of NCCL cover, they tell."""
+    where = span(system, parallel, exchange.group)
+    known = None if device is None or where.inside < where.world else calibrated(exchange, where.world, device)
+    return float(exchange.count) * (system.start_s + _once(exchange, where) if known is None else known)
+
+
+def calibrated(exchange: Exchange, world: int, device: Device) -> float | None:
+    """Seconds of one run among ``world`` GPUs of one host; None where nothing is calibrated that covers it."""
+    case = Case(Collective(exchange.op, world, exchange.bytes, DTYPES["fp16"]), "nccl")  # bytes count, whatever they mean
+    blocks = calibrations(device, "collective", "fp16", case)
+    return find_model(blocks[0].model).seconds(case, device, blocks[0].parameters) if blocks else None
+
+
+def _once(exchange: Exchange, at: Span) -> float:
+    size, world = float(exchange.bytes), at.world
+    if exchange.op == P2P:
+        return at.level.alpha_s + size / at.level.reached
+    outside = at.inside < world
+    if exchange.op == ALL_TO_ALL:
+        inner, outer = size * (at.inside - 1) / world, size * (world - at.inside) / world
+        steps = (world - at.inside) * at.level.alpha_s if outside else 0.0
+        return max(inner / at.inner.reached, outer / at.level.reached) + steps + (at.inside - 1) * at.inner.alpha_s
+    pace = min(at.inner.reached, at.inside * at.level.reached) if outside else at.level.reached
+    rounds = 2 if exchange.op == ALL_REDUCE else 1
+    domains = -(-world // at.inside)
+    crossed, kept = rounds * (domains - 1), rounds * (world - domains)
+    ring = crossed * at.level.alpha_s + kept * at.inner.alpha_s + rounds * size * (world - 1) / world / pace
+    if exchange.op != ALL_REDUCE:
+        return ring
+    depth = (domains - 1).bit_length() * at.level.alpha_s + (at.inside - 1).bit_length() * at.inner.alpha_s
+    return min(ring, 2 * depth + 2 * size / pace)
+
+
+def least_seconds(exchange: Exchange, system: System, parallel: Parallel) -> float:
+    """What no algorithm beats: news that a GPU needs over the nominal bandwidth of its fastest links."""
+    where = span(system, parallel, exchange.group)
+    share = 1.0 if exchange.op in (ALL_REDUCE, P2P) else (where.world - 1) / where.world
+    best = max(where.inner.bandwidth.number, where.level.bandwidth.number)
+    return float(exchange.count * exchange.bytes * share / best) if where.world > 1 else 0.0
+
+
+def stage_border(size: Number, system: System, parallel: Parallel, device: Device | None = None) -> float:
+    """Seconds to hand ``size`` bytes of hidden state to the next stage: each tensor-parallel GPU sends its share, and they gather it.
+
+    Under sequence parallelism each has only a share to send. Source: Narayanan et al. 2021, section 4.1, scatter and gather.
+    """
+    found = seconds(Exchange(STAGES, P2P, size // parallel.tp), system, parallel)
+    if parallel.tp > 1 and not parallel.sp:
+        found += seconds(Exchange(TENSOR, ALL_GATHER, size), system, parallel, device)
+    return found

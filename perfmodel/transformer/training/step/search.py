@@ -1,0 +1,150 @@
+"""The fastest layout of a training step on so many GPUs that fits their memory.
+
+Every layout is timed first, which is quick as equal pieces are worked out once; then memory is asked in the order of speed, until
+enough layouts are known to fit. What is searched: tensor parallelism within an NVLink domain, with and without sequence parallelism;
+pipeline stages of equal size, in turns or not; parts of a sequence; experts; ZeRO; micro-batches in powers of two; recomputation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from time import perf_counter
+
+from perfmodel.errors import PerfmodelError, UnavailableError
+from perfmodel.transformer.spec import ModelSpec, MoeMlp
+from perfmodel.transformer.step import Split
+from perfmodel.transformer.training.implementations import FUSED
+from perfmodel.transformer.training.question import FULL, NONE, SELECTIVE, Parallel, Recompute, Training
+from perfmodel.transformer.training.step.job import job_of, state_of
+from perfmodel.transformer.training.step.parallel_time import step_time
+from perfmodel.transformer.training.step.pieces import Machine
+from perfmodel.transformer.training.step.shares import Layers, layers_of
+from perfmodel.transformer.training.step.system import System
+from perfmodel.transformer.training.timeline import peak
+
+LARGEST_MICRO_BATCH = 16
+TURNS = (1, 2, 3, 4, 6, 8)
+"""Chunks of layers per stage that are tried."""
+LEAST_PART = 1024
+"""Tokens of a sequence below which it is not divided further."""
+MOST_STAGES_OF_ZERO = 1
+"""Stages with which gradients and weights are divided: more would have to gather them for each micro-batch."""
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """One way to lay a step out, its seconds and the bytes at the peak of its fullest GPU."""
+
+    training: Training
+    seconds: float
+    bytes: int
+
+    @property
+    def tokens_per_s(self) -> float:
+        """Over all GPUs."""
+        return float(self.training.batch * self.training.n / self.seconds)
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """The fastest layouts that fit, best first. ``tried``: layouts timed, in ``took_s``; ``refused``: faster ones that did not fit."""
+
+    layouts: list[Layout]
+    tried: int
+    refused: int
+    took_s: float
+
+
+def divisors(number: int, most: int | None = None) -> list[int]:
+    """Those of ``number``, in order, up to ``most``.
+
+    >>> divisors(12), divisors(12, 4)
+    ([1, 2, 3, 4, 6, 12], [1, 2, 3, 4])
+    """
+    small = [d for d in range(1, int(number**0.5) + 1) if number % d == 0]
+    every = sorted({*small, *(number // d for d in small)})
+    return [d for d in every if most is None or d <= most]
+
+
+def parallels(model: ModelSpec, gpus: int, batch: int, n: int, domain: int, flash: bool) -> Iterator[Parallel]:
+    """Ways to divide ``model`` among ``gpus``, of which ``domain`` share NVLink."""
+    layers = len(model.layers)
+    for tp in divisors(gpus, domain):
+        try:
+            Split(tp).check(model)
+        except PerfmodelError:
+            continue
+        for pp in divisors(gpus // tp, layers):
+            if layers % pp and pp > 1:
+                continue
+            for cp in divisors(gpus // tp // pp, n // LEAST_PART) if flash else [1]:
+                dp = gpus // tp // pp // cp
+                if batch % dp or n % cp:
+                    continue
+                for ep in _expert_groups(model, dp):
+                    for zero in range(4 if dp * cp > 1 else 1):
+                        if zero < 2 or pp <= MOST_STAGES_OF_ZERO:
+                            yield from (Parallel(tp, sp, pp, cp=cp, ep=ep, dp=dp, zero=zero) for sp in {False, tp > 1})
+
+
+def _expert_groups(model: ModelSpec, dp: int) -> list[int]:
+    counts = {layer.mlp.experts for layer, _ in model.layer_kinds if isinstance(layer.mlp, MoeMlp)}
+    return [ep for ep in divisors(dp) if all(count % ep == 0 for count in counts)] if counts else [1]
+
+
+def candidates(training: Training, gpus: int, domain: int) -> Iterator[Training]:
+    """Every layout of ``training`` on ``gpus``; what it says of parallelism, micro-batches and recomputation is open."""
+    kinds = (NONE, FULL) if training.flash else (NONE, SELECTIVE, FULL)
+    layers = len(training.model.layers)
+    for parallel in parallels(training.model, gpus, int(training.batch), int(training.n), domain, training.flash):
+        own = int(training.batch) // parallel.dp
+        for sequences in (size for size in divisors(own, LARGEST_MICRO_BATCH) if size & (size - 1) == 0):
+            for turns in TURNS if parallel.pp > 1 else (1,):
+                if turns > 1 and ((layers // parallel.pp) % turns or (own // sequences) % parallel.pp):
+                    continue
+                turned = replace(parallel, interleave=turns)
+                yield from (replace(training, micro_batch=sequences, parallel=turned, recompute=Recompute(kind)) for kind in kinds)
+
+
+def search(
+    training: Training,
+    gpus: int,
+    on: Machine,
+    system: System | None,
+    *,
+    half: str = "bf16",
+    overlap: bool = True,
+    most: int = 10,
+    headroom: float = 0.0,
+) -> Found:
+    """The ``most`` fastest layouts that leave a share of ``headroom`` of each GPU's memory; UnavailableError without a capacity."""
+    capacity = on.device.dram.capacity
+    if capacity is None:
+        raise UnavailableError(f"{on.device.id} has no DRAM capacity in its profile", "add the capacity of its dram level")
+    room, begin = capacity.number * (1 - headroom), perf_counter()
+    layers = layers_of(training.model)
+    domain = gpus if system is None else system.levels[0].gpus
+    timed: list[tuple[float, Training]] = []
+    for layout in candidates(training, gpus, domain):
+        if _held(layout, layers) <= room:
+            timed.append((step_time(job_of(layout, on, system, FUSED, half=half, overlap=overlap, layers=layers)).seconds, layout))
+        else:
+            timed.append((float("inf"), layout))
+    fitting: list[Layout] = []
+    refused = 0
+    for seconds, layout in sorted(timed, key=lambda pair: pair[0]):
+        if len(fitting) == most or seconds == float("inf"):
+            break
+        size = int(peak(layout, FUSED).bytes)
+        if size <= room:
+            fitting.append(Layout(layout, seconds, size))
+        else:
+            refused += 1
+    return Found(fitting, len(timed), refused, perf_counter() - begin)
+
+
+def _held(layout: Training, layers: Layers) -> int:
+    """Bytes that a layout holds whatever its micro-batches do: a quick first test."""
+    pp = layout.parallel.pp
+    return max(int(state_of(layout, layers, stage).weights + state_of(layout, layers, stage).optimizer) for stage in {0, pp - 1})

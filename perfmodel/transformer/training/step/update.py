@@ -1,0 +1,55 @@
+"""What a step does besides its passes: gradients added up and cleared, the optimizer."""
+
+from __future__ import annotations
+
+from perfmodel.arith import Number, ceil_div
+from perfmodel.cost import READ, WRITE, Access
+from perfmodel.transformer.op import WEIGHTS, stored
+from perfmodel.transformer.step import Step
+from perfmodel.transformer.training.question import FREED, FULL_GRADIENTS, MIXED, SIXTEEN_BIT, Parallel, Training
+from perfmodel.transformer.training.state import GRADIENTS, OPTIMIZER, Part, State, weight_size
+from perfmodel.transformer.training.state import WEIGHTS as HELD
+from perfmodel.transformer.training.step.row import OTHERS, StepOp, priced
+
+FROZEN = "frozen weights"
+UPDATE_VECTOR = 12
+"""Vector operations of Adam per parameter: two moments, their corrections, root, quotient, decay, step."""
+
+
+def copies(part: Part, parallel: Parallel) -> int:
+    """GPUs that hold the same parameters; of experts those of other expert-parallel groups."""
+    return parallel.dp * parallel.cp // (parallel.ep if part.name.endswith("experts") else 1)
+
+
+def updated(part: Part, training: Training) -> Number:
+    """Bytes of ``part`` that one GPU's optimizer touches: under ZeRO its share, although it may hold more."""
+    p = training.parallel
+    return part.bytes if p.zero == 0 or part.shards > 1 else ceil_div(part.bytes, copies(part, p))
+
+
+def optimizer(training: Training, state: State, step: Step) -> StepOp:
+    """Reads gradients and state, and weights where there are no fp32 ones; writes state and weights."""
+    size = {group: sum(updated(part, training) for part in state.parts if part.group == group) for group in (GRADIENTS, OPTIMIZER)}
+    weights = sum(updated(part, training) for part in state.parts if part.group == HELD and not part.name.startswith(FROZEN))
+    reads = size[GRADIENTS] + size[OPTIMIZER] + (0 if training.precision == MIXED else weights)
+    accesses = (stored(WEIGHTS, READ, reads, 8), stored(WEIGHTS, WRITE, size[OPTIMIZER] + weights, 8))
+    return priced("optimizer", step, OTHERS, accesses, UPDATE_VECTOR * weights // weight_size(training))
+
+
+def clearing(training: Training, state: State, step: Step) -> list[StepOp]:
+    """Zeros for the next step, where gradients keep their buffers."""
+    if training.gradient_life == FREED and training.micro_batches == 1:
+        return []
+    return [priced("gradients cleared", step, OTHERS, (stored(WEIGHTS, WRITE, state.gradients, 8),))]
+
+
+def adding_up(training: Training, state: State, step: Step) -> list[StepOp]:
+    """A micro-batch's gradients, added to those of the ones before it, in the format that they are kept in."""
+    in_fp32 = training.precision == MIXED and training.gradients != SIXTEEN_BIT
+    if training.micro_batches == 1 and not in_fp32:
+        return []
+    size, trained = 4 if in_fp32 else weight_size(training), state.trained
+    accesses: tuple[Access, ...] = (stored(WEIGHTS, READ, trained * size, 8), stored(WEIGHTS, WRITE, trained * size, 8))
+    if not in_fp32 or training.gradients != FULL_GRADIENTS:
+        accesses = (stored(WEIGHTS, READ, trained * weight_size(training), 8), *accesses)
+    return [priced("gradients added up", step, OTHERS, accesses, trained)]

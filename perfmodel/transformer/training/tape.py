@@ -1,0 +1,180 @@
+"""What autograd records of a chain of operations: which tensors each keeps for its backward pass, and what is allocated meanwhile.
+
+Forward, an operation allocates what it writes; a tensor goes once no later operation reads it and none keeps it. Backward, in
+reverse, it allocates the gradients of what it read and of its weights, then lets go of the gradients of what it wrote and of the
+tensors that it kept. Source: the semantics of torch.autograd, PyTorch's notes on saved tensors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass, field, replace
+
+from perfmodel.arith import Number
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """One operation. ``reads``: tensors that get a gradient; ``saves``: kept until its backward pass has run.
+
+    ``gradients``: bytes of the gradients of its own weights that stay. ``scratch``, ``backward_scratch``: bytes that it holds only
+    while it runs. ``adds``: its inputs share the gradient of its output, as those of an addition do.
+    """
+
+    name: str
+    reads: tuple[str, ...]
+    writes: tuple[str, ...]
+    saves: tuple[str, ...] = ()
+    gradients: Number = 0
+    scratch: Number = 0
+    backward_scratch: Number = 0
+    adds: bool = False
+
+
+@dataclass(slots=True)
+class Tape:
+    """Operations in order, and the bytes of every tensor. ``stream``: the tensor that enters; the first one written last leaves.
+
+    ``views``: tensors that share the bytes of another, so that only their gradients take any: those bytes. ``parts``: which part of
+    the model each tensor belongs to. ``again``: names of operations in a row that run once more before
+    their backward pass, so that nothing they make is kept on their account.
+    """
+
+    stream: str
+    sizes: dict[str, Number]
+    nodes: list[Node] = field(default_factory=list)
+    views: dict[str, Number] = field(default_factory=dict)
+    parts: dict[str, str] = field(default_factory=dict)
+    again: frozenset[str] = frozenset()
+
+    @property
+    def out(self) -> str:
+        """The tensor that leaves; the one that entered if nothing is done."""
+        return self.nodes[-1].writes[0] if self.nodes else self.stream
+
+    @property
+    def repeated(self) -> list[Node]:
+        """The operations that run again."""
+        return [node for node in self.nodes if node.name in self.again]
+
+    def saved(self) -> dict[str, str]:
+        """Tensors kept at the end of the forward pass, in the order in which they are first kept, with the operation that frees each."""
+        inside = {name for node in self.repeated for name in node.writes}
+        found: dict[str, str] = {}
+        for node in self.nodes:
+            for name in node.saves:
+                if node.name not in self.again or name not in inside:
+                    found.setdefault(name, node.name)
+        return found
+
+    def saved_bytes(self) -> Number:
+        """Bytes of them."""
+        return sum(self.sizes[name] for name in self.saved())
+
+    def gradient_size(self, name: str) -> Number:
+        """Bytes of the gradient of a tensor."""
+        return self.views.get(name, self.sizes[name])
+
+
+@dataclass(frozen=True, slots=True)
+class Pass:
+    """Bytes relative to the start of a pass over a tape. ``high``: at the most, reached in operation ``at``; ``net``: at the end."""
+
+    high: Number
+    net: Number
+    at: str
+
+
+def forward(tape: Tape, keep: Collection[str] | None = None) -> Pass:
+    """The forward pass: starts with the stream there, ends with what is kept (or ``keep``) and the stream that leaves.
+
+    >>> tape = Tape("x", {"x": 8, "y": 8, "z": 8}, [Node("square", ("x",), ("y",), ("x",)), Node("sum", ("y",), ("z",))])
+    >>> forward(tape), backward(tape)
+    (Pass(high=16, net=8, at='sum'), Pass(high=8, net=-8, at='sum'))
+    """
+    last = {name: index for index, node in enumerate(tape.nodes) for name in node.reads}
+    kept, out = tape.saved() if keep is None else keep, tape.out
+    live: dict[str, Number] = {tape.stream: tape.sizes[tape.stream]}
+    level: Number = 0
+    high, at = level, ""
+    for index, node in enumerate(tape.nodes):
+        for name in node.writes:
+            live[name] = tape.sizes[name]
+            level += live[name]
+        if level + node.scratch > high:
+            high, at = level + node.scratch, node.name
+        for name in (*node.reads, *node.writes):
+            if name in live and name not in kept and name != out and last.get(name, -1) <= index:
+                level -= live.pop(name)
+    return Pass(high, level, at)
+
+
+class _Gradients:
+    """Gradients that wait for the operation that made their tensor; several tensors may share one allocation."""
+
+    def __init__(self, name: str, size: Number) -> None:
+        self.handles = {name: 0}
+        self.users, self.sizes = [1], [size]
+
+    def new(self, name: str, size: Number) -> None:
+        """One of its own."""
+        self.handles[name] = len(self.sizes)
+        self.users.append(1)
+        self.sizes.append(size)
+
+    def share(self, name: str, other: str) -> None:
+        """That of ``other`` is the gradient of ``name`` too."""
+        handle = self.handles[name] = self.handles[other]
+        self.users[handle] += 1
+
+    def drop(self, name: str) -> Number:
+        """Bytes freed once the gradient of ``name`` is used up."""
+        handle = self.handles.pop(name, None)
+        if handle is None:
+            return 0
+        self.users[handle] -= 1
+        return 0 if self.users[handle] else self.sizes[handle]
+
+
+def backward(tape: Tape) -> Pass:
+    """The backward pass: starts with the gradient of the stream that left, ends with that of the stream that entered.
+
+    A second gradient of a tensor is made, added to the first and freed. ``net`` counts what was kept as freed and the gradients of
+    weights as there.
+    """
+    waiting = _Gradients(tape.out, tape.gradient_size(tape.out))
+    freed_by = {name: node for node in reversed(tape.nodes) for name in node.saves}
+    repeated = tape.repeated
+    level: Number = 0
+    high, at = level, ""
+    for node in reversed(tape.nodes):
+        if repeated and node is repeated[-1]:
+            once_more, rebuilt = _again(tape, repeated)
+            if level + once_more.high > high:
+                high, at = level + once_more.high, f"{once_more.at}, again"
+            level += rebuilt
+        level += node.gradients
+        second: Number = 0
+        for name in node.reads:
+            if name in waiting.handles:
+                second += 0 if node.adds else tape.gradient_size(name)
+            elif node.adds:
+                waiting.share(name, node.writes[0])
+            else:
+                waiting.new(name, tape.gradient_size(name))
+                level += tape.gradient_size(name)
+        if level + second + node.backward_scratch > high:
+            high, at = level + second + node.backward_scratch, node.name
+        level -= sum(waiting.drop(name) for name in node.writes)
+        level -= sum(tape.sizes[name] for name in node.saves if freed_by[name] is node)
+    return Pass(high, level, at)
+
+
+def _again(tape: Tape, repeated: list[Node]) -> tuple[Pass, Number]:
+    """The second run of ``repeated``, and bytes of what it makes and keeps that was not kept before."""
+    kept = tape.saved()
+    inside = {name for node in repeated for name in node.writes}
+    wanted = {name for node in repeated for name in node.saves if name in inside and name not in kept}
+    outside = {name: 0 for node in repeated for name in node.reads if name not in inside}
+    part = replace(tape, nodes=repeated, sizes={**tape.sizes, tape.stream: 0, **outside}, again=frozenset())
+    return forward(part, wanted), sum(tape.sizes[name] for name in wanted)

@@ -1,0 +1,501 @@
+"""Training memory: tapes worked by hand, state per parameter and by share, adapters, the timeline, what fits."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import pairwise
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from perfmodel.catalog import find_device, find_model, model_names
+from perfmodel.errors import UnavailableError, UsageError
+from perfmodel.transformer.parameters import total
+from perfmodel.transformer.spec import DenseMlp, GroupedAttention, LatentAttention, Layer, ModelSpec, MoeMlp
+from perfmodel.transformer.training.activations import kept
+from perfmodel.transformer.training.attention_peak import attention_peak
+from perfmodel.transformer.training.checks import checked, recompute_named
+from perfmodel.transformer.training.implementations import implementation_named
+from perfmodel.transformer.training.lora import adapters
+from perfmodel.transformer.training.memory import evaluate, largest_micro_batch
+from perfmodel.transformer.training.optimizers import OPTIMIZERS
+from perfmodel.transformer.training.question import Parallel, Recompute, Training
+from perfmodel.transformer.training.stages import in_flight, stage_holding
+from perfmodel.transformer.training.state import state_bytes
+from perfmodel.transformer.training.tape import Node, Pass, Tape, backward, forward
+from perfmodel.transformer.training.timeline import BACKWARD, FORWARD, OPTIMIZER, peak, timeline
+from perfmodel.workload import Attention
+
+BF16 = {"precision": "bf16"}
+
+
+def small(layer: Layer | None = None, layers: int = 4, **options: object) -> ModelSpec:
+    layer = layer or Layer(GroupedAttention(4, 2, 16), DenseMlp(176))
+    return ModelSpec("small", "llama", 64, 503, (layer,) * layers, max_positions=64, **options)  # type: ignore[arg-type]
+
+
+GPT = small(
+    Layer(GroupedAttention(4, 4, 16, qkv_bias=True, output_bias=True), DenseMlp(256, gated=False, bias=True)),
+    norm="layer",
+    tied_embeddings=True,
+    learned_positions=True,
+)
+EXPERTS = small(Layer(GroupedAttention(4, 2, 16), MoeMlp(8, 2, 96, shared_width=32, shared_gate=True, router_extra=8)))
+LATENT = small(Layer(LatentAttention(4, 24, 40, 8, 16, 16, bias=True), DenseMlp(176)))
+WITHOUT_Q_LATENT = small(Layer(LatentAttention(4, 24, None, 8, 16, 16), DenseMlp(176)))
+_TWO = tuple(Layer(GroupedAttention(4, 2, d, shared_kv=True), DenseMlp(176)) for d in (16, 32))
+TWO_KINDS = replace(small(), layers=_TWO * 2)
+SINKS = small(Layer(GroupedAttention(4, 2, 16, window=8, qk_norm=True, sinks=True, output_bias=True), MoeMlp(8, 2, 96, bias=True), norms=4))
+KINDS = {
+    "llama": small(),
+    "gpt": GPT,
+    "experts": EXPERTS,
+    "latent": LATENT,
+    "plain latent": WITHOUT_Q_LATENT,
+    "two kinds": TWO_KINDS,
+    "sinks": SINKS,
+}
+
+
+# Tapes
+
+
+def mlp(size: int = 8) -> Tape:
+    """x W1, ReLU, W2: x and the result of ReLU are kept, each gradient of a weight takes 3 B."""
+    nodes = [
+        Node("W1", ("x",), ("z",), ("x",), gradients=3),
+        Node("ReLU", ("z",), ("a",), ("a",)),
+        Node("W2", ("a",), ("y",), ("a",), gradients=3),
+    ]
+    return Tape("x", dict.fromkeys("xzay", size), nodes)
+
+
+def test_forward_by_hand():
+    """x is there. z, then a beside z and x; z goes, y comes: x, a, y."""
+    tape = mlp()
+    assert tape.saved() == {"x": "W1", "a": "ReLU"}
+    assert tape.saved_bytes() == 16
+    assert forward(tape) == Pass(high=16, net=16, at="ReLU")
+    assert forward(tape, keep=()) == Pass(high=8, net=0, at="W1")
+
+
+def test_backward_by_hand():
+    """With dy: da and dW2, then dy goes. dz, then da and a go. dx and dW1, then dz and x go."""
+    assert backward(mlp()) == Pass(high=11, net=6 - 16, at="W2")
+
+
+def test_a_sum_hands_its_gradient_to_both():
+    """y = x + f(x): dy is that of f's result and of x, to which f's own is added by way of one more."""
+    nodes = [Node("f", ("x",), ("fx",), ("x",)), Node("sum", ("x", "fx"), ("y",), adds=True)]
+    tape = Tape("x", dict.fromkeys(("x", "fx", "y"), 4), nodes)
+    assert backward(tape) == Pass(high=4, net=-4, at="f")
+    assert forward(tape) == Pass(high=8, net=4, at="sum")
+
+
+def test_a_view_has_a_gradient_of_its_own():
+    nodes = [Node("split", ("x",), ("a", "b")), Node("product", ("a", "b"), ("y",), ("x",))]
+    tape = Tape("x", {"x": 8, "a": 0, "b": 0, "y": 4}, nodes, views={"a": 4, "b": 4})
+    assert forward(tape) == Pass(high=4, net=4, at="product")
+    assert backward(tape) == Pass(high=8, net=8 - 8 - 4, at="product")
+
+
+def test_what_runs_again_keeps_nothing_of_its_own():
+    """The middle keeps only what it reads, and stands in memory once more before its backward pass."""
+    nodes = [
+        Node("in", ("x",), ("q",), ("x",)),
+        Node("scores", ("q",), ("s",), ("q",)),
+        Node("softmax", ("s",), ("p",), ("p",)),
+        Node("out", ("p",), ("y",), ("p",)),
+        Node("end", ("y",), ("z",), ("y",)),
+    ]
+    sizes = {"x": 1, "q": 1, "s": 100, "p": 100, "y": 1, "z": 1}
+    whole = Tape("x", sizes, nodes)
+    again = replace(whole, again=frozenset({"scores", "softmax", "out"}))
+    assert set(whole.saved()) - set(again.saved()) == {"p"}
+    assert forward(whole).net - forward(again).net == 100
+    assert forward(again).high == forward(whole).high
+    assert backward(again).net - backward(whole).net == 100, "what is rebuilt is freed as well"
+    assert backward(again).high == 3 * 100 - 2, "p rebuilt, dp and ds; y and dz have gone"
+
+
+def test_scratch_is_there_only_meanwhile():
+    tape = Tape("x", {"x": 1, "y": 1}, [Node("f", ("x",), ("y",), ("x",), scratch=10, backward_scratch=20)])
+    assert (forward(tape).high, backward(tape).high) == (11, 21)
+    assert (forward(tape).net, backward(tape).net) == (1, -1)
+
+
+# State
+
+
+@pytest.mark.parametrize(
+    ("options", "each"),
+    [
+        ({}, 16),
+        ({"gradients": "fp32"}, 18),
+        ({"gradients": "both"}, 20),
+        ({"precision": "bf16"}, 8),
+        ({"precision": "fp32"}, 16),
+        ({"optimizer": "sgd"}, 8),
+        ({"optimizer": "momentum"}, 12),
+        ({"optimizer": "lion"}, 12),
+        ({"optimizer": "sgd", "precision": "bf16"}, 4),
+        ({"gradient_life": "applied"}, 14),
+    ],
+)
+def test_bytes_per_parameter(options, each):
+    state = state_bytes(Training(find_model("gpt2"), 1, 128, **options))
+    assert state.total == each * 124_439_808
+    assert state.total == sum(part.bytes for part in state.parts)
+
+
+def test_optimizers_that_go_by_shape():
+    model = find_model("llama-3.2-1b")
+    vectors = 16 * 2 * 2048 + 2048
+    sizes = {name: state_bytes(Training(model, 1, 8, optimizer=name, **BF16)).optimizer for name in OPTIMIZERS}
+    assert sizes["adam"] == sizes["adamw"] == 4 * total(model)
+    sums = 16 * (2048 + 2048 + 2 * (2048 + 512) + 2048 + 2048 + 3 * (2048 + 8192)) + 128256 + 2048 + vectors
+    assert sizes["adafactor"] == 2 * sums
+    assert sizes["adam8bit"] == 2 * total(model) + 4 * -(-2 * total(model) // 256)
+    tables = 128256 * 2048 + vectors
+    assert sizes["muon"] == 2 * (total(model) - tables) + 4 * tables
+
+
+@pytest.mark.parametrize("name", model_names())
+@pytest.mark.parametrize("options", [{}, {"gradients": "fp32"}, BF16], ids=str)
+def test_gradients_on_tape_are_those_of_the_state(name, options):
+    """Every weight of every model has its gradient in exactly one operation."""
+    training = Training(find_model(name), 1, 64, **options)
+    assert state_bytes(training).parameters == total(training.model)
+    moments = timeline(training)
+    assert [moment.phase for moment in moments][-1] == OPTIMIZER
+    assert moments[-2].bytes == moments[-1].bytes, "backward ends where the optimizer begins"
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("split", [Parallel(tp=2), Parallel(pp=2), Parallel(tp=2, sp=True, pp=2), Parallel(pp=2, interleave=2)], ids=str)
+def test_shares_add_up(kind, split):
+    """All GPUs together hold every parameter once, those of norms and the like as often as there are tensor-parallel GPUs."""
+    model = KINDS[kind]
+    held = split.tp * sum(stage_holding(model, split, stage).parameters for stage in range(split.pp))
+    whole = stage_holding(model, Parallel(pp=split.pp, interleave=split.interleave), 0)
+    copies = held - total(model) - (model.vocab * model.hidden if model.tied_embeddings and split.pp > 1 else 0)
+    assert 0 <= copies < 0.15 * total(model)
+    if split.tp == 1:
+        assert copies == 0
+    assert whole.parameters <= total(model)
+    if split.interleave == 1:
+        moments = timeline(Training(model, 8, 64, parallel=split))
+        assert moments[-2].bytes == moments[-1].bytes
+
+
+def test_experts_are_shared_by_other_groups():
+    """Four data-parallel GPUs in groups of two: each expert lives on two of them, all else on four."""
+    state = state_bytes(Training(EXPERTS, 4, 64, parallel=Parallel(dp=4, ep=2, zero=1)))
+    shards = {part.name: part.shards for part in state.parts}
+    assert shards["fp32 master weights"] == 4
+    assert shards["fp32 master weights of experts"] == 2
+    of_experts = next(part for part in state.parts if part.name == "weights of experts")
+    assert of_experts.elements == 4 * 4 * 3 * 64 * 96
+
+
+@pytest.mark.parametrize("zero", range(4))
+def test_zero_divides_in_turn(zero):
+    p = total(GPT)
+    state = state_bytes(Training(GPT, 16, 64, parallel=Parallel(dp=4, zero=zero)))
+    share = -(-p // 4)
+    assert state.weights == 2 * (share if zero == 3 else p)
+    assert state.gradients == 2 * (share if zero >= 2 else p)
+    assert state.optimizer == 12 * (share if zero >= 1 else p)
+
+
+def test_context_parallel_gpus_share_state_too():
+    by_dp, by_cp = (state_bytes(Training(GPT, 16, 64, parallel=p)) for p in (Parallel(dp=4, zero=3), Parallel(dp=2, cp=2, zero=3)))
+    assert by_dp == by_cp
+
+
+# Adapters
+
+
+@pytest.mark.parametrize(
+    ("name", "rank", "targets", "trained"),
+    [
+        ("llama-2-7b", 8, "qv", 4_194_304),
+        ("llama-3-8b", 16, "qv", 6_815_744),
+        ("llama-3-8b", 16, "all", 41_943_040),
+        ("gpt3-175b", 4, "qv", 18_874_368),
+    ],
+)
+def test_adapters_as_published(name, rank, targets, trained):
+    """What PEFT prints for Llama; Hu et al. 2021, Table 4, print 4.7 M at rank 1, which is 18.9 M at rank 4."""
+    training = Training(find_model(name), 1, 128, lora=rank, lora_targets=targets)
+    assert state_bytes(training).trained == trained
+    state = state_bytes(training)
+    assert state.weights == 2 * (total(training.model) + trained)
+    assert (state.gradients, state.optimizer) == (2 * trained, 12 * trained)
+
+
+def test_frozen_matrices_keep_no_input():
+    def names(**options: object) -> set[str]:
+        return {row.name for row in kept(Training(small(), 2, 32, **options))}  # type: ignore[arg-type]
+
+    everything, few, all_ = names(), names(lora=2, lora_targets="qv"), names(lora=2)
+    assert everything - few == {"MLP input", "activation", "head input"}
+    assert everything - all_ == {"head input"}
+    assert {"attention result, low rank"} <= all_ - few
+    assert peak(Training(small(), 2, 32, lora=2)).moments[-1].bytes == state_bytes(Training(small(), 2, 32, lora=2)).total + 8 * 64
+
+
+def test_experts_and_tables_have_no_adapters():
+    groups = {matrix.group for matrix in adapters(stage_holding(EXPERTS, Parallel(), 0), 4, "all").matrices}
+    assert groups == {"attention", "mlp"}
+
+
+# The timeline
+
+
+OPTIONS = st.fixed_dictionaries(
+    {
+        "precision": st.sampled_from(["mixed", "bf16", "fp32"]),
+        "recompute": st.sampled_from([Recompute(), Recompute("selective"), Recompute("full"), Recompute("every", 3)]),
+        "flash": st.booleans(),
+        "dropout": st.booleans(),
+        "gradient_life": st.sampled_from(["freed", "kept"]),
+        "fused_optimizer": st.booleans(),
+        "optimizer": st.sampled_from(sorted(OPTIMIZERS)),
+        "lora": st.sampled_from([None, 2]),
+        "parallel": st.sampled_from([Parallel(), Parallel(tp=2, sp=True), Parallel(dp=2, zero=2), Parallel(dp=2, zero=3), Parallel(pp=2)]),
+    }
+)
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.sampled_from(sorted(KINDS)), st.integers(1, 3), st.integers(1, 9), OPTIONS)
+def test_a_step_ends_as_it_began(kind, micro_batch, n, options):
+    training = checked(Training(KINDS[kind], 12, 8 * n, micro_batch=micro_batch, **options))
+    found = peak(training)
+    moments, state = found.moments, found.state
+    for before, after in pairwise(moments[:-1]):
+        assert before.bytes == after.start
+    assert found.bytes == max(moment.high for moment in moments)
+    assert all(moment.high >= max(moment.start, moment.bytes) for moment in moments)
+    for moment in moments:
+        highs = moment.highs()
+        assert len(highs) == moment.count
+        assert max(highs) == pytest.approx(moment.high)
+    shards = training.parallel.dp if training.parallel.zero >= 2 else 1
+    held = state.total + (8 * training.tokens if found.stage == 0 else 0)
+    assert moments[-1].bytes == held
+    assert abs(moments[-2].bytes - held) <= 64 * 6 * shards or training.parallel.pp > 1
+    assert found.activations >= 0
+    assert found.bytes == state.weights + state.optimizer + found.gradients + found.activations
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.sampled_from(sorted(KINDS)), st.integers(1, 8), OPTIONS)
+def test_more_takes_more_and_recomputing_keeps_less(kind, batch, options):
+    one = Training(KINDS[kind], batch, 32, **{**options, "parallel": Parallel()})
+    assert peak(one).bytes < peak(replace(one, batch=batch + 1)).bytes
+    stored = [
+        peak(replace(one, recompute=recompute)).stored
+        for recompute in (Recompute(), Recompute("selective"), Recompute("full"), Recompute("every", 4))
+    ]
+    assert stored == sorted(stored, reverse=True)
+    assert peak(replace(one, recompute=Recompute("every", 1))) == peak(replace(one, recompute=Recompute("full")))
+
+
+def test_segments_keep_their_inputs():
+    """Ten layers by fours keep three residual streams, of 2 B; by ones ten."""
+    model = small(layers=10)
+    for every, inputs in ((1, 10), (4, 3), (10, 1)):
+        rows = kept(Training(model, 2, 32, recompute=Recompute("every", every)))
+        assert [(row.name, row.count, row.bytes) for row in rows if row.where.startswith("layer")] == [("layer input", inputs, 2 * 64 * 64)]
+
+
+def test_kinds_of_equal_words_are_numbered():
+    rows = kept(Training(TWO_KINDS, 2, 32))
+    assert list(dict.fromkeys(row.where for row in rows)) == ["layer: GQA, MLP", "layer: GQA, MLP (2)", "head"]
+    sizes = {row.where: row.bytes for row in rows if row.name == "V"}
+    assert sizes == {"layer: GQA, MLP": 2 * 64 * 2 * 16, "layer: GQA, MLP (2)": 2 * 64 * 2 * 32}
+    assert [moment.where for moment in timeline(Training(TWO_KINDS, 2, 32))][1:5] == ["layer 1", "layer 2", "layer 3", "layer 4"]
+
+
+def test_gradients_grow_as_activations_go():
+    found = peak(Training(small(), 2, 32))
+    by_phase = {phase: [moment for moment in found.moments if moment.phase == phase] for phase in (FORWARD, BACKWARD, OPTIMIZER)}
+    assert all(moment.gradients == 0 for moment in by_phase[FORWARD])
+    assert [moment.where for moment in by_phase[BACKWARD]] == ["head", "layers 1 to 4", "embedding"]
+    assert found.moments[-1].gradients == found.state.gradients
+
+
+def test_life_of_gradients():
+    def held(**options: object) -> int:
+        return peak(Training(GPT, 2, 8, **options)).moments[0].start  # type: ignore[arg-type, no-any-return]
+
+    gradients = 2 * total(GPT)
+    assert held(gradient_life="kept") - held() == gradients
+    assert held(micro_batch=1) - held(micro_batch=2) == gradients - 8 * 8
+    applied = peak(Training(GPT, 2, 8, gradient_life="applied"))
+    assert applied.moments[-1].bytes == 14 * total(GPT) + 8 * 16
+    assert applied.bytes < peak(Training(GPT, 2, 8)).bytes
+
+
+def test_foreach_makes_copies():
+    fused, foreach = (peak(Training(GPT, 1, 1, fused_optimizer=fused)) for fused in (True, False))
+    assert foreach.moments[-1].high - fused.moments[-1].high == 4 * total(GPT)
+    assert foreach.moment.phase == OPTIMIZER
+
+
+def test_weights_put_together_by_the_third_stage():
+    """A layer's weights beyond the own share are there while it runs."""
+    stages = [peak(Training(small(), 4, 4, parallel=Parallel(dp=4, zero=zero))) for zero in (2, 3)]
+    layer = 64 * 64 * 2 + 2 * 64 * 32 + 3 * 64 * 176 + 2 * 64
+    gathered = 2 * (layer - layer // 4)
+    layers = [next(moment for moment in found.moments if moment.where == "layers 1 to 4") for found in stages]
+    assert (layers[1].high - layers[1].start) - (layers[0].high - layers[0].start) == gathered
+
+
+# Pipelines
+
+
+@pytest.mark.parametrize("pp", [2, 4, 7])
+@pytest.mark.parametrize("turns", [1, 2, 3])
+def test_micro_batches_in_flight_against_a_schedule(pp, turns):
+    """Megatron-LM's schedule: warm up, then one forward and one backward at a time, chunks in groups of ``pp`` micro-batches."""
+    micro_batches = 4 * pp
+    for stage in range(pp):
+        order = [(group + index, turn) for group in range(0, micro_batches, pp) for turn in range(turns) for index in range(pp)]
+        back = [(micro_batch, turns - 1 - turn) for micro_batch, turn in order]
+        ahead = min(2 * (pp - stage - 1) + (turns - 1) * pp if turns > 1 else pp - stage - 1, len(order))
+        live: set[tuple[int, int]] = set(order[:ahead])
+        most = 0
+        for index in range(len(order) - ahead):
+            live.add(order[ahead + index])
+            most = max(most, len(live))
+            live.remove(back[index])
+        assert sum(in_flight(Parallel(pp=pp, interleave=turns), stage, micro_batches)) == most
+
+
+def test_first_stage_holds_most_micro_batches():
+    """Two stages of two layers: the first keeps two micro-batches of 2 layers, the last one of 2 and the head."""
+    training = Training(small(), 8, 32, micro_batch=1, parallel=Parallel(pp=2))
+    layer = sum(row.bytes for row in kept(training) if row.where.startswith("layer"))
+    assert peak(training).stored == (2 * 2 * layer if peak(training).stage == 0 else 2 * layer + _head(training))
+    assert not any(row.where == "head" for row in kept(training, 0))
+    assert any(row.where == "head" for row in kept(training, 1))
+
+
+def _head(training: Training) -> int:
+    return sum(row.bytes for row in kept(training, 1) if row.where == "head") + 4
+
+
+# What fits
+
+
+@pytest.mark.parametrize(
+    ("model", "n", "options"),
+    [
+        ("gpt2-xl", 1024, {"flash": False, "dropout": True}),
+        ("gpt2", 512, {"precision": "bf16", "micro_batch": 2}),
+        ("llama-3.2-1b", 4096, {"recompute": Recompute("full"), "parallel": Parallel(dp=8, zero=3)}),
+    ],
+)
+def test_largest_micro_batch_fits_and_the_next_does_not(model, n, options):
+    device = find_device("a100-sxm-80gb")
+    assert device.dram.capacity is not None
+    capacity = device.dram.capacity.number
+    training = Training(find_model(model), 16, n, **options)
+    largest = largest_micro_batch(training, capacity)
+    assert largest > 0
+    for sequences, fits in ((largest, True), (largest + 1, False)):
+        batch = sequences * training.micro_batches * training.parallel.dp
+        assert (peak(replace(training, batch=batch, micro_batch=sequences)).bytes <= capacity) is fits
+
+
+def test_what_no_device_holds():
+    result = evaluate(Training(find_model("llama-3.1-405b"), 1, 128), find_device("h200"))
+    assert (result.largest, result.fits) == (0, False)
+
+
+# Attention alone
+
+
+@pytest.mark.parametrize(("implementation", "peak_bytes"), [("torch-eager", 4 * 1024 + 2 * 256), ("torch-sdpa-flash", None)])
+def test_attention_by_hand(implementation, peak_bytes):
+    """Scores of 8 heads x 8 x 8 in 16 bits: 1024 B; the result 8 x 8 x 2: 256 B."""
+    w = Attention(8, 8, 2, 2, heads=8, kv_heads=8)
+    found = attention_peak(w, implementation)
+    if peak_bytes is None:
+        assert found.kept == 256 + 4 * 64 + 1024
+        peak_bytes = found.kept + 3 * 256 + 4 * 8 * 128 * (32 + 1)
+    assert found.bytes == peak_bytes
+    assert found.bytes > found.forward >= found.kept
+
+
+def test_a_mask_costs_attention_nothing_more():
+    plain, causal = (attention_peak(Attention(64, 64, 16, 16, heads=4, kv_heads=4, causal=c), "torch-eager") for c in (False, True))
+    assert plain.bytes == causal.bytes
+
+
+def test_grouped_heads_get_gradients_each():
+    w = Attention(256, 256, 64, 64, heads=8, kv_heads=2)
+    grouped, whole = (attention_peak(replace(w, kv_heads=kv), "torch-sdpa-flash") for kv in (2, 8))
+    assert grouped.bytes > whole.bytes
+    assert grouped.kept == whole.kept
+    with pytest.raises(UsageError, match="no peak is known"):
+        attention_peak(w, "torch-sdpa")
+
+
+# Mistakes
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"batch": 0}, "--batch is 0"),
+        ({"n": 0}, "--n is 0"),
+        ({"micro_batch": 5}, "--micro-batch 5: each GPU has 4"),
+        ({"precision": "fp16"}, "--precision: unknown value 'fp16'"),
+        ({"optimizer": "adamm"}, "did you mean adam"),
+        ({"gradients": "fp32", "precision": "bf16"}, "--gradients fp32: bf16 has one format"),
+        ({"gradient_life": "applied", "micro_batch": 1}, "--gradient-life applied"),
+        ({"lora": 0}, "--lora 0"),
+        ({"lora": 65}, "--lora 65"),
+        ({"lora_targets": "mlp"}, "--lora-targets"),
+        ({"recompute": Recompute("every", 5)}, "has 4 layers"),
+        ({"parallel": Parallel(zero=4)}, "--zero 4"),
+        ({"parallel": Parallel(sp=True)}, "--sp"),
+        ({"parallel": Parallel(tp=3)}, "--tp 3"),
+        ({"parallel": Parallel(dp=3, ep=2)}, "has no experts"),
+        ({"parallel": Parallel(cp=3)}, "--cp 3"),
+        ({"parallel": Parallel(interleave=2)}, "--interleave 2 needs"),
+        ({"parallel": Parallel(pp=2, interleave=3)}, "has 4 layers"),
+        ({"micro_batch": 1, "batch": 3, "parallel": Parallel(pp=2, interleave=2)}, "no multiple of --pp 2"),
+        ({"parallel": Parallel(dp=0)}, "--dp is 0"),
+    ],
+)
+def test_mistakes_are_named(options, words):
+    with pytest.raises(UsageError, match=words) as caught:
+        checked(replace(Training(small(), 4, 32), **options))
+    assert caught.value.fix
+
+
+def test_expert_groups_are_data_parallel_gpus():
+    with pytest.raises(UsageError, match="--ep 2 does not divide --dp 3"):
+        checked(Training(EXPERTS, 6, 32, parallel=Parallel(dp=3, ep=2)))
+
+
+@pytest.mark.parametrize("text", ["", "some", "every", "every:", "every:0", "every:-2", "every:x", "full:2"])
+def test_kinds_of_recomputation(text):
+    with pytest.raises(UsageError, match="--recompute"):
+        recompute_named(text)
+
+
+def test_unknown_implementations():
+    with pytest.raises(UsageError, match="did you mean huggingface"):
+        implementation_named("hugginface")
+    for model in (EXPERTS, LATENT):
+        with pytest.raises(UnavailableError, match="known as huggingface's"):
+            peak(Training(model, 1, 8, **BF16), "huggingface")
+    with pytest.raises(UnavailableError, match="one GPU"):
+        peak(Training(small(), 1, 8, parallel=Parallel(tp=2)), "huggingface")

@@ -1,0 +1,210 @@
+"""``perfmodel memory``: the JSON contract, the text, options, explanations, mistakes of users."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+from test_explain import evaluate
+
+from perfmodel.catalog import find_device, find_model, model_names
+from perfmodel.transformer.training.question import NONE
+
+LINES = [
+    "gpt2 --batch 8 --n 1024 --no-flash --dropout --hardware h200",
+    "llama-3-8b --batch 16 --n 4096 --dp 8 --zero 3 --recompute full",
+    "llama-3-8b --batch 8 --micro-batch 1 --n 2048 --tp 4 --sp --pp 2 --interleave 2 --gradients fp32 --recompute selective --no-flash",
+    "mixtral-8x7b --batch 8 --n 512 --dp 8 --ep 4 --zero 1 --optimizer adam8bit --hardware h100-sxm",
+    "deepseek-v2 --n 256 --tp 2 --lora 8 --lora-targets qv --precision bf16",
+    "gpt2-medium --batch 4 --n 512 --implementation huggingface --precision bf16 --recompute every:5 --foreach --no-flash",
+    "gemma-2-9b --n 8192 --cp 2 --precision fp32 --optimizer momentum --gradient-life kept",
+    "gpt-oss-20b --n 300 --optimizer muon --gradient-life applied --gradients both",
+]
+
+
+@pytest.mark.parametrize("line", LINES)
+def test_json(run, line):
+    data = run(f"memory {line} --json").json
+    assert data["schema"] == "perfmodel.memory/1"
+    assert {"inputs", "hardware", "parameters", "bytes"} <= data.keys()
+    bytes_, at_peak = data["bytes"], data["at_peak"]
+    assert set(bytes_) == {"weights", "gradients", "optimizer", "activations", "peak"}
+    assert bytes_["peak"] == sum(at_peak[part] for part in ("weights", "gradients", "optimizer", "activations"))
+    assert bytes_["peak"] == max(moment["high_bytes"] for moment in data["timeline"])
+    for group in ("weights", "gradients", "optimizer"):
+        assert bytes_[group] == sum(part["bytes"] for part in data["state"] if part["group"] == group)
+    assert all(row["total_bytes"] == row["bytes"] * row["count"] for row in data["kept"])
+    assert data["memory"]["fits"] is (bytes_["peak"] <= data["memory"]["capacity_bytes"])
+    assert [moment["phase"] for moment in data["timeline"]][-1] == "optimizer"
+    assert data["inputs"]["model"] == line.split()[0]
+
+
+def test_defaults_are_adam_in_mixed_precision(run):
+    data = run("memory gpt2 --json").json
+    p = data["parameters"]
+    assert (
+        data["inputs"] | {"precision": "mixed", "optimizer": "adam", "batch": 1, "n": 1024, "zero": 0, "recompute": NONE} == data["inputs"]
+    )
+    assert {part: data["bytes"][part] for part in ("weights", "gradients", "optimizer")} == {
+        "weights": 2 * p,
+        "gradients": 2 * p,
+        "optimizer": 12 * p,
+    }
+    assert data["hardware"]["id"] == "nvidia-a100-sxm-80gb"
+
+
+def test_options_reach_the_model(run):
+    def data(more: str = ""):
+        return run(f"memory llama-3.2-1b --batch 8 --n 512 --json {more}").json
+
+    base = data()
+    p = base["parameters"]
+    assert data("--precision bf16")["bytes"]["optimizer"] == 4 * p
+    assert data("--gradients both")["bytes"]["gradients"] == 6 * p
+    assert data("--optimizer sgd")["bytes"]["optimizer"] == 4 * p
+    assert data("--dp 8 --zero 3")["bytes"]["weights"] == 2 * p // 8
+    assert data("--recompute full")["bytes"]["activations"] < base["bytes"]["activations"] < data("--no-flash")["bytes"]["activations"]
+    assert data("--no-flash --dropout")["bytes"]["activations"] > data("--no-flash")["bytes"]["activations"]
+    assert data("--micro-batch 1")["timeline"][0]["start_bytes"] == 16 * p + 8 * 512
+    assert data("--gradient-life kept")["timeline"][0]["start_bytes"] == 16 * p + 8 * 8 * 512
+    assert data("--foreach")["timeline"][-1]["high_bytes"] == 20 * p + 8 * 8 * 512
+    assert data("--tp 2")["gpus"] == 2
+    assert data("--lora 4")["bytes"]["gradients"] < p / 50
+    assert data("--implementation huggingface")["bytes"]["activations"] > base["bytes"]["activations"]
+
+
+def test_largest_batch(run):
+    data = run("memory gpt2 --batch 64 --micro-batch 4 --dp 4 --n 1024 --hardware h200 --json").json
+    most = data["max_micro_batch"]
+    assert data["max_batch"] == most * 4 * 4
+    for micro_batch, fits in ((most, True), (most + 1, False)):
+        line = f"memory gpt2 --batch {16 * micro_batch} --micro-batch {micro_batch} --dp 4 --n 1024 --hardware h200 --json"
+        assert run(line).json["memory"]["fits"] is fits
+
+
+def test_text(run):
+    out = run("memory gpt2-medium --batch 8 --n 1024 --precision bf16 --implementation huggingface --hardware h200").out
+    for words in (
+        "At most 18.46 GB on the GPU, in the backward pass (head, log-softmax)",
+        "It fits NVIDIA H200",
+        "up to 72 sequences at a time",
+        "kept by each of 24 x layer: MHA, MLP",
+        "Q, K, V  ",
+        "until the backward pass of",
+        "sbh (34 + 5as/h)",
+        "█",
+        "└┬",
+        "log-softmax",
+        "cuBLAS's workspaces",
+    ):
+        assert words in out, words
+    assert max(map(len, out.split("memory over the step")[1].split("parts of the step")[0].splitlines())) <= 80
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("llama-3.1-405b", "not even one sequence"),
+        ("gpt2 --n 4096", "more than the 1,024"),
+        ("gpt2 --zero 2", "--zero 2 divides nothing"),
+        ("llama-3-8b --dp 2 --zero 3", "put together for a while"),
+        ("llama-3-8b --pp 2", "1F1B"),
+        ("llama-3-8b --cp 2", "around the ring"),
+        ("llama-3-8b --batch 4 --micro-batch 1", "4 micro-batches per GPU"),
+        ("llama-3-8b --recompute selective", "scores are never stored"),
+        ("gpt2 --recompute full --no-flash", "once more"),
+        ("gpt2 --lora 4 --lora-targets attention", "all matrices of attention"),
+        ("mixtral-8x7b", "Every expert is taken"),
+        ("gpt2 --hardware h200", "sequences at a time"),
+    ],
+)
+def test_what_it_says(run, line, words):
+    assert words in run(f"memory {line} ").out
+
+
+def test_a_device_without_capacity(run):
+    assert "The profile of amd-epyc-9654 has no capacity." in run("memory gpt2 --hardware amd-epyc-9654").out
+    data = run("memory gpt2 --hardware amd-epyc-9654 --json").json
+    assert (data["max_micro_batch"], data["max_batch"], data["memory"]["fits"]) == (None, None, None)
+
+
+@pytest.mark.parametrize("line", LINES)
+def test_printed_formulas_give_the_printed_values(run, line):
+    data = run(f"memory {line} --json --explain").json
+    [part] = data["explanation"]
+    values = {step["name"]: step["value"] for step in part["steps"]}
+    for step in part["steps"]:
+        assert step["source"], step
+        assert step["meaning"], step
+        if step["formula"]:
+            assert evaluate(step["numbers"]) == pytest.approx(step["value"], rel=2e-5), step
+    assert values["peak"] == data["bytes"]["peak"]
+    layers = [row for row in data["kept"] if row["where"].startswith("layer")]
+    sums = [value for name, value in values.items() if name.startswith("one layer") and name.endswith(", kept")]
+    by_kind = {
+        where: sum(row["bytes"] for row in layers if row["where"] == where) for where in dict.fromkeys(row["where"] for row in layers)
+    }
+    assert sums == list(by_kind.values())
+    literature = values[f"one layer by the literature, recompute {data['inputs']['recompute'].partition(':')[0].replace('every', 'full')}"]
+    assert literature == pytest.approx(data["literature"]["layer"])
+    for row in data["state"]:
+        assert values[row["name"]] == row["bytes"]
+
+
+@pytest.mark.parametrize(
+    ("line", "code", "words"),
+    [
+        ("memory", 2, ["MODEL"]),
+        ("memory lama-3-8b", 2, ["no model is called 'lama-3-8b'", "llama-3-8b"]),
+        ("memory gpt2 --batch 0", 2, ["--batch is 0"]),
+        ("memory gpt2 --micro-batch 0", 2, ["--micro-batch is 0"]),
+        ("memory gpt2 --n 0", 2, ["--n is 0"]),
+        ("memory gpt2 --zero 4", 2, ["--zero 4"]),
+        ("memory gpt2 --dp 0", 2, ["--dp is 0"]),
+        ("memory gpt2 --pp 13", 2, ["--pp 13", "12 layers"]),
+        ("memory gpt2 --tp 5", 2, ["--tp 5 does not divide 12 heads"]),
+        ("memory gpt2 --recompute every", 2, ["every:4"]),
+        ("memory gpt2 --recompute sometimes", 2, ["unknown kind 'sometimes'"]),
+        ("memory gpt2 --optimizer adamx", 2, ["did you mean adam"]),
+        ("memory gpt2 --precision int8", 2, ["--precision: unknown value 'int8'", "mixed"]),
+        ("memory gpt2 --implementation megatron", 2, ["unknown implementation", "known: fused, huggingface"]),
+        ("memory mixtral-8x7b --implementation huggingface", 1, ["known as huggingface's"]),
+        ("memory gpt2 --hardware nowhere-9000", 2, ["no device is called"]),
+        ("memory gpt2 -o out.xyz", 2, ["--output"]),
+    ],
+)
+def test_one_message_with_place_and_fix(run, line, code, words):
+    outcome = run(line)
+    assert (outcome.code, outcome.out) == (code, "")
+    for word in words:
+        assert word in outcome.err
+    assert "Traceback" not in outcome.err
+
+
+def test_a_file(run, tmp_path):
+    target = tmp_path / "memory.json"
+    assert run("memory gpt2", "-o", str(target)).out == ""
+    assert json.loads(target.read_text())["bytes"]["peak"] > 16 * 124_439_808
+
+
+@pytest.mark.parametrize("name", model_names())
+def test_every_model(run, name):
+    data = run(f"memory {name} --batch 2 --n 128 --hardware h200 --json").json
+    assert data["bytes"]["peak"] >= data["bytes"]["weights"] + data["bytes"]["optimizer"]
+    assert sum(row["count"] for row in data["kept"] if row["name"] == "layer input") == len(find_model(name).layers)
+    assert data["memory"]["capacity_bytes"] == find_device("h200").dram.capacity.number
+
+
+def test_starts_cheaply():
+    code = (
+        "import io, json, sys, contextlib\n"
+        "from perfmodel.cli import main\n"
+        "with contextlib.redirect_stdout(io.StringIO()): assert main(['memory', 'llama-3-8b']) == 0\n"
+        "print(json.dumps(sorted(sys.modules)))"
+    )
+    finished = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    modules = set(json.loads(finished.stdout))
+    assert {"numpy", "numba", "pydantic.main", "rich.table", "torch"} & modules == set()
+    assert len(modules) <= 290

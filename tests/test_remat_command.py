@@ -1,0 +1,297 @@
+"""The remat command: its counts, timelines, options, JSON objects and refusals."""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import subprocess
+import sys
+
+import pytest
+from test_architecture import loaded
+
+from perfmodel.remat.strategies import names
+
+
+def results(data):
+    return {row["strategy"]: row for row in data["results"]}
+
+
+def test_the_lecture_example_is_printed_and_explained(run):
+    """Claim S047: 75 against 30."""
+    outcome = run("remat --layers 10 --checkpoints 5")
+    assert outcome.code == 0
+    text = outcome.out
+    assert "Everything kept: 30 steps; nothing kept but the input: 75 = 30 + 45 steps." in text
+    assert "With the output of layer 5 kept, each value rebuilt from the nearest one: 55 = 30 + 25 steps" in text
+    assert "the last output, which no backward step needs, not rebuilt: 51 = 30 + 21 steps." in text
+    assert "Each segment rebuilt once: 38 = 30 + 8 steps; the last segment kept from the forward pass: 35 = 30 + 5 steps." in text
+    assert "A count of 75 with this checkpoint is that of nothing kept, or of closures" in text
+    assert "59 and 54 steps" in text
+
+
+def test_only_where_the_count_is_the_same_is_it_explained(run):
+    assert "closures" not in run("remat --layers 10 --checkpoints 4").out
+    assert "closures" not in run("remat --layers 10 --checkpoints 2,5").out
+    assert "closures" not in run("remat --layers 10 --checkpoints 5 --backward 3").out
+
+
+def test_the_timeline_is_drawn(run):
+    """38 steps of one column, 8 values high: three values at the beginning, all of them at two moments."""
+    lines = run("remat --layers 10 --checkpoints 5").out.splitlines()
+    start = next(i for i, line in enumerate(lines) if line.startswith("segments: memory over time, at most 8"))
+    rows = [line.partition("│")[2] for line in lines[start + 2 : start + 10]]
+    assert [line.split()[0] for line in lines[start + 2 : start + 10]] == [str(value) for value in range(8, 0, -1)]
+    assert rows[-1] == "█" * 38
+    height = [sum(row[column : column + 1] == "█" for row in rows) for column in range(38)]
+    data = run("remat --layers 10 --checkpoints 5 --json").json["timeline"]
+    assert (max(height), height[0], height.count(8)) == (8, 3, 2)
+    assert (data["strategy"], data["cost"], max(data["memory"])) == ("segments", 38, 8)
+    assert data["actions"][:3] == ["forward x0 -> x6", "forward x6 -> x10", "loss"]
+    assert lines[start + 10].strip() == "└┬─────────┬───────────────────────────"
+    assert lines[start + 11].split() == ["forward", "backward,", "rebuilding"]
+
+
+@pytest.mark.parametrize("width", [80, 140])
+@pytest.mark.parametrize(
+    "line",
+    [
+        "remat --layers 10 --checkpoints 5",
+        "remat --layers 1000 --checkpoints 100,500 --every 7 --slots 4",
+        "remat --layers 12 --memory 6",
+        "remat --layers 12 --size 1.5GB --memory 9GB",
+        "remat llama-3-8b --n 4096 --hardware h200 --memory 6GB",
+        "remat --layers 40 --size 32MB --autograd --relu",
+        "remat --width 784,4096,10 --batch 512 --autograd",
+    ],
+)
+def test_charts_fit_a_terminal(run, monkeypatch, line, width):
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
+    from perfmodel.commands import _shared
+    from perfmodel.report.terminal import render
+
+    monkeypatch.setattr(_shared, "_as_text", lambda report, as_json: render(report, width, color=False))
+    lines = run(line).out.splitlines()
+    assert max(map(len, lines)) <= width
+    drawn = [text for text in lines if "█" in text]
+    assert len(drawn) >= (1 if "--autograd" in line else 5)
+    labels = [text.split()[0] for text in drawn]
+    assert all(not label.startswith(("█", "▇")) for label in labels), "no bar is folded into a second line"
+
+
+def test_json_of_a_chain(run):
+    data = run("remat --layers 10 --checkpoints 5 --json").json
+    assert data["schema"] == "perfmodel.remat/1"
+    assert data["units"] == {"cost": "forward steps", "size": "values"}
+    assert data["inputs"]["checkpoints"] == [5]
+    assert data["hardware"] is None
+    found = results(data)
+    assert {name: row["cost"] for name, row in found.items() if name in ("keep-all", "keep-none", "nearest", "revolve")} == {
+        "keep-all": 30,
+        "keep-none": 75,
+        "nearest": 51,
+        "revolve": 41,
+    }
+    kept = found["keep-all"]
+    assert (kept["values"], kept["peak"], kept["peak_without_gradients_and_weights"], kept["peak_at"]) == (11, 12, 11, "loss")
+    assert list(found) == [name for name in names() if name not in ("every-k", "optimal")]
+
+
+def test_strategies_can_be_named(run):
+    data = run("remat --layers 20 --strategy revolve --strategy keep-all --slots 2 --json").json
+    assert [row["strategy"] for row in data["results"]] == ["revolve", "keep-all"]
+    assert data["timeline"]["strategy"] == "revolve"
+    assert run("remat --layers 20 --strategy revolve --slots 2").out.splitlines()[1].startswith("revolve: ")
+
+
+def test_a_budget(run):
+    outcome = run("remat --layers 10 --memory 6")
+    assert "Within 6 values the cheapest is optimal: 36 = 30 + 6 steps, 20.0% more than with everything kept" in outcome.out
+    assert "12 (too much)" in outcome.out
+    data = run("remat --layers 10 --memory 6 --json").json
+    assert [row["fits"] for row in data["results"]] == [row["peak"] <= 6 for row in data["results"]]
+    assert data["curve"][0] == {"memory": 4, "cost": 66, "overhead": pytest.approx(1.2)}
+    assert data["curve"][-1] == {"memory": 12, "cost": 30, "overhead": 0}
+    assert "None of the schedules fits 3 values; the least that any of them takes is 4 values." in run("remat --layers 10 --memory 3").out
+    assert "no schedule of the chain fits the memory" in run("remat --layers 10 --memory 3").out
+
+
+def test_unequal_layers(run):
+    data = run("remat --cost 1ms,2ms,3ms --size 1MB,2MB,3MB --json").json
+    assert data["units"] == {"cost": "s", "size": "B"}
+    assert data["inputs"]["layers"] == 3
+    assert results(data)["keep-all"]["cost"] == pytest.approx(0.018)
+    plain = results(run("remat --layers 3 --cost 1,2,3 --backward 1 --interior 2 --json").json)
+    assert plain["keep-all"]["cost"] == 9
+    assert plain["every-k"]["extra_steps"] == 2, "layers with an interior: segments of one, the last kept"
+
+
+def test_linear_layers_have_times_and_choices(run):
+    data = run("remat --layers 10 --width 1000 --batch 4000 --dtype bf16 --hardware h200 --json").json
+    assert data["hardware"]["id"] == "nvidia-h200-sxm"
+    assert data["units"] == {"cost": "s", "size": "B"}
+    [tensor] = data["tensors"]
+    assert (tensor["count"], tensor["bytes"], tensor["flop_per_byte"], tensor["verdict"]) == (9, 8_000_000, 1000, "store")
+    recompute = run("recompute --bytes 8MB --flops 8e9 --dtype bf16 --hardware h200 --json").json["results"][0]
+    assert tensor["recompute_s"] == recompute["recompute_s"]
+    widths = run("remat --width 784,4096,10 --batch 512 --json").json
+    assert widths["inputs"]["layers"] == 2
+
+
+def test_layers_of_a_model(run):
+    outcome = run("remat llama-3-8b --n 2048 --hardware h200 --checkpoints 7,15,23")
+    assert "32 layers of llama-3-8b, 1 x 2,048 tokens, bf16" in outcome.out
+    assert "perfmodel memory counts them" in outcome.out
+    data = run("remat llama-3-8b --n 2048 --hardware h200 --checkpoints 7,15,23 --json").json
+    found = results(data)
+    assert found["segments"]["extra_steps"] == 32
+    assert found["segments-last-kept"]["extra_steps"] == 24
+    assert found["segments-last-kept"]["peak"] < found["keep-all"]["peak"] / 2
+
+
+def test_explain(run):
+    text = run("remat --layers 10 --checkpoints 5 --every 4 --explain").out
+    assert "floor(n * (n - 1) / 2) = floor(10 * (10 - 1) / 2) = 45" in text
+    assert "(ceil(n / min(k, n)) - 1) * (min(k, n) - 1)" in text
+    assert "r * n - C(s + r, s + 1)" in text
+    assert "Griewank & Walther 2000" in text
+    parts = run("remat --layers 10 --explain --json").json["explanation"]
+    assert {part["strategy"] for part in parts} == {"keep-all", "keep-none", "sqrt-n", "chen-recursive", "revolve"}
+
+
+def test_files(run, tmp_path):
+    target = tmp_path / "remat.md"
+    assert run("remat --layers 10 --checkpoints 5 -o", str(target)).code == 0
+    assert "75 = 30 + 45" in target.read_text()
+
+
+# Autograd
+
+
+def test_autograd(run):
+    outcome = run("remat --layers 5 --size 32MB --autograd")
+    assert "Each layer leaves 32 MB, or 64 MB if the gradient of its output is allocated with it." in outcome.out
+    data = run("remat --layers 5 --size 32MB --autograd --json").json
+    assert data["schema"] == "perfmodel.autograd/1"
+    assert [size // 10**6 for size in data["forward"]["gradients_with_values"]] == [64, 128, 192, 256, 320]
+    assert [size // 10**6 for size in data["forward"]["gradients_in_backward"]] == [32, 64, 96, 128, 160]
+    assert data["operations"][0] == {
+        "operation": "x1 = x0 W0",
+        "keeps": "x0",
+        "size": 32_000_000,
+        "purpose": "dW0",
+        "freed_by": "x1 = x0 W0",
+    }
+    relu = run("remat --width 784,4096,10 --batch 512 --autograd --relu").out
+    assert "x1 = ReLU(z0)" in relu
+    assert "kept already" in relu
+
+
+# The exact solver
+
+
+def test_exact(run):
+    pytest.importorskip("scipy.optimize", reason="the exact solver needs SciPy")
+    outcome = run("remat --layers 6 --memory 5 --exact")
+    assert "Within 5 values: cost 21, 16.7% more than with everything kept; nothing is cheaper." in outcome.out
+    data = run("remat --layers 6 --memory 5 --exact --json").json
+    assert data["schema"] == "perfmodel.remat_graph/1"
+    assert (data["exact"]["cost"], data["exact"]["peak"], data["exact"]["proved"]) == (21, 5, True)
+    optimal = results(run("remat --layers 6 --memory 5 --json").json)["optimal"]
+    assert optimal["cost"] == data["exact"]["cost"]
+    assert "No schedule fits 3 values; the least that any needs is 4 values." in run("remat --layers 4 --memory 3 --exact").out
+
+
+GRAPH = {
+    "inputs": {"x": "32 MB"},
+    "nodes": [
+        {"name": "qkv", "inputs": ["x"], "size": "96 MB", "cost": 6},
+        {"name": "scores", "inputs": ["qkv"], "size": "256 MB", "cost": 2},
+        {"name": "out", "inputs": ["scores", "qkv"], "size": "32 MB", "cost": 2},
+        {"name": "sum", "inputs": ["x", "out"], "size": "32 MB", "cost": 1},
+        {"name": "up", "inputs": ["sum"], "size": "384 MB", "cost": 8},
+        {"name": "down", "inputs": ["up"], "size": "32 MB", "cost": 8},
+    ],
+}
+
+
+def test_a_graph(run, tmp_path):
+    """Within less memory the scores are built again: they are large and cheap."""
+    pytest.importorskip("scipy.optimize", reason="the exact solver needs SciPy")
+    path = tmp_path / "layer.json"
+    path.write_text(json.dumps(GRAPH))
+    plain = run(f"remat --graph {path}")
+    assert plain.code == 0
+    assert "Give --memory for the cheapest schedule within it." in plain.out
+    peak = run(f"remat --graph {path} --json").json["keep_all"]["peak"]
+    data = run(f"remat --graph {path} --memory {(peak - 10**8) // 10**6}MB --json").json
+    assert data["exact"]["made"]["scores"] == 2
+    assert data["exact"]["peak"] <= peak - 10**8
+    assert data["exact"]["cost"] == data["keep_all"]["cost"] + 2
+    text = run(f"remat --graph {path} --memory {(peak - 10**8) // 10**6}MB").out
+    assert "made more than once" in text
+    assert "Checkmate" in text
+
+
+# Speed and mistakes
+
+
+def test_a_long_chain_is_answered_within_a_second():
+    """In a process of its own, start included: CPU time, as the machine may be busy, and nothing that traces lines."""
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("COV")}
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    command = [sys.executable, "-m", "perfmodel", "remat", "--layers", "10000"]
+    assert b"30,000 steps" in subprocess.run(command, capture_output=True, check=True, env=environment).stdout
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    assert after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime < 1
+
+
+def test_starts_without_numpy():
+    modules = loaded("remat", "--layers", "10", "--checkpoints", "5")["modules"]
+    assert isinstance(modules, list)
+    assert {"numpy", "scipy", "numba"} & set(modules) == set()
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("remat", "--layers is missing"),
+        ("remat --layers 0", "--layers is 0"),
+        ("remat --layers 10 --checkpoints five", "--checkpoints is 'five'"),
+        ("remat --layers 10 --checkpoints 9", "no backward step needs"),
+        ("remat --layers 10 --strategy segmnts", "did you mean segments"),
+        ("remat --layers 10 --strategy segments", "give --checkpoints"),
+        ("remat --layers 10 --strategy every-k", "give --every"),
+        ("remat --layers 10 --strategy optimal", "give --memory"),
+        ("remat --layers 10 --cost 1,2", "--cost has 2 values for 10 layers"),
+        ("remat --layers 2 --cost 1,2ms", "some have a unit and some have none"),
+        ("remat --layers 2 --cost 1ms --backward 2", "--backward is not in the unit of --cost"),
+        ("remat --layers 2 --cost 0", "nothing is free"),
+        ("remat --layers 2 --cost x", "--cost"),
+        ("remat --layers 2 --memory 4GB", "a number of values"),
+        ("remat --layers 2 --size 1MB --memory 4", "a size such as 40GB"),
+        ("remat --layers 2 --hardware h200", "layers of known shape"),
+        ("remat --layers 3 --width 1,2", "--width has 2 values for 3 layers"),
+        ("remat --layers 3 --width 1.5", "--width is '1.5'"),
+        ("remat --layers 3 --width 10 --cost 2", "--cost does not go with --width"),
+        ("remat llama-3-8b --layers 3", "does not go with a model"),
+        ("remat llama-3-8b --batch 0", "--batch is 0"),
+        ("remat lama-3-8b", "llama-3-8b"),
+        ("remat --layers 3 --relu", "--relu goes with --autograd"),
+        ("remat --layers 3 --exact", "--memory is missing"),
+        ("remat --layers 3 --seconds 0", "--seconds is 0"),
+    ],
+)
+def test_mistakes(run, line, message):
+    outcome = run(line)
+    assert outcome.code == 2
+    assert message in outcome.err
+
+
+def test_what_is_not_there(run, tmp_path):
+    path = tmp_path / "graph.json"
+    path.write_text('{"nodes": []}')
+    assert f"{path}: no list 'nodes' in it" in run(f"remat --graph {path}").err
+    assert run(f"remat --graph {tmp_path}/none.json").code == 1
+    assert "take --strategy optimal" in run("remat --layers 3 --interior 1 --memory 4 --exact").err
