@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 from collections.abc import Collection
@@ -22,6 +23,9 @@ def check_output(path: Path, offers: Collection[str] = ()) -> None:
     if path.suffix not in known:
         kind = repr(path.suffix) if path.suffix else "a file without suffix"
         raise UsageError(f"--output: no format is written to {kind} ({path})", f"end it in {', '.join(known)}")
+    check = getattr(import_module(f"{formats.__name__}{path.suffix}"), "check", None)
+    if check is not None:
+        check()
     if path.is_dir():
         raise UsageError(f"--output: {path} is a folder", "name a file in it")
     folder = path.parent
@@ -31,34 +35,39 @@ def check_output(path: Path, offers: Collection[str] = ()) -> None:
         raise UsageError(f"--output: {path} is not writable", "choose another place or mend its permissions")
 
 
-def render_for(path: Path, report: Report) -> str:
-    """``report`` in the format that the suffix of ``path`` names."""
+def render_for(path: Path, report: Report) -> str | bytes:
+    """``report`` in the format that the suffix of ``path`` names; bytes where that is no text."""
     module = import_module(f"{formats.__name__}{path.suffix}")
-    text: str = module.render(report)
-    return text
+    made: str | bytes = module.render(report)
+    return made
 
 
 def write(path: Path, report: Report) -> None:
     """Write ``report`` whole or not at all: to a temporary file beside ``path``, then renamed."""
     import tempfile
 
-    text = render_for(path, report)
-    target = path.resolve()
+    made = render_for(path, report)
+    content = made.encode("utf-8", "replace") if isinstance(made, str) else made
     temporary = None
     try:
+        target = Path(os.path.realpath(path))
+        if target.is_symlink():
+            raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
         if target.exists() and not target.is_file():  # a pipe or a device: nothing to replace
-            target.write_text(text, encoding="utf-8")
+            target.write_bytes(content)
             return
         mode = stat.S_IMODE(target.stat().st_mode) if target.exists() else 0o666 & ~_umask()
-        with tempfile.NamedTemporaryFile("w", encoding="utf-8", dir=target.parent, prefix=f".{target.name}.", delete=False) as file:
+        with tempfile.NamedTemporaryFile("wb", dir=target.parent, prefix=f".{target.name}.", delete=False) as file:
             temporary = file.name
-            file.write(text)
+            file.write(content)
         os.chmod(temporary, mode)
         os.replace(temporary, target)
-    except OSError as error:
+    except BaseException as error:  # an interrupt as well: nothing half-written stays
         if temporary is not None:
             Path(temporary).unlink(missing_ok=True)
-        raise DataError(f"{path}: {error.strerror or error}", "nothing was written") from None
+        if isinstance(error, OSError):
+            raise DataError(f"{path}: {error.strerror or error}", "nothing was written") from None
+        raise
 
 
 def _umask() -> int:

@@ -3,11 +3,24 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any, ClassVar
+
+if TYPE_CHECKING:
+    from perfmodel.report.charts.kinds import Chart, Roofline
+
+FLOP_CONVENTION = "A multiply-add counts 2 FLOP; exponentials are counted apart."
+
+
+class _Part:
+    """Unknown keys in a saved document are errors."""
+
+    __slots__ = ()
+
+    __pydantic_config__: ClassVar[dict[str, object]] = {"extra": "forbid", "allow_inf_nan": False}
 
 
 @dataclass(frozen=True, slots=True)
-class Table:
+class Table(_Part):
     """Text cells, ready to print. ``align``: ``l`` or ``r`` per column; by default labels left, numbers right."""
 
     title: str
@@ -22,11 +35,71 @@ class Table:
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class Column(_Part):
+    """One column of numbers. ``unit``: a key of ``cells.UNITS``, such as ``s``, ``B``, ``share``; ``text`` for words.
+
+    ``low`` and ``high``: keys of the columns with the ends of its interval, which are shown in its cells and not beside them;
+    ``under``: of one that a page shows below it, with its title.
+    """
+
+    key: str
+    title: str
+    unit: str = "text"
+    low: str = ""
+    high: str = ""
+    under: str = ""
+
+
+Value = str | int | float | None
+
+
+@dataclass(frozen=True, slots=True)
+class DataTable(_Part):
+    """Numbers in base units, so that a reader can sort them, load them and compare them. None where there is none."""
+
+    title: str
+    columns: list[Column]
+    rows: list[list[Value]]
+
+
+@dataclass(frozen=True, slots=True)
+class Formula(_Part):
+    """``name = formula = numbers = value``, of the result ``group``. ``source``: where the formula or the value is from."""
+
+    name: str
+    meaning: str
+    formula: str = ""
+    numbers: str = ""
+    value: Value = None
+    source: str = ""
+    group: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ProfileUse(_Part):
+    """A device profile that numbers rest on: the SHA-256 of its file, and the date of its newest calibration."""
+
+    id: str
+    sha256: str
+    calibrated: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Provenance(_Part):
+    """How to make the report again. ``inputs``: further files with their SHA-256, such as a study or records."""
+
+    command: str = ""
+    version: str = ""
+    profiles: list[ProfileUse] = field(default_factory=list)
+    inputs: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Report(_Part):
     """``verdict``: sentences to read first. ``notes``: assumptions and sources. ``data``: the object that JSON prints.
 
     ``records``: the measurements that it rests on, if any, as objects of the record format. ``profile``: the text of a device
-    profile that was made.
+    profile that was made. A report without ``data`` is a document: JSON saves all of it, and ``saved.read_report`` reads it back.
     """
 
     title: str
@@ -36,3 +109,18 @@ class Report:
     data: dict[str, Any] = field(default_factory=dict)
     records: list[dict[str, Any]] = field(default_factory=list)
     profile: str = ""
+    charts: list[Chart] = field(default_factory=list)
+    data_tables: list[DataTable] = field(default_factory=list)
+    formulas: list[Formula] = field(default_factory=list)
+    provenance: Provenance | None = None
+
+    @property
+    def rooflines(self) -> list[Roofline]:
+        """The rooflines among its charts."""
+        return [chart for chart in self.charts if chart.kind == "roofline"]
+
+    def _repr_html_(self) -> str:
+        """The page, framed, for a notebook."""
+        from perfmodel.report.formats.html import framed
+
+        return framed(self)

@@ -10,6 +10,10 @@ from rich.table import Table as RichTable
 from rich.text import Text
 
 from perfmodel.report.document import Report, Table
+from perfmodel.report.formats.txt import pictures, printed_notes, printed_tables
+
+WIDEST = 100
+"""Columns of a picture."""
 
 
 def render(report: Report, width: int, color: bool = True) -> str:
@@ -19,14 +23,19 @@ def render(report: Report, width: int, color: bool = True) -> str:
     console.print(Text(report.title, style="bold"))
     for sentence in report.verdict:
         console.print(Text(sentence))
-    for table in report.tables:
+    for title, drawn in pictures(report, min(width, WIDEST)):
+        console.print()
+        console.print(Text(title, style="bold"))
+        console.print(Text(drawn, no_wrap=True, overflow="crop"))
+    for table in printed_tables(report):
         console.print()
         if table.title:
             console.print(Text(table.title, style="bold"))
         console.print(_grid(table))
-    if report.notes:
+    notes = printed_notes(report)
+    if notes:
         console.print()
-        for note in report.notes:
+        for note in notes:
             console.print(Padding(Text(note, style="dim"), (0, 0, 0, 2)))
     return target.getvalue()
 

@@ -1,6 +1,7 @@
-"""Every file format: a module here, named as the suffix it writes, has ``render(report) -> str``.
+"""Every file format: a module here, named as the suffix it writes, has ``render(report)``, which gives text, or bytes.
 
-A module with ``NEEDS`` writes that field of a report, which only some commands fill.
+A module with ``NEEDS`` writes that field of a report, which only some commands fill. One with ``check`` says by it, before any work,
+what it lacks.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""JSON: the report's data, one object."""
+"""JSON: the object that a command promises; a report without one is saved whole, so that it can be rendered again."""
 
 from __future__ import annotations
 
@@ -9,4 +9,10 @@ from perfmodel.report.document import Report
 
 def render(report: Report) -> str:
     """One object with two-space indentation; strict JSON, so no NaN."""
-    return json.dumps(report.data, indent=2, allow_nan=False, ensure_ascii=False) + "\n"
+    return json.dumps(report.data or _document(report), indent=2, allow_nan=False, ensure_ascii=False) + "\n"
+
+
+def _document(report: Report) -> object:
+    from perfmodel.report.saved import to_data
+
+    return to_data(report)

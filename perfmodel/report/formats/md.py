@@ -1,22 +1,64 @@
-"""Markdown that fits a pull-request comment."""
+"""Markdown that fits a pull-request comment: pictures as text, long tables folded."""
 
 from __future__ import annotations
 
-from perfmodel.report.document import Report, Table
+from perfmodel.report.charts.cells import as_text, formula_text
+from perfmodel.report.document import Formula, Report, Table
+
+FOLDED_ROWS = 12
+"""A table of more rows is folded."""
+FIRST_SENTENCES = 12
 
 
 def render(report: Report) -> str:
-    """Verdict, tables, notes."""
-    blocks = [f"## {_escape(report.title)}", *map(_escape, report.verdict), *map(_table, report.tables)]
+    """Verdict, pictures with their tables, tables, notes, and what the numbers rest on."""
+    blocks = [f"## {_escape(report.title)}", *_verdict(report.verdict), *_pictures(report)]
+    blocks += [_data_table(as_text(table)) for table in report.data_tables]
+    blocks += map(_table, report.tables)
     if report.notes:
         blocks.append("\n".join(f"- {_escape(note)}" for note in report.notes))
+    blocks += _foundations(report)
     return "\n\n".join(blocks) + "\n"
 
 
 def _escape(text: str) -> str:
     for char in "\\|<>*_`":
         text = text.replace(char, "\\" + char)
-    return text
+    return " ".join(text.splitlines()) if "\n" in text or "\r" in text else text
+
+
+def _verdict(sentences: list[str]) -> list[str]:
+    said = list(map(_escape, sentences))
+    rest = said[FIRST_SENTENCES:]
+    return said[:FIRST_SENTENCES] + ([_folded(f"and {len(rest)} more", "\n".join(f"- {line}" for line in rest))] if rest else [])
+
+
+def _folded(summary: str, content: str) -> str:
+    return f"<details><summary>{summary}</summary>\n\n{content}\n\n</details>"
+
+
+def _pictures(report: Report) -> list[str]:
+    if not report.charts:
+        return []
+    from perfmodel.report.charts.layout import numbers
+    from perfmodel.report.charts.plain import plot
+    from perfmodel.report.charts.points import brief_table, remarks
+
+    blocks = []
+    for chart in report.charts:
+        blocks += [f"### {_escape(chart.title)}", *([_escape(chart.caption)] if chart.caption else [])]
+        blocks.append("```text\n" + plot(chart).replace("`", "'") + "\n```")
+        if chart.kind == "roofline" and chart.points:
+            blocks.append(_data_table(as_text(brief_table([chart]))))
+            said = remarks([chart])
+            blocks += ["\n".join(f"- {_escape(line)}" for line in said)] if said else []
+        elif chart.kind != "roofline":
+            blocks.append(_folded("numbers", _table(as_text(numbers(chart)))))
+    return blocks
+
+
+def _data_table(table: Table) -> str:
+    return _folded(f"{_escape(table.title)}: {len(table.rows)} rows", _table(table)) if len(table.rows) > FOLDED_ROWS else _table(table)
 
 
 def _table(table: Table) -> str:
@@ -26,3 +68,22 @@ def _table(table: Table) -> str:
     ]
     lines += [f"| {' | '.join(map(_escape, row))} |" for row in table.rows]
     return "\n".join([*([f"**{_escape(table.title)}**", ""] if table.title else []), *lines])
+
+
+def _foundations(report: Report) -> list[str]:
+    blocks = []
+    if report.formulas:
+        blocks.append(_folded("formulas", "\n".join(map(_formula, report.formulas))))
+    known = report.provenance
+    if known is not None:
+        profiles = [f"{use.id} {use.sha256[:12]}" + (f", calibrated {use.calibrated}" if use.calibrated else "") for use in known.profiles]
+        inputs = [f"{name} {digest[:12]}" for name, digest in known.inputs.items()]
+        said = "; ".join([f"perfmodel {known.version}", *profiles, *inputs])
+        blocks.append(f"{_escape(said)}" + (f": `{known.command.replace('`', chr(39))}`" if known.command else ""))
+    return blocks
+
+
+def _formula(formula: Formula) -> str:
+    source = f" ({_escape(formula.source)})" if formula.source else ""
+    group = f"{_escape(formula.group)}: " if formula.group else ""
+    return f"- {group}{_escape(formula.meaning)}: {_escape(formula_text(formula))}{source}"

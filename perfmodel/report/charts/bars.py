@@ -1,0 +1,97 @@
+"""Stacked bars as a picture: one row per bar, its parts named where they have room, capacities as lines."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from perfmodel.report.charts.cells import text
+from perfmodel.report.charts.frame import Key, Size, legend, tick_width
+from perfmodel.report.charts.kinds import BarChart
+from perfmodel.report.charts.labels import Placer, segment
+from perfmodel.report.charts.scale import LINEAR, Axis, tick_text
+from perfmodel.report.charts.scene import Group, Path, Rect, Scene, Shape, Text
+from perfmodel.report.charts.text_width import shortened, text_width
+
+SIZES = (Size(760, 0), Size(368, 0, 11.0))
+"""The height follows from the number of bars."""
+WIDEST_NAME = 0.3
+FAR = 3.0
+"""A capacity more than this many times the longest bar is said in words and not drawn."""
+
+
+def scene(chart: BarChart, size: Size = SIZES[0]) -> Scene:
+    """``chart`` in a picture as wide as ``size``."""
+    parts = list(dict.fromkeys(name for bar in chart.bars for name, _ in bar.segments))
+    keys = [Key(name, "bar", "box", place) for place, name in enumerate(parts)] if len(parts) > 1 else []
+    shapes, below = legend(keys, size, size.font * 0.6, size.width - size.font, 2)
+    totals = [sum(value for _, value in bar.segments) for bar in chart.bars]
+    near = [limit for limit in chart.limits if limit.value <= FAR * max(totals, default=1)]
+    names = min(WIDEST_NAME * size.width, max((text_width(bar.name, size.font) for bar in chart.bars), default=0)) + 14
+    end = tick_width(totals, lambda value: text(value, chart.unit), size) * 1.15 + 14
+    left = size.font * 0.6 if size.narrow else names
+    top = below + size.font * (2.3 if near else 0.6)
+    row = size.font * (3.4 if size.narrow else 2.6)
+    height = top + row * len(chart.bars) + size.font * 2.4
+    most = max([*totals, *(limit.value for limit in near)], default=1) or 1
+    axis = Axis(0, most, left, size.width - end, LINEAR)
+    bottom = top + row * len(chart.bars)
+    shapes += _ticks(axis, top, bottom, chart.unit, size)
+    placer = Placer((0, below), (size.width, top))
+    for limit in near:
+        x = axis.at(limit.value)
+        shapes.append(Path("limit", [(x, top - 4), (x, bottom)]))
+        placer.avoided.append(segment([(x, top), (x, bottom)]))
+        said = f"{limit.label} {text(limit.value, chart.unit)}"
+        places = [Text("mark-label", x, top - 8, said, anchor) for anchor in ("middle", "end", "start")]
+        shapes += [found] if (found := placer.place(places, size.font)) else []
+    for place, (bar, total) in enumerate(zip(chart.bars, totals, strict=True)):
+        shapes += _bar(bar.name, bar.segments, parts, total, axis, top + place * row, chart.unit, size, names)
+    return Scene(size.width, height, shapes, chart.title, describe(chart))
+
+
+def describe(chart: BarChart) -> str:
+    """The picture in words."""
+    said = ", ".join(f"{bar.name} {text(sum(value for _, value in bar.segments), chart.unit)}" for bar in chart.bars[:8])
+    return f"Stacked bars: {said}. Every number is in the table."
+
+
+def _ticks(axis: Axis, top: float, bottom: float, unit: str, size: Size) -> list[Shape]:
+    placer = Placer((0, 0), (size.width, bottom + size.font * 3))
+    shapes: list[Shape] = []
+    for value in axis.ticks(size.font * 6):
+        x = axis.at(value)
+        shapes.append(Path("grid", [(x, top), (x, bottom)]))
+        words = Text("tick", x, bottom + size.font * 1.4, text(value, unit) if value else "0", "middle")
+        shapes += [found] if (found := placer.place([words], size.font)) else []
+    return shapes
+
+
+def _bar(
+    name: str,
+    segments: Sequence[tuple[str, float]],
+    parts: list[str],
+    total: float,
+    axis: Axis,
+    y: float,
+    unit: str,
+    size: Size,
+    room: float,
+) -> list[Shape]:
+    thick = size.font * 1.7
+    head = y + (size.font * 1.5 if size.narrow else (size.font * 2.6 - thick) / 2)
+    middle = head + thick / 2 + size.font * 0.35
+    if size.narrow:
+        shapes: list[Shape] = [Text("key", axis.start, head - size.font * 0.4, shortened(name, size.font, size.width - 2 * size.font))]
+    else:
+        shapes = [Text("key", axis.start - 10, middle, shortened(name, size.font, room - 12), "end")]
+    at = 0.0
+    for part, value in segments:
+        start, end = axis.at(at), axis.at(at + value)
+        at += value
+        tip = f"{name}, {part}: {text(value, unit)}"
+        shapes.append(Group([Rect("bar", start, head, end - start, thick, parts.index(part), tip)], {"tip": tip}))
+        said = tick_text(value, unit)
+        if text_width(said, size.font) + 8 < end - start and len(segments) > 1:
+            shapes.append(Text("bar-inside", (start + end) / 2, middle, said, "middle"))
+    shapes.append(Text("bar-total", axis.at(total) + 7, middle, text(total, unit)))
+    return shapes

@@ -1,0 +1,86 @@
+"""A number of a table or a picture as text, by its unit: the same in every format."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from perfmodel.report.document import Column, DataTable, Formula, Table, Value
+from perfmodel.units import format_count, format_si, format_time
+
+ABSENT = "-"
+
+UNITS: dict[str, Callable[[float], str]] = {
+    "count": lambda value: format_count(value) if isinstance(value, int) else f"{value:.4g}",
+    "B": lambda value: format_si(value, "B"),
+    "B/s": lambda value: format_si(value, "B/s"),
+    "FLOP": lambda value: format_si(value, "FLOP"),
+    "FLOP/s": lambda value: format_si(value, "FLOP/s"),
+    "FLOP/B": lambda value: f"{value:.4g} FLOP/B",
+    "tokens/s": lambda value: format_si(value, "tokens/s"),
+    "s": format_time,
+    "share": lambda value: f"{value:.1%}",
+    "error": lambda value: f"{value:+.1%}",
+    "ratio": lambda value: f"{value:.3g}x",
+}
+"""How a number in that base unit is written. A unit that is not here follows the number as it stands."""
+
+
+def text(value: Value, unit: str) -> str:
+    """``value`` with its unit; words stay as they are.
+
+    >>> text(0.0017620060, "s"), text(None, "s"), text(0.5, "share")
+    ('1.762 ms', '-', '50.0%')
+    """
+    if value is None or value == "":
+        return ABSENT
+    if isinstance(value, str):
+        return value
+    return UNITS[unit](value) if unit in UNITS else f"{value:.6g} {unit if unit != 'text' else ''}".strip()
+
+
+def shown_columns(table: DataTable) -> list[int]:
+    """Places of the columns that get cells of their own: not the ends of intervals, not those without any value."""
+    ends = {key for column in table.columns for key in (column.low, column.high)}
+    return [
+        place
+        for place, column in enumerate(table.columns)
+        if column.key not in ends and any(row[place] not in (None, "") for row in table.rows)
+    ]
+
+
+def cell(table: DataTable, row: list[Value], place: int) -> str:
+    """The text of one cell, with its interval where the column has one."""
+    main, ends = text(row[place], table.columns[place].unit), interval(table, row, place)
+    return f"{main} ({ends})" if ends and main != ABSENT else main
+
+
+def interval(table: DataTable, row: list[Value], place: int) -> str:
+    """The interval of a cell, such as ``3.19 to 3.74 ms``; empty where it has none."""
+    column = table.columns[place]
+    keys = {one.key: index for index, one in enumerate(table.columns)}
+    ends = [end for key in (column.low, column.high) if key in keys and isinstance(end := row[keys[key]], (int, float))]
+    if len(ends) < 2:
+        return ""
+    low, high = (format_time(end, 3) if column.unit == "s" else text(end, column.unit) for end in ends)
+    number, _, unit = low.partition(" ")
+    return f"{number} to {high}" if unit and high.endswith(f" {unit}") else f"{low} to {high}"
+
+
+def as_text(table: DataTable) -> Table:
+    """``table`` as text cells, for formats that print."""
+    places = shown_columns(table)
+    columns = [table.columns[place] for place in places]
+    rows = [[cell(table, row, place) for place in places] for row in table.rows]
+    return Table(table.title, [column.title for column in columns], rows, "".join(_align(column) for column in columns))
+
+
+def _align(column: Column) -> str:
+    return "l" if column.unit == "text" else "r"
+
+
+def formula_text(formula: Formula) -> str:
+    """``name = formula = numbers = value``."""
+    value = formula.value
+    end = f"{value:,}" if isinstance(value, int) else f"{value:.6g}" if isinstance(value, float) else str(value or "")
+    numbers = formula.numbers if formula.numbers not in (end, str(value)) else ""
+    return " = ".join(filter(None, [formula.name, formula.formula, numbers, end]))

@@ -1,0 +1,79 @@
+"""A roofline as a picture: axes from the device, roofs with their names, ridge points, and one layer of points per level."""
+
+from __future__ import annotations
+
+from perfmodel.report.charts.frame import NARROW, WIDE, Key, Plot, Size, legend, ticks
+from perfmodel.report.charts.kinds import LEVELS, MEASURED, Roofline
+from perfmodel.report.charts.labels import Placer
+from perfmodel.report.charts.roofline_axes import first_level, levels_of, plot_of
+from perfmodel.report.charts.roofline_points import SHAPES, absent, beyond, groups_of, obstacles, placeable, points
+from perfmodel.report.charts.roofline_roofs import ridges, roofs, waiting
+from perfmodel.report.charts.scale import tick_text
+from perfmodel.report.charts.scene import Group, Scene, Shape, Text
+
+SIZES = (WIDE, NARROW)
+
+
+def scene(chart: Roofline, size: Size = WIDE) -> Scene:
+    """``chart`` in a picture of ``size``: every level is a layer, of which only one is not hidden."""
+    keys, below = legend(_keys(chart), size, size.font * 0.6, size.width - size.font, 2)
+    plot = plot_of(chart, size, below + size.font * 1.9)
+    shapes: list[Shape] = [*keys, Text("axis", size.font * 0.6, below + size.font * 0.85, "FLOP/s")]
+    shapes += ticks(plot, size, lambda value: tick_text(value, "FLOP/B"), lambda value: tick_text(value, "FLOP/s"))
+    placer, opened = plot.placer(), first_level(chart)
+    obstacles(chart, opened, plot, placer)
+    markers = len(placer.avoided)
+    shapes += roofs(chart, plot, size, placer)
+    del placer.avoided[:markers]
+    shapes += [_layer(chart, level, plot, size, placer.copy(), level != opened) for level in levels_of(chart)]
+    return Scene(size.width, size.height, shapes, chart.title, describe(chart))
+
+
+def _layer(chart: Roofline, level: str, plot: Plot, size: Size, placer: Placer, hidden: bool) -> Group:
+    obstacles(chart, level, plot, placer)
+    shapes = ridges(chart, plot, size, level, placer)
+    shapes += _left_out(chart, level, plot, size, placer)
+    name = f"arithmetic intensity, FLOP per byte of {LEVELS.get(level, level)}"
+    title = Text("axis", (plot.left + plot.right) / 2, plot.bottom + size.font * 2.9, name, "middle")
+    shapes += [title, *points(chart, level, plot, size, placer)]
+    return Group([*shapes, *waiting(chart, plot, size, level, placer)], {"level": level}, hidden=hidden)
+
+
+def _left_out(chart: Roofline, level: str, plot: Plot, size: Size, placer: Placer) -> list[Shape]:
+    """In words, which points the picture cannot show."""
+    missing = [str(point.number) for point in absent(chart, level)]
+    edge = [str(point.number) for point in placeable(chart, level) if beyond(point, level, plot)]
+    said = [f"not shown: {_listed(missing)}"] * bool(missing) + [f"beyond the edge: {_listed(edge)}"] * bool(edge)
+    if not said:
+        return []
+    right, foot = plot.right - size.font * 0.5, plot.bottom - size.font * 0.6
+    found = placer.place([Text("note", right, foot - row * size.font * 1.4, "; ".join(said), "end") for row in range(8)], size.font)
+    return [found] if found else []
+
+
+def _listed(numbers: list[str]) -> str:
+    return ", ".join(numbers[:6]) + (f" and {len(numbers) - 6} more" if len(numbers) > 6 else "")
+
+
+def _keys(chart: Roofline) -> list[Key]:
+    kinds = [
+        Key("measured", "measured", "circle") if any(p.measured for p in chart.points) else None,
+        Key("predicted", "predicted", "circle") if any(p.predicted for p in chart.points) else None,
+        Key("at the roof, not predicted", "at-roof", "circle") if any(not (p.measured or p.predicted) for p in chart.points) else None,
+        Key("baseline", "before", "diamond") if any(p.before for p in chart.points) else None,
+        Key("roof, datasheet", "roof"),
+        Key("roof, measured", "roof-measured") if any(c.evidence == MEASURED for c in chart.ceilings) else None,
+    ]
+    named = [group for group in groups_of(chart) if group]
+    groups = [Key(name, "measured", SHAPES[place % len(SHAPES)], place) for place, name in enumerate(groups_of(chart)) if name]
+    return [*(groups if len(named) > 1 else []), *(key for key in kinds if key)]
+
+
+def describe(chart: Roofline) -> str:
+    """The picture in words."""
+    count = len(chart.points)
+    roofs = ", ".join(dict.fromkeys(LEVELS[c.level] for c in chart.ceilings if c.level in LEVELS))
+    return (
+        f"Log-log roofline of {chart.device_name}: rate in FLOP/s over arithmetic intensity, with roofs of {roofs} and of its compute "
+        f"units, and {count} point{'s' if count != 1 else ''}. Every number is in the table."
+    )

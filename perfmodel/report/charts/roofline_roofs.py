@@ -1,0 +1,164 @@
+"""The roofs of a roofline on the page: lines, their names on them, and ridge points."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import replace
+
+from perfmodel.report.charts.frame import Plot, Size
+from perfmodel.report.charts.kinds import COMPUTE, MEASURED, Ceiling, Roofline
+from perfmodel.report.charts.labels import Placer, segment
+from perfmodel.report.charts.roofline_axes import compute_ceilings, key, level_ceiling, memory_ceilings, shown_keys
+from perfmodel.report.charts.scene import Group, Marker, Path, Shape, Text
+from perfmodel.units import format_si
+
+STEPS = 24
+"""Places tried along a line for its label."""
+
+
+def top_rate(chart: Roofline, keys: list[str]) -> float:
+    """The highest roof among these units and dtypes."""
+    every = compute_ceilings(chart)
+    return max((c.value for c in every if key(c.unit, c.dtype) in keys), default=max((c.value for c in every), default=1e12))
+
+
+def roofs(chart: Roofline, plot: Plot, size: Size, placer: Placer) -> list[Shape]:
+    """Every roof; those of units and dtypes that are not shown first lie in hidden groups and get their labels later."""
+    shown, memory = shown_keys(chart), memory_ceilings(chart)
+    top = top_rate(chart, shown)
+    lines_of = merged(compute_ceilings(chart), shown)
+    lines = [_diagonal(ceiling, plot, plot.x.low, top) for ceiling in memory]
+    levels = [_level_line(ceiling, plot, memory) for ceiling, keys in lines_of]
+    placer.avoided += [segment(path.points) for path, (_, keys) in zip(levels, lines_of, strict=True) if keys[0] in shown]
+    placer.avoided += [segment(path.points) for path in lines]
+    labels: list[Shape] = []
+    groups = []
+    for ceiling in sorted(memory, key=lambda c: c.evidence == MEASURED):
+        labels += _placed(_along_diagonal(ceiling, plot, size, top), placer, size)
+    for (ceiling, keys), path in zip(lines_of, levels, strict=True):
+        shapes: list[Shape] = [path]
+        if keys[0] in shown:
+            shapes += _placed(_along_level(ceiling, plot, size, path.points[0][0]), placer, size)
+        if ceiling.value > top:
+            shapes += [_diagonal(other, plot, top / other.value, ceiling.value) for other in memory]
+        groups.append(Group(shapes, {"key": ",".join(keys)}, hidden=keys[0] not in shown))
+    return [*lines, *groups, *labels]
+
+
+def merged(found: list[Ceiling], shown: list[str]) -> list[tuple[Ceiling, list[str]]]:
+    """Compute roofs with their keys, those shown first in front; roofs of one height, unit and evidence are one line."""
+    lines: dict[tuple[object, ...], list[Ceiling]] = {}
+    for c in sorted(found, key=lambda c: (key(c.unit, c.dtype) not in shown, c.evidence == MEASURED, -c.value)):
+        lines.setdefault((key(c.unit, c.dtype) in shown, c.value, c.unit, c.evidence == MEASURED), []).append(c)
+    return [(_together(same), [key(c.unit, c.dtype) for c in same]) for same in lines.values()]
+
+
+def _together(same: list[Ceiling]) -> Ceiling:
+    names = ", ".join(sorted(c.dtype for c in same))
+    return same[0] if len(same) == 1 else replace(same[0], name=f"{same[0].unit} {names}")
+
+
+def _placed(candidates: Iterator[Text], placer: Placer, size: Size) -> list[Shape]:
+    found = placer.place(candidates, size.font)
+    return [] if found is None else [found]
+
+
+def _role(ceiling: Ceiling) -> str:
+    return "roof-measured" if ceiling.evidence == MEASURED else "roof"
+
+
+def words(ceiling: Ceiling, narrow: bool = False) -> str:
+    """Name, value, and whether it was measured."""
+    value = format_si(ceiling.value, "FLOP/s" if ceiling.kind == COMPUTE else "B/s", 3)
+    name = ceiling.name.replace("tensor ", "") if narrow else ceiling.name
+    return f"{name} {value}" + (" measured" if ceiling.evidence == MEASURED and not narrow else "")
+
+
+def _diagonal(ceiling: Ceiling, plot: Plot, first: float, top: float) -> Path:
+    """The line of a memory level from the intensity ``first`` up to the rate ``top``."""
+    first = max(first, plot.y.low / ceiling.value, plot.x.low)
+    last = min(top / ceiling.value, plot.x.high)
+    ends = [(plot.x.at(x), plot.y.at(x * ceiling.value)) for x in (first, last)]
+    return Path(_role(ceiling), ends)
+
+
+def _start(ceiling: Ceiling, plot: Plot, memory: list[Ceiling]) -> float:
+    """The pixel from which a compute roof is one: its ridge with the fastest memory."""
+    return plot.x.at(plot.x.clamped(ceiling.value / memory[0].value)) if memory else plot.left
+
+
+def _level_line(ceiling: Ceiling, plot: Plot, memory: list[Ceiling]) -> Path:
+    y = plot.y.at(ceiling.value)
+    return Path(_role(ceiling), [(_start(ceiling, plot, memory), y), (plot.right, y)])
+
+
+def _along_level(ceiling: Ceiling, plot: Plot, size: Size, start: float) -> Iterator[Text]:
+    """From the right end to the left, above the line, then below it; what was measured first below."""
+    y, text = plot.y.at(ceiling.value), words(ceiling, size.narrow)
+    above, below = y - size.font * 0.42, y + size.font * 1.12
+    sides = (below, above) if ceiling.evidence == MEASURED else (above, below)
+    right = plot.right - size.font * 0.5
+    for side in sides:
+        for step in range(STEPS):
+            x = right - step * (right - start) / STEPS
+            yield Text("roof-label", x, side, text, "end")
+
+
+def _along_diagonal(ceiling: Ceiling, plot: Plot, size: Size, top: float) -> Iterator[Text]:
+    """From the lower end upwards, above the line; what was measured first below it."""
+    angle = math.degrees(math.atan2(plot.y.per_decade, plot.x.per_decade))
+    sin, cos = math.sin(math.radians(angle)), math.cos(math.radians(angle))
+    first = plot.x.at(max(plot.x.low, plot.y.low / ceiling.value))
+    last = plot.x.at(plot.x.clamped(top / ceiling.value))
+    up, down = size.font * 0.42, -size.font * 1.12
+    for offset in (down, up) if ceiling.evidence == MEASURED else (up, down):
+        for step in range(STEPS):
+            x = first + (0.04 + 0.9 * step / STEPS) * (last - first)
+            y = plot.y.at(plot.x.low * (plot.x.high / plot.x.low) ** ((x - plot.left) / (plot.right - plot.left)) * ceiling.value)
+            yield Text("roof-label", x - offset * sin, y - offset * cos, words(ceiling, size.narrow), "start", angle)
+
+
+def ridges(chart: Roofline, plot: Plot, size: Size, level: str, placer: Placer) -> list[Shape]:
+    """The selected level's own line, stronger, and its ridge point with each compute roof, with the intensity there."""
+    memory = level_ceiling(chart, level)
+    if memory is None:
+        return []
+    shown = shown_keys(chart)
+    line = _diagonal(memory, plot, plot.x.low, top_rate(chart, shown))
+    placer.avoided.append(segment(line.points))
+    lines_of = [(ceiling, keys) for ceiling, keys in merged(compute_ceilings(chart), shown) if keys[0] in shown]
+    found = [_ridge(ceiling, keys, memory, plot, size, placer) for ceiling, keys in lines_of]
+    return [Path("roof-strong", line.points), *(group for group in found if group)]
+
+
+def waiting(chart: Roofline, plot: Plot, size: Size, level: str, placer: Placer) -> list[Shape]:
+    """Labels and ridge points of roofs that are not shown first, hidden, where everything else has left room."""
+    shown, memory = shown_keys(chart), memory_ceilings(chart)
+    own = level_ceiling(chart, level)
+    shapes: list[Shape] = []
+    for ceiling, keys in merged(compute_ceilings(chart), shown):
+        if keys[0] in shown:
+            continue
+        label = _placed(_along_level(ceiling, plot, size, _start(ceiling, plot, memory)), placer, size)
+        ridge = _ridge(ceiling, keys, own, plot, size, placer) if own else None
+        shapes.append(Group([*label, *(ridge.children if ridge else [])], {"key": ",".join(keys)}, hidden=True))
+    return shapes
+
+
+def _ridge(ceiling: Ceiling, keys: list[str], memory: Ceiling, plot: Plot, size: Size, placer: Placer) -> Group | None:
+    intensity = ceiling.value / memory.value
+    if ceiling.evidence == MEASURED or not plot.x.holds(intensity):
+        return None
+    x, y = plot.x.at(intensity), plot.y.at(ceiling.value)
+    words = f"{intensity:.3g}" if size.narrow else f"{intensity:.3g} FLOP/B"
+    return Group([Marker("ridge", x, y, 2.6), *_placed(_around_ridge(x, y, words, size), placer, size)], {"key": ",".join(keys)})
+
+
+def _around_ridge(x: float, y: float, text: str, size: Size) -> Iterator[Text]:
+    gap = size.font * 0.5
+    for away in (0.0, 8.0, 18.0, 30.0):
+        yield Text("ridge-label", x + gap + away, y + size.font * 1.25, text, "start")
+        yield Text("ridge-label", x - gap - away, y - size.font * 0.5, text, "end")
+        yield Text("ridge-label", x, y - size.font * 0.7 - away, text, "middle")
+        yield Text("ridge-label", x + gap + away, y - size.font * 0.5, text, "start")

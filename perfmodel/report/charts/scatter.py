@@ -1,0 +1,78 @@
+"""Predicted against measured as a picture: both axes alike, the line of no error, and the band that the error is said to keep."""
+
+from __future__ import annotations
+
+from perfmodel.report.charts.frame import Key, Plot, Size, legend, ticks
+from perfmodel.report.charts.kinds import Pair, ScatterChart
+from perfmodel.report.charts.roofline_points import SHAPES
+from perfmodel.report.charts.scale import LINEAR, Axis, fitted, tick_text
+from perfmodel.report.charts.scene import XY, Group, Marker, Path, Rect, Scene, Shape, Text
+
+SIZES = (Size(760, 560), Size(368, 480, 11.0))
+STRIP = 0.26
+"""Of the height: the errors, on an axis of their own."""
+LEAST_ERROR, MOST_ERROR = 0.1, 1.0
+"""Ends of that axis: at least a tenth, at most a factor of two; what lies beyond stands at the edge."""
+
+
+def scene(chart: ScatterChart, size: Size = SIZES[0]) -> Scene:
+    """``chart`` in a picture of ``size``."""
+    groups = list(dict.fromkeys(pair.group for pair in chart.pairs))
+    keys = [Key(name, "dot", SHAPES[place % len(SHAPES)], place) for place, name in enumerate(groups) if name and len(groups) > 1]
+    keys.append(Key("predicted = measured", "diagonal"))
+    if chart.low is not None and chart.high is not None:
+        keys.append(Key(f"measured {chart.low:.3g} to {chart.high:.3g} of predicted", "error-band", "box"))
+    shapes, below = legend(keys, size, size.font * 0.6, size.width - size.font, 2)
+    low, high = fitted([value for pair in chart.pairs for value in (pair.measured, pair.predicted)], "log")
+    bottom, right = size.height * (1 - STRIP) - size.font * 1.6, size.width - size.font * 1.8
+    plot = Plot(Axis(low, high, size.font * 5.2, right), Axis(low, high, bottom, below + size.font * 1.8))
+    shapes.append(Text("axis", size.font * 0.6, below + size.font, "predicted"))
+    strip = _strip(chart, plot, size)
+    shapes.append(Text("axis", (plot.left + plot.right) / 2, strip.bottom + size.font * 2.9, "measured", "middle"))
+    shapes += ticks(plot, size, lambda value: "", lambda value: tick_text(value, chart.unit))
+    shapes += ticks(strip, size, lambda value: tick_text(value, chart.unit), lambda value: tick_text(value, "share"))
+    if chart.low is not None and chart.high is not None:
+        shapes.append(Path("error-band", _band(plot, chart.low, chart.high), closed=True))
+        edges = [strip.y.at(strip.y.clamped(1 / end - 1)) for end in (chart.low, chart.high)]
+        shapes.append(Rect("error-band", strip.left, edges[0], strip.right - strip.left, edges[1] - edges[0]))
+    shapes.append(Path("diagonal", [(plot.left, plot.bottom), (plot.right, plot.top)]))
+    shapes.append(Path("diagonal", [(strip.left, strip.y.at(0)), (strip.right, strip.y.at(0))]))
+    shapes.append(Text("axis", size.font * 0.6, strip.top - size.font * 0.5, "error"))
+    shapes += [_pair(pair, place, groups.index(pair.group), plot, strip) for place, pair in enumerate(chart.pairs)]
+    return Scene(size.width, size.height, shapes, chart.title, describe(chart))
+
+
+def describe(chart: ScatterChart) -> str:
+    """The picture in words."""
+    errors = sorted(abs(pair.predicted / pair.measured - 1) for pair in chart.pairs)
+    median = f", with a median error of {errors[len(errors) // 2]:.1%}" if errors else ""
+    return f"Predicted against measured for {len(chart.pairs)} runs{median}. Every number is in the table."
+
+
+def _band(plot: Plot, low: float, high: float) -> list[XY]:
+    """The corners of measured / ``high`` <= predicted <= measured / ``low`` inside the plot."""
+    least, most = plot.x.low, plot.x.high
+
+    def edge(factor: float) -> list[XY]:
+        first, last = max(least, least * factor), min(most, most * factor)
+        return [(plot.x.at(measured), plot.y.at(measured / factor)) for measured in (first, last)]
+
+    lower, upper = edge(high), edge(low)
+    corner = [(plot.right, plot.top)] if low < 1 < high else []
+    foot = [(plot.left, plot.bottom)] if low < 1 < high else []
+    return [*lower, *corner, *reversed(upper), *foot]
+
+
+def _pair(pair: Pair, place: int, series: int, plot: Plot, strip: Plot) -> Shape:
+    at = plot.x.at(plot.x.clamped(pair.measured)), plot.y.at(plot.y.clamped(pair.predicted))
+    error = strip.y.at(strip.y.clamped(pair.predicted / pair.measured - 1))
+    shape = SHAPES[series % len(SHAPES)]
+    return Group([Marker("dot", *at, 3.6, shape, series), Marker("dot", at[0], error, 2.8, shape, series)], {"row": str(place)})
+
+
+def _strip(chart: ScatterChart, plot: Plot, size: Size) -> Plot:
+    """Below the plot, over the same x: the errors."""
+    errors = [abs(pair.predicted / pair.measured - 1) for pair in chart.pairs]
+    errors += [abs(1 / end - 1) for end in (chart.low, chart.high) if end]
+    most = min(MOST_ERROR, max(LEAST_ERROR, 1.15 * max(errors, default=0)))
+    return Plot(plot.x, Axis(-most, most, size.height - size.font * 3.4, plot.bottom + size.font * 2.6, LINEAR))

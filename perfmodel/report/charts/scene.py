@@ -1,0 +1,92 @@
+"""A picture as shapes with a meaning: where everything is, in pixels, and which role it plays; how it looks is the theme's."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+XY = tuple[float, float]
+
+
+@dataclass(frozen=True, slots=True)
+class Path:
+    """Straight lines through ``points``; filled if its role says so. ``series``: number of its colour, None for the role's own."""
+
+    role: str
+    points: list[XY]
+    closed: bool = False
+    series: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Grid:
+    """Straight lines of one role: each from its first to its second end."""
+
+    role: str
+    lines: list[tuple[XY, XY]]
+
+
+@dataclass(frozen=True, slots=True)
+class Rect:
+    """A box with its upper left corner at (x, y)."""
+
+    role: str
+    x: float
+    y: float
+    width: float
+    height: float
+    series: int | None = None
+    label: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Marker:
+    """A point of radius ``r``; ``shape`` is circle, square, triangle, diamond or down."""
+
+    role: str
+    x: float
+    y: float
+    r: float
+    shape: str = "circle"
+    series: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """``text`` on the baseline at (x, y); ``angle`` in degrees, counter-clockwise around that point."""
+
+    role: str
+    x: float
+    y: float
+    text: str
+    anchor: str = "start"
+    angle: float = 0.0
+    series: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Shapes that are shown, hidden or spoken of together.
+
+    ``tags``: what selectors go by, such as key and level. ``link``: where it leads. ``hidden``: until it is chosen.
+    ``move``: by how much all of it is moved.
+    """
+
+    children: list[Shape]
+    tags: dict[str, str] = field(default_factory=dict)
+    link: str = ""
+    hidden: bool = False
+    move: XY | None = None
+
+
+Shape = Path | Grid | Rect | Marker | Text | Group
+
+
+@dataclass(frozen=True, slots=True)
+class Scene:
+    """One picture. ``title`` and ``description`` say in words what it shows."""
+
+    width: float
+    height: float
+    children: list[Shape]
+    title: str
+    description: str = ""

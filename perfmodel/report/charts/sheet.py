@@ -1,0 +1,63 @@
+"""All pictures of a report on one sheet, each with its title and the names of its points: for a slide or a repository's page."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from perfmodel.report.charts.cells import text
+from perfmodel.report.charts.frame import Size
+from perfmodel.report.charts.kinds import Chart, Roofline
+from perfmodel.report.charts.layout import scene
+from perfmodel.report.charts.points import share_of_roof, time_s
+from perfmodel.report.charts.roofline_points import SHAPES, groups_of
+from perfmodel.report.charts.scene import Group, Marker, Scene, Shape, Text
+from perfmodel.report.charts.text_width import shortened, text_width
+
+WIDTH, HEIGHT, MARGIN, FONT = 1120.0, 630.0, 28.0, 13.0
+"""One panel, 16 to 9."""
+KEY_WIDTH, KEY_FONT = 276.0, 12.0
+
+
+def panels(charts: list[Chart]) -> list[tuple[float, float, Scene]]:
+    """Left, top and scene of every chart: one alone, several in two columns."""
+    drawn = [panel(chart) for chart in charts]
+    placed, top = [], 0.0
+    for first in range(0, len(drawn), 2):
+        row = drawn[first : first + 2]
+        placed += [(WIDTH * column, top, scene) for column, scene in enumerate(row)]
+        top += max(scene.height for scene in row)
+    return placed
+
+
+def panel(chart: Chart) -> Scene:
+    """``chart`` under its title; a roofline with the names of its points beside it."""
+    head = MARGIN + FONT * 1.35
+    shapes: list[Shape] = [Text("title", MARGIN, head, shortened(chart.title, FONT * 1.35, WIDTH - 2 * MARGIN, bold=True))]
+    top = head + FONT
+    if chart.caption:
+        shapes.append(Text("subtitle", MARGIN, head + FONT * 1.6, shortened(chart.caption, FONT, WIDTH - 2 * MARGIN)))
+        top += FONT * 1.6
+    key = _key(chart, top + FONT) if isinstance(chart, Roofline) and chart.points else []
+    width = WIDTH - 2 * MARGIN - (KEY_WIDTH + 20 if key else 0)
+    picture = scene(chart, Size(width, HEIGHT - top - MARGIN / 2, FONT))
+    moved = replace(picture, children=[*shapes, *key, Group(picture.children, move=(MARGIN, top))], width=WIDTH)
+    return replace(moved, height=max(top + picture.height + MARGIN / 2, HEIGHT if key else 0))
+
+
+def _key(chart: Roofline, top: float) -> list[Shape]:
+    """Number, name and share of the roof of as many points as there is room for."""
+    left, right, line = WIDTH - MARGIN - KEY_WIDTH, WIDTH - MARGIN, KEY_FONT * 1.5
+    room = int((HEIGHT - MARGIN - top) / line)
+    groups = groups_of(chart)
+    shown = chart.points if len(chart.points) <= room else chart.points[: room - 1]
+    shapes: list[Shape] = [Text("key-value", right, top - line, "of its roof", "end")]
+    for place, point in enumerate(shown):
+        y, series, share = top + place * line, groups.index(point.group), share_of_roof(point)
+        said = f"{share:.0%}" if share is not None else text(time_s(point), "s")
+        shapes.append(Marker("measured", left + 5, y - KEY_FONT * 0.35, 3.6, SHAPES[series % len(SHAPES)], series))
+        shapes.append(Text("key-number", left + 34, y, str(point.number), "end"))
+        shapes.append(Text("key-name", left + 42, y, shortened(point.name, KEY_FONT, right - left - 54 - text_width(said, KEY_FONT))))
+        shapes.append(Text("key-value", right, y, said, "end"))
+    if len(shown) < len(chart.points):
+        shapes.append(Text("key-value", left, top + len(shown) * line, f"and {len(chart.points) - len(shown)} more, in the report's table"))
+    return shapes

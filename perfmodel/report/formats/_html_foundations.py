@@ -1,0 +1,54 @@
+"""What the numbers of the page rest on: convention, assumptions, roofs and formulas with their sources, provenance."""
+
+from __future__ import annotations
+
+from perfmodel import __version__
+from perfmodel.report.charts.cells import formula_text
+from perfmodel.report.charts.draw import clean
+from perfmodel.report.charts.kinds import COMPUTE, Roofline
+from perfmodel.report.document import FLOP_CONVENTION, Formula, Report, Table
+from perfmodel.report.formats._html_tables import text_table
+from perfmodel.units import format_si
+
+
+def foundations(report: Report) -> str:
+    """Assumptions first, then roofs and formulas, folded."""
+    notes = "".join(f"<li>{clean(note)}</li>" for note in [FLOP_CONVENTION, *report.notes])
+    parts = [f'<ul class="notes">{notes}</ul>', *map(_roofs, report.rooflines)]
+    parts += [_formulas(group, report.formulas) for group in dict.fromkeys(formula.group for formula in report.formulas)]
+    return f'<section aria-labelledby="rest-title"><h2 id="rest-title">What the numbers rest on</h2>{"".join(parts)}</section>'
+
+
+def ceiling_rows(chart: Roofline) -> list[list[str]]:
+    """Every roof with its value, the evidence for it and its source."""
+    return [[c.name, format_si(c.value, "FLOP/s" if c.kind == COMPUTE else "B/s"), c.evidence, c.source] for c in chart.ceilings]
+
+
+def _roofs(chart: Roofline) -> str:
+    table = text_table(Table("", ["roof", "value", "evidence", "source"], ceiling_rows(chart), "lrll"))
+    return f'<details data-device="{clean(chart.device)}"><summary>Roofs of {clean(chart.device_name)}</summary>{table}</details>'
+
+
+def _formulas(group: str, formulas: list[Formula]) -> str:
+    own = [formula for formula in formulas if formula.group == group]
+    rows = "".join(f"<dt>{clean(f.name)}</dt><dd>{clean(f.meaning)}<br><code>{clean(formula_text(f))}</code>{_source(f)}</dd>" for f in own)
+    return f'<details><summary>Formulas{": " * bool(group)}{clean(group)}</summary><dl class="formula">{rows}</dl></details>'
+
+
+def _source(formula: Formula) -> str:
+    return f"<br>Source: {clean(formula.source)}" if formula.source else ""
+
+
+def provenance(report: Report) -> str:
+    """How to make the page again."""
+    known = report.provenance
+    version = known.version if known else __version__
+    facts = [("made by", f"perfmodel {clean(version)}")]
+    if known:
+        facts += [("command", f"<code>{clean(known.command)}</code>")] if known.command else []
+        for use in known.profiles:
+            date = f", calibrated {clean(use.calibrated)}" if use.calibrated else ""
+            facts.append(("profile", f"{clean(use.id)}{date}, SHA-256 <code>{clean(use.sha256)}</code>"))
+        facts += [("input", f"{clean(name)}, SHA-256 <code>{clean(digest)}</code>") for name, digest in known.inputs.items()]
+    rows = "".join(f"<dt>{name}</dt><dd>{said}</dd>" for name, said in facts)
+    return f'<footer><dl class="facts">{rows}</dl></footer>'

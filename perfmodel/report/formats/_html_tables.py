@@ -1,0 +1,142 @@
+"""Tables of the page: sorted and downloaded from their numbers, cards on a narrow screen."""
+
+from __future__ import annotations
+
+import json
+import re
+
+from perfmodel.report.charts.cells import ABSENT, UNITS, interval, shown_columns, text
+from perfmodel.report.charts.draw import clean
+from perfmodel.report.document import Column, DataTable, Table, Value
+
+_BARE = {"FLOP/B": lambda value: f"{value:.4g}", "count": UNITS["count"]}
+"""Units that stand in the head of a column instead of in its cells."""
+
+NARROW_CHARACTERS = 40
+"""A table of more in its widest cells becomes cards on a narrow screen."""
+INDENT = "\u00a0\u00a0"
+
+
+def file_name(title: str) -> str:
+    """``title`` as the name of a file, without its suffix.
+
+    >>> file_name("Standard against flash, A100")
+    'standard-against-flash-a100'
+    """
+    return re.sub(r"[^a-z0-9]+", "-", title.lower()).strip("-")[:60] or "report"
+
+
+def text_table(table: Table) -> str:
+    """A table of text cells."""
+    sides = ["" if side == "l" else ' class="r"' for side in table.alignment]
+    head = "".join(f'<th scope="col"{side}>{clean(name)}</th>' for name, side in zip(table.columns, sides, strict=True))
+    rows = ["".join(_plain(cell, side, place) for place, (cell, side) in enumerate(zip(row, sides, strict=True))) for row in table.rows]
+    body = "".join(f"<tr>{row}</tr>" for row in rows)
+    title = f"<caption>{clean(table.title)}</caption>" if table.title else ""
+    widest = sum(max(map(len, cells)) for cells in zip(table.columns, *table.rows, strict=True))
+    look = ' class="cards"' if widest > NARROW_CHARACTERS else ""
+    return f'<div class="scroll"><table{look}>{title}<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
+
+
+def _plain(cell: str, side: str, place: int) -> str:
+    look = ' class="name"' if place == 0 else side
+    return f"<td{look}>{clean(cell.replace('  ', INDENT))}</td>"
+
+
+def data_table(table: DataTable, name: str, caption: bool = True) -> str:
+    """A table of numbers called ``name`` in the page, with its downloads; a row of a point is where links to it lead."""
+    places = shown_columns(table)
+    notes: list[str] = []
+    note_at = next((place for place in places if table.columns[place].key == "note"), None)
+    below = {column.under for column in table.columns}
+    hidden = {"note", "group" if any(column.key == "number" for column in table.columns) else ""} | below
+    places = [place for place in places if table.columns[place].key not in hidden]
+    head = "".join(_head(table, place) for place in places)
+    rows = []
+    for index, row in enumerate(table.rows):
+        mark = _footnote(row[note_at], notes) if note_at is not None else ""
+        cells = "".join(_cell(table, row, place, mark) for place in places)
+        rows.append(f'<tr{_row_id(table, row)} data-r="{index}"{_row_device(table, row)}>{cells}</tr>')
+    title = f'<h3 id="{name}-title">{clean(table.title)}</h3>' if caption and table.title else ""
+    named = f' aria-labelledby="{name}-title"' if title else f' aria-label="{clean(table.title)}"'
+    grid = f'<table class="cards data" id="{name}"{named}><thead><tr>{head}</tr></thead><tbody>{"".join(rows)}</tbody></table>'
+    listed = "".join(f"<li><sup>{place}</sup> {clean(said)}</li>" for place, said in enumerate(notes, 1))
+    foot = f'<ol class="footnotes">{listed}</ol>' if notes else ""
+    return f'{title}{_tools(table, places, name)}<div class="scroll">{grid}</div>{foot}{_numbers(table, name)}'
+
+
+def _head(table: DataTable, place: int) -> str:
+    column = table.columns[place]
+    unit = f" {column.unit}" if column.unit in _BARE and column.unit != "count" else ""
+    side = " class=l" if column.unit == "text" else ""
+    return f'<th scope="col"{side} data-k="{clean(column.key)}"><button type="button">{clean(column.title or "name")}{unit}</button></th>'
+
+
+def _cell(table: DataTable, row: list[Value], place: int, mark: str) -> str:
+    column, value = table.columns[place], row[place]
+    said = _BARE[column.unit](value) if column.unit in _BARE and isinstance(value, (int, float)) else text(value, column.unit)
+    name = "none" if said == ABSENT else {"number": "num", "name": "name"}.get(column.key, "l" if column.unit == "text" else "")
+    look = f" class={name}" if name else ""
+    return f"<td{look}>{clean(said)}{mark if column.key == 'name' else ''}{_ends(table, row, place)}{_under(table, row, column)}</td>"
+
+
+def _under(table: DataTable, row: list[Value], column: Column) -> str:
+    place = next((place for place, other in enumerate(table.columns) if other.key == column.under), None)
+    if place is None or row[place] is None:
+        return ""
+    other = table.columns[place]
+    return f"<small>{clean(text(row[place], other.unit))}{f' {clean(other.title)}' if other.unit != 'text' else ''}</small>"
+
+
+def _ends(table: DataTable, row: list[Value], place: int) -> str:
+    ends = interval(table, row, place)
+    return f"<small>{clean(ends)}</small>" if ends else ""
+
+
+def _footnote(note: Value, notes: list[str]) -> str:
+    if not isinstance(note, str) or not note:
+        return ""
+    if note not in notes:
+        notes.append(note)
+    return f"<sup>{notes.index(note) + 1}</sup>"
+
+
+def _column(table: DataTable, row: list[Value], key: str) -> Value:
+    return next((value for column, value in zip(table.columns, row, strict=True) if column.key == key), None)
+
+
+def _row_id(table: DataTable, row: list[Value]) -> str:
+    number = _column(table, row, "number")
+    return f' id="point-{number}"' if isinstance(number, int) and table.title == "Points" else ""
+
+
+def _row_device(table: DataTable, row: list[Value]) -> str:
+    device = _column(table, row, "device")
+    return f' data-device="{clean(device)}"' if isinstance(device, str) else ""
+
+
+def _tools(table: DataTable, places: list[int], name: str) -> str:
+    options = "".join(f'<option value="{clean(table.columns[p].key)}">{clean(table.columns[p].title or "name")}</option>' for p in places)
+    sort = f'<label class="sortby">Sort by <select id="{name}-sort">{options}</select></label>'
+    file, what = file_name(table.title), clean(table.title or "table")
+    names = ((kind, f'data-save="{kind}" data-of="{name}" data-name="{file}"') for kind in ("csv", "json"))
+    buttons = "".join(f'<button type="button" {said} aria-label="{kind.upper()} of {what}">{kind.upper()}</button>' for kind, said in names)
+    more = f'<button type="button" class="more" aria-expanded="false" aria-controls="{name}">All values</button>'
+    return f'<div class="tabletools">{sort}{buttons}{more}</div>'
+
+
+def _numbers(table: DataTable, name: str) -> str:
+    columns = [{"key": column.key, "title": column.title, "unit": column.unit} for column in table.columns]
+    data = as_json({"columns": columns, "rows": [list(map(_short, row)) for row in table.rows]})
+    return f'<script type="application/json" data-table="{name}">{data}</script>'
+
+
+def _short(value: Value) -> Value:
+    """Ten digits of a float: more than any of them is known to."""
+    return float(f"{value:.10g}") if isinstance(value, float) else value
+
+
+def as_json(value: object) -> str:
+    """JSON inside a script element: nothing in it can end the element."""
+    written = json.dumps(value, separators=(",", ":"), allow_nan=False, ensure_ascii=False)
+    return written.replace("<", "\\u003c").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029").encode("utf-8", "replace").decode()

@@ -1,0 +1,105 @@
+"""HTML: one page in one file. Pictures, tables and words; nothing is loaded from anywhere."""
+
+from __future__ import annotations
+
+import base64
+from html import escape
+from pathlib import Path
+
+from perfmodel.report.charts.draw import clean, style_sheet
+from perfmodel.report.charts.points import points_table
+from perfmodel.report.charts.themes import DARK, LIGHT, SERIES
+from perfmodel.report.document import Report
+from perfmodel.report.formats._html_charts import figure
+from perfmodel.report.formats._html_foundations import foundations, provenance
+from perfmodel.report.formats._html_tables import data_table, text_table
+
+ASSETS = Path(__file__).parent / "assets"
+FIRST_SENTENCES = 6
+_POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data: blob:; font-src data:"
+
+_PAGE = """<!DOCTYPE html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width,initial-scale=1">
+<meta http-equiv="Content-Security-Policy" content="{policy}">
+<title>{title}</title>
+{styles}
+</head>
+<body>
+<a class="skip" href="#main">Skip to the report</a>
+{body}
+<div id="tip" role="tooltip" hidden></div>
+<script>
+{script}</script>
+</body>
+</html>
+"""
+
+
+def render(report: Report) -> str:
+    """The page of ``report``."""
+    sections = [figure(chart, place) for place, chart in enumerate(report.charts, 1) if chart.kind == "roofline"]
+    sections += [_points(report)]
+    sections += [_tables(report)]
+    sections += [figure(chart, place) for place, chart in enumerate(report.charts, 1) if chart.kind != "roofline"]
+    sections += [foundations(report)]
+    body = f"{_header(report)}\n<main>\n{chr(10).join(filter(None, sections))}\n</main>\n{provenance(report)}"
+    script = (ASSETS / "page.js").read_text(encoding="utf-8")
+    return _PAGE.format(policy=_POLICY, title=clean(report.title), styles=_styles(), body=body, script=script)
+
+
+def framed(report: Report) -> str:
+    """The page in a frame of its own, so that a notebook's styles and its own do not meet."""
+    look = "width:100%;height:720px;border:0"
+    return f'<iframe srcdoc="{escape(render(report), quote=True)}" style="{look}" title="{clean(report.title)}"></iframe>'
+
+
+def _styles() -> str:
+    fonts = "".join(_font(name, weight) for name, weight in (("Regular", 400), ("SemiBold", 600)))
+    light, dark = (";".join(f"--{name}:{value}" for name, value in theme.items()) for theme in (LIGHT, DARK))
+    themes = (
+        f":root{{{light}}}\n@media(prefers-color-scheme:dark){{:root:not([data-theme]){{{dark};color-scheme:dark}}}}\n:root[data-theme=dark]{{{dark}}}\n"
+        f"@media print{{:root:root,:root:root[data-theme]{{{light};color-scheme:light}}}}\n"
+    )
+    series = "\n".join(f".s{number}{{--s:var(--s{number})}}" for number in range(SERIES))
+    page = (ASSETS / "page.css").read_text(encoding="utf-8")
+    return f'<style id="font">{fonts}</style>\n<style>\n{themes}{page}</style>\n<style id="looks">\n{series}\n{style_sheet()}\n</style>'
+
+
+def _font(name: str, weight: int) -> str:
+    data = base64.b64encode((ASSETS / f"Inter-{name}.otf").read_bytes()).decode()
+    return f"@font-face{{font-family:Inter;font-weight:{weight};src:url(data:font/otf;base64,{data})}}"
+
+
+def _header(report: Report) -> str:
+    devices = {chart.device: chart.device_name for chart in report.rooflines}
+    options = "".join(f'<option value="{clean(device)}">{clean(name)}</option>' for device, name in devices.items())
+    choice = f'<label>Device <select id="device"><option value="">all</option>{options}</select></label>' if len(devices) > 1 else ""
+    named = " · ".join(map(clean, devices.values())) or "perfmodel"
+    controls = f'<div class="controls">{choice}<button type="button" id="theme">Dark</button></div>'
+    bar = f'<div class="bar"><span>{named}</span>{controls}</div>'
+    return f'<header>\n{bar}\n<h1 id="main" tabindex="-1">{clean(report.title)}</h1>\n{_verdict(report.verdict)}\n</header>'
+
+
+def _verdict(sentences: list[str]) -> str:
+    items = [f"<li{' class=wrong' if 'ABOVE ITS ROOF' in said or 'VIOLATION' in said else ''}>{clean(said)}</li>" for said in sentences]
+    if not items:
+        return ""
+    first = f'<ul class="verdict">{"".join(items[:FIRST_SENTENCES])}</ul>'
+    rest = items[FIRST_SENTENCES:]
+    return first + (f'<details><summary>and {len(rest)} more</summary><ul class="notes">{"".join(rest)}</ul></details>' if rest else "")
+
+
+def _points(report: Report) -> str:
+    if not any(chart.points for chart in report.rooflines):
+        return ""
+    table = data_table(points_table(report.rooflines), "points", caption=False)
+    return f'<section aria-labelledby="points-title"><h2 id="points-title">Points</h2>{table}</section>'
+
+
+def _tables(report: Report) -> str:
+    tables = [data_table(table, f"table-{place}") for place, table in enumerate(report.data_tables, 1)]
+    tables += [text_table(table) for table in report.tables]
+    return f'<section aria-labelledby="tables-title"><h2 id="tables-title">Tables</h2>{"".join(tables)}</section>' if tables else ""

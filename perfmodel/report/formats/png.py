@@ -1,0 +1,35 @@
+"""PNG: the same sheet as SVG, drawn with the fonts that the package brings, so that every machine draws the same bytes."""
+
+from __future__ import annotations
+
+import re
+from html import unescape
+from importlib.util import find_spec
+from pathlib import Path
+
+from perfmodel.errors import UsageError
+from perfmodel.report.document import Report
+from perfmodel.report.formats import svg
+
+NEEDS = svg.NEEDS
+FONTS = [str(Path(__file__).parent / "assets" / f"Inter-{name}.otf") for name in ("Regular", "SemiBold")]
+WIDTH = 2240
+"""Pixels: two per unit of a picture that is alone."""
+_DRAWN = re.compile(r"[\x20-\x7e\n\u00a0±²³µ·×–—…≤≥≈→]*")
+"""Characters that those fonts have; others are drawn with the machine's."""
+
+
+def check() -> None:
+    """UsageError, which names the extra, if nothing here can draw a PNG."""
+    if find_spec("resvg_py") is None:
+        raise UsageError("--output: writing .png needs the extra 'png'", "pip install 'perfmodel[png]', or write .svg")
+
+
+def render(report: Report) -> bytes:
+    """The picture. UsageError for a report without pictures, and where the extra is not installed."""
+    check()
+    from resvg_py import svg_to_bytes
+
+    drawing = svg.render(report)
+    own = _DRAWN.fullmatch(unescape(drawing)) is not None
+    return bytes(svg_to_bytes(svg_string=drawing, width=WIDTH, skip_system_fonts=own, font_files=FONTS))

@@ -1,0 +1,151 @@
+"""The numbers of a document that a comparison can hold against another's: of saved reports, and of what ``--json`` prints."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from perfmodel.errors import DataError
+from perfmodel.report.charts.kinds import Point, Roofline
+from perfmodel.report.charts.points import noise, time_s
+from perfmodel.report.document import DataTable, Report
+from perfmodel.report.saved import SCHEMA, from_data
+
+LOW, HIGH, NEITHER = "low", "high", ""
+"""Which way is better."""
+SPEEDS = ("B/s", "FLOP/s", "tokens/s")
+COUNTS = ("B", "FLOP")
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """A number under ``key``: what it is of, and which quantity. ``noise``: (p90 - p10) / median of a measurement."""
+
+    key: tuple[str, ...]
+    value: float
+    unit: str
+    better: str = NEITHER
+    noise: float = 0.0
+
+    @property
+    def what(self) -> str:
+        """What it is of, in words."""
+        return ", ".join(self.key[:-1])
+
+    @property
+    def quantity(self) -> str:
+        """Which quantity of it."""
+        return self.key[-1]
+
+
+def better_of(unit: str) -> str:
+    """Times are better low, rates high; of counts neither is said."""
+    return LOW if unit == "s" else HIGH if unit in SPEEDS else NEITHER
+
+
+def readings(raw: Any, name: str) -> list[Reading]:
+    """Every number of the document ``raw``. DataError if it is none of this package; ``name`` is its file."""
+    schema = raw.get("schema") if isinstance(raw, dict) else None
+    if schema == SCHEMA:
+        return of_report(from_data(raw))
+    if isinstance(schema, str) and schema.startswith("perfmodel."):
+        return _once(list(_of_object(raw)))
+    raise DataError(f"{name}: neither a report nor what --json prints", "save one with -o report.json")
+
+
+def of_report(report: Report) -> list[Reading]:
+    """Points of its rooflines and cells of its tables of numbers."""
+    several = len({chart.device for chart in report.rooflines}) > 1
+    found = [reading for chart in report.rooflines for point in chart.points for reading in of_point(point, chart, several)]
+    return _once([*found, *(reading for table in report.data_tables for reading in _of_table(table))])
+
+
+def of_point(point: Point, chart: Roofline, several: bool = False) -> list[Reading]:
+    """Time, FLOP and bytes of a point."""
+    head = (point.name, chart.device_name) if several else (point.name,)
+    found = []
+    spent = time_s(point)
+    kind = "measured" if point.measured else "predicted"
+    if spent is not None:
+        found.append(Reading((*head, f"time, {kind}"), spent, "s", LOW, noise(point) or 0.0))
+    if point.roofline_s is not None:
+        found.append(Reading((*head, "time at the roof"), point.roofline_s, "s", LOW))
+    found.append(Reading((*head, "FLOP"), point.flops, "FLOP"))
+    return found + [Reading((*head, f"{level.upper()} bytes"), moved, "B") for level, moved in point.bytes.items()]
+
+
+def _of_table(table: DataTable) -> Iterator[Reading]:
+    """Cells with a unit that can be compared; what tells the rows apart are their words and whole sizes before the first of them."""
+    shown = [place for place, column in enumerate(table.columns) if column.unit == "s" or column.unit in (*SPEEDS, *COUNTS)]
+    ends = {key for column in table.columns for key in (column.low, column.high)}
+    first = min(shown, default=0)
+    for row in table.rows:
+        words = [
+            f"{table.columns[place].title} {value:,}" if isinstance(value, int) else str(value)
+            for place, value in enumerate(row[:first])
+            if value not in (None, "") and not isinstance(value, float)
+        ]
+        for place in shown:
+            column, value = table.columns[place], row[place]
+            if isinstance(value, (int, float)) and column.key not in ends:
+                yield Reading((table.title, *words, column.title), value, column.unit, better_of(column.unit))
+
+
+# What --json prints
+
+NAMES = ("algorithm", "pass", "name", "phase", "device", "batch", "kernel", "quantity", "id")
+"""Keys that tell the objects of a list apart."""
+LEFT_OUT = (
+    *("inputs", "hardware", "explanation", "schema", "version", "terms", "parts", "unknown", "tile", "noise", "theta", "ratios"),
+    *("low", "high", "lower_warm", "io_lower_bound"),
+)
+CONTAINERS = ("results", "time_s", "traffic", "accesses", "totals")
+"""Objects whose name says nothing beside their fields'."""
+PREFIXES = ("sram", "dram", "work", "memory", "bytes")
+"""Objects whose name stands before their fields'."""
+PER_SECOND = ("tokens_per_s", "tokens_per_s_bound", "bytes_per_s", "flops_per_s")
+
+
+def _of_object(raw: Any, place: tuple[str, ...] = (), last: str = "") -> Iterator[Reading]:
+    if isinstance(raw, Mapping):
+        for key, value in raw.items():
+            if key not in LEFT_OUT and not (key in NAMES and not isinstance(value, (dict, list))):
+                yield from _of_object(value, (*place, str(key)), str(key))
+    elif isinstance(raw, list):
+        for index, item in enumerate(raw):
+            named = isinstance(item, Mapping) and [str(item[key]) for key in NAMES if item.get(key) not in (None, "")]
+            yield from _of_object(item, (*place, " ".join(dict.fromkeys(named)) if named else str(index + 1)), last)
+    elif isinstance(raw, (int, float)) and not isinstance(raw, bool):
+        unit = _unit(place)
+        if unit:
+            yield Reading(_told(place), raw, unit, better_of(unit))
+
+
+def _told(place: tuple[str, ...]) -> tuple[str, ...]:
+    """``place`` in words: what the number is of, and which quantity, with its level or unit before it."""
+    quantity = place[-1].removesuffix("_s").replace("_", " ")
+    head = place[:-1]
+    if head and head[-1] in PREFIXES:
+        head, quantity = head[:-1], f"{head[-1]} {quantity}"
+    return (*(tuple(word for word in head if word not in CONTAINERS) or head or ("all",)), quantity)
+
+
+def _unit(place: tuple[str, ...]) -> str:
+    """The unit of a number, by its key and those around it."""
+    name = place[-1]
+    if name in PER_SECOND:
+        return "tokens/s" if name.startswith("tokens") else "B/s" if name.startswith("bytes") else "FLOP/s"
+    if "time_s" in place or name.endswith("_s"):
+        return "s"
+    if name.endswith("flops") or "work" in place:
+        return "FLOP"
+    return "B" if name.endswith("bytes") or name == "bytes" or "bytes" in place or "memory" in place else ""
+
+
+def _once(found: list[Reading]) -> list[Reading]:
+    """Of readings with one key the first."""
+    kept: dict[tuple[str, ...], Reading] = {}
+    for reading in found:
+        kept.setdefault(reading.key, reading)
+    return list(kept.values())

@@ -1,0 +1,179 @@
+"""Rooflines and their points from devices, estimates, predictions and measurements."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from perfmodel.hardware import Device, Quantity
+from perfmodel.report.charts.kinds import COMPUTE, LEVELS, MEASURED, MEMORY, Before, Ceiling, Interval, Point, Roofline
+from perfmodel.report.charts.points import sentence, time_s
+from perfmodel.report.document import Formula, ProfileUse
+from perfmodel.roofline import Estimate
+from perfmodel.trace import Step
+from perfmodel.units import parse_any
+
+if TYPE_CHECKING:
+    from perfmodel.timing.base import Case
+    from perfmodel.timing.predict import Prediction
+    from perfmodel.validation.compare import Row
+
+PROBES = {"shared memory read": "sram", "L2 read, plateau": "l2", "DRAM read, largest": "dram"}
+"""Microbenchmarks that say what a memory level reached."""
+FMA_PROBE = "fp32 FMA"
+NO_MATMUL = "vector FLOP: it has no matmul"
+
+
+def ceilings(device: Device) -> list[Ceiling]:
+    """Every roof in the profile of ``device``: datasheet or derived first, measured ones beside them.
+
+    Of two measurements of a level, the one that the model uses as its roof is shown.
+    """
+    found = [
+        _ceiling(device, COMPUTE, f"{unit} {dtype}", peak, unit=unit, dtype=dtype)
+        for unit in ("tensor", "vector")
+        for dtype, peak in device.peaks_of(unit).items()
+    ]
+    probes = {probe.name: probe for probe in device.microbenchmarks}
+    reached = {level: probes[name] for name, level in PROBES.items() if name in probes}
+    if FMA_PROBE in probes:
+        probe = probes[FMA_PROBE]
+        source = f"{FMA_PROBE}, {probe.date}: {device.sources[probe.source]}"
+        found.append(Ceiling(COMPUTE, "vector fp32", parse_any(probe.value), MEASURED, unit="vector", dtype="fp32", source=source))
+    for level in device.memory:
+        name = LEVELS[level.level]
+        if level.bandwidth is not None:
+            found.append(_ceiling(device, MEMORY, name, level.bandwidth, level=level.level))
+        if level.measured_bandwidth is not None:
+            found.append(_ceiling(device, MEMORY, name, level.measured_bandwidth, level=level.level))
+        elif level.level in reached:
+            probe = reached[level.level]
+            source = f"{probe.name}, {probe.date}: {device.sources[probe.source]}"
+            found.append(Ceiling(MEMORY, name, parse_any(probe.value), MEASURED, level=level.level, source=source))
+    return found
+
+
+def _ceiling(
+    device: Device, kind: Literal["compute", "memory"], name: str, quantity: Quantity, unit: str = "", dtype: str = "", level: str = ""
+) -> Ceiling:
+    source = device.sources[quantity.source] + (f" ({quantity.note})" if quantity.note else "")
+    return Ceiling(kind, name, quantity.number, quantity.kind, unit=unit, dtype=dtype, level=level, source=source)
+
+
+def roofline(device: Device, points: Sequence[Point], title: str = "", caption: str = "") -> Roofline:
+    """The roofline of ``device`` with ``points``; it opens at the level that limits most of them."""
+    limits = [
+        max(known, key=lambda name: known[name]) for point in points if (known := {n: s for n, s in point.terms.items() if n in LEVELS})
+    ]
+    seen = [level for point in points for level in point.bytes]
+    level = max(limits, key=limits.count, default=None) or ("dram" if "dram" in seen or not seen else seen[0])
+    return Roofline(
+        title or f"Roofline of {device.name}", device.id, device.name, ceilings(device), list(points), level=level, caption=caption
+    )
+
+
+def point(
+    number: int,
+    name: str,
+    cost: Estimate,
+    device: Device,
+    dtype: str,
+    unit: str = "tensor",
+    prediction: Prediction | None = None,
+    measured: Interval | None = None,
+    group: str = "",
+    note: str = "",
+) -> Point:
+    """``cost`` as a point. ``unit``: the one that its matmuls prefer. Without matmuls the FLOP of the vector unit count."""
+    matmul = cost.flops > 0
+    known = prediction and Interval(float(prediction.seconds), float(prediction.low), float(prediction.high))
+    terms = {name: float(seconds) for name, seconds in cost.terms.items()}
+    words = [note, "" if matmul or not cost.work.vector else NO_MATMUL, prediction.provenance if prediction else ""]
+    return Point(
+        number=number,
+        name=name,
+        flops=cost.flops if matmul else cost.work.vector,
+        bytes={level: traffic for level, traffic in (("l2", cost.sram.total), ("dram", cost.dram.total)) if traffic},
+        dtype=dtype,
+        unit=device.matmul_unit(dtype, unit) if matmul else "vector",
+        group=group,
+        lower_s=float(cost.lower_s),
+        roofline_s=float(cost.roofline_s),
+        predicted=known or None,
+        measured=measured,
+        terms=terms,
+        note="; ".join(filter(None, words)),
+    )
+
+
+def point_of_row(number: int, row: Row, group: str = "", name: str = "") -> Point | None:
+    """A measurement beside the model; None where its kernels or its device are unknown."""
+    from perfmodel.validation.session import label
+
+    if row.case is None or row.device is None or row.lower_s is None:
+        return None
+    cost, times = _cost(row.case, row.device), row.record.time_s
+    dtype = row.case.workload.dtype
+    seen = Interval(times.median, times.p10, times.p90)
+    made = point(number, name or label(row), cost, row.device, dtype.name, dtype.matmul_unit, row.prediction, seen, group, row.reason)
+    return replace(made, lower_s=row.lower_s)
+
+
+def _cost(case: Case, device: Device) -> Estimate:
+    """Of all kernels of ``case``; buffers that are timed again and again (warm) come from DRAM only beyond the caches."""
+    from perfmodel.cache import beyond_caches
+    from perfmodel.roofline import Traffic, estimate, total
+    from perfmodel.timing.floors import kernels_of
+
+    found = []
+    for kernel in kernels_of(case):
+        cost = estimate(kernel, device)
+        if not case.cold and cost.dram.total:
+            left = beyond_caches(cost.dram.total, device) / cost.dram.total
+            terms = cost.terms | {"dram": cost.terms["dram"] * left}
+            dram = Traffic(cost.dram.read * left, cost.dram.write * left)
+            cost = replace(cost, terms=terms, dram=dram, roofline_s=max(terms.values()))
+        found.append(cost)
+    return total(found)
+
+
+def with_shares(points: Iterable[Point]) -> list[Point]:
+    """``points`` with the share each has of the time of all: measured, else predicted, else at the roof."""
+    found = list(points)
+    spent = [time_s(point) or point.roofline_s or 0.0 for point in found]
+    whole = sum(spent)
+    return [replace(point, share=seconds / whole if whole else None) for point, seconds in zip(found, spent, strict=True)]
+
+
+def with_baseline(points: Iterable[Point], baseline: Iterable[Point], name: str = "") -> list[Point]:
+    """``points``, each with the point of the same name in ``baseline`` as what it was before, where that has a time."""
+    before = {point.name: point for point in baseline}
+    found = []
+    for point in points:
+        old = before.get(point.name)
+        spent = None if old is None else time_s(old)
+        was = None if old is None or spent is None else Before(name or old.name, old.flops, old.bytes, spent)
+        found.append(replace(point, before=was))
+    return found
+
+
+def sentences(chart: Roofline) -> list[str]:
+    """The verdict on each of its points."""
+    return [sentence(point, chart.ceilings) for point in chart.points]
+
+
+def formulas(group: str, steps: Iterable[Step]) -> list[Formula]:
+    """The steps of an explanation."""
+    return [Formula(s.name, s.meaning, s.formula, s.numbers, s.value, s.source, group) for s in steps]
+
+
+def profile_use(device: Device, path: Path | None = None) -> ProfileUse:
+    """Which profile, by the SHA-256 of its file; ``path``: of one that is not shipped."""
+    from perfmodel.catalog import data_folder
+
+    file = path or data_folder("hardware_specs") / f"{device.id}.yaml"
+    digest = hashlib.sha256(file.read_bytes()).hexdigest() if file.is_file() else ""
+    return ProfileUse(device.id, digest, max((block.date for block in device.calibration), default=""))

@@ -1,0 +1,382 @@
+"""Pictures: points lie where their numbers say, labels keep off each other and inside the frame, in every state of a selector."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import random
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from report_example import ceilings, crowded, example, point
+
+from perfmodel.catalog import device_ids, find_device
+from perfmodel.report.charts.cells import as_text, text
+from perfmodel.report.charts.frame import NARROW, WIDE, Size
+from perfmodel.report.charts.kinds import Bar, BarChart, Interval, Limit, LineChart, Mark, Point, Roofline, Series
+from perfmodel.report.charts.labels import rectangle, segment, text_box
+from perfmodel.report.charts.layout import numbers, scene, sizes
+from perfmodel.report.charts.plain import plot
+from perfmodel.report.charts.points import (
+    bound,
+    brief_table,
+    error,
+    flag,
+    intensity,
+    next_roof,
+    noise,
+    points_table,
+    remarks,
+    sentence,
+    share_of_roof,
+)
+from perfmodel.report.charts.roofline_axes import first_level, keys_of, levels_of, limits, plot_of, shown_keys
+from perfmodel.report.charts.scale import LINEAR, Axis, fitted, power_of_two_text, tick_text
+from perfmodel.report.charts.scene import Group, Marker, Path, Rect, Scene, Shape, Text
+from perfmodel.report.charts.sheet import panel
+from perfmodel.report.charts.text_width import shortened, text_width
+from perfmodel.report.charts.themes import DARK, LIGHT, ROLES
+from perfmodel.report.document import Report
+from perfmodel.report.roofline_chart import ceilings as device_ceilings
+
+
+def flat(shapes: list[Shape], level: str | None = None, keys: set[str] | None = None, move=(0.0, 0.0)) -> list[tuple[Shape, tuple]]:
+    """Shapes that are seen while ``level`` and ``keys`` are chosen (as first shown, if None), each with how far it is moved."""
+    seen = []
+    for shape in shapes:
+        if not isinstance(shape, Group):
+            seen.append((shape, move))
+            continue
+        hidden = shape.hidden
+        if level is not None and "level" in shape.tags:
+            hidden = shape.tags["level"] != level
+        if keys is not None and "key" in shape.tags:
+            hidden = not set(shape.tags["key"].split(",")) & keys
+        if not hidden:
+            step = shape.move or (0.0, 0.0)
+            seen += flat(shape.children, level, keys, (move[0] + step[0], move[1] + step[1]))
+    return seen
+
+
+def problems(picture: Scene, font: float, level: str | None = None, keys: set[str] | None = None) -> list[str]:
+    """Labels that meet another one or leave the picture."""
+    boxes = []
+    for shape, (x, y) in flat(picture.children, level, keys):
+        if isinstance(shape, Text):
+            style = ROLES[shape.role]
+            moved = replace(shape, x=shape.x + x, y=shape.y + y)
+            boxes.append((shape.text, text_box(moved, font * style.size, style.bold, air=0)))
+    found = [f"{words!r} leaves the frame" for words, box in boxes if not box.inside((0, 0), (picture.width, picture.height))]
+    return found + [f"{a!r} meets {b!r}" for (a, one), (b, other) in itertools.combinations(boxes, 2) if one.meets(other)]
+
+
+def every_state(chart: Roofline, size: Size) -> list[str]:
+    picture = scene(chart, size)
+    found = []
+    for level in levels_of(chart):
+        for keys in (set(shown_keys(chart)), set(keys_of(chart)), {keys_of(chart)[0]}):
+            found += problems(picture, size.font, level, keys)
+    return found
+
+
+@pytest.mark.parametrize("report", [example(), crowded(), crowded(12, seed=3), crowded(120, seed=7)], ids=["example", "50", "12", "120"])
+def test_no_label_meets_another_or_leaves_the_frame(report: Report) -> None:
+    for chart in report.charts:
+        for size in sizes(chart):
+            wrong = every_state(chart, size) if isinstance(chart, Roofline) else problems(scene(chart, size), size.font)
+            assert wrong == [], (chart.title, size)
+        drawn = panel(chart)
+        assert problems(drawn, 13.0) == [], chart.title
+
+
+@pytest.mark.parametrize("name", device_ids())
+def test_every_device_has_a_clean_picture(name: str) -> None:
+    device, draw = find_device(name), random.Random(name)
+    found = [
+        Point(
+            number, f"kernel {number}", flops := 10 ** draw.uniform(9, 12), {"dram": flops / 10 ** draw.uniform(-0.5, 3.5)},
+            dtype=draw.choice(["bf16", "fp32"]), measured=Interval(flops / 10 ** draw.uniform(10, 14)),
+        )
+        for number in range(1, 13)
+    ]  # fmt: skip
+    chart = Roofline(f"Roofline of {device.name}", device.id, device.name, device_ceilings(device), found)
+    assert [wrong for size in (WIDE, NARROW) for wrong in every_state(chart, size)] == []
+    assert all(len(line) <= 72 for line in plot(chart).splitlines()[:24])
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.integers(1, 30), st.integers(0, 10**6))
+def test_any_crowd_keeps_its_labels_apart(count: int, seed: int) -> None:
+    chart = crowded(count, seed).charts[0]
+    assert isinstance(chart, Roofline)
+    assert every_state(chart, WIDE) == []
+
+
+def test_axes_follow_from_the_device_alone() -> None:
+    empty = Roofline("", "one", "One", ceilings())
+    full = replace(empty, points=crowded().rooflines[0].points, level="l2", dtypes=["fp8"])
+    assert plot_of(empty, WIDE, 40) == plot_of(full, WIDE, 40)
+    least, most, slowest, fastest = limits(ceilings())
+    assert (least, most) == (0.1, 1e4)  # ten times the largest ridge, 2000 / 3.8 TFLOP/s per TB/s, is 5263
+    assert slowest <= 0.1 * 3.8e12 / 10
+    assert fastest >= 2.2 * 2000e12
+
+
+def markers(chart: Roofline, size: Size, number: int, role: str) -> list[Marker]:
+    found = []
+
+    def walk(shapes: list[Shape]) -> None:
+        for shape in shapes:
+            if isinstance(shape, Group) and not shape.hidden:
+                if shape.tags.get("point") == str(number):
+                    found.extend(s for s in shape.children if isinstance(s, Marker) and s.role == role)
+                walk(shape.children)
+
+    walk(scene(chart, size).children)
+    return found
+
+
+def drawn_plot(picture: Scene, chart: Roofline):
+    """The axes of a picture, from the frame that was drawn."""
+    frame = next(shape for shape, _ in flat(picture.children) if isinstance(shape, Rect) and shape.role == "plot")
+    least, most, slowest, fastest = limits(chart.ceilings)
+    return Axis(least, most, frame.x, frame.x + frame.width), Axis(slowest, fastest, frame.y + frame.height, frame.y)
+
+
+def test_points_lie_at_their_intensity_and_rate() -> None:
+    chart = example().rooflines[0]
+    x, y = drawn_plot(scene(chart, WIDE), chart)
+    third = chart.points[2]
+    measured, predicted = markers(chart, WIDE, 3, "measured")[0], markers(chart, WIDE, 3, "predicted")[0]
+    assert measured.x == predicted.x == pytest.approx(x.at(512e9 / 2.4e8))
+    assert measured.y == pytest.approx(y.at(512e9 / 880e-6))
+    assert predicted.y == pytest.approx(y.at(512e9 / 900e-6))
+    assert markers(chart, WIDE, 1, "at-roof")[0].y == pytest.approx(y.at(32e9 / 250e-6))
+    assert markers(chart, WIDE, 5, "measured") == []  # no FLOP, no place
+    assert markers(chart, WIDE, 6, "measured")[0].x == x.start  # beyond the edge stands at it
+    assert ROLES["measured"].fill == "series"
+    assert ROLES["predicted"].fill == "page"  # hollow
+    area = {number: markers(chart, WIDE, number, role)[0].r ** 2 for number, role in ((3, "measured"), (2, "predicted"))}
+    assert area[3] / area[2] == pytest.approx(0.5 / 0.1)
+    assert third.share == 0.5
+
+
+def test_roofs_are_where_their_rates_are_and_say_so() -> None:
+    chart = example().rooflines[0]
+    picture = scene(chart, WIDE)
+    x, y = drawn_plot(picture, chart)
+    seen = [shape for shape, _ in flat(picture.children)]
+    strong = next(shape for shape in seen if isinstance(shape, Path) and shape.role == "roof-strong")
+    assert strong.points[0] == pytest.approx((x.at(0.1), y.at(0.1 * 4e12)))
+    assert strong.points[1] == pytest.approx((x.at(1000e12 / 4e12), y.at(1000e12)))
+    flat_roofs = {round(shape.points[0][1], 3): shape.role for shape in seen if isinstance(shape, Path) and shape.points[1][0] == x.end}
+    assert flat_roofs == {round(y.at(1000e12), 3): "roof", round(y.at(60e12), 3): "roof", round(y.at(57e12), 3): "roof-measured"}
+    words = {shape.text for shape in seen if isinstance(shape, Text)}
+    expected = {"tensor bf16 1 PFLOP/s", "vector fp32 60 TFLOP/s", "vector fp32 57 TFLOP/s measured", "DRAM 4 TB/s"}
+    expected |= {"DRAM 3.8 TB/s measured", "L2 9 TB/s measured", "SRAM 33 TB/s", "250 FLOP/B", "15 FLOP/B"}
+    assert expected <= words
+
+
+def test_a_roof_that_is_not_shown_first_waits_behind_its_selector() -> None:
+    chart = example().rooflines[0]
+    picture = scene(chart, WIDE)
+    assert shown_keys(chart) == ["tensor bf16", "vector fp32"]
+    assert keys_of(chart) == ["tensor fp8", "tensor bf16", "tensor fp16", "vector fp32"]
+
+    def words(keys: set[str], level: str = "dram") -> set[str]:
+        return {shape.text for shape, _ in flat(picture.children, level, keys) if isinstance(shape, Text)}
+
+    assert "tensor fp8 2 PFLOP/s" in words({"tensor fp8"}) - words({"tensor bf16"})
+    assert "500 FLOP/B" in words({"tensor fp8"})
+    assert "111 FLOP/B" in words({"tensor bf16"}, "l2") - words({"tensor bf16"})
+    assert shown_keys(replace(chart, dtypes=["fp16"])) == ["tensor fp16"]
+    assert first_level(replace(chart, level="sram")) == "dram"  # no point has bytes there
+
+
+def test_an_arrow_leads_from_the_baseline() -> None:
+    chart = example().rooflines[0]
+    seen = [shape for shape, _ in flat(scene(chart, WIDE).children)]
+    x, y = drawn_plot(scene(chart, WIDE), chart)
+    arrow = next(shape for shape in seen if isinstance(shape, Path) and shape.role == "arrow")
+    assert arrow.points[0] == pytest.approx((x.at(512e9 / 1.7e10), y.at(512e9 / 5e-3)))
+    assert any(isinstance(shape, Path) and shape.role == "arrow-head" for shape in seen)
+    plain = replace(chart, points=[replace(p, before=None) for p in chart.points])
+    assert not any(shape.role == "arrow" for shape, _ in flat(scene(plain, WIDE).children) if isinstance(shape, Path))
+
+
+def test_every_point_of_a_small_picture_has_its_number() -> None:
+    chart = example().rooflines[0]
+    for size in (WIDE, NARROW):
+        seen = {shape.text for shape, _ in flat(scene(chart, size).children) if isinstance(shape, Text) and shape.role == "number"}
+        assert seen == {"1", "2", "3", "4", "6"}
+
+
+def test_what_a_point_says() -> None:
+    third, fourth = example().rooflines[0].points[2:4]
+    assert intensity(third, "dram") == pytest.approx(2133.33, rel=1e-5)
+    assert intensity(third, "sram") is None
+    assert bound(third) == "l2"
+    assert next_roof(third) == ("tensor", pytest.approx((4.8e9 / 9e12) / 512e-6))
+    assert share_of_roof(third) == pytest.approx(534 / 880)
+    assert error(third) == pytest.approx(900 / 880 - 1)
+    assert noise(third) == pytest.approx(35 / 880)
+    assert flag(third) == ""
+    assert "1.11x above its roof" in flag(fourth)
+    assert "faster than its lower bound (440 us against 450 us)" in flag(replace(fourth, measured=Interval(440e-6)))
+    assert bound(Point(1, "x", 1)) is None
+    assert next_roof(Point(1, "x", 1, terms={"dram": 1.0})) is None
+
+
+def test_the_sentence_names_roof_share_gain_and_the_next_roof() -> None:
+    chart = example().rooflines[0]
+    said = sentence(chart.points[2], chart.ceilings)
+    assert said.startswith("flash N=4096 is bound by L2 bandwidth (9 TB/s, measured), measured at 61% of its roof")
+    assert "reaching it would make it 1.65x faster; the next roof, the tensor unit, is 1.04x away." in said
+    assert "ABOVE ITS ROOF" in sentence(chart.points[3], chart.ceilings)
+    assert "no roof is known" in sentence(Point(1, "x", 1), [])
+    even = point(1, "even", 4_000, 1e6, 1e3, 0.25e-6, measured=Interval(0.25e-6))
+    assert "there is nothing left to gain" in sentence(even, chart.ceilings)
+
+
+def test_the_table_has_numbers_in_base_units() -> None:
+    table = points_table(example().rooflines)
+    row = dict(zip([column.key for column in table.columns], table.rows[2], strict=True))
+    expected = {"number": 3, "flops": 512_000_000_000, "dram_bytes": 2.4e8, "measured_s": 880e-6, "predicted_high_s": 1e-3, "device": "one"}
+    assert {key: row[key] for key in expected} == expected
+    assert row["headroom"] == pytest.approx(880 / 534)
+    printed = as_text(table)
+    assert "900 us (850 us to 1 ms)" in printed.rows[2]
+    assert "predicted, low" not in printed.columns
+    assert remarks(example().rooflines)[0].startswith("3: calibrated here")
+    assert len(brief_table(example().rooflines).columns) < len(table.columns)
+
+
+def test_text_of_numbers() -> None:
+    assert [text(1.5, unit) for unit in ("ratio", "share", "error", "FLOP/B", "s", "B", "rows", "text")] == [
+        "1.5x", "150.0%", "+150.0%", "1.5 FLOP/B", "1.5 s", "1.5 B", "1.5 rows", "1.5",
+    ]  # fmt: skip
+    assert text(1234567, "count") == "1,234,567"
+
+
+def test_lines_bands_marks_and_limits() -> None:
+    chart = example().charts[2]
+    assert isinstance(chart, LineChart)
+    picture = scene(chart, sizes(chart)[0])
+    seen = [shape for shape, _ in flat(picture.children)]
+    words = {shape.text for shape in seen if isinstance(shape, Text)}
+    assert {"flash wins beyond", "budget 2 ms", "standard", "flash, predicted", "1k", "4k"} <= words
+    band = next(shape for shape in seen if isinstance(shape, Path) and shape.role == "band")
+    assert len(band.points) == 10
+    frame = next(shape for shape in seen if isinstance(shape, Rect))
+    assert all(frame.x <= x <= frame.x + frame.width and frame.y <= y <= frame.y + frame.height for x, y in band.points)
+    series = {shape.series for shape in seen if isinstance(shape, Marker) and shape.role == "dot"}
+    assert series == {1}  # predicted and measured share the colour of their group
+    table = numbers(chart)
+    assert table.rows[0][:3] == [256, pytest.approx(1.6e-5), 2e-5]
+    assert scene(replace(chart, series=[]), sizes(chart)[1]).children  # an empty sweep is an empty picture
+
+
+def test_bars_add_up_and_a_far_limit_is_only_said() -> None:
+    chart = example().charts[3]
+    assert isinstance(chart, BarChart)
+    seen = [shape for shape, _ in flat(scene(chart, sizes(chart)[0]).children)]
+    bars = [shape for shape in seen if isinstance(shape, Rect) and shape.role == "bar" and shape.label]
+    assert bars[1].x == pytest.approx(bars[0].x + bars[0].width)
+    assert bars[1].width / bars[0].width == pytest.approx(4)
+    assert {"80 GB", "32 GB", "capacity 85 GB"} <= {shape.text for shape in seen if isinstance(shape, Text)}
+    far = replace(chart, limits=[Limit("far", 1e12)])
+    assert not any(shape.role == "limit" for shape, _ in flat(scene(far, sizes(far)[0]).children) if isinstance(shape, Path))
+    assert "far: 1 TB" in plot(far)
+    assert numbers(chart).rows[0] == ["MHA", 16e9, 64e9, 80e9]
+    assert scene(BarChart("none", "B", [Bar("empty", [])]), sizes(chart)[0]).children
+
+
+def test_scatter_shows_the_band_and_the_errors() -> None:
+    chart = example().charts[4]
+    seen = [shape for shape, _ in flat(scene(chart, sizes(chart)[0]).children)]
+    diagonals = [shape for shape in seen if isinstance(shape, Path) and shape.role == "diagonal"]
+    frames = [shape for shape in seen if isinstance(shape, Rect) and shape.role == "plot"]
+    assert diagonals[1].points[0] == (frames[0].x, frames[0].y + frames[0].height)
+    strip = frames[1]
+    low, high = strip.y + strip.height, strip.y
+    errors = [shape.y for shape in seen if isinstance(shape, Marker) and strip.y <= shape.y <= low]
+    most = 1.15 * 0.2  # the largest error is 20 %
+    assert errors[-1] == pytest.approx(low + (0.2 + most) / (2 * most) * (high - low))
+    assert numbers(chart).rows[-1][-1] == pytest.approx(0.2)
+
+
+@pytest.mark.parametrize("chart", example().charts, ids=lambda chart: chart.kind + chart.title[-3:])
+def test_text_plots_keep_their_width(chart) -> None:
+    for width in (60, 72, 100):
+        drawn = plot(chart, width).splitlines()
+        assert max(map(len, drawn[:18])) <= width
+    assert plot(chart) == plot(chart)
+
+
+def test_ticks_and_their_text() -> None:
+    assert Axis(0.1, 1e4, 0, 500).ticks() == [0.1, 1, 10, 100, 1000, 10000]
+    assert Axis(0, 100, 0, 300, LINEAR).ticks(60) == [0, 20, 40, 60, 80, 100]
+    assert [power_of_two_text(value) for value in (512, 1024, 131072, 1000, 1.5)] == ["512", "1k", "128k", "1000", "1.5"]
+    assert [tick_text(value, "B/s") for value in (0, 1e3, 2.5e12)] == ["0", "1 k", "2.5 T"]
+    assert fitted([], "log") == fitted([1.0, 10.0], "log")
+    low, high = fitted([5.0, 5.0], "linear")
+    assert low < 5 < high
+
+
+@given(st.floats(1e-3, 1e3), st.floats(1.5, 1e6), st.floats(0, 1))
+def test_an_axis_is_monotonic_and_keeps_its_ends(low: float, factor: float, part: float) -> None:
+    axis = Axis(low, low * factor, 10, 300)
+    assert axis.at(low) == pytest.approx(10)
+    assert axis.at(low * factor) == pytest.approx(300)
+    assert 10 - 1e-6 <= axis.at(low * factor**part) <= 300 + 1e-6
+
+
+def test_boxes_meet_only_where_they_overlap() -> None:
+    assert rectangle(0, 0, 10, 10).meets(rectangle(9, 9, 5, 5))
+    assert not rectangle(0, 0, 10, 10).meets(rectangle(10, 0, 5, 5))
+    line = segment([(0, 0), (100, 100)])
+    assert line.meets(rectangle(45, 45, 10, 10))
+    assert not line.meets(rectangle(60, 20, 20, 20))  # inside of the line's upright box, beside the line
+    turned = text_box(Text("tick", 50, 50, "MMMMMM", angle=45), 12)
+    assert not turned.meets(rectangle(70, 60, 20, 20))
+    assert turned.meets(rectangle(60, 30, 10, 10))
+
+
+def test_widths_of_text() -> None:
+    assert text_width("WW", 10) > text_width("ii", 10)
+    assert text_width("abc", 10, bold=True) > text_width("abc", 10)
+    assert text_width("注意", 10) >= 20
+    assert shortened("a long name of a kernel", 10, 60).endswith("…")
+    assert text_width(shortened("a long name of a kernel", 10, 60), 10) <= 60
+    assert shortened("short", 10, 60) == "short"
+
+
+def _luminance(colour: str) -> float:
+    channels = [int(colour[place : place + 2], 16) / 255 for place in (1, 3, 5)]
+    linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in channels]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+
+@pytest.mark.parametrize("theme", [LIGHT, DARK], ids=["light", "dark"])
+def test_colours_stand_out_from_the_page(theme: dict[str, str]) -> None:
+    for name in ("ink", "quiet", "warn", *(f"s{number}" for number in range(6))):
+        for back in ("page", "plot"):
+            bright, dim = sorted((_luminance(theme[name]), _luminance(theme[back])), reverse=True)
+            assert (bright + 0.05) / (dim + 0.05) >= 4.5, (name, back)
+
+
+def test_a_mark_off_the_sweep_is_on_the_picture() -> None:
+    chart = LineChart("t", "N", "time", [Series("a", [(1, 1.0), (2, 2.0)])], marks=[Mark(8, "beyond")], x_scale="linear", y_scale="linear")
+    marks = [shape for shape, _ in flat(scene(chart, WIDE).children) if isinstance(shape, Path) and shape.role == "mark"]
+    assert 0 < marks[0].points[0][0] < WIDE.width
+    assert not math.isnan(marks[0].points[0][1])
+
+
+def test_values_that_a_logarithm_does_not_have_stand_at_the_edge() -> None:
+    chart = LineChart("t", "batch", "time", [Series("a", [(0, 0.0), (1, 1.0), (2, 2.0)])])
+    dots = [shape for shape, _ in flat(scene(chart, WIDE).children) if isinstance(shape, Marker) and shape.role == "dot"]
+    assert [dot.x for dot in dots] == sorted(dot.x for dot in dots)
+    assert all(0 <= dot.x <= WIDE.width and 0 <= dot.y <= WIDE.height for dot in dots)
+    assert plot(chart)

@@ -1,0 +1,372 @@
+"""Every format renders from the one document: golden files, the same bytes twice, nothing loaded, nothing escaped into markup."""
+
+from __future__ import annotations
+
+import json
+import re
+import struct
+import xml.etree.ElementTree as ET
+from dataclasses import replace
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+from report_example import GOLDEN, HOSTILE, ceilings, crowded, example
+
+from perfmodel.catalog import calibrated_devices, data_folder, find_device
+from perfmodel.errors import DataError, UsageError
+from perfmodel.report import check_output, formats, render_for, write
+from perfmodel.report.charts.kinds import Interval, Point, Roofline, Series
+from perfmodel.report.document import DataTable, Report, Table
+from perfmodel.report.formats import html, png
+from perfmodel.report.formats.txt import render as as_txt
+from perfmodel.report.roofline_chart import ceilings as device_ceilings
+from perfmodel.report.roofline_chart import formulas, point, point_of_row, profile_use, roofline, sentences, with_baseline, with_shares
+from perfmodel.report.saved import SCHEMA, from_data, read_report, to_data
+from perfmodel.report.terminal import render as terminal
+from perfmodel.trace import Step
+from perfmodel.validation.compare import compare
+from perfmodel.validation.records import as_record
+
+SUFFIXES = [".html", ".json", ".md", ".svg", ".png", ".txt"]
+
+
+def rendered(suffix: str, report: Report) -> bytes:
+    made = render_for(Path(f"report{suffix}"), report)
+    return made.encode() if isinstance(made, str) else made
+
+
+@pytest.mark.parametrize("suffix", [".md", ".svg", ".json"])
+def test_golden_files(suffix: str) -> None:
+    golden = (GOLDEN / f"example{suffix}").read_bytes()
+    assert rendered(suffix, example()) == golden, "if the change is meant: python tests/report_example.py"
+
+
+@pytest.mark.parametrize("suffix", SUFFIXES)
+def test_two_renderings_are_equal(suffix: str) -> None:
+    assert rendered(suffix, example()) == rendered(suffix, example())
+
+
+@pytest.mark.parametrize("suffix", SUFFIXES)
+def test_a_saved_report_renders_the_same(suffix: str, tmp_path: Path) -> None:
+    path = tmp_path / "saved.json"
+    write(path, example())
+    assert rendered(suffix, read_report(path)) == rendered(suffix, example())
+
+
+# Saving
+
+
+def test_a_report_with_data_prints_that_alone() -> None:
+    contract = {"schema": "perfmodel.attention/1", "results": []}
+    assert json.loads(rendered(".json", replace(example(), data=contract))) == contract
+    assert json.loads(rendered(".json", example()))["schema"] == SCHEMA
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda raw: raw.update(schema="perfmodel.attention/1"), "not a saved report"),
+        (lambda raw: raw.update(surprise=1), "surprise"),
+        (lambda raw: raw["charts"][0]["points"][0].update(flops="many"), "charts.0.roofline.points.0.flops"),
+        (lambda raw: raw["charts"][0].update(kind="pie"), "charts.0"),
+        (lambda raw: raw["tables"][0]["rows"][0].append("x"), "does not have 2 cells"),
+        (lambda raw: raw["data_tables"][0]["rows"][0].pop(), "does not have 4 cells"),
+        (lambda raw: raw["charts"][1]["points"][0].update(number=1), "two points have the same number"),
+        (lambda raw: raw["charts"][0]["points"][2]["measured"].update(value=0), "point 3: measured is 0"),
+        (lambda raw: raw["charts"][0]["points"][2]["before"].update(time_s=0), "point 3: before is 0"),
+        (lambda raw: raw["charts"][0]["ceilings"][1].update(value=-1), "ceiling tensor bf16 is -1"),
+        (lambda raw: raw["charts"][4]["pairs"][0].update(predicted=0), "run 256 is 0"),
+    ],
+)
+def test_a_saved_report_that_is_wrong_is_refused(change, said: str, tmp_path: Path) -> None:
+    raw = json.loads(json.dumps(to_data(example())))
+    change(raw)
+    with pytest.raises(DataError, match=re.escape(said)):
+        from_data(raw)
+    path = tmp_path / "wrong.json"
+    path.write_text(json.dumps(raw))
+    with pytest.raises(DataError, match=re.escape(str(path))):
+        read_report(path)
+
+
+def test_what_is_no_object_is_no_report() -> None:
+    with pytest.raises(DataError, match="its schema is None"):
+        from_data([])
+
+
+# Files
+
+
+def test_pictures_are_offered_only_where_there_are_some(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"no format is written to '\.svg'"):
+        check_output(tmp_path / "a.svg")
+    check_output(tmp_path / "a.svg", ["charts"])
+    for suffix in (".svg", ".png"):
+        with pytest.raises(UsageError, match="no picture"):
+            render_for(tmp_path / f"a{suffix}", Report("none", [], []))
+
+
+def test_png_names_its_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(png, "find_spec", lambda name: None)
+    with pytest.raises(UsageError, match=r"extra 'png'") as caught:
+        check_output(tmp_path / "a.png", ["charts"])
+    assert "perfmodel[png]" in str(caught.value)
+    with pytest.raises(UsageError):
+        render_for(tmp_path / "a.png", example())
+
+
+def test_png_is_a_picture_of_slide_size(tmp_path: Path) -> None:
+    pytest.importorskip("resvg_py")
+    path = tmp_path / "a.png"
+    write(path, replace(example(), charts=example().charts[:1]))
+    data = path.read_bytes()
+    assert data[:8] == b"\x89PNG\r\n\x1a\n"
+    assert struct.unpack(">II", data[16:24]) == (2240, 1260)
+    foreign = replace(example(), charts=[replace(example().charts[0], title="注意力")])
+    assert rendered(".png", foreign)[:4] == b"\x89PNG"  # drawn with what fonts the machine has
+
+
+def test_every_format_is_listed() -> None:
+    assert set(SUFFIXES) <= set(formats.suffixes(["charts"]))
+
+
+# SVG
+
+
+def test_svg_is_well_formed_and_loads_nothing() -> None:
+    text = rendered(".svg", example()).decode()
+    root = ET.fromstring(text)
+    assert root.tag.endswith("svg")
+    assert not re.search(r"(?:href|src|url\()", text.replace('xmlns="http://www.w3.org/2000/svg"', ""))
+    assert "<script" not in text
+    assert {element.tag.rsplit("}")[1] for element in root.iter()} <= {"svg", "title", "desc", "rect", "g", "path", "text", "circle"}
+    assert any(element.text and element.text.startswith("<script>") for element in root.iter())
+
+
+def test_one_chart_is_one_slide_and_several_are_a_grid() -> None:
+    alone = ET.fromstring(rendered(".svg", replace(example(), charts=example().charts[:1])))
+    assert (alone.get("width"), alone.get("height")) == ("1120", "630")
+    assert ET.fromstring(rendered(".svg", example())).get("width") == "2240"
+
+
+# HTML
+
+
+class Page(HTMLParser):
+    """Tags with their attributes, texts, ids; errors for tags that do not nest."""
+
+    VOID = frozenset({"meta", "input", "br", "link", "img", "hr"})
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.open: list[str] = []
+        self.texts: list[str] = []
+        self.feed(text)
+        assert self.open == []
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append((tag, dict(attrs)))
+        if tag not in self.VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag, attrs):
+        self.tags.append((tag, dict(attrs)))
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        self.texts.append(data)
+
+
+def test_html_nests_and_its_ids_are_unique() -> None:
+    page = Page(rendered(".html", example()).decode())
+    ids = [attributes["id"] for _, attributes in page.tags if "id" in attributes]
+    assert len(ids) == len(set(ids))
+    links = {attributes["href"] for tag, attributes in page.tags if tag == "a"}
+    assert {link.removeprefix("#") for link in links if link} <= set(ids)
+    labels = [attributes["aria-labelledby"] for _, attributes in page.tags if "aria-labelledby" in attributes]
+    assert set(" ".join(map(str, labels)).split()) <= set(ids)
+
+
+def test_html_loads_nothing() -> None:
+    text = rendered(".html", example()).decode()
+    page = Page(text)
+    assert not [value for _, attributes in page.tags for name, value in attributes.items() if name in ("src", "srcset", "data", "action")]
+    assert {tag for tag, _ in page.tags} & {"link", "iframe", "img", "object", "embed", "base", "form"} == set()
+    assert set(re.findall(r"url\((\w+:)", text)) == {"data:"}
+    assert "@import" not in text
+    assert set(re.findall(r"https?://[^\s\"'<)]+", text)) == {"http://www.w3.org/2000/svg"}
+    assert "default-src 'none'" in text
+
+
+@pytest.mark.parametrize("name", ["<script>alert(1)</script>", '"><img src=x onerror=alert(1)>', "</script><b>", "a\x00\x08b", "\ud800"])
+def test_names_stay_text(name: str) -> None:
+    report = example()
+    chart = report.charts[0]
+    assert isinstance(chart, Roofline)
+    renamed = [replace(p, name=name, group=name, note=name) for p in chart.points]
+    lines = replace(report.charts[2], title=name, series=[Series(name, [(1, 1.0), (2, 2.0)])], x_label=name)
+    hostile = replace(
+        report, title=name, verdict=[name], notes=[name], tables=[Table(name, [name], [[name]])],
+        charts=[replace(chart, title=name, caption=name, device_name=name, points=renamed), lines],
+        data_tables=[DataTable(name, report.data_tables[0].columns, report.data_tables[0].rows)],
+    )  # fmt: skip
+    page = Page(rendered_text(".html", hostile))
+    plain = Page(rendered_text(".html", replace(hostile, title="x")))
+    assert sum(tag == "script" for tag, _ in page.tags) == sum(tag == "script" for tag, _ in plain.tags)
+    assert {tag for tag, _ in page.tags} & {"img", "b"} <= {"b"}
+    assert not [attributes for _, attributes in page.tags if any(key.startswith("on") for key in attributes)]
+    ET.fromstring(rendered_text(".svg", hostile))
+    outside = re.sub(r"```text.*?```", "", rendered_text(".md", hostile), flags=re.DOTALL)
+    assert not re.search(r"(?<!\\)<(?!/?(details|summary)>)", outside)
+
+
+def rendered_text(suffix: str, report: Report) -> str:
+    made = render_for(Path(f"report{suffix}"), report)
+    assert isinstance(made, str)
+    return made
+
+
+def test_html_of_fifty_points_is_small() -> None:
+    assert len(rendered(".html", crowded(50))) < 300_000
+
+
+def test_markdown_fits_a_comment() -> None:
+    assert len(rendered(".md", crowded(50))) < 65_536
+    many = replace(example(), verdict=[f"sentence {n}" for n in range(20)])
+    assert "and 8 more" in rendered_text(".md", many)
+    assert "and 14 more" in rendered_text(".html", many)
+
+
+def test_the_page_says_what_it_rests_on() -> None:
+    text = rendered_text(".html", example())
+    for words in (
+        "A multiply-add counts 2 FLOP",
+        "perfmodel report study.yaml",
+        "ab" * 32,
+        "calibrated 2026-11-21",
+        "F = 4 N^2 d = 4 * 4096^2 * 64",
+    ):
+        assert words in text
+    assert "datasheet, half of sparse" in text
+    assert "class=wrong" in text
+
+
+def test_a_report_without_pictures_is_a_page_too() -> None:
+    page = rendered_text(".html", Report("plain", ["said."], [Table("t", ["a", "b"], [["x", "1"]])], ["note"]))
+    assert "plain" in page
+    assert 'class="picture' not in page
+    assert rendered_text(".html", Report("bare", [], []))
+
+
+def test_a_notebook_shows_the_page() -> None:
+    framed = example()._repr_html_()
+    assert framed.startswith('<iframe srcdoc="&lt;!DOCTYPE html&gt;')
+    assert len(Page(framed).tags) == 1
+    assert html.render(example())[:100].replace('"', "&quot;").replace("<", "&lt;").replace(">", "&gt;") in framed
+
+
+# Text
+
+
+def test_text_and_terminal_show_the_pictures() -> None:
+    text = as_txt(example())
+    assert "FLOP per byte of DRAM; / DRAM 4 TB/s" in text
+    assert "3: calibrated here: 71 points, 2026-11-21" in text
+    for width in (60, 80, 140):
+        shown = terminal(example(), width, color=False)
+        assert "FLOP per byte of DRAM" in shown
+        assert max(map(len, shown.splitlines())) <= width
+
+
+# From devices, estimates and records
+
+
+def test_a_roofline_of_a_device_and_its_estimates() -> None:
+    from perfmodel.attention.request import AttentionRequest
+    from perfmodel.timing.attention_offer import predictions
+
+    device = find_device("nvidia-a100-sxm-80gb")
+    comparison = AttentionRequest(n=4096, d=64, batch=8, heads=16, dtype="bf16", algorithm=["standard", "flash"]).compare(device)
+    known, _ = predictions(comparison, None, calibrated_devices)
+    found = [
+        point(number, result.algorithm.name, result.total, device, "bf16", prediction=known.get((result.algorithm.name, "forward")))
+        for number, result in enumerate(comparison.results, 1)
+    ]
+    assert found[1].flops == comparison.results[1].total.flops
+    assert found[1].bytes == {"l2": comparison.results[1].total.sram.total, "dram": comparison.results[1].total.dram.total}
+    assert found[1].predicted is not None
+    assert found[1].predicted.value == known["flash2", "forward"].seconds
+    assert (found[0].predicted, found[0].unit, found[1].dtype) == (None, "tensor", "bf16")
+    chart = roofline(device, with_shares(found))
+    assert sum(p.share or 0 for p in chart.points) == pytest.approx(1)
+    assert chart.level == "dram"
+    said = sentences(chart)
+    assert said[0].startswith("standard is bound by DRAM bandwidth (2.039 TB/s, derived)")
+    assert said[1].startswith("flash2 is bound by the tensor unit (312 TFLOP/s, datasheet), predicted at 50% of its roof")
+    assert Report("a", said, [], charts=[chart]) == from_data(json.loads(json.dumps(to_data(Report("a", said, [], charts=[chart])))))
+
+
+def test_ceilings_tell_datasheet_and_measured_apart() -> None:
+    found = device_ceilings(find_device("nvidia-h200-sxm"))
+    memory = {(c.level, c.evidence): c.value for c in found if c.kind == "memory"}
+    device = find_device("nvidia-h200-sxm")
+    level = device.level("l2")
+    assert level is not None
+    assert level.measured_bandwidth is not None
+    assert memory["l2", "measured"] == level.measured_bandwidth.number  # the roof that the model uses
+    assert memory["dram", "datasheet"] == 4.8e12
+    assert memory["dram", "measured"] == 4.5314e12
+    assert {c.evidence for c in found if c.dtype == "fp32"} == {"datasheet", "measured"}
+    assert all(c.source for c in found)
+    assert [c for c in device_ceilings(find_device("nvidia-a100-sxm-80gb")) if c.level == "sram"][1].evidence == "measured"
+
+
+RECORD = {
+    "workload": "softmax", "implementation": "torch-softmax", "hardware": "nvidia-h200-sxm", "dtype": "bf16", "pass": "forward",
+    "shape": {"rows": 8192, "cols": 4096}, "time_s": {"median": 4.5e-5, "p10": 4.4e-5, "p90": 4.7e-5},
+}  # fmt: skip
+
+
+def test_a_record_beside_the_model_is_a_point() -> None:
+    device = find_device("nvidia-h200-sxm")
+    cold, warm = ({**RECORD, "cache": cache} for cache in ("cold", "warm"))
+    rows = [compare(raw, as_record(raw), device) for raw in (cold, warm)]
+    made = [point_of_row(number, row) for number, row in enumerate(rows, 1)]
+    assert made[0] is not None
+    assert made[1] is not None
+    assert made[0].measured == Interval(4.5e-5, 4.4e-5, 4.7e-5)
+    assert made[0].name == "torch-softmax rows 8192 cols 4096"
+    assert made[1].bytes["dram"] < made[0].bytes["dram"]  # the caches keep a part of a warm run's bytes
+    assert made[1].lower_s == rows[1].lower_s
+    unknown = {**RECORD, "workload": "nothing"}
+    assert point_of_row(1, compare(unknown, as_record(unknown), device)) is None
+
+
+def test_shares_and_baselines() -> None:
+    now = [Point(1, "a", 1, measured=Interval(3.0)), Point(2, "b", 1, predicted=Interval(1.0)), Point(3, "c", 1)]
+    assert [p.share for p in with_shares(now)] == [0.75, 0.25, 0.0]
+    assert with_shares([Point(1, "a", 1)])[0].share is None
+    compared = with_baseline(now, [Point(9, "a", 2, {"dram": 5}, measured=Interval(4.0)), Point(8, "b", 1)], "v1")
+    assert compared[0].before is not None
+    assert (compared[0].before.name, compared[0].before.time_s, compared[0].before.flops) == ("v1", 4.0, 2)
+    assert [p.before for p in compared[1:]] == [None, None]
+
+
+def test_formulas_and_profiles_are_named() -> None:
+    step = Step("F", "FLOP", "2 m n k", "2 * 1 * 1 * 1", 2, "by definition")
+    assert formulas("matmul", [step])[0].group == "matmul"
+    device = find_device("nvidia-a100-sxm-80gb")
+    used = profile_use(device)
+    assert used.id == device.id
+    assert len(used.sha256) == 64
+    assert used.calibrated == max(block.date for block in device.calibration)
+    assert profile_use(device, data_folder("hardware_specs") / "missing.yaml").sha256 == ""
+
+
+def test_every_ceiling_of_the_example_has_a_source() -> None:
+    assert all(c.source for c in ceilings())
+    assert HOSTILE in rendered(".json", example()).decode().replace('\\"', '"')
