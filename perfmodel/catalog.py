@@ -6,7 +6,9 @@ Input files are data from anywhere: size, depth, aliases and duplicate keys are 
 from __future__ import annotations
 
 import json
+import os
 import re
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -20,6 +22,7 @@ if TYPE_CHECKING:
 
     from perfmodel.hardware import Device
     from perfmodel.transformer.spec import ModelSpec
+    from perfmodel.transformer.training.step.system import System
 
 MAX_BYTES = 1 << 20
 MAX_DEPTH = 20
@@ -64,8 +67,8 @@ def _read_text(path: Path) -> str:
             raise DataError(f"{path}: not a regular file")
         with path.open("rb") as file:
             raw = file.read(MAX_BYTES + 1)
-    except OSError as error:
-        raise DataError(f"{path}: {error.strerror or error}") from None
+    except (OSError, ValueError) as error:  # ValueError: a path with a null character, from another file
+        raise DataError(f"{path}: {getattr(error, 'strerror', None) or error}") from None
     if len(raw) > MAX_BYTES:
         raise DataError(f"{path}: larger than {MAX_BYTES:,} B", "this is no profile or configuration; those take a few KiB")
     try:
@@ -209,9 +212,10 @@ def _shipped_device(path: Path) -> Device:
 # Configurations
 
 
-def config_names() -> list[str]:
-    """Names of the shipped configurations, sorted."""
-    return sorted(path.stem for path in data_folder("configs").glob("*.yaml"))
+def config_names(section: str = "attention") -> list[str]:
+    """Names of the shipped configurations that have this section, sorted."""
+    paths = data_folder("configs").glob("*.yaml")
+    return sorted(path.stem for path in paths if f"\n{section}:" in "\n" + path.read_text(encoding="utf-8"))
 
 
 def load_config(name: str, section: str, model: type[_Model]) -> _Model:
@@ -219,9 +223,9 @@ def load_config(name: str, section: str, model: type[_Model]) -> _Model:
     path = Path(name)
     if not name.endswith((".yaml", ".yml")) and "/" not in name:
         path = data_folder("configs") / f"{name}.yaml"
-        if not path.is_file():
+        if name not in config_names(section):
             raise UsageError(
-                f"--config: no configuration is called {name!r}", f"{suggest(name, config_names())}; or give a path ending in .yaml"
+                f"--config: no configuration is called {name!r}", f"{suggest(name, config_names(section))}; or give a path ending in .yaml"
             )
     from pydantic import TypeAdapter
 
@@ -239,22 +243,26 @@ def load_config(name: str, section: str, model: type[_Model]) -> _Model:
 def read_json(path: Path) -> Any:
     """The JSON document in ``path``; DataError for one that is too large, too deep, ambiguous or no JSON."""
     text = _read_text(path)
-    if _nesting(text) > 4 * MAX_DEPTH:
-        raise DataError(f"{path}: nested deeper than {MAX_DEPTH} levels")
-
-    def mapping(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        found = dict(pairs)
-        if len(found) < len(pairs):
-            twice = next(key for index, (key, _) in enumerate(pairs) if key in dict(pairs[:index]))
-            raise DataError(f"{path}: key {twice!r} appears twice")
-        return found
-
     try:
-        return json.loads(text, object_pairs_hook=mapping)
+        return parse_json(text)
     except json.JSONDecodeError as error:
         raise DataError(f"{path}, line {error.lineno}: {error.msg[:1].lower()}{error.msg[1:]}", "mend the JSON there") from None
-    except ValueError as error:  # a number with too many digits
+    except ValueError as error:
         raise DataError(f"{path}: {error}") from None
+
+
+def parse_json(text: str, **options: Any) -> Any:
+    """The JSON document ``text``; ValueError for one that nests too deep, names a key twice, or has a number of thousands of digits."""
+    if _nesting(text) > 4 * MAX_DEPTH:
+        raise ValueError(f"nested deeper than {MAX_DEPTH} levels")
+    return json.loads(text, object_pairs_hook=_mapping, **options)
+
+
+def _mapping(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        raise ValueError(f"key {Counter(key for key, _ in pairs).most_common(1)[0][0]!r} appears twice")
+    return found
 
 
 def model_names() -> list[str]:
@@ -288,7 +296,7 @@ def load_model(path: Path) -> ModelSpec:
     """The model in ``path``: a config.json, a folder with one, or YAML with the same fields under ``config``."""
     from perfmodel.hf import parse
 
-    path = path / "config.json" if path.is_dir() else path
+    path = path / "config.json" if os.path.isdir(path) else path  # unlike Path.is_dir, False for names that are too long
     raw, name, source = None, path.parent.resolve().name if path.stem == "config" else path.stem, str(path)
     if path.suffix == ".json":
         raw = read_json(path)
@@ -296,8 +304,45 @@ def load_model(path: Path) -> ModelSpec:
         document = read_yaml(path)[0]
         if not isinstance(document, dict) or not isinstance(document.get("config"), dict):
             raise DataError(f"{path}: no mapping 'config' in it", "put the fields of a config.json under 'config:'")
-        raw, source = document["config"], str(document.get("source", path))
+        raw, source = document["config"], document.get("source", source)
+        if not isinstance(source, str):
+            raise DataError(f"{path}: source is {source!r:.40}, not text", "quote it")
     try:
         return parse(raw, name, source)
     except DataError as error:
         raise DataError(f"{path}: {error.message}", error.fix) from None
+
+
+# Systems
+
+
+def system_names() -> list[str]:
+    """Names of the shipped systems, sorted."""
+    return sorted(path.stem for path in data_folder("configs").glob("systems/*.yaml"))
+
+
+def find_system(name: str) -> System:
+    """The system that ``name`` means: a name, whole hyphen-separated words of exactly one, or the path of a file."""
+    from perfmodel.transformer.training.step.system import trusted, validated
+
+    if name.endswith((".yaml", ".yml")) or "/" in name:
+        return _validated(Path(name), (), validated)
+    names = system_names()
+    wanted = re.sub(r"[\s_]+", "-", name.strip().lower())
+    matches = [wanted] if wanted in names else [known for known in names if set(wanted.split("-")) <= set(known.split("-"))]
+    if not matches or not wanted:
+        raise UsageError(
+            f"--system: no system is called {name!r}", f"{suggest(wanted, names)}; or give the path of a file, ending in .yaml"
+        )
+    if len(matches) > 1:
+        raise UsageError(f"--system: {name!r} could be any of {len(matches)} systems", f"say which: {', '.join(matches)}")
+    path = data_folder("configs") / "systems" / f"{matches[0]}.yaml"
+    try:
+        return trusted(read_yaml(path)[0])
+    except (AttributeError, DataError, KeyError, TypeError):
+        return _validated(path, (), validated)  # someone edited it: say what is wrong
+
+
+def system_of(device: str) -> System | None:
+    """The shipped system of devices with this id; None if there is none."""
+    return next((found for name in system_names() if (found := find_system(name)).device == device), None)

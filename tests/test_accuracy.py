@@ -78,6 +78,20 @@ def test_held_out_collectives_from_a_mebibyte_up(hardware):
     assert not any(row.violates for row in own)
 
 
+@pytest.mark.parametrize("attention", ["sdpa", "eager"])
+@pytest.mark.parametrize("checkpointing", [False, True])
+def test_held_out_training_steps(attention, checkpointing):
+    """GPT-2 by Hugging Face in PyTorch, models that no fit saw among them; the 90 % is set by hosts that were slower than the median."""
+    own = rows()[H200, "transformer/huggingface/both"]
+    found = [row for row in own if (row.record.shape["attention"], row.record.shape["checkpointing"]) == (attention, checkpointing)]
+    assert {row.record.shape["model"] for row in found} == {"gpt2", "gpt2-medium", "gpt2-large", "gpt2-xl"}
+    assert len(found) >= 11
+    off = [abs(row.error) for row in found]
+    assert quantile(off, 0.5) <= 0.12
+    assert quantile(off, 0.9) <= 0.30
+    assert not any(row.violates for row in found)
+
+
 def test_held_out_times_of_the_own_kernel_span_two_decades():
     times = [row.record.time_s.median for row in rows()[H200, "attention/numba-flash/forward"]]
     assert max(times) / min(times) >= 100
@@ -94,6 +108,7 @@ WIDE = {
     ("nvidia-a100-sxm-80gb", "attention/vllm-flash-attn/forward"): "kernels below 60 us scatter six times as much as longer ones",
     ("nvidia-b200-sxm", "matmul/cublas/forward"): "kernels below 10 us scatter twice as much as longer ones",
     (H200, "attention/torch-sdpa-cudnn/forward decode"): "head dims 96 and 256 scatter more than 64 and 128",
+    ("nvidia-h100-sxm-80gb", "latent-attention/trtllm-mla/forward"): "3.03 median errors",
     **{
         (name, "collective/nccl/forward"): "where NCCL changes protocol, at 1 to 16 MiB, errors are three times those elsewhere"
         for name in (H200, "nvidia-h100-sxm-80gb", "nvidia-b200-sxm", "nvidia-gb200")
@@ -104,6 +119,8 @@ OFF = {
     (H200, "attention/torch-sdpa-flash/forward decode"): "59 of 82 covered, one short",
     (H200, "collective/nccl/forward"): "93 % covered: H100 and H200 of one shape are kin, which widens the interval of both",
     ("nvidia-h100-sxm-80gb", "collective/nccl/forward"): "90.4 % covered: as for the H200",
+    ("nvidia-b200-sxm", "moe/trtllm-moe/forward"): "53 of 76 covered, two short",
+    (H200, "matmul/trtllm-fp8-linear/forward"): "60 of 84 covered, one short",
 }
 
 
@@ -153,7 +170,8 @@ def test_what_a_profile_says_of_its_errors_is_what_the_records_give():
     for device in calibrated_devices():
         for block in device.calibration:
             decode = " decode" if block.model == "flash-decode" else ""
-            key = (device.id, f"{block.workload}/{block.implementation}/{block.direction}{decode}")
+            way = "both" if block.model == "torch-training" else block.direction  # a whole step has no passes to tell apart
+            key = (device.id, f"{block.workload}/{block.implementation}/{way}{decode}")
             own = [abs(row.error) for row in rows().get(key, []) if row.error is not None]
             assert len(own) == block.held_out
             if own:

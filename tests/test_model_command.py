@@ -101,7 +101,7 @@ def test_the_text_names_totals_sources_and_words(run):
         "decode: KV",
     ):
         assert words in out
-    assert "No total is predicted: attention" in run("model deepseek-v3 --tp 8 --phase decode --hardware h200").out
+    assert "No total is predicted: attention" in run("model deepseek-v3 --tp 8 --phase prefill --hardware h200").out
     assert "does not fit" in run("model llama-3.1-405b").out
     assert "borrowed" in run("model llama-3-8b --hardware h100-nvl").out
 
@@ -172,7 +172,7 @@ def test_printed_formulas_give_the_printed_values(run, line):
     [
         ("model", 2, ["MODEL"]),
         ("model lama-3-8b", 2, ["no model is called 'lama-3-8b'", "llama-3-8b"]),
-        ("model llama-3-8b --phase train", 2, ["unknown phase 'train'"]),
+        ("model llama-3-8b --phase learn", 2, ["unknown phase 'learn'"]),
         ("model llama-3-8b --batch 0", 2, ["--batch is 0"]),
         ("model llama-3-8b --n 100 --kv-len 50", 2, ["--kv-len 50 is less than --n 100"]),
         ("model llama-3-8b --phase generate --n 100 --kv-len 100", 2, ["leaves nothing to generate"]),

@@ -157,13 +157,13 @@ def test_fusion_launches_and_moves_less_and_keeps_weights_and_flop(name):
 
 def test_quantized_weights_and_cache_count_at_their_width():
     model = find_model("llama-3-8b")
-    wide, narrow = decode(1, 1000), decode(1, 1000, weight_bits=4, kv_bits=8)
+    wide, narrow = decode(1, 1000), decode(1, 1000, weight_bits=4, kv_bits=4)
     assert weight_bytes(model, wide) == 4 * weight_bytes(model, narrow)
-    assert kv_bytes(model, wide) == 2 * kv_bytes(model, narrow)
+    assert kv_bytes(model, wide) == 4 * kv_bytes(model, narrow)
     rows = run_pass(model, narrow, find_device("h200"), lenders).rows
     missing = {row.op.name: row.missing for row in rows if row.prediction is None}
     assert "4-bit weights" in missing["QKV projection"]
-    assert "8-bit cache" in missing["attention"]
+    assert "4-bit cache" in missing["attention"]
 
 
 # Several GPUs

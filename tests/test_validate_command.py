@@ -19,7 +19,7 @@ from perfmodel.validation.calibrate import calibrate
 from perfmodel.validation.intervals import Residual, interval
 from perfmodel.validation.profile_text import profile_text, with_calibrations
 from perfmodel.validation.records import as_record
-from perfmodel.validation.transfer import half_width, leave_out, with_borrowed
+from perfmodel.validation.transfer import half_widths, leave_out, with_borrowed
 from perfmodel.workload import Stream
 
 DATA = Path(__file__).parent / "data"
@@ -294,10 +294,12 @@ def test_the_borrowed_interval_is_as_wide_as_parameters_are_off():
 
     def width(listed):
         records, devices = list(map(as_record, listed)), devices_of(listed)
-        return half_width(points(records, devices), calibrate(records, devices, "", lambda _: "", lambda text: None))
+        return half_widths(points(records, devices), calibrate(records, devices, "", lambda _: "", lambda text: None))
 
-    assert width(slower) > 0.4 > 0.1 > width(raws)
-    assert with_borrowed({"x": [block_of_copies()]}, None)["x"][0].borrowed_low is None
+    assert width(slower)["torch-copy"] > 0.4 > 0.1 > width(raws)["torch-copy"]
+    assert with_borrowed({"x": [block_of_copies()]}, {})["x"][0].borrowed_low is None
+    [block] = with_borrowed({"x": [block_of_copies()]}, {"other": 0.7, "": 0.1})["x"]
+    assert (block.borrowed_low, block.borrowed_high) == (0.9048, 1.1052)
 
 
 def test_predictions_say_where_they_are_from():

@@ -100,7 +100,7 @@ LEFT_OUT = (
     *("inputs", "hardware", "explanation", "schema", "version", "terms", "parts", "unknown", "tile", "noise", "theta", "ratios"),
     *("low", "high", "lower_warm", "io_lower_bound"),
 )
-CONTAINERS = ("results", "time_s", "traffic", "accesses", "totals")
+CONTAINERS = ("results", "time_s", "traffic", "accesses", "totals", "kernels", "ops")
 """Objects whose name says nothing beside their fields'."""
 PREFIXES = ("sram", "dram", "work", "memory", "bytes")
 """Objects whose name stands before their fields'."""
@@ -114,12 +114,18 @@ def _of_object(raw: Any, place: tuple[str, ...] = (), last: str = "") -> Iterato
                 yield from _of_object(value, (*place, str(key)), str(key))
     elif isinstance(raw, list):
         for index, item in enumerate(raw):
-            named = isinstance(item, Mapping) and [str(item[key]) for key in NAMES if item.get(key) not in (None, "")]
-            yield from _of_object(item, (*place, " ".join(dict.fromkeys(named)) if named else str(index + 1)), last)
+            named = _name(item) if isinstance(item, Mapping) else ""
+            yield from _of_object(item, (*place, named or str(index + 1)), last)
     elif isinstance(raw, (int, float)) and not isinstance(raw, bool):
         unit = _unit(place)
         if unit:
             yield Reading(_told(place), raw, unit, better_of(unit))
+
+
+def _name(item: Mapping[str, Any]) -> str:
+    """What tells ``item`` apart; a kernel of an algorithm has a name of its own."""
+    keys = ("name",) if {"name", "algorithm"} <= set(item) else NAMES
+    return " ".join(str(item[key]) for key in keys if item.get(key) not in (None, ""))
 
 
 def _told(place: tuple[str, ...]) -> tuple[str, ...]:

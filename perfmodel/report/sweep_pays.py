@@ -10,7 +10,7 @@ from perfmodel.report.document import Table
 from perfmodel.sweep.ask import Result
 from perfmodel.sweep.summary import Shares
 
-SHOWN_WORDS = 6
+SHOWN_WORDS = 3
 
 
 @dataclass(frozen=True, slots=True)

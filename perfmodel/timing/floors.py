@@ -10,6 +10,12 @@ from perfmodel.ops.matmul import kernels as matmul_kernels
 from perfmodel.roofline import Estimate, estimate, total
 from perfmodel.timing.base import Case
 from perfmodel.timing.offer import algorithm_of
+from perfmodel.transformer.experts import Experts
+from perfmodel.transformer.experts import kernel as experts_kernel
+from perfmodel.transformer.latent_decode import LatentDecode
+from perfmodel.transformer.latent_decode import kernel as latent_kernel
+from perfmodel.transformer.narrow_cache import NarrowCacheAttention
+from perfmodel.transformer.narrow_cache import kernel as narrow_kernel
 from perfmodel.workload import BACKWARD, FORWARD, Stream
 
 DEFAULT_TILE = (128, 128)
@@ -23,6 +29,12 @@ def kernels_of(case: Case) -> list[Kernel]:
     if isinstance(w, Stream):
         accesses = (once("inputs", READ, w.read_bytes, 1), once("outputs", WRITE, w.write_bytes, 1))
         return [Kernel(w.op, w.dtype, accesses)]
+    if isinstance(w, Experts):
+        return [experts_kernel(w)]
+    if isinstance(w, LatentDecode):
+        return [latent_kernel(w)]
+    if isinstance(w, NarrowCacheAttention):
+        return [narrow_kernel(w, tile)]
     algorithm = find(algorithm_of(case.implementation) if w.sparsity is None else "block-sparse")
     passes = {FORWARD: [algorithm.forward], BACKWARD: [algorithm.backward]}.get(case.direction, [algorithm.forward, algorithm.backward])
     return [kernel for run in passes for kernel in run(w, tile)]

@@ -37,11 +37,17 @@ MODELS_OF: dict[str, tuple[str, ...]] = {
     "torch-silu-mul": ("stream",),
     "torch-rope": ("stream",),
     "nccl": ("nccl",),
+    "vllm-flash-attn-fp8-cache": ("flash-decode-narrow",),
+    "trtllm-mla": ("latent-attention",),
+    "trtllm-fp8-linear": ("fp8-linear",),
+    "triton-moe": ("experts",),
+    "trtllm-moe": ("experts",),
     "torch": ("torch-step",),
+    "huggingface": ("torch-training",),
     "torch-rms-norm": ("stream",),
     "torch-layer-norm": ("stream",),
 }
-COMPOSITE = ("torch-step", "eager-attention", "numba-flash1", "numba-standard", "numba-matmul", "numba-matmul-naive")
+COMPOSITE = ("torch-step", "torch-training", "eager-attention", "numba-flash1", "numba-standard", "numba-matmul", "numba-matmul-naive")
 """Models that call for the calibrations of other implementations: fitted after those."""
 
 

@@ -11,8 +11,11 @@ from dataclasses import replace
 from perfmodel.arith import Number, minimum
 from perfmodel.attention.algorithms.flash2 import forward
 from perfmodel.cost import READ, WRITE, Access, Tile
+from perfmodel.dtypes import Dtype
 from perfmodel.trace import plain
-from perfmodel.transformer.op import ATTENTION, CACHE, WEIGHTS, Op, Timed, activation, in_bits, stored, stream, tile_rows
+from perfmodel.transformer.latent_decode import LatentDecode
+from perfmodel.transformer.narrow_cache import NarrowCacheAttention
+from perfmodel.transformer.op import ATTENTION, CACHE, WEIGHTS, Op, Timed, activation, in_bits, narrow, stored, stream, tile_rows
 from perfmodel.transformer.spec import GroupedAttention, LatentAttention, ModelSpec
 from perfmodel.transformer.step import Step
 from perfmodel.workload import Attention
@@ -78,12 +81,27 @@ def attend(w: Attention, step: Step, *, sinks: Number = 0, latent: bool = False)
     )
     if sinks:
         accesses = (*accesses, stored(WEIGHTS, READ, sinks, step.weight_bits))
-    same = step.kv_bits == 8 * step.dtype.size
-    obstacle = "" if same else f"no kernel with a {step.kv_bits}-bit cache is calibrated"
-    if latent:
-        obstacle = "no kernel of latent attention over its compressed cache is calibrated"
+    form = narrow(step, step.kv_bits) if w.n == 1 else None
     name = "attention" if window is None else f"attention, window {plain(window)}"
-    return Op(name, ATTENTION, 1, replace(kernel, name=name, accesses=accesses), Timed("attention", w, None, obstacle))
+    timed = _latent_timed(w, step) if latent else _timed(w, step, form)
+    return Op(name, ATTENTION, 1, replace(kernel, name=name, accesses=accesses), timed, form)
+
+
+def _timed(w: Attention, step: Step, form: Dtype | None) -> Timed:
+    """``form``: what it multiplies in, if that is narrower than the activations."""
+    if form is None:
+        same = step.kv_bits == 8 * step.dtype.size
+        return Timed("attention", w, None, "" if same else f"no kernel with a {step.kv_bits}-bit cache is calibrated")
+    sizes = {name: getattr(w, name) for name in ("n", "kv_len", "d", "dv", "batch", "heads", "kv_heads", "dtype")}
+    return Timed("attention", NarrowCacheAttention(**sizes, packed=True, kv_bits=step.kv_bits), ("vllm-flash-attn-fp8-cache",))
+
+
+def _latent_timed(w: Attention, step: Step) -> Timed:
+    """The cache's rows are K, the first ``dv`` elements of each V; Q is rotated and the cache written by other rows."""
+    sizes = {name: getattr(w, name) for name in ("batch", "heads", "kv_len", "n", "dtype")}
+    obstacle = "" if step.kv_bits in (8, 16) else f"no kernel with a {step.kv_bits}-bit cache is calibrated"
+    cache = LatentDecode(**sizes, kv_lora_rank=w.dv, rope=w.d - w.dv, kv_bits=step.kv_bits, appends=False)
+    return Timed("latent-attention", cache, ("trtllm-mla",), obstacle)
 
 
 def norm(name: str, model: ModelSpec, step: Step, rows: Number, cols: Number, *, kind: str | None = None) -> Op:

@@ -18,7 +18,7 @@ from perfmodel.roofline import Estimate, rates_of, total
 from perfmodel.timing.predict import CALIBRATED, Lenders, Prediction
 from perfmodel.transformer.in_step import InStep, calibrated_for, in_step
 from perfmodel.transformer.op import CACHE, WEIGHTS, Op, total_bytes
-from perfmodel.transformer.op_time import op_estimate, predict_op, scaled
+from perfmodel.transformer.op_time import as_multiplied, op_estimate, predict_op, scaled
 from perfmodel.transformer.ops import step_ops
 from perfmodel.transformer.parallel import hand_over
 from perfmodel.transformer.spec import ModelSpec
@@ -129,7 +129,10 @@ def cached_s(found: Pass) -> float:
 
 def needed_s(found: Pass) -> float:
     """Seconds of the arithmetic and the collectives alone."""
-    rates = rates_of(found.device, found.step.dtype)
     links = sum(float(row.cost.lower_warm_s) for row in found.rows if "interconnect" in row.cost.terms)
-    work = sum(row.op.count * (row.op.kernel.needed.tensor + row.op.kernel.needed.vector) for row in found.rows)
-    return links + float(work / rates.matmul_at_max_clock)
+    work = 0.0
+    for row in found.rows:
+        kernel = as_multiplied(row.op, found.device)
+        needed = kernel.needed.tensor + kernel.needed.vector
+        work += float(row.op.count * needed / rates_of(found.device, kernel.dtype).matmul_at_max_clock)
+    return links + work

@@ -33,6 +33,9 @@ PARAMETERS = (
 LARGEST_SAVING = 0.5
 """Of the time alone: even the smallest kernel, alone mostly launch, keeps half of it."""
 
+TIMED_IN_GRAPHS = ("experts", "latent-attention")
+"""Models of kernels whose measurements were graphs of many runs: there is no launch to take off."""
+
 
 @dataclass(frozen=True, slots=True)
 class InStep:
@@ -61,6 +64,8 @@ class InStep:
 
     def of(self, prediction: Prediction, op: Op, device: Device, graph: bool, lower_s: float) -> Prediction:
         """``prediction`` of the kernel alone as that of the kernel in a step."""
+        if prediction.calibration.model in TIMED_IN_GRAPHS:
+            return prediction
         ends = {name: self.seconds(getattr(prediction, name), op, device, graph, lower_s) for name in ("seconds", "low", "high")}
         return replace(prediction, **ends)
 

@@ -2,11 +2,26 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from perfmodel.arith import Number, ceil_div, floor
 from perfmodel.cost import READ, WRITE, Kernel
 from perfmodel.ops.matmul import Matmul
 from perfmodel.trace import is_traced, plain, template
-from perfmodel.transformer.op import MATMUL, WEIGHTS, Op, Timed, activation, linear, needed_flops, stored, stream
+from perfmodel.transformer.experts import ACTIVATE, DOWN, SUM, UP, Experts
+from perfmodel.transformer.op import (
+    MATMUL,
+    WEIGHTS,
+    Op,
+    Timed,
+    activation,
+    linear,
+    narrow,
+    needed_flops,
+    product_timed,
+    stored,
+    stream,
+)
 from perfmodel.transformer.spec import ModelSpec, MoeMlp
 from perfmodel.transformer.step import Step, share
 
@@ -35,18 +50,35 @@ def expert_ops(mlp: MoeMlp, model: ModelSpec, step: Step) -> list[Op]:
     touched = expected_touched(mlp.experts, mlp.experts_per_token, step.all_tokens) / ep
     columns = 2 * width if mlp.gated else width
     inside = width if step.fused else columns
-    ops = [linear("router", step, tokens, model.hidden, mlp.experts, bias=mlp.router_extra)]
+    routed = _routed(mlp, model, step, width, pairs, touched)
     in_bias, out_bias = (columns, model.hidden) if mlp.bias else (0, 0)
-    ops.append(
-        _experts("experts, gate and up" if mlp.gated else "experts, up", step, pairs, touched, model.hidden, columns, inside, in_bias)
-    )
+    title = "experts, gate and up" if mlp.gated else "experts, up"
+    found = {UP: _experts(title, step, pairs, touched, model.hidden, columns, inside, in_bias)}
     if not step.fused:
-        ops.append(activation_function(mlp.gated, step, pairs, width, mlp.activation))
-    ops.append(_experts("experts, down", step, pairs, touched, width, model.hidden, model.hidden, out_bias))
+        found[ACTIVATE] = activation_function(mlp.gated, step, pairs, width, mlp.activation)
+    found[DOWN] = _experts("experts, down", step, pairs, touched, width, model.hidden, model.hidden, out_bias)
     moved = (activation(READ, pairs * model.hidden, step), activation(WRITE, tokens * model.hidden, step))
     rows = max(ceil_div(pairs + tokens, 2), 1)  # a copy reads as much as it writes
-    ops.append(stream("weighted sum of experts", step, "add", moved, like=("scale", "torch-scale", rows, model.hidden)))
-    return ops
+    found[SUM] = stream("weighted sum of experts", step, "add", moved, like=("scale", "torch-scale", rows, model.hidden))
+    router = linear("router", step, tokens, model.hidden, mlp.experts, bias=mlp.router_extra)
+    return [router, *(_as_part(part, op, routed, step.fused) for part, op in found.items())]
+
+
+def _routed(mlp: MoeMlp, model: ModelSpec, step: Step, width: Number, pairs: Number, touched: Number) -> Experts | None:
+    """The routed experts as the workload of a calibrated kernel; None for those that none was calibrated of."""
+    if not mlp.gated or step.dtype.size != 2 or step.weight_bits not in (8, 16):
+        return None
+    form = narrow(step, step.weight_bits) or step.dtype
+    own, picked = share(mlp.experts, step.split.ep), min(plain(touched), plain(pairs))
+    return Experts(step.tokens, model.hidden, width, own, mlp.experts_per_token, max(picked, 1), form, pairs)
+
+
+def _as_part(part: str, op: Op, routed: Experts | None, fused: bool) -> Op:
+    """``op`` asked as that part of calibrated experts first; fused, the activation function runs with the matmul before it."""
+    if routed is None or op.timed is None:
+        return op
+    w = replace(routed, parts=(UP, ACTIVATE) if part == UP and fused else (part,))
+    return replace(op, timed=replace(op.timed, closer=Timed("moe", w, ("triton-moe", "trtllm-moe"))))
 
 
 def activation_function(gated: bool, step: Step, rows: Number, width: Number, activation_name: str) -> Op:
@@ -61,7 +93,7 @@ def activation_function(gated: bool, step: Step, rows: Number, width: Number, ac
 def _experts(name: str, step: Step, pairs: Number, touched: Number, inputs: Number, outputs: Number, stores: Number, bias: Number) -> Op:
     """One matmul per touched expert, together: each pair's row, and the weights of the touched experts once.
 
-    It is timed as that many equal matmuls.
+    Where no kernel of experts is calibrated, it is timed as that many equal matmuls.
     """
     elements = floor(touched * (inputs * outputs + bias))
     accesses = (
@@ -72,6 +104,5 @@ def _experts(name: str, step: Step, pairs: Number, touched: Number, inputs: Numb
     kernel = needed_flops(Kernel(name, step.dtype, accesses), step, 2 * pairs * inputs * outputs)
     groups = max(round(plain(touched)), 1)
     w = Matmul(ceil_div(pairs, groups), outputs, inputs, groups, dtype=step.dtype)
-    same = step.weight_bits == 8 * step.dtype.size
-    obstacle = "" if same else f"no kernel with {step.weight_bits}-bit weights and {step.dtype.name} activations is calibrated"
-    return Op(name, MATMUL, 1, kernel, Timed("matmul", w, ("torch-matmul", "cublas"), obstacle))
+    timed, form = product_timed(w, step)
+    return Op(name, MATMUL, 1, kernel, timed, form)

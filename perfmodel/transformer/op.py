@@ -12,6 +12,7 @@ from typing import Any
 
 from perfmodel.arith import Number, ceil_div
 from perfmodel.cost import READ, WRITE, Access, Kernel, Tile, Work, matmul_work, once
+from perfmodel.dtypes import DTYPES, Dtype
 from perfmodel.ops.matmul import Matmul
 from perfmodel.ops.matmul import kernels as matmul_kernels
 from perfmodel.transformer.step import Step
@@ -30,7 +31,7 @@ class Timed:
     """What a time model predicts: ``workload`` under the name of its calibrations. ``implementations``: the first calibrated one counts.
 
     None: the fastest fused one that is calibrated. ``obstacle``: why no calibration covers it. ``strided``: it reads a slice of a
-    wider matrix, or writes one.
+    wider matrix, or writes one. ``closer``: a workload that says more of what runs, asked first.
     """
 
     kind: str
@@ -38,17 +39,22 @@ class Timed:
     implementations: tuple[str, ...] | None
     obstacle: str = ""
     strided: bool = False
+    closer: Timed | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Op:
-    """``count`` runs of one kernel in a step. ``group``: matmul, attention, elementwise or collective."""
+    """``count`` runs of one kernel in a step. ``group``: matmul, attention, elementwise or collective.
+
+    ``multiplied``: a narrower format in which it may multiply where the device does, as stored operands allow.
+    """
 
     name: str
     group: str
     count: Number
     kernel: Kernel
     timed: Timed | None = None
+    multiplied: Dtype | None = None
 
     def bytes_of(self, *tensors: str) -> Number:
         """Bytes of these tensors that one run needs at least, reads and writes."""
@@ -109,10 +115,25 @@ def linear(
         c = once(c.tensor, WRITE, batch * rows * stores, step.dtype.size)
     extra = (stored(WEIGHTS, READ, bias, step.weight_bits),) if bias else ()
     kernel = replace(product, name=name, accesses=(a, in_bits(b, WEIGHTS, step.weight_bits), c, *extra))
-    return Op(name, MATMUL, 1, kernel, Timed("matmul", w, ("torch-matmul", "cublas"), _unlike("weights", step, step.weight_bits)))
+    timed, form = product_timed(w, step)
+    return Op(name, MATMUL, 1, kernel, timed, form)
 
 
-def _unlike(what: str, step: Step, bits: int) -> str:
+def product_timed(w: Matmul, step: Step) -> tuple[Timed, Dtype | None]:
+    """What is asked of a product with weights, and its ``Op.multiplied``: 8-bit weights are multiplied in fp8, x rounded on the way."""
+    form = narrow(step, step.weight_bits)
+    if form is not None or step.dtype.name == "fp8":
+        return Timed("matmul", replace(w, dtype=DTYPES["fp8"]), ("trtllm-fp8-linear",)), form
+    return Timed("matmul", w, ("torch-matmul", "cublas"), unlike("weights", step, step.weight_bits)), None
+
+
+def narrow(step: Step, bits: int) -> Dtype | None:
+    """fp8 for operands stored in 8 bits beside 16-bit activations, else None."""
+    return DTYPES["fp8"] if bits == 8 and step.dtype.size == 2 else None
+
+
+def unlike(what: str, step: Step, bits: int) -> str:
+    """Why nothing calibrated reads ``what`` in that many bits; empty where they are those of activations."""
     same = bits == 8 * step.dtype.size
     return "" if same else f"no kernel with {bits}-bit {what} and {step.dtype.name} activations is calibrated"
 

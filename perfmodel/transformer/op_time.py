@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from perfmodel.arith import Number
 from perfmodel.cache import beyond_caches
-from perfmodel.cost import Work
+from perfmodel.cost import Kernel, Work
 from perfmodel.errors import UnavailableError
 from perfmodel.hardware import Device
 from perfmodel.roofline import Estimate, Traffic, estimate, rates_of
@@ -23,11 +23,19 @@ def op_estimate(op: Op, device: Device) -> Estimate:
     """Bound and roof of one run."""
     if op.timed is not None and isinstance(op.timed.workload, Collective):
         return collective_estimate(op.timed.workload, device)
-    cost, rates = estimate(op.kernel, device), rates_of(device, op.kernel.dtype)
+    kernel = as_multiplied(op, device)
+    cost, rates = estimate(kernel, device), rates_of(device, kernel.dtype)
     lasting = op.bytes_of(WEIGHTS, CACHE)
     needed = (op.kernel.needed.tensor + op.kernel.needed.vector) / rates.matmul_at_max_clock
     handed = sum(beyond_caches(a.compulsory * a.element_size, device) for a in op.kernel.accesses if a.tensor not in (WEIGHTS, CACHE))
     return replace(cost, lower_warm_s=max(float(needed), float((lasting + handed) / rates.dram)))
+
+
+def as_multiplied(op: Op, device: Device) -> Kernel:
+    """The kernel of ``op`` in the narrower format that it may multiply in, where ``device`` has a peak for that."""
+    if op.multiplied is None or op.multiplied.name not in device.peaks_of(op.multiplied.matmul_unit):
+        return op.kernel
+    return replace(op.kernel, dtype=op.multiplied)
 
 
 def predict_op(op: Op, device: Device, lower_s: float, lenders: Lenders, attention: str | None = None) -> Prediction:
@@ -38,16 +46,27 @@ def predict_op(op: Op, device: Device, lower_s: float, lenders: Lenders, attenti
     timed = op.timed
     if timed is None or timed.obstacle:
         raise UnavailableError(timed.obstacle if timed else f"no time model of {op.name}")
-    kind, dtype = timed.kind, op.kernel.dtype.name
     if timed.implementations is None:
-        return offer(kind, dtype, timed.workload, FORWARD, device, lower_s, attention, _is_fused, lenders)
+        return offer(timed.kind, op.kernel.dtype.name, timed.workload, FORWARD, device, lower_s, attention, _is_fused, lenders)
+    asked, reason = [timed] if timed.closer is None else [timed.closer, timed], ""
     for source in (tuple, lenders):
-        for name in timed.implementations:
-            try:
-                return offer(kind, dtype, timed.workload, FORWARD, device, lower_s, name, lambda known: True, source)
-            except UnavailableError:
-                continue
-    raise UnavailableError(f"no calibration of {kind}/{timed.implementations[0]} in {dtype}, here or to borrow")
+        for one in asked:
+            for name in one.implementations or ():
+                try:
+                    return offer(
+                        one.kind, one.workload.dtype.name, one.workload, FORWARD, device, lower_s, name, lambda known: True, source
+                    )
+                except UnavailableError as error:
+                    reason = reason or _own_reason(error, device)
+    first = asked[0]
+    assert first.implementations is not None
+    what = f"{first.kind}/{first.implementations[0]} in {first.workload.dtype.name}"
+    raise UnavailableError(reason or f"no calibration of {what}, here or to borrow")
+
+
+def _own_reason(error: UnavailableError, device: Device) -> str:
+    """What ``device`` lacks, rather than which calibrations there are none of."""
+    return error.message if error.message.startswith(f"{device.id} ") else ""
 
 
 def _is_fused(implementation: str) -> bool:

@@ -12,6 +12,8 @@ from perfmodel.transformer.step import DECODE, PREFILL, Split, Step
 
 GENERATE = "generate"
 PHASES = (PREFILL, DECODE, GENERATE)
+TRAIN = "train"
+"""The phase that is no request: see ``training``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +37,7 @@ class Request:
     def check(self) -> Request:
         """This request, if every value has a meaning; else UsageError names the option and the fix."""
         if self.phase not in PHASES:
-            raise UsageError(f"--phase: unknown phase {self.phase!r}", suggest(self.phase, list(PHASES)))
+            raise UsageError(f"--phase: unknown phase {self.phase!r}", suggest(self.phase, [*PHASES, TRAIN]))
         self.split.check(self.model)
         self.step(self.phase if self.phase != GENERATE else PREFILL).check()
         if self.phase == GENERATE and self.kv_len <= self.n:

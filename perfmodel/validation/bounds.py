@@ -15,12 +15,22 @@ from perfmodel.ops.matmul import Matmul
 from perfmodel.timing.base import Case
 from perfmodel.timing.floors import lower_bound_s
 from perfmodel.transformer.collectives import OPS, Collective
+from perfmodel.transformer.experts import Experts
+from perfmodel.transformer.latent_decode import LatentDecode
 from perfmodel.transformer.model_step import ModelStep
+from perfmodel.transformer.narrow_cache import NarrowCacheAttention
 from perfmodel.transformer.step import DECODE, PREFILL, Split, Step
+from perfmodel.transformer.training.implementations import HUGGINGFACE
+from perfmodel.transformer.training.question import BF16, FP32, FULL, NONE, Recompute, Training
+from perfmodel.transformer.training.step.workload import TrainingStep, training_step
 from perfmodel.validation.records import Record
-from perfmodel.workload import Attention, Stream
+from perfmodel.workload import FORWARD, Attention, Stream
 
 _TWO_INPUTS = ("torch-add", "torch-silu-mul")
+TRAIN = "train"
+ATTENTION_OF_TRAINING = ("eager", "sdpa")
+BACKENDS = {"CUDNN_ATTENTION": "torch-sdpa-cudnn", "FLASH_ATTENTION": "torch-sdpa-flash", "EFFICIENT_ATTENTION": "torch-sdpa-efficient"}
+"""What PyTorch's scaled_dot_product_attention ran, by the names of its backends; the fastest calibrated one if a record does not say."""
 ATTENTION_IN = {"torch": "torch-sdpa-flash"}
 """Fused attention of the steps that an implementation runs."""
 
@@ -36,11 +46,13 @@ def case_of(record: Record) -> Case:
     if wrong is not None:
         raise UnavailableError(f"its launch has {wrong}")
     workload = read(record, DTYPES[record.dtype])
-    return Case(workload, record.implementation, record.direction, record.cache == "cold", record.launch)
+    # a whole step has no passes to tell apart
+    direction = FORWARD if isinstance(workload, TrainingStep) else record.direction
+    return Case(workload, record.implementation, direction, record.cache == "cold", record.launch)
 
 
-_SHARES, _WORDS = {"density", "dropout"}, {"kind", "model", "phase", "op"}
-_SWITCHES = {"causal", "mask", "fused_elementwise", "cuda_graph"}
+_SHARES, _WORDS = {"density", "dropout"}, {"kind", "model", "phase", "op", "attention"}
+_SWITCHES = {"causal", "mask", "fused_elementwise", "cuda_graph", "checkpointing"}
 
 
 def _sizes(record: Record, required: tuple[str, ...], optional: tuple[str, ...]) -> dict[str, Any]:
@@ -66,7 +78,7 @@ def _has_meaning(name: str, value: Any) -> bool:
 
 
 def _attention(record: Record, dtype: Dtype) -> Attention:
-    optional = ("causal", "dv", "window", "density", "mask", "dropout")
+    optional = ("causal", "dv", "window", "density", "mask", "dropout", "kv_bits")
     sizes = _sizes(record, ("batch", "heads", "kv_heads", "n", "kv_len", "d"), optional)
     density = sizes.pop("density", None)
     if density is None and "sparse" in record.implementation:
@@ -74,7 +86,8 @@ def _attention(record: Record, dtype: Dtype) -> Attention:
     sizes["causal"] = sizes.get("causal", False) or "window" in sizes
     sizes.setdefault("dv", sizes["d"])
     pattern = None if density is None else block_pattern(float(density), None)
-    return Attention(**sizes, dtype=dtype, sparsity=pattern, packed=True).check()  # packed: K and V once per KV head
+    kind = NarrowCacheAttention if "kv_bits" in sizes else Attention
+    return kind(**sizes, dtype=dtype, sparsity=pattern, packed=True).check()  # packed: K and V once per KV head
 
 
 def _matmul(record: Record, dtype: Dtype) -> Matmul:
@@ -93,6 +106,8 @@ def _rows(record: Record, dtype: Dtype) -> Stream:
 
 
 def _transformer(record: Record, dtype: Dtype) -> ModelStep:
+    if record.shape.get("phase") == TRAIN:
+        return _training(record, dtype)
     switches = ("fused_elementwise", "cuda_graph")
     sizes = _sizes(record, ("model", "phase", "batch", "tensor_parallel", *switches), ("n", "kv_len"))
     lengths = {PREFILL: "n", DECODE: "kv_len"}
@@ -106,6 +121,39 @@ def _transformer(record: Record, dtype: Dtype) -> ModelStep:
     split = Split(tp=sizes["tensor_parallel"])
     step = Step(sizes["phase"], sizes["batch"], n, length, dtype, bits, bits, sizes["fused_elementwise"], split=split)
     return ModelStep(find_model(sizes["model"]), step, sizes["cuda_graph"], ATTENTION_IN.get(record.implementation)).check()
+
+
+def _latent_attention(record: Record, dtype: Dtype) -> LatentDecode:
+    sizes = _sizes(record, ("batch", "heads", "n", "kv_len", "kv_lora_rank", "rope"), ("kv_bits",))
+    return LatentDecode(**sizes, dtype=dtype).check()
+
+
+def _moe(record: Record, dtype: Dtype) -> Experts:
+    return Experts(**_sizes(record, ("tokens", "hidden", "width", "experts", "experts_per_token", "touched"), ()), dtype=dtype).check()
+
+
+def _training(record: Record, dtype: Dtype) -> ModelStep:
+    """A training step on one GPU; all tensors in the record's format."""
+    required = ("model", "phase", "batch", "n", "tensor_parallel", "fused_elementwise", "cuda_graph", "checkpointing", "attention")
+    sizes = _sizes(record, required, ("dropout",))
+    if sizes["model"] not in model_names():
+        raise UnavailableError(f"no model is called {sizes['model']!r}")
+    if sizes["tensor_parallel"] > 1 or sizes["fused_elementwise"] or sizes["cuda_graph"]:
+        raise UnavailableError("no model of a training step on several GPUs, fused or in a CUDA graph")
+    if sizes["attention"] not in ATTENTION_OF_TRAINING:
+        raise UnavailableError(f"no model of {sizes['attention']!r} attention", f"there is {', '.join(ATTENTION_OF_TRAINING)}")
+    backend = str(record.environment.get("sdpa_backend", ""))
+    training = Training(
+        find_model(sizes["model"]),
+        sizes["batch"],
+        sizes["n"],
+        precision=BF16 if dtype.name == "bf16" else FP32,
+        optimizer="adamw",
+        recompute=Recompute(FULL if sizes["checkpointing"] else NONE),
+        flash=sizes["attention"] == "sdpa",
+        dropout=sizes.get("dropout", 0) > 0,
+    )
+    return training_step(training, dtype, HUGGINGFACE, BACKENDS.get(backend) if training.flash else None)
 
 
 def _collective(record: Record, dtype: Dtype) -> Collective:
@@ -124,6 +172,8 @@ _WORKLOADS: dict[str, Callable[[Record, Dtype], Any]] = {
     "norm": _rows,
     "transformer": _transformer,
     "collective": _collective,
+    "latent-attention": _latent_attention,
+    "moe": _moe,
 }
 
 

@@ -63,7 +63,7 @@ def points(records: Iterable[Record], devices: Mapping[str, Device]) -> dict[Key
         device = devices.get(record.hardware)
         if device is None:
             continue
-        if profiled(record) or record.direction == "both":
+        if profiled(record) or (record.direction == "both" and record.workload != "transformer"):
             continue
         case, lower, _ = evaluated(record, device)
         if case is None or lower is None or record.time_s.median < lower:

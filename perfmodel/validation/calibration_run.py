@@ -16,7 +16,7 @@ from perfmodel.validation.calibrate import calibrate, family_of, points
 from perfmodel.validation.compare import device_or_error
 from perfmodel.validation.profile_text import RECORDS, profile_text
 from perfmodel.validation.records import Record, as_record, read_records, shipped_records
-from perfmodel.validation.transfer import half_width, with_borrowed
+from perfmodel.validation.transfer import half_widths, with_borrowed
 
 Progress = Callable[[str], None]
 MEASURED = "measured_here"
@@ -73,7 +73,7 @@ def from_records(
     if one_device and hardware is None and len(ids) > 1:
         raise UsageError(f"--output: a .yaml holds one device, the records are of {', '.join(sorted(ids))}", "name one with --hardware")
     fits = calibrate(records, devices, today(), versions_of, progress)
-    found = with_borrowed(fits, half_width(points(records, devices), fits))
+    found = with_borrowed(fits, half_widths(points(records, devices), fits))
     shipped = set(listed) <= set(shipped_records())
     source = RECORDS if shipped else f"measurement records: {', '.join(path.name for path in listed)}"
     wanted = ids if hardware is None else {find_device(hardware).id}

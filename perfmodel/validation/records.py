@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
+from perfmodel.catalog import parse_json
 from perfmodel.errors import DataError
 
 MAX_LINE_BYTES = 1 << 20
@@ -91,13 +92,13 @@ def read_records(path: Path) -> Iterator[tuple[dict[str, Any], Record]]:
     adapter = TypeAdapter(Record)
     try:
         with path.open("rb") as file:
-            for number, line in enumerate(file, start=1):
+            for number, line in enumerate(iter(lambda: file.readline(MAX_LINE_BYTES + 1), b""), start=1):
                 if not line.strip():
                     continue
                 if len(line) > MAX_LINE_BYTES:
                     raise DataError(f"{path}, line {number}: longer than {MAX_LINE_BYTES:,} B")
                 try:
-                    raw = json.loads(line, parse_constant=_refuse)
+                    raw = parse_json(line.decode(), parse_constant=_refuse)
                     if b"\\ud" in line.lower():
                         json.dumps(raw, ensure_ascii=False).encode()
                     if not isinstance(raw, dict):
@@ -107,10 +108,10 @@ def read_records(path: Path) -> Iterator[tuple[dict[str, Any], Record]]:
                     first = error.errors(include_url=False, include_context=False)[0]
                     place = ".".join(map(str, first["loc"]))
                     raise DataError(f"{path}, line {number}: {place}: {first['msg']}") from None
-                except (ValueError, RecursionError) as error:  # not JSON, not UTF-8, a number of thousands of digits
+                except ValueError as error:  # not JSON, not UTF-8, ambiguous, a number of thousands of digits
                     raise DataError(f"{path}, line {number}: not JSON: {str(error)[:200]}") from None
                 if not LEAST_S <= record.time_s.median <= MOST_S:
                     raise DataError(f"{path}, line {number}: time_s.median is {record.time_s.median}", "give seconds, above zero")
                 yield raw, record
-    except OSError as error:
-        raise DataError(f"{path}: {error.strerror or error}") from None
+    except (OSError, ValueError) as error:  # ValueError: a path with a null character
+        raise DataError(f"{path}: {getattr(error, 'strerror', None) or error}") from None

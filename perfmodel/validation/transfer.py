@@ -1,8 +1,8 @@
 """How far parameters are off on an architecture that they were not fitted to: the interval of a borrowed prediction.
 
 Each architecture's parameters predict the fitted records of every other one. Of |log(measured / predicted)| the 90 % quantile
-is taken per family of kernels and widened by sqrt(1 + 1/k), as k architectures are few to judge a further one by. The widest
-family counts for all: how well parameters travel is a question of devices more than of kernels.
+is taken per family of kernels and widened by sqrt(1 + 1/k), as k architectures are few to judge a further one by. An implementation
+takes the widest of its own families; one that is known on a single architecture takes that of the implementation known on most.
 """
 
 from __future__ import annotations
@@ -22,10 +22,15 @@ from perfmodel.validation.statistics import quantile
 QUANTILE = 0.9
 
 
-def half_width(grouped: Mapping[Key, list[Point]], calibrated: Mapping[str, list[Calibration]]) -> float | None:
-    """Half the width of a borrowed interval, in logarithms; None where no family is known on two architectures."""
-    widths = []
-    for family in {key[:4] for key in grouped}:
+HalfWidths = dict[str, float]
+"""Half the width of a borrowed interval, in logarithms, by implementation; under the empty name that of all others."""
+
+
+def half_widths(grouped: Mapping[Key, list[Point]], calibrated: Mapping[str, list[Calibration]]) -> HalfWidths:
+    """Of every implementation known on two architectures or more; empty where there is none."""
+    found: HalfWidths = {}
+    best = (0, 0.0)
+    for family in sorted({key[:4] for key in grouped}):
         members = {key[4]: own for key, own in grouped.items() if key[:4] == family}
         residuals = [
             r
@@ -35,8 +40,10 @@ def half_width(grouped: Mapping[Key, list[Point]], calibrated: Mapping[str, list
             for r in _off(lender, own, family, calibrated, members)
         ]
         if residuals:
-            widths.append(quantile(residuals, QUANTILE) * math.sqrt(1 + 1 / len(members)))
-    return max(widths, default=None)
+            half = quantile(residuals, QUANTILE) * math.sqrt(1 + 1 / len(members))
+            found[family[1]] = max(found.get(family[1], 0.0), half)
+            best = max(best, (len(members), half))
+    return {**found, "": best[1]} if found else {}
 
 
 def _off(
@@ -51,12 +58,14 @@ def _off(
     return [abs(point.residual(model, block.parameters)) for point in own if not held_out(point.record)]
 
 
-def with_borrowed(calibrated: Mapping[str, list[Calibration]], half: float | None) -> dict[str, list[Calibration]]:
-    """``calibrated`` with the interval of borrowed predictions in every block."""
-    if half is None:
-        return {name: list(blocks) for name, blocks in calibrated.items()}
-    low, high = round(math.exp(-half), 4), round(math.exp(half), 4)
-    return {name: [replace(block, borrowed_low=low, borrowed_high=high) for block in blocks] for name, blocks in calibrated.items()}
+def with_borrowed(calibrated: Mapping[str, list[Calibration]], halves: HalfWidths) -> dict[str, list[Calibration]]:
+    """``calibrated`` with the interval of borrowed predictions in every block; as it is where nothing is known of one."""
+
+    def widened(block: Calibration) -> Calibration:
+        half = halves.get(block.implementation, halves[""])
+        return replace(block, borrowed_low=round(math.exp(-half), 4), borrowed_high=round(math.exp(half), 4))
+
+    return {name: [widened(block) if halves else block for block in blocks] for name, blocks in calibrated.items()}
 
 
 def leave_out(
@@ -67,8 +76,8 @@ def leave_out(
     bare = {key: replace(device, calibration=[]) for key, device in devices.items()}
     others = [record for record in listed if record.hardware != name]
     fits = calibrate(others, bare, "", lambda _: "", progress)
-    half = half_width(points(others, bare), fits)
-    lenders = [replace(bare[key], calibration=blocks) for key, blocks in with_borrowed(fits, half).items()]
+    halves = half_widths(points(others, bare), fits)
+    lenders = [replace(bare[key], calibration=blocks) for key, blocks in with_borrowed(fits, halves).items()]
     found = []
     for own in points([r for r in listed if r.hardware == name], bare).values():
         for point in own:

@@ -91,8 +91,8 @@ def _text(path: Path) -> str:
             raise DataError(f"{path}: not a regular file")
         with path.open("rb") as file:
             raw = file.read(MAX_BYTES + 1)
-    except OSError as error:
-        raise DataError(f"{path}: {error.strerror or error}") from None
+    except (OSError, ValueError) as error:  # ValueError: a path with a null character
+        raise DataError(f"{path}: {getattr(error, 'strerror', None) or error}") from None
     if len(raw) > MAX_BYTES:
         raise DataError(f"{path}: larger than {MAX_BYTES:,} B", "profile fewer kernels or metrics")
     try:

@@ -8,6 +8,7 @@ import platform
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
+from importlib import import_module
 from pathlib import Path
 from time import monotonic
 from typing import Any
@@ -104,7 +105,7 @@ def machine(torch: Torch) -> dict[str, Any]:
         "device": torch.cuda.get_device_name,
         "device_bytes": lambda: torch.cuda.get_device_properties(0).total_memory,
         "allocator": torch.cuda.get_allocator_backend,
-        "transformers": lambda: __import__("transformers").__version__,
+        "transformers": lambda: import_module("transformers").__version__,
     }
     for key, ask in asked.items():
         try:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from perfmodel.arith import Number
+from dataclasses import replace
+
+from perfmodel.arith import Number, ceil_div
 from perfmodel.cost import READ, WRITE, Access
 from perfmodel.transformer.attention_parts import norm
 from perfmodel.transformer.collectives import ALL_REDUCE
@@ -11,12 +13,15 @@ from perfmodel.transformer.ops import embedding
 from perfmodel.transformer.spec import ModelSpec
 from perfmodel.transformer.step import share
 from perfmodel.transformer.training.step import exchange
+from perfmodel.transformer.training.step.backward import backward
 from perfmodel.transformer.training.step.exchange import TENSOR, Exchange
 from perfmodel.transformer.training.step.frame import Frame
 from perfmodel.transformer.training.step.layer import LayerOps, dropout
 from perfmodel.transformer.training.step.row import OTHERS, StepOp, gradients, priced
 
 LOGITS = "logits"
+VOCABULARY_STEP = 128
+"""Columns of the logits on one GPU come in multiples of it. Source: Megatron-LM, --make-vocab-size-divisible-by."""
 LOSS_SUMS = 3
 """Numbers per token that GPUs with parts of the vocabulary exchange: maximum, sum, logit of the label (Shoeybi et al. 2019)."""
 
@@ -45,10 +50,25 @@ def head_ops(model: ModelSpec, frame: Frame) -> LayerOps:
     found, step, columns = LayerOps(), frame.forward, share(model.vocab, frame.shape.parallel.tp)
     found.derived([norm("last norm", model, step, frame.own_tokens, model.hidden)], frame)
     found.pass_on(exchange.enters(frame))
-    found.derived([linear("LM head", step, step.tokens, model.hidden, columns)], frame)
+    logits = StepOp(linear("LM head", step, step.tokens, model.hidden, columns))
+    rows = ([logits], backward(logits, frame))
+    if not frame.eager:
+        rows = (_padded(rows[0], columns), _padded(rows[1], columns))
+    found.add(*rows)
     found.add(*_loss(frame, step.tokens * columns))
     if frame.shape.parallel.tp > 1:
         found.pass_on(([Exchange(TENSOR, ALL_REDUCE, 4 * step.tokens, LOSS_SUMS)], []))
+    return found
+
+
+def _padded(rows: list[StepOp], columns: Number) -> list[StepOp]:
+    """``rows`` timed with a vocabulary padded to whole tiles, as Megatron-LM does; what they need and count is that of the real one."""
+    whole, found = ceil_div(columns, VOCABULARY_STEP) * VOCABULARY_STEP, []
+    for row in rows:
+        timed = row.op.timed
+        assert timed is not None
+        sizes = {name: whole for name in ("m", "n", "k") if getattr(timed.workload, name) == columns}
+        found.append(replace(row, op=replace(row.op, timed=replace(timed, workload=replace(timed.workload, **sizes)))))
     return found
 
 

@@ -45,4 +45,4 @@ def waiting(host: tuple[float, float, float], forward_s: float, backward_s: floa
     """By how much a step is longer than its kernels. The head counts to the backward pass: few kernels, long ones."""
     phases = [(host[0], forward_s), (host[1], backward_s)] * micro_batches
     phases += [(host[2], 0.0), (0.0, optimizer_s)]  # the host goes over all tensors before it enqueues the first update
-    return longest_way(phases) - sum(device for _, device in phases)
+    return max(longest_way(phases) - sum(device for _, device in phases), 0.0)

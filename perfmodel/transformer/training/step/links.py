@@ -51,14 +51,6 @@ def _once(exchange: Exchange, at: Span) -> float:
     return min(ring, 2 * depth + 2 * size / pace)
 
 
-def least_seconds(exchange: Exchange, system: System, parallel: Parallel) -> float:
-    """What no algorithm beats: news that a GPU needs over the nominal bandwidth of its fastest links."""
-    where = span(system, parallel, exchange.group)
-    share = 1.0 if exchange.op in (ALL_REDUCE, P2P) else (where.world - 1) / where.world
-    best = max(where.inner.bandwidth.number, where.level.bandwidth.number)
-    return float(exchange.count * exchange.bytes * share / best) if where.world > 1 else 0.0
-
-
 def stage_border(size: Number, system: System, parallel: Parallel, device: Device | None = None) -> float:
     """Seconds to hand ``size`` bytes of hidden state to the next stage: each tensor-parallel GPU sends its share, and they gather it.
 

@@ -48,8 +48,16 @@ class Layout:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """The fastest layouts that fit, best first. ``tried``: layouts timed, in ``took_s``; ``refused``: faster ones that did not fit."""
+    """The fastest layouts of ``training`` that fit, best first. ``tried``: layouts timed, in ``took_s``.
 
+    ``refused``: faster ones that did not fit. ``half``: the 16-bit format.
+    """
+
+    training: Training
+    gpus: int
+    on: Machine
+    system: System | None
+    half: str
     layouts: list[Layout]
     tried: int
     refused: int
@@ -141,7 +149,7 @@ def search(
             fitting.append(Layout(layout, seconds, size))
         else:
             refused += 1
-    return Found(fitting, len(timed), refused, perf_counter() - begin)
+    return Found(training, gpus, on, system, half, fitting, len(timed), refused, perf_counter() - begin)
 
 
 def _held(layout: Training, layers: Layers) -> int:

@@ -1,0 +1,138 @@
+"""Workloads, measurements and profiled kernels on a device's roofline."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from perfmodel.commands._report_options import (
+    OFFERS,
+    AttentionOption,
+    BaselineOption,
+    DevicesOption,
+    MatmulOption,
+    ModelOption,
+    PictureOption,
+    based,
+    command_line,
+    workloads_of,
+)
+from perfmodel.commands._shared import DEFAULT_DEVICE, Command, ImplementationOption, JsonOption, check_outputs, emit, new_app
+
+if TYPE_CHECKING:
+    from perfmodel.report import Report
+
+app = new_app()
+
+
+@app.command(cls=Command)
+def roofline(
+    study: Annotated[
+        str | None, typer.Argument(metavar="STUDY", help="The rooflines of a study: its name or its .yaml.", show_default=False)
+    ] = None,
+    attention: AttentionOption = None,
+    matmul: MatmulOption = None,
+    model: ModelOption = None,
+    records: Annotated[
+        list[str] | None, typer.Option(help="Measurements: a .jsonl, or 'shipped hardware=h200 implementation=torch-sdpa-flash most=12'.")
+    ] = None,
+    ncu: Annotated[str | None, typer.Option(help="What 'ncu --csv' wrote: its kernels at their measured intensity and rate.")] = None,
+    flops: Annotated[
+        list[str] | None, typer.Option(help="FLOP that --ncu lacks: KERNEL=137.4GFLOP@fp16, by part of a name or by #ID. Repeatable.")
+    ] = None,
+    ncu_command: Annotated[bool, typer.Option("--ncu-command", help="Print the ncu command that collects what --ncu reads.")] = False,
+    hardware: DevicesOption = None,
+    implementation: ImplementationOption = None,
+    baseline: BaselineOption = None,
+    json: JsonOption = False,
+    output: PictureOption = None,
+) -> None:
+    """Workloads, measurements and profiled kernels on a device's roofline.
+
+    Example: perfmodel roofline --attention 'n=4096 d=64 heads=16 batch=8' --matmul 8192x8192x8192 --hardware h200 -o roofline.svg
+    """
+    outputs = check_outputs(output, OFFERS)
+    if ncu_command:
+        from perfmodel.validation.ncu_points import COMMAND
+
+        typer.echo(COMMAND)
+        return
+    given: dict[str, Any] = {"attention": attention, "matmul": matmul, "model": model, "records": records, "ncu": ncu, "flops": flops}
+    line = command_line(*([study] if study else []), **given, hardware=hardware, implementation=implementation, baseline=baseline).replace(
+        "perfmodel", "perfmodel roofline", 1
+    )
+    if study is not None:
+        found = _of_study(study, line, given | {"hardware": hardware, "implementation": implementation})
+    else:
+        found = _of_options(given, hardware, implementation, line)
+    emit(based(found, baseline), json, outputs)
+
+
+def _of_study(name: str, line: str, others: dict[str, Any]) -> Report:
+    from perfmodel.errors import UsageError
+    from perfmodel.study.build import build
+    from perfmodel.study.schema import read_study
+
+    clash = next((option for option, value in others.items() if value), None)
+    if clash is not None:
+        raise UsageError(f"--{clash} with a study", "a study names its own workloads and devices")
+    found = build(read_study(name), line, ["roofline"])
+    if not found.charts:
+        raise UsageError(f"study {name!r} has no section of kind roofline", f"see all of it: perfmodel report {name}")
+    return found
+
+
+def _of_options(given: dict[str, Any], hardware: Sequence[str] | None, implementation: str | None, line: str) -> Report:
+    from perfmodel.errors import UsageError
+    from perfmodel.study.base import Scope
+    from perfmodel.study.build import joined
+    from perfmodel.study.kernels import NcuFile
+    from perfmodel.study.kinds.roofline import Section
+    from perfmodel.study.options import records_of
+
+    if given["flops"] and not given["ncu"]:
+        raise UsageError("--flops without --ncu", "FLOP are told of kernels that ncu counted")
+    if given["ncu"] and not hardware:
+        raise UsageError("--ncu: which device was profiled?", "say so with --hardware, such as --hardware h200")
+    told = dict(_told(text) for text in given["flops"] or ())
+    workloads = workloads_of(given["attention"], given["matmul"], given["model"], implementation)
+    choices = [records_of(text) for text in given["records"] or ()]
+    devices = list(hardware or ([] if choices and not workloads else [DEFAULT_DEVICE]))
+    scope = Scope()
+    sections = (
+        [Section(devices, workloads, ncu=NcuFile(given["ncu"], told) if given["ncu"] else None)]
+        if workloads or given["ncu"] or not choices
+        else []
+    )
+    sections += [Section([], records=choice) for choice in choices]
+    parts = [section.build(scope) for section in sections]
+    return joined(_title(parts), _one_chart_each(parts), scope, line)
+
+
+def _told(text: str) -> tuple[str, str]:
+    from perfmodel.errors import UsageError
+
+    name, equals, count = text.rpartition("=")
+    if not equals or not name:
+        raise UsageError(f"--flops {text!r} names no kernel", "write it like flash=137.4GFLOP@fp16")
+    return name, count
+
+
+def _title(parts: Sequence[Any]) -> str:
+    names = dict.fromkeys(chart.device_name for part in parts for chart in part.charts)
+    return f"Roofline of {' and '.join(names)}"
+
+
+def _one_chart_each(parts: Sequence[Any]) -> list[Any]:
+    """``parts`` with the points of one device in one picture."""
+    from dataclasses import replace
+
+    charts: dict[str, Any] = {}
+    for part in parts:
+        for chart in part.charts:
+            known = charts.get(chart.device)
+            charts[chart.device] = chart if known is None else replace(known, points=[*known.points, *chart.points])
+    first, *others = parts
+    return [replace(first, charts=list(charts.values())), *(replace(part, charts=[]) for part in others)]

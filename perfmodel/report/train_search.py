@@ -1,0 +1,106 @@
+"""The report of a search for the fastest layout of a training step."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from perfmodel.report.document import Report, Table
+from perfmodel.report.operation import head
+from perfmodel.report.train import question
+from perfmodel.roofline import rates_of
+from perfmodel.transformer.training.question import EVERY, Training
+from perfmodel.transformer.training.step.conventions import palm
+from perfmodel.transformer.training.step.job import dtype_of
+from perfmodel.transformer.training.step.search import Found, Layout
+from perfmodel.units import format_count, format_si, format_time
+
+
+def report(found: Found) -> Report:
+    """``found`` as a Report; its data follows the schema perfmodel.model/1, with ``layouts``."""
+    t = found.training
+    where = "" if found.system is None else f", {found.system.name}"
+    title = f"{t.model.name}: fastest layouts of {t.batch:,} x {t.n:,} tokens on {found.gpus:,} x {found.on.device.name}{where}"
+    return Report(title, _verdict(found), [_table(found)] if found.layouts else [], _notes(found), data(found))
+
+
+def mfu(layout: Layout, found: Found) -> float:
+    """By PaLM's convention."""
+    rate = float(rates_of(found.on.device, dtype_of(layout.training, found.half)).matmul)
+    return palm(layout.training).shares(layout.seconds, found.gpus, rate)[0]
+
+
+def _verdict(found: Found) -> list[str]:
+    if not found.layouts:
+        return [f"None of {found.tried:,} layouts fits {found.on.device.name}: give more GPUs, or a smaller batch or length."]
+    best = found.layouts[0]
+    return [
+        f"Fastest of {found.tried:,} layouts: {words(best.training)}: {format_time(best.seconds)} a step, "
+        f"{format_si(best.tokens_per_s)} tokens/s, MFU {100 * mfu(best, found):.3g} %, {format_si(best.bytes, 'B')} at the peak."
+    ]
+
+
+def words(t: Training) -> str:
+    """A layout as the options that make it.
+
+    >>> from perfmodel.transformer.spec import ModelSpec
+    >>> words(Training(ModelSpec("small", "llama", 8, 8, ()), 8, 16, micro_batch=2))
+    '--micro-batch 2'
+    """
+    p = t.parallel
+    sizes = {"tp": p.tp, "pp": p.pp, "interleave": p.interleave, "cp": p.cp, "ep": p.ep, "dp": p.dp}
+    found = [f"--{name} {value}" for name, value in sizes.items() if value > 1]
+    found += ["--sp"] * p.sp + [f"--zero {p.zero}"] * (p.zero > 0) + [f"--micro-batch {t.sequences}"]
+    return " ".join([*found, *([f"--recompute {_recompute(t)}"] if t.recompute.kind != "none" else [])])
+
+
+def _recompute(t: Training) -> str:
+    return f"{EVERY}:{t.recompute.every}" if t.recompute.kind == EVERY else t.recompute.kind
+
+
+def _table(found: Found) -> Table:
+    columns = ["step", "tokens/s", "MFU", "peak memory", "layout"]
+    rows = [
+        [
+            format_time(layout.seconds),
+            format_si(layout.tokens_per_s),
+            f"{100 * mfu(layout, found):.3g} %",
+            format_si(layout.bytes, "B"),
+            words(layout.training),
+        ]
+        for layout in found.layouts
+    ]
+    return Table("", columns, rows, "rrrrl")
+
+
+def _notes(found: Found) -> list[str]:
+    rate = found.tried / found.took_s
+    return [
+        f"{format_count(found.tried)} layouts timed in {format_time(found.took_s, 3)}, {format_si(rate, digits=2)} a second; "
+        f"{format_count(found.refused)} faster ones do not fit.",
+        "Searched: tensor parallelism within the innermost links, equal pipeline stages, parts of sequences from 1,024 tokens on, experts, "
+        "ZeRO (stages 2 and 3 without a pipeline), micro-batches in powers of two, recomputation of nothing, attention or layers.",
+    ]
+
+
+def data(found: Found) -> dict[str, Any]:
+    """The object of schema perfmodel.model/1."""
+    system = None if found.system is None else found.system.name
+    inputs = {**question(found.training), "phase": "train", "search": found.gpus, "system": system, "dtype": found.half}
+    return {
+        **head("model", inputs, found.on.device),
+        "gpus": found.gpus,
+        "tried": found.tried,
+        "refused": found.refused,
+        "took_s": found.took_s,
+        "layouts": [
+            {
+                "inputs": question(layout.training),
+                "options": words(layout.training),
+                "step_s": layout.seconds,
+                "tokens_per_s": layout.tokens_per_s,
+                "mfu": mfu(layout, found),
+                "memory": {"peak": layout.bytes},
+            }
+            for layout in found.layouts
+        ],
+    }

@@ -1,0 +1,156 @@
+"""Tables and sentences of the report of a training step."""
+
+from __future__ import annotations
+
+from perfmodel.report.counts import BOUND_WORDS
+from perfmodel.report.document import Table
+from perfmodel.report.operation import unknown_rates
+from perfmodel.transformer.op import ATTENTION, MATMUL
+from perfmodel.transformer.training.implementations import HUGGINGFACE
+from perfmodel.transformer.training.question import EVERY, FULL, Training
+from perfmodel.transformer.training.step.answer import TrainingAnswer
+from perfmodel.transformer.training.step.conventions import MEGATRON, PALM
+from perfmodel.transformer.training.step.estimate import Line
+from perfmodel.transformer.training.step.parallel_time import BUBBLE, HOST
+from perfmodel.units import format_count, format_si, format_time
+
+SOURCES = {PALM: "PaLM: 6N + 12LHQT per token", MEGATRON: "Megatron-LM: matrices, attention, logits"}
+
+
+def verdict(found: TrainingAnswer) -> list[str]:
+    """How long, what for, how near to the bound, and whether it fits."""
+    step, parts = found.found, found.found.time.parts
+    known = "predicted" if step.prediction else "roof"
+    largest = max(parts, key=lambda name: parts[name])
+    mfu, hfu = found.shares[PALM]
+    cost = step.cost
+    took = f"A step takes {format_time(step.seconds)} ({known}), {100 * parts[largest] / step.seconds:.3g} % of it {largest}"
+    bound = f"the bound of its needed work is {format_time(cost.lower_s)}"
+    term = f"the largest term of the roof is {BOUND_WORDS.get(cost.bound or '', 'unknown')}"
+    rates = f"{format_si(step.tokens_per_s)} tokens/s, MFU {100 * mfu:.3g} %, HFU {100 * hfu:.3g} %"
+    sentences = [f"{took}; {bound}; {term}. {rates}."]
+    waits = [f"{name} takes {100 * parts[name] / step.seconds:.3g} %" for name in (BUBBLE, HOST) if parts[name] > 0.05 * step.seconds]
+    sentences += [f"{'; '.join(waits).capitalize()}."] if waits else []
+    memory = found.memory
+    if found.fits is False and memory is not None:
+        sentences.append(f"It does not fit: {format_si(float(memory.bytes), 'B')} of {format_si(found.capacity or 0, 'B')} per GPU.")
+    return sentences
+
+
+def parts_table(found: TrainingAnswer) -> Table:
+    """What the step consists of, on a GPU of the slowest stage."""
+    step = found.found
+    rows = [[name, format_time(seconds), f"{100 * seconds / step.seconds:.3g} %"] for name, seconds in step.time.parts.items() if seconds]
+    return Table("", ["part", "time", "share"], [*rows, ["step", format_time(step.seconds), "100 %"]])
+
+
+def kernels_table(found: TrainingAnswer) -> Table:
+    """One row per kernel and part of the step."""
+    columns = ["kernel", "part", "count", "FLOP, run", "bytes", "lower", "predicted", "share", "source"]
+    return Table("kernels of one GPU", columns, [_row(line, found) for line in found.found.lines], "llrrrrrrl")
+
+
+def _row(line: Line, found: TrainingAnswer) -> list[str]:
+    op, cost, p = line.row.op, line.cost, line.prediction
+    return [
+        op.name,
+        line.part,
+        format_count(round(op.count)),
+        format_si(float(cost.executed_flops), "FLOP") if op.group in (MATMUL, ATTENTION) else "-",
+        format_si(float(cost.dram.total), "B"),
+        format_time(float(cost.lower_s)),
+        format_time(line.seconds) if line.times else "-",
+        f"{100 * line.seconds / found.found.seconds:.3g} %",
+        f"{p.calibration.implementation}, {p.kind}" if p else "-",
+    ]
+
+
+def totals_table(found: TrainingAnswer) -> Table:
+    """Sums over all kernels of one GPU, and rates of all GPUs."""
+    step, cost = found.found, found.found.cost
+    known = step.prediction
+    predicted = "-" if known is None else f"{format_time(known[0])} ({format_time(known[1], 3)} to {format_time(known[2], 3)})"
+    rows = [
+        ["FLOP, needed", format_si(float(cost.flops), "FLOP")],
+        ["FLOP, executed", format_si(float(cost.executed_flops), "FLOP")],
+        ["DRAM traffic", format_si(float(cost.dram.total), "B")],
+        ["lower bound", format_time(cost.lower_s)],
+        ["  activations in the caches", format_time(cost.lower_warm_s)],
+        ["roofline", format_time(cost.roofline_s)],
+        ["predicted", predicted],
+        ["micro-batches", format_count(step.time.micro_batches)],
+        ["tokens/s, all GPUs", format_si(step.tokens_per_s)],
+        ["tokens/s per GPU", format_si(step.tokens_per_s / found.training.parallel.gpus)],
+    ]
+    return Table("totals", ["", "train"], rows)
+
+
+def conventions_table(found: TrainingAnswer) -> Table:
+    """FLOP of the whole step and shares of the peak."""
+    rows = [
+        [
+            SOURCES[name],
+            format_si(float(counted.model), "FLOP"),
+            format_si(float(counted.hardware), "FLOP"),
+            f"{100 * mfu:.4g} %",
+            f"{100 * hfu:.4g} %",
+        ]
+        for (name, counted), (mfu, hfu) in zip(found.counted.items(), found.shares.values(), strict=True)
+    ]
+    return Table("FLOP by convention, all GPUs", ["", "model", "executed", "MFU", "HFU"], rows)
+
+
+def memory_table(found: TrainingAnswer) -> list[Table]:
+    """The peak of the fullest GPU, by what it is made of."""
+    memory = found.memory
+    if memory is None:
+        return []
+    known = [
+        ("weights", memory.state.weights),
+        ("gradients", memory.gradients),
+        ("optimizer", memory.state.optimizer),
+        ("activations", memory.activations),
+        ("peak", memory.bytes),
+    ]
+    rows = [[name, format_si(float(size), "B")] for name, size in known]
+    rows += [["capacity", format_si(found.capacity, "B")]] if found.capacity is not None else []
+    return [Table("memory of the fullest GPU", ["", "bytes"], rows)]
+
+
+def notes(found: TrainingAnswer) -> list[str]:
+    """What the numbers rest on."""
+    t, step = found.training, found.found
+    words = [
+        "Lower: needed work only, each kernel's operands in DRAM; nothing for what runs again, for exchanges or for waits.",
+        "Backward: two matmuls for one, attention 2.5 times its forward FLOP executed, 2 needed.",
+        f"Kernels as {step.implementation} runs them. Rows are sums over their runs on one GPU.",
+    ]
+    if found.memory is None:
+        words.append(f"Memory is not known: {found.unknown}.")
+    if step.implementation == HUGGINGFACE:
+        words.append("Launched one by one from Python: host times of GPT-2's layers, as measured beside an H200; another host has others.")
+    missing = list(dict.fromkeys(f"{line.row.op.name} ({line.missing})" for line in step.lines if line.times is None))
+    if missing:
+        words.append(f"At the roof, as not predicted: {'; '.join(missing[:3])}{'; ...' if len(missing) > 3 else ''}.")
+    longest = t.model.max_positions
+    if longest is not None and t.n > longest:
+        words.append(f"{t.model.name} was made for at most {longest:,} tokens.")
+    if t.model.is_moe:
+        words.append("Every expert is taken to get as many tokens as any other.")
+    return [*words, *_parallel_notes(found, t), *unknown_rates([step.cost], found.device)]
+
+
+def _parallel_notes(found: TrainingAnswer, t: Training) -> list[str]:
+    p, words = t.parallel, []
+    if p.tp > 1:
+        words.append("Tensor parallel: partial sums are exchanged twice per layer and pass, with sequence parallelism as two halves.")
+    if p.pp > 1:
+        words.append(f"Pipeline: 1F1B over {p.pp} stages; the slowest, number {found.found.time.stage + 1}, is shown.")
+    if p.pp > 1 and t.recompute.kind in (FULL, EVERY):
+        words.append("What runs again counts to the backward pass of its stage.")
+    if p.cp > 1:
+        words.append("Context parallel: K and V go around a ring beside attention, whose causal work is shared evenly.")
+    if p.dp * p.cp > 1:
+        beside = "beside backward and forward passes" if found.found.job.overlap else "after the backward pass"
+        words.append(f"Data parallel: gradients and weights are exchanged {beside}.")
+    return words

@@ -1,0 +1,151 @@
+"""The series of a sweep, each on one device: which of two is faster, and where that turns."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from perfmodel.errors import PerfmodelError
+from perfmodel.hardware import Device
+from perfmodel.report.charts.cells import text
+from perfmodel.report.charts.points import RESOURCES, bound
+from perfmodel.study.points import Found
+
+PREDICTED, ROOF = "predicted", "at the roof"
+EVEN = 0.005
+"""Times this close, relative, are as fast."""
+
+
+def seconds(one: Found) -> float | None:
+    """Predicted, else at the roof."""
+    return one.point.predicted.value if one.point.predicted else one.point.roofline_s
+
+
+def on_basis(one: Found, basis: str) -> float:
+    """Seconds predicted, or at the roof."""
+    known = one.point.predicted
+    return known.value if basis == PREDICTED and known else float(one.point.roofline_s or 0.0)
+
+
+@dataclass(slots=True)
+class Track:
+    """One series on one device: answers by value."""
+
+    name: str
+    device: Device
+    found: dict[int, Found]
+    notes: list[str]
+
+    @property
+    def predicted(self) -> bool:
+        """Whether every value is predicted."""
+        return all(one.point.predicted for one in self.found.values())
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """``at``: the first value at which the order has turned, ``seconds`` of the faster one there. ``rises``: the other one leads."""
+
+    at: int
+    seconds: float
+    rises: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Duel:
+    """Two tracks over the values that both have. ``again``: both answers at any value, to find where the order turns."""
+
+    first: Track
+    other: Track
+    over: str
+    again: Callable[[int], dict[str, Found]]
+
+    @property
+    def values(self) -> list[int]:
+        """Values that both have."""
+        return [value for value in self.first.found if value in self.other.found]
+
+    @property
+    def basis(self) -> str:
+        """Predictions where both are predicted throughout, else roofs."""
+        return PREDICTED if self.first.predicted and self.other.predicted else ROOF
+
+    def gain(self, value: int) -> float:
+        """How many times faster the other one is."""
+        return on_basis(self.first.found[value], self.basis) / on_basis(self.other.found[value], self.basis)
+
+    def turns(self) -> list[Turn]:
+        """Where the order turns, by bisection between the values."""
+        values, found = self.values, []
+        leads = [self.gain(value) > 1 for value in values]
+        for place in range(1, len(values)):
+            if leads[place] != leads[place - 1]:
+                at = self._first(values[place - 1], values[place], leads[place])
+                both = self.again(at)
+                times = [on_basis(both[track.name], self.basis) for track in (self.first, self.other)]
+                found.append(Turn(at, min(times), leads[place]))
+        return found
+
+    def _first(self, low: int, high: int, rises: bool) -> int:
+        """The first value above ``low`` at which the order is that of ``high``; sizes that mean nothing end the search."""
+        while high - low > 1:
+            middle = (low + high) // 2
+            try:
+                both = self.again(middle)
+            except PerfmodelError:
+                return high
+            leads = on_basis(both[self.other.name], self.basis) < on_basis(both[self.first.name], self.basis)
+            low, high = (low, middle) if leads == rises else (middle, high)
+        return high
+
+    def sentence(self, turns: Sequence[Turn]) -> str:
+        """Who is faster where, and by how much at the ends."""
+        first, last = self.values[0], self.values[-1]
+        times = [text(on_basis(track.found[last], self.basis), "s") for track in (self.other, self.first)]
+        end = f"{gain_words(self.gain(last))} at {self.over} {last:,} ({times[0]} against {times[1]}, {self.basis})"
+        if turns:
+            first_turn, *others = [f"from {self.over} {turn.at:,} on" for turn in turns]
+            words = ["faster" if turn.rises else "slower" for turn in turns]
+            then = "".join(f" and {word} {where}" for word, where in zip(words[1:], others, strict=True))
+            return f"{self.other.name} is {words[0]} than {self.first.name} {first_turn}{then}: {end}."
+        return f"{self.other.name} is {gain_words(self.gain(first), self.first.name)} at {self.over} {first:,} and {end}."
+
+
+def gain_words(gain: float, than: str = "") -> str:
+    """
+    >>> gain_words(2.0), gain_words(0.5, "standard"), gain_words(1.001, "standard")
+    ('2x faster', '2x slower than standard', 'as fast as standard')
+    """
+    if abs(gain - 1) <= EVEN:
+        return "as fast" + (f" as {than}" if than else "")
+    return (f"{gain:.3g}x faster" if gain > 1 else f"{1 / gain:.3g}x slower") + (f" than {than}" if than else "")
+
+
+def alone(track: Track, over: str) -> str:
+    """A track without another: from the first value to the last."""
+    ends = min(track.found), max(track.found)
+    a, b = (seconds(track.found[value]) or 0.0 for value in ends)
+    limits = [RESOURCES.get(bound(track.found[value].point) or "", "nothing known") for value in ends]
+    basis = PREDICTED if track.predicted else ROOF
+    binds = f"bound by {limits[0]}" + (f", at the end by {limits[1]}" if limits[1] != limits[0] else " throughout")
+    return f"{track.name} takes {text(a, 's')} at {over} {ends[0]:,} and {text(b, 's')} ({b / a:.3g}x) at {ends[1]:,}, {basis}, {binds}."
+
+
+def too_large(track: Track, over: str) -> str:
+    """From where on it does not fit the memory; empty if it does."""
+    beyond = next((value for value, one in track.found.items() if one.fits is False), None)
+    if beyond is None:
+        return ""
+    return f"{track.name} does not fit the memory from {over} {beyond:,} on: it needs {text(plain(track.found[beyond].memory), 'B')}."
+
+
+def alike(tracks: Sequence[Track], value: Callable[[Found], float | None]) -> bool:
+    """Whether every device has the same values, such as bytes that do not depend on it."""
+    known: dict[str, list[float | None]] = {}
+    rows = [(track.name, [value(one) for one in track.found.values()]) for track in tracks]
+    return all(known.setdefault(name, values) == values for name, values in rows)
+
+
+def plain(value: object) -> int | float | None:
+    """A number of a single answer as such."""
+    return value if isinstance(value, (int, float)) else None

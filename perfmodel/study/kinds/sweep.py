@@ -1,0 +1,165 @@
+"""A workload over one of its sizes: who is faster where, and where the order turns."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Annotated, ClassVar, Literal
+
+from perfmodel.errors import PerfmodelError, UsageError
+from perfmodel.hardware import Device
+from perfmodel.report.charts.kinds import LineChart, Mark, Series
+from perfmodel.report.charts.points import SHORT, bound
+from perfmodel.report.document import Column, DataTable, Value
+from perfmodel.study.base import XY, Part, Scope, on
+from perfmodel.study.fields import Fields
+from perfmodel.study.kinds._tracks import Duel, Track, alike, alone, plain, seconds, too_large
+from perfmodel.study.points import Found, answers
+from perfmodel.study.workloads import Workload
+
+Show = Literal["time", "rate", "dram", "l2", "accesses", "memory"]
+TIMED = ("time", "rate")
+MOST_VALUES = 200
+
+
+def _rate(one: Found) -> float | None:
+    spent = seconds(one)
+    return one.point.flops / spent if spent and one.point.flops else None
+
+
+SHOWN: dict[str, tuple[str, str, Callable[[Found], float | None]]] = {
+    "time": ("time", "s", seconds),
+    "rate": ("FLOP per second", "FLOP/s", _rate),
+    "dram": ("bytes over DRAM", "B", lambda one: one.point.bytes.get("dram")),
+    "l2": ("bytes through the L2", "B", lambda one: one.point.bytes.get("l2")),
+    "accesses": ("HBM accesses, two-level model", "B", lambda one: one.accesses),
+    "memory": ("memory", "B", lambda one: one.memory),
+}
+"""Label, unit and value of what a picture shows."""
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """``workload`` with each of ``values`` in the place of its size ``over``. ``show``: a picture each."""
+
+    __pydantic_config__: ClassVar[dict[str, str]] = {"extra": "forbid"}
+
+    devices: list[str]
+    workload: Annotated[Workload, Fields(Workload)]
+    over: str
+    values: list[int]
+    show: list[Show] | None = None
+    title: str = ""
+    caption: str = ""
+
+    def build(self, scope: Scope) -> Part:
+        """Pictures, the table and where the order turns, per device."""
+        if len(self.values) < 2:
+            raise UsageError("values: a sweep has at least two", "such as [512, 1024, 2048]")
+        if len(self.values) > MOST_VALUES:
+            raise UsageError(
+                f"values: {len(self.values):,} are more than a picture shows", f"give at most {MOST_VALUES}, or see perfmodel sweep"
+            )
+        devices = scope.devices(self.devices)
+        tracks = [track for device in devices for track in self._tracks(device, scope)]
+        several = len(devices) > 1
+        found = [self._compared(device, [t for t in tracks if t.device.id == device.id], scope, several) for device in devices]
+        verdict = [said for sentences, _ in found for said in sentences]
+        marks = [mark for _, own in found for mark in own]
+        charts = [self._chart(show, tracks, marks if show == "time" else [], several) for show in self.show or ["time"]]
+        notes = list(dict.fromkeys(note for track in tracks for note in track.notes))
+        return Part(verdict, list(charts), [self._table(tracks, several)], notes)
+
+    def at(self, value: int, device: Device, scope: Scope) -> dict[str, Found]:
+        """Every answer at one value, by series."""
+        return {one.series: one for one in answers(self.workload.updated(self.over, value), device, scope)}
+
+    def _tracks(self, device: Device, scope: Scope) -> list[Track]:
+        tracks: dict[str, Track] = {}
+        failed = []
+        for value in sorted(set(self.values)):
+            try:
+                found = self.at(value, device, scope)
+            except PerfmodelError as error:
+                failed.append(f"{self.over} {value:,} on {device.name} is left out: {error.message}.")
+                continue
+            for name, one in found.items():
+                tracks.setdefault(name, Track(name, device, {}, [])).found[value] = one
+        if not tracks:
+            raise UsageError(failed[0], "give other values")
+        for track in tracks.values():
+            track.notes += failed + list(dict.fromkeys(told for one in track.found.values() for told in one.missing))[:1]
+        return list(tracks.values())
+
+    def _compared(self, device: Device, tracks: Sequence[Track], scope: Scope, several: bool) -> tuple[list[str], list[Mark]]:
+        """Sentences on every other track against the first one, and where they turn as marks."""
+        head, where = on(device, several, self.title), f" ({device.name})" if several else ""
+        first, *others = tracks
+        said, marks = [] if others else [head + alone(first, self.over)], []
+        for other in others:
+            duel = Duel(first, other, self.over, lambda value: self.at(value, device, scope))
+            if not duel.values:
+                continue
+            turns = duel.turns()
+            said.append(head + duel.sentence(turns))
+            marks += [Mark(t.at, f"{(other if t.rises else first).name} faster from {t.at:,}{where}", t.seconds) for t in turns]
+        return said + [head + told for track in tracks if (told := too_large(track, self.over))], marks
+
+    def _chart(self, show: str, tracks: Sequence[Track], marks: list[Mark], several: bool) -> LineChart:
+        label, unit, value = SHOWN[show]
+        if several and alike(tracks, value):
+            tracks, several = [track for track in tracks if track.device is tracks[0].device], False
+        series = [line for track in tracks for line in self._series(show, track, value, several)]
+        title = f"{self.title}: {label}" if self.title else label
+        return LineChart(title, self.over, label, series, "count", unit, marks=marks, caption=self.caption)
+
+    def _series(self, show: str, track: Track, value: Callable[[Found], float | None], several: bool) -> list[Series]:
+        """The line of a track; of a time that is predicted with its band, and its roof unless the lines would be too many."""
+        name = f"{track.name}, {track.device.name}" if several else track.name
+        points: XY = [(at, float(y)) for at, one in track.found.items() if (y := value(one)) is not None]
+        if not points:
+            return []
+        if show in TIMED and not track.predicted:
+            return [Series(f"{name}, roof", points, "dashed", group=name, device=track.device.id)]
+        if show != "time":
+            return [Series(name, points, group=name, device=track.device.id)]
+        known = [one.point.predicted for one in track.found.values() if one.point.predicted]
+        band: XY = [(p.low or p.value, p.high or p.value) for p in known]
+        line = Series(name, points, "line", band, name, track.device.id)
+        roof: XY = [(at, one.point.roofline_s or 0.0) for at, one in track.found.items()]
+        return [line] if several else [line, Series(f"{name}, roof", roof, "dashed", group=name, device=track.device.id)]
+
+    def _table(self, tracks: Sequence[Track], several: bool) -> DataTable:
+        columns = [
+            Column("series", "workload"),
+            *([Column("device", "device")] if several else []),
+            Column("value", self.over, "count"),
+            *COLUMNS,
+        ]
+        rows: list[list[Value]] = []
+        for track in tracks:
+            head: list[Value] = [track.name, *([track.device.id] if several else [])]
+            rows += [[*head, value, *_cells(one)] for value, one in track.found.items()]
+        return DataTable(self.title or f"{self.workload.kind} over {self.over}", columns, rows)
+
+
+COLUMNS = (
+    Column("predicted_s", "predicted", "s", "low_s", "high_s"),
+    Column("low_s", "low", "s"),
+    Column("high_s", "high", "s"),
+    Column("roofline_s", "roofline", "s"),
+    Column("lower_s", "lower bound", "s"),
+    Column("bound", "bound by"),
+    Column("flops", "FLOP", "FLOP"),
+    Column("dram", "DRAM bytes", "B"),
+    Column("l2", "L2 bytes", "B"),
+    Column("accesses", "HBM accesses", "B"),
+    Column("memory", "memory", "B"),
+)
+
+
+def _cells(one: Found) -> list[Value]:
+    known, point = one.point.predicted, one.point
+    times: list[Value] = [known.value, known.low, known.high] if known else [None, None, None]
+    moved: list[Value] = [point.bytes.get("dram"), point.bytes.get("l2"), plain(one.accesses), plain(one.memory)]
+    return [*times, point.roofline_s, point.lower_s, SHORT.get(bound(point) or ""), point.flops, *moved]

@@ -1,0 +1,91 @@
+"""A study file: a title and sections, each of a kind that has a module of its own in ``kinds``."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, Protocol
+
+from perfmodel.catalog import config_names, data_folder, load_config, read_yaml
+from perfmodel.errors import DataError, PerfmodelError, UsageError, suggest
+from perfmodel.plugins import module_names
+from perfmodel.study import kinds
+from perfmodel.study.base import Part, Scope
+from perfmodel.study.fields import Fields, problem, read
+
+STUDY = "study"
+
+
+class Section(Protocol):
+    """What a kind's ``Section`` can do: compute itself."""
+
+    def build(self, scope: Scope) -> Part:
+        """Charts, tables and sentences."""
+
+
+def kind_names() -> list[str]:
+    """Kinds of sections, by the names of their files."""
+    return [name.replace("_", "-") for name in module_names(kinds.__path__)]
+
+
+def read_section(raw: Any) -> Section:
+    """The section in ``raw``; pydantic's ValidationError names a wrong field, or the nearest kind."""
+    if not isinstance(raw, dict) or not isinstance(raw.get("kind"), str):
+        raise problem((), f"a section is a mapping with a kind: {', '.join(kind_names())}", raw)
+    kind = raw["kind"]
+    if kind not in kind_names():
+        raise problem(("kind",), f"no kind of section is called {kind!r}; {suggest(kind, kind_names())}", raw)
+    module = import_module(f"{kinds.__name__}.{kind.replace('-', '_')}")
+    section: Section = read(module.Section, {key: value for key, value in raw.items() if key != "kind"})
+    return section
+
+
+class _Sections:
+    """Marks an item of ``sections``: its kind decides how it is read."""
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> Any:
+        from pydantic_core import core_schema
+
+        return core_schema.no_info_plain_validator_function(read_section)
+
+
+@dataclass(frozen=True, slots=True)
+class Study:
+    """``notes``: what a reader must know besides: sources, assumptions."""
+
+    __pydantic_config__: ClassVar[dict[str, str]] = {"extra": "forbid"}
+
+    title: str
+    sections: list[Annotated[Any, _Sections()]]
+    notes: list[str] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class StudyFile:
+    """A study with where it was read from."""
+
+    study: Study
+    name: str
+    path: Path
+
+    def told(self, place: int, error: PerfmodelError) -> DataError:
+        """``error`` of section ``place`` with file and line."""
+        line = read_yaml(self.path)[1].get((STUDY, "sections", place), 1)
+        return DataError(f"{self.path}, line {line}: sections.{place}: {error.message.removeprefix('--')}", error.fix)
+
+
+def study_names() -> list[str]:
+    """Names of the shipped studies, sorted."""
+    return config_names(STUDY)
+
+
+def read_study(name: str) -> StudyFile:
+    """The study shipped under ``name``, or in the YAML file at that path."""
+    path = Path(name)
+    if not name.endswith((".yaml", ".yml")):
+        if name not in study_names():
+            raise UsageError(f"no study is called {name!r}", f"{suggest(name, study_names())}; or give a path ending in .yaml or .json")
+        path = data_folder("configs") / f"{name}.yaml"
+    marked: Any = Annotated[Study, Fields(Study)]
+    return StudyFile(load_config(str(path), STUDY, marked), path.stem, path)

@@ -1,0 +1,162 @@
+"""The two sides of a comparison: devices, attention algorithms or implementations, over the same workloads."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+
+from perfmodel.attention.algorithms import find, names
+from perfmodel.catalog import device_ids
+from perfmodel.errors import UnavailableError, UsageError, suggest
+from perfmodel.hardware import Device
+from perfmodel.report.charts.kinds import COMPUTE, Point, Roofline
+from perfmodel.report.readings import HIGH, Reading, of_point
+from perfmodel.report.roofline_chart import ceilings, roofline, with_baseline
+from perfmodel.study.base import Scope
+from perfmodel.study.points import answers
+from perfmodel.study.workloads import Workload
+from perfmodel.timing.implementations import MODELS_OF
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """One of the two."""
+
+    name: str
+    readings: list[Reading]
+
+
+@dataclass(frozen=True, slots=True)
+class Sides:
+    """``chart``: where both are on one device, its roofline with arrows from before to after."""
+
+    before: Side
+    after: Side
+    chart: Roofline | None = None
+    notes: list[str] = field(default_factory=list)
+
+
+def sides(between: Sequence[str], workloads: Sequence[Workload], device: str | None, scope: Scope) -> Sides:
+    """What ``between`` names, over ``workloads``. UsageError if the two are not of one kind."""
+    if len(between) != 2:
+        raise UsageError(f"a comparison is between two, not {len(between)}", "name two devices, algorithms or implementations")
+    kinds = [kind_of(name) for name in between]
+    if kinds[0] is not kinds[1]:
+        raise UsageError(f"{between[0]!r} and {between[1]!r} are of different kinds", "name two devices, algorithms or implementations")
+    return kinds[0](between, workloads, device, scope)
+
+
+def kind_of(name: str) -> Callable[[Sequence[str], Sequence[Workload], str | None, Scope], Sides]:
+    """What ``name`` is the name of; UsageError with the nearest names if it is none."""
+    if name in MODELS_OF:
+        return _implementations
+    try:
+        find(name)
+    except UsageError:
+        pass
+    else:
+        return _algorithms
+    from perfmodel.catalog import find_device
+
+    try:
+        find_device(name)
+    except UsageError as error:
+        if "could be any" in error.message:
+            raise
+        known = [*device_ids(), *names(), *MODELS_OF]
+        fix = (
+            f"{suggest(name, known, 'name a device, an attention algorithm or an implementation')}; or give saved reports, ending in .json"
+        )
+        raise UsageError(f"nothing is called {name!r}", fix) from None
+    return _devices
+
+
+def _devices(between: Sequence[str], workloads: Sequence[Workload], device: str | None, scope: Scope) -> Sides:
+    if device is not None:
+        raise UsageError("--hardware, when two devices are compared", "leave it out")
+    made, notes = [], []
+    for name in between:
+        found = scope.device(name)
+        points, missing = _points(workloads, found, scope)
+        chart = roofline(found, points)
+        rates = _rates(found) if not workloads else []
+        made.append(Side(found.name, [*rates, *(one for point in points for one in of_point(point, chart))]))
+        notes += [f"{found.name}: {told}" for told in missing]
+    return Sides(made[0], made[1], None, notes)
+
+
+def _rates(device: Device) -> list[Reading]:
+    """Peaks, bandwidths and ridge points of the profile."""
+    found = []
+    for roof in ceilings(device):
+        measured = ", measured" if roof.evidence == "measured" else ""
+        if roof.kind == COMPUTE:
+            found.append(Reading((roof.name, f"peak{measured}"), roof.value, "FLOP/s", HIGH))
+            dram = device.dram.bandwidth_bytes_per_s
+            if dram and not measured:
+                found.append(Reading((roof.name, "ridge point, DRAM"), roof.value / dram, "FLOP/B"))
+        else:
+            found.append(Reading((roof.name, f"bandwidth{measured}"), roof.value, "B/s", HIGH))
+    capacity = device.dram.capacity
+    return [*found, Reading(("DRAM", "capacity"), capacity.number, "B")] if capacity else found
+
+
+def _algorithms(between: Sequence[str], workloads: Sequence[Workload], device: str | None, scope: Scope) -> Sides:
+    def with_algorithm(w: Workload, name: str) -> Workload:
+        if w.attention is None:
+            raise UsageError("algorithms are of attention", "give the workload with --attention")
+        return replace(w, attention=replace(w.attention, algorithm=find(name).name))
+
+    return _on_one(between, workloads, device, scope, with_algorithm)
+
+
+def _implementations(between: Sequence[str], workloads: Sequence[Workload], device: str | None, scope: Scope) -> Sides:
+    return _on_one(between, workloads, device, scope, _as_run_by)
+
+
+def _as_run_by(w: Workload, name: str) -> Workload:
+    from perfmodel.timing.offer import algorithm_of
+
+    if w.attention is not None:
+        w = replace(w, attention=replace(w.attention, algorithm=algorithm_of(name)))
+    return replace(w, implementation=name)
+
+
+def _on_one(
+    between: Sequence[str], workloads: Sequence[Workload], device: str | None, scope: Scope, changed: Callable[[Workload, str], Workload]
+) -> Sides:
+    if not workloads:
+        raise UsageError(f"{between[0]} against {between[1]} on which workload?", "such as: --attention 'n=4096 d=64 heads=16 batch=8'")
+    if device is None:
+        raise UsageError(f"{between[0]} against {between[1]} on which device?", "such as: --hardware h200")
+    found = scope.device(device)
+    made, notes = [], []
+    for name in between:
+        points, missing = _points([changed(w, name) for w in workloads], found, scope)
+        made.append(points)
+        notes += missing
+    before = [_plainly(point) for point in made[0]]
+    after = [_plainly(point) for point in made[1]]
+    chart = roofline(found, scope.numbered(with_baseline(after, before, between[0])), f"{between[0]} to {between[1]} on {found.name}")
+    readings = [[one for point in points for one in of_point(point, chart)] for points in (before, after)]
+    return Sides(Side(between[0], readings[0]), Side(between[1], readings[1]), chart, list(dict.fromkeys(notes)))
+
+
+def _plainly(point: Point) -> Point:
+    """Without the algorithm in its name: the two sides' points have one name."""
+    series, comma, rest = point.name.partition(", ")
+    return replace(point, name=rest if comma and series == point.group else point.name)
+
+
+def _points(workloads: Sequence[Workload], device: Device, scope: Scope) -> tuple[list[Point], list[str]]:
+    """A point per answer on ``device``, and why some have no time."""
+    points, missing = [], []
+    for w in workloads:
+        try:
+            found = answers(w, device, scope)
+        except UnavailableError as error:
+            missing.append(f"{error.message}.")
+            continue
+        points += [one.point for one in found]
+        missing += [told for one in found for told in one.missing]
+    return points, missing

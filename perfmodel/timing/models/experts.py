@@ -1,0 +1,90 @@
+"""Routed experts: tokens sorted by expert, gate and up for every touched expert in one grouped matmul, down in another, the sum.
+
+A grouped matmul walks the tiles of all experts; an expert's rows are padded to its tiles, whose height follows the rows. Its weights
+come from DRAM once, the faster the more multiprocessors have a tile; multiplication overlaps with them. Activations pass through
+memory between the kernels.
+Source: vllm-project/vllm, fused_moe.py (block sizes by tokens and experts, kernels of a layer); flashinfer-ai/flashinfer, trtllm_fused_moe.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from perfmodel.arith import ceil_div
+from perfmodel.errors import UnavailableError
+from perfmodel.hardware import Device
+from perfmodel.roofline import rates_of
+from perfmodel.timing.base import Case, Model, Parameter
+from perfmodel.transformer.experts import ACTIVATE, ACTIVATION_SIZE, DOWN, SUM, UP, Experts, rows_per_expert
+from perfmodel.workload import FORWARD
+
+PARAMETERS = (
+    Parameter("launch_us", "each of the four parts, without its work", 5.0),
+    Parameter("dram_share", "of the DRAM bandwidth, 16-bit weights", 0.85),
+    Parameter("narrow_dram_share", "the same, 8-bit weights", 0.8),
+    Parameter("compute_share", "of the matmul peak, 16 bits", 0.65),
+    Parameter("narrow_compute_share", "the same, 8 bits", 0.4),
+    Parameter("half_bandwidth_share", "of the multiprocessors, at which the bandwidth would be half of its limit", 0.2),
+    Parameter("activation_share", "of the DRAM bandwidth, activations between kernels", 0.7),
+    Parameter("quantize_us", "8-bit products: kernels that quantize activations, per part", 1.0),
+)
+LEAST_ROWS, MOST_ROWS, COLUMNS = 8, 128, 128
+"""Height and width of a tile."""
+OVERLAP = 2.0
+"""How multiplication and weights join: 1 would add them, infinity take the longer one. Cross-validated."""
+
+
+def tile_rows(rows: float) -> int:
+    """Height of a tile for an expert with that many rows.
+
+    >>> tile_rows(1), tile_rows(24), tile_rows(1000)
+    (8, 32, 128)
+    """
+    return min(max(1 << (max(int(rows), 1) - 1).bit_length(), LEAST_ROWS), MOST_ROWS)
+
+
+def seconds(case: Case, device: Device, p: Mapping[str, float]) -> float:
+    """Predicted seconds of the parts that are asked for."""
+    w: Experts = case.workload
+    return sum(_part_s(part, w, device, p) for part in w.parts)
+
+
+def _part_s(part: str, w: Experts, device: Device, p: Mapping[str, float]) -> float:
+    if device.dram.bandwidth is None or device.multiprocessors is None:
+        raise UnavailableError(f"{device.id} lacks DRAM bandwidth or multiprocessors in its profile", "add what is missing")
+    tokens, rows, hidden, width, size = float(w.tokens), float(w.rows), float(w.hidden), float(w.width), w.dtype.size
+    launch = (p["launch_us"] + (p["quantize_us"] if size == 1 else 0.0)) * 1e-6
+    moved = {
+        UP: tokens * hidden * ACTIVATION_SIZE + rows * (hidden * size + 2 * width * ACTIVATION_SIZE),
+        ACTIVATE: 3 * rows * width * ACTIVATION_SIZE,
+        DOWN: rows * (width * size + hidden * ACTIVATION_SIZE),
+        SUM: (rows + tokens) * hidden * ACTIVATION_SIZE,
+    }
+    multiplied = {UP: (2 * width, hidden), DOWN: (hidden, width)}
+    product = _matmul_s(w, *multiplied[part], device, p) if part in multiplied else 0.0
+    return launch + moved[part] / (device.dram.bandwidth.number * p["activation_share"]) + product
+
+
+def _matmul_s(w: Experts, columns: float, depth: float, device: Device, p: Mapping[str, float]) -> float:
+    """Seconds of the grouped matmul of ``columns`` over ``depth``."""
+    assert device.multiprocessors is not None
+    slots, rates, narrow = device.multiprocessors.number, rates_of(device, w.dtype), "narrow_" if w.dtype.size == 1 else ""
+    own, touched = rows_per_expert(w), float(w.touched)
+    height = tile_rows(own)
+    tiles = touched * ceil_div(own, height)
+    blocks = tiles * columns / COLUMNS
+    busy, half = min(blocks / slots, 1.0), p["half_bandwidth_share"]
+    executed = 2 * tiles * height * columns * depth
+    multiplied = executed / (float(rates.matmul) * p[narrow + "compute_share"]) * max(1.0, slots / blocks)
+    weights = touched * columns * depth * w.dtype.size
+    streamed = weights / (float(rates.dram) * p[narrow + "dram_share"]) * (busy + half) / (busy * (1 + half))
+    total: float = (multiplied**OVERLAP + streamed**OVERLAP) ** (1 / OVERLAP)
+    return total
+
+
+def covers(case: Case) -> bool:
+    """Gated experts with weights of 16 or 8 bits."""
+    return isinstance(case.workload, Experts) and case.direction == FORWARD and case.workload.dtype.name in ("fp16", "bf16", "fp8")
+
+
+MODEL = Model("experts", PARAMETERS, covers, seconds, "grouped matmuls: padded tiles over streamed weights")

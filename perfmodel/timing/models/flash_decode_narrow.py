@@ -1,0 +1,52 @@
+"""Decode attention of vLLM over a cache of 8 bits: the plan of ``flash_decode``, half the bytes, and work on every tile.
+
+FlashAttention-3 multiplies in fp8 and has to transpose V in SRAM first, which the matrix instruction takes only one way round in
+8 bits: a tile's work shows beside its streaming.
+Source: Shah et al. 2024, FlashAttention-3, section 3.3.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from math import ceil
+
+from perfmodel.dtypes import DTYPES
+from perfmodel.hardware import Device
+from perfmodel.timing.base import Case, Model, Parameter
+from perfmodel.timing.models import flash_decode
+from perfmodel.transformer.narrow_cache import NarrowCacheAttention
+from perfmodel.workload import FORWARD, Attention
+
+LIKE = "vllm-flash-attn"
+"""Implementation whose blocks and splits the kernel shares."""
+PARAMETERS = (
+    *flash_decode.PARAMETERS,
+    Parameter("element_cycles", "work on a thousand elements of the cache that one block streams", 10.0),
+)
+
+
+def seconds(case: Case, device: Device, p: Mapping[str, float]) -> float:
+    """Time of one call, with the append of the new token to the cache."""
+    w = case.workload
+    plain = Attention(w.n, w.kv_len, w.d, w.dv, w.batch, w.heads, w.kv_heads, DTYPES["fp8"], packed=True)
+    like = flash_decode.seconds(replace(case, workload=plain, implementation=LIKE), device, p)
+    assert device.multiprocessors is not None
+    assert device.clocks.max is not None
+    slots = int(device.multiprocessors.number)
+    plan = flash_decode.kernel_of(LIKE, device)(plain, device, slots)
+    elements = plain.stored_kv_heads * w.kv_len * (w.d + w.dv) / plan.blocks * ceil(plan.blocks / (slots * plan.resident))
+    return float(like + elements * 1e-3 * p["element_cycles"] / device.clocks.max.number)
+
+
+def covers(case: Case) -> bool:
+    """A single query over a cache of 8 bits."""
+    w = case.workload
+    if not isinstance(w, NarrowCacheAttention) or case.direction != FORWARD:
+        return False
+    return (
+        w.n == 1 and w.kv_bits == 8 and w.dtype.size == 2 and max(w.d, w.dv) <= 256 and not (w.mask or w.dropout or w.sparsity or w.window)
+    )
+
+
+MODEL = Model("flash-decode-narrow", PARAMETERS, covers, seconds, flash_decode.MODEL.source)

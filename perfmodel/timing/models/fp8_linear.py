@@ -1,0 +1,42 @@
+"""A linear layer in fp8 on 16-bit activations: kernels find the scale of x and round it, then the matmul runs in fp8, its result 16-bit.
+
+The matmul is that of ``gemm``, with parameters of its own; what 16-bit inputs and results move beside it is added.
+Source: NVIDIA TensorRT-LLM, tensorrt_llm/_torch/modules/linear.py (dynamic scale per tensor, matmul by cuBLAS).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from perfmodel.hardware import Device
+from perfmodel.ops.matmul import Matmul
+from perfmodel.roofline import rates_of
+from perfmodel.timing.base import Case, Model, Parameter
+from perfmodel.timing.models import gemm
+from perfmodel.workload import FORWARD
+
+ACTIVATION_SIZE = 2
+"""Bytes of an element of x and of the result."""
+SPLIT_US = 2.5
+"""As ``gemm`` starts from: the eighth parameter prices the rounding instead."""
+
+PARAMETERS = (
+    *(parameter for parameter in gemm.PARAMETERS if parameter.name != "split_us"),
+    Parameter("quantize_share", "of the DRAM bandwidth, x and its rounded copy", 1.0),
+)
+
+
+def seconds(case: Case, device: Device, p: Mapping[str, float]) -> float:
+    """Both kernels."""
+    w: Matmul = case.workload
+    moved = w.batch * w.m * (w.k * (ACTIVATION_SIZE + w.dtype.size) + w.n * (ACTIVATION_SIZE - w.dtype.size))
+    rounding = moved / (float(rates_of(device, w.dtype).dram) * p["quantize_share"])
+    return float(gemm.seconds(case, device, {**p, "split_us": SPLIT_US}) + rounding)
+
+
+def covers(case: Case) -> bool:
+    """Forward, both operands in fp8."""
+    return gemm.covers(case) and case.direction == FORWARD and case.workload.dtype.name == "fp8"
+
+
+MODEL = Model("fp8-linear", PARAMETERS, covers, seconds, gemm.MODEL.source)

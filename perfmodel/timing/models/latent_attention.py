@@ -1,0 +1,81 @@
+"""Decode over a compressed cache by TensorRT-LLM: FlashMLA on Hopper, its own generation kernels elsewhere.
+
+A block takes up to 64 query heads of one sequence and walks the keys in tiles of 64. On Hopper and later the tiles of all
+sequences are dealt out to as many blocks as there are multiprocessors, so that a sequence is cut where a block's share ends; each
+sequence that a block starts costs it some tiles' time, and a second kernel joins the parts. Before, a block walks its whole sequence
+alone. The heads of a tile are padded to 64, so few heads cost as much arithmetic as 64. Arithmetic and streaming overlap. A kernel
+before rotates Q, quantizes it where the cache has 8 bits, and appends to the cache.
+Source: deepseek-ai/FlashMLA, csrc/smxx/get_mla_metadata.cu (payload, fixed overhead of 5 blocks) and docs of its Hopper kernel;
+NVIDIA TensorRT-LLM, cpp/tensorrt_llm/common/attentionOp.cpp (mlaGeneration).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from math import ceil
+
+from perfmodel.arith import ceil_div, clip
+from perfmodel.errors import UnavailableError
+from perfmodel.hardware import Device
+from perfmodel.timing.base import Case, Model, Parameter
+from perfmodel.timing.models.flash_decode import GRAPH_GAP_S
+from perfmodel.transformer.latent_decode import LatentDecode
+from perfmodel.workload import FORWARD
+
+PARAMETERS = (
+    Parameter("launch_us", "the kernels around the tiles, without their bytes", 8.0),
+    Parameter("tile_cycles", "64 heads by 64 keys, 16 bits", 3000.0),
+    Parameter("narrow_tile_cycles", "the same with a cache of 8 bits", 2500.0),
+    Parameter("dram_share", "of the DRAM bandwidth", 0.9),
+    Parameter("sequence_tiles", "start and end of a sequence in a block, in tiles", 5.0),
+    Parameter("query_share", "of the DRAM bandwidth, Q and O of the kernels before and after", 0.5),
+    Parameter("join_cycles", "per part of a sequence, in the kernel that joins them", 200.0),
+)
+KEYS = 64
+"""Keys of a tile."""
+HEADS, WIDE_HEADS, WIDE_FROM = 64, 128, 10.0
+"""Heads of a tile, and from which compute capability it has more: rows of a wgmma, and of a tcgen05.mma (PTX ISA)."""
+OVERLAP = 4.0
+"""How arithmetic and streaming join: 1 would add them, infinity take the longer one."""
+SPLITS_FROM = 9.0
+"""Compute capability from which the keys of a sequence are split among blocks."""
+SURVIVES, IS_LOST = 2 / 3, 1.0
+"""Cache over L2 up to which a warm run finds all of it, and from which nothing: as in ``flash_decode``."""
+
+
+def seconds(case: Case, device: Device, p: Mapping[str, float]) -> float:
+    """Predicted seconds."""
+    w: LatentDecode = case.workload
+    if w.kv_bits == 8 and "fp8" not in device.peaks.tensor:
+        raise UnavailableError(f"{device.id} does not multiply in 8 bits: no kernel for its 8-bit cache is calibrated")
+    multiprocessors, clock, dram = device.multiprocessors, device.clocks.max, device.dram.bandwidth
+    if multiprocessors is None or clock is None or dram is None or device.cache_bytes is None:
+        what = "multiprocessors, highest clock, DRAM bandwidth and L2 capacity"
+        raise UnavailableError(f"{device.id} lacks one of {what} in its profile", "add what is missing, or take a device that has them")
+    tile_s = p["narrow_tile_cycles" if w.kv_bits == 8 else "tile_cycles"] / clock.number
+    slots, tiles = int(multiprocessors.number), int(ceil_div(w.kv_len, KEYS))
+    capability = float(device.compute_capability or 0)
+    blocks = int(w.batch * ceil_div(w.n * w.heads, WIDE_HEADS if capability >= WIDE_FROM else HEADS))
+    parts = 1
+    if capability >= SPLITS_FROM:
+        shares = min(slots, blocks * tiles)
+        parts = shares // blocks if blocks < shares else 1
+        worked = (ceil(blocks * tiles / shares) + ceil(blocks / shares) * p["sequence_tiles"]) * tile_s
+    else:
+        worked = ceil(blocks / slots) * (tiles + p["sequence_tiles"]) * tile_s
+    lost = 1.0 if case.cold else clip((w.cache_bytes / device.cache_bytes - SURVIVES) / (IS_LOST - SURVIVES), 0, 1)
+    streamed = lost * w.cache_bytes / (dram.number * p["dram_share"])
+    joined = parts * p["join_cycles"] / clock.number if parts > 1 else 0.0
+    launch, queries = p["launch_us"] * 1e-6, 2 * w.query_bytes / (dram.number * p["query_share"])
+    if not w.appends:
+        launch, queries = max(launch - GRAPH_GAP_S, 0.0), queries / 2
+    return float(launch + (worked**OVERLAP + streamed**OVERLAP) ** (1 / OVERLAP) + joined + queries)
+
+
+def covers(case: Case) -> bool:
+    """One query per sequence, over a cache of 16 or 8 bits."""
+    w = case.workload
+    return isinstance(w, LatentDecode) and case.direction == FORWARD and w.n == 1 and w.kv_bits in (8, 16) and w.dtype.size == 2
+
+
+MODEL = Model("latent-attention", PARAMETERS, covers, seconds, "tiles dealt out to the multiprocessors, as FlashMLA does")

@@ -1,0 +1,74 @@
+"""A training step with all that is told of it: time, FLOP by convention, memory."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from perfmodel.errors import PerfmodelError
+from perfmodel.hardware import Device
+from perfmodel.roofline import rates_of
+from perfmodel.timing.predict import Lenders
+from perfmodel.transformer.training.checks import checked
+from perfmodel.transformer.training.implementations import FUSED
+from perfmodel.transformer.training.question import Training
+from perfmodel.transformer.training.step.conventions import CONVENTIONS, Counted
+from perfmodel.transformer.training.step.estimate import TrainingEstimate, estimate
+from perfmodel.transformer.training.step.system import System
+from perfmodel.transformer.training.timeline import Peak, peak
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingAnswer:
+    """``memory``: the peak of the fullest GPU; None where ``unknown`` says why."""
+
+    found: TrainingEstimate
+    counted: dict[str, Counted]
+    memory: Peak | None
+    unknown: str = ""
+
+    @property
+    def training(self) -> Training:
+        """What was asked."""
+        return self.found.training
+
+    @property
+    def device(self) -> Device:
+        """Each of the GPUs."""
+        return self.found.device
+
+    @property
+    def shares(self) -> dict[str, tuple[float, float]]:
+        """MFU and HFU by convention, at the datasheet's peak."""
+        rate = float(rates_of(self.device, self.found.job.frame.forward.dtype).matmul)
+        gpus, seconds = self.training.parallel.gpus, self.found.seconds
+        return {name: counted.shares(seconds, gpus, rate) for name, counted in self.counted.items()}
+
+    @property
+    def capacity(self) -> int | None:
+        """Bytes of one GPU; None where the profile does not say."""
+        known = self.device.dram.capacity
+        return None if known is None else int(known.number)
+
+    @property
+    def fits(self) -> bool | None:
+        """Whether the peak fits; None where either is unknown."""
+        return None if self.memory is None or self.capacity is None else bool(self.memory.bytes <= self.capacity)
+
+
+def answer(
+    training: Training,
+    device: Device,
+    lenders: Lenders = tuple,
+    system: System | None = None,
+    implementation: str = FUSED,
+    *,
+    half: str = "bf16",
+    overlap: bool = True,
+) -> TrainingAnswer:
+    """Everything about a step of ``training``."""
+    found = estimate(checked(training), device, lenders, system, implementation, half=half, overlap=overlap)
+    counted = {name: count(training) for name, count in CONVENTIONS.items()}
+    try:
+        return TrainingAnswer(found, counted, peak(training, implementation))
+    except PerfmodelError as error:
+        return TrainingAnswer(found, counted, None, error.message)

@@ -1,0 +1,221 @@
+"""Kernels of a user's Nsight Compute file as counts: duration, FLOP by unit and format, bytes by memory level, and what is missing.
+
+FLOP of the vector unit are instructions of threads that were not predicated off: adds and multiplies 1, multiply-adds 2, twice
+that for instructions on two packed values, which those on fp16 are. Those of the tensor unit have counters of their own, which count
+a multiply-add 2. Sources: Nsight Compute's section files SpeedOfLight_Hierarchical*RooflineChart; its documentation, Metrics Structure.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from perfmodel.validation.cuda.ncu_csv import TIME, CountedKernel, parse
+
+TIMES = (TIME, "gpu__time_duration.avg", "gpu__time_duration.max", "Duration")
+"""A duration; the last one as the details page names it."""
+CYCLES = "cycles_elapsed.avg"
+OPS = {"add": 1, "mul": 1, "fma": 2}
+VECTOR = {
+    "fp32": {**{f"f{op}": flop for op, flop in OPS.items()}, **{f"f{op}2": 2 * flop for op, flop in OPS.items()}},
+    "fp16": {f"h{op}": 2 * flop for op, flop in OPS.items()},
+    "fp64": {f"d{op}": flop for op, flop in OPS.items()},
+}
+"""FLOP of a thread's instruction, by format."""
+LEVEL_METRICS: dict[str, tuple[tuple[str, ...], ...]] = {
+    "dram": (
+        ("dram__bytes_read.sum", "dram__bytes_write.sum"),
+        ("dram__bytes_op_read.sum", "dram__bytes_op_write.sum"),
+        ("dram__bytes.sum",),
+    ),
+    "l2": (("l1tex__m_xbar2l1tex_read_bytes.sum", "l1tex__m_l1tex2xbar_write_bytes.sum"), ("l1tex__m_xbar2l1tex_read_bytes.sum",)),
+    "sram": (("smsp__sass_data_bytes_mem_shared.sum",), ("sm__sass_data_bytes_mem_shared.sum",)),
+}
+"""Bytes of a level: the first list of which all are there. What L2 slices count (lts__t_bytes) is not what the SMs move."""
+READS_ONLY = "l1tex__m_xbar2l1tex_read_bytes.sum"
+TENSOR = re.compile(
+    r"sm__ops_path_tensor_src_(?P<src>(?:bf|tf|fp)\d+)(?:_(?:bf|tf|fp)\d+)*(?P<dst>_dst_\w+?)?(?P<sparse>_sparsity_o(?:n|ff))?\.sum"
+)
+TENSOR_RUNS = ("sm__inst_executed_pipe_tensor.sum", "smsp__inst_executed_pipe_tensor.sum")
+"""Instructions of the tensor unit: that it ran, not how many FLOP."""
+COLLECTED = (
+    TIME,
+    *LEVEL_METRICS["dram"][0],
+    *LEVEL_METRICS["l2"][0],
+    LEVEL_METRICS["sram"][0][0],
+    *(f"smsp__sass_thread_inst_executed_op_{letter}{op}_pred_on.sum" for letter in "fhd" for op in OPS),
+    *(f"sm__ops_path_tensor_src_{src}.sum" for src in ("fp16", "bf16_dst_fp32", "tf32_dst_fp32", "fp64", "fp8")),
+)
+"""What to ask of ncu; a GPU before Hopper has no fp8 counter."""
+SECTIONS = (
+    "SpeedOfLight",
+    "MemoryWorkloadAnalysis",
+    "SpeedOfLight_HierarchicalSingleRooflineChart",
+    "SpeedOfLight_HierarchicalTensorRooflineChart",
+)
+"""Sections that hold durations, DRAM bytes and FLOP of a report that was made without --metrics."""
+COMMAND = (
+    f"ncu --csv --page raw --print-units base --metrics {','.join(COLLECTED)} --clock-control none --log-file profile.csv YOUR_PROGRAM"
+)
+FROM_REPORT = "ncu --import profile.ncu-rep --csv --page raw --print-units base > profile.csv"
+
+
+@dataclass(frozen=True, slots=True)
+class KernelCount:
+    """One launch, or all launches of one name. ``flops`` by (unit, format); ``bytes`` by level; ``time_s`` None if the file has none.
+
+    ``missing``: in words, what the file does not say of it. ``runs``: of the file, by their ID.
+    """
+
+    name: str
+    runs: tuple[int, ...]
+    time_s: float | None
+    flops: Mapping[tuple[str, str], float] = field(default_factory=dict)
+    bytes: Mapping[str, float] = field(default_factory=dict)
+    missing: tuple[str, ...] = ()
+
+
+def read_kernels(path: Path, most: int = 50) -> list[KernelCount]:
+    """Kernels of ``path``; more than ``most`` launches are added up by name."""
+    kernels = parse(path)
+    counted = [count_of(kernel) for kernel in kernels]
+    if len(counted) <= most:
+        return _told_apart(counted)
+    names: dict[str, list[KernelCount]] = {}
+    for one in counted:
+        names.setdefault(one.name, []).append(one)
+    return [added(name, ones) for name, ones in names.items()]
+
+
+def count_of(kernel: CountedKernel) -> KernelCount:
+    """What the metrics of one launch say."""
+    metrics = kernel.metrics
+    time_s = next((metrics[name] for name in TIMES if metrics.get(name)), None)
+    moved, missing = _bytes(metrics, time_s)
+    flops = {**_vector_flops(metrics, time_s), **_tensor_flops(metrics, time_s)}
+    tensor_ran = any(metrics.get(name) for name in TENSOR_RUNS)
+    if time_s is None:
+        missing.insert(0, "duration")
+    if not flops:
+        missing.append("FLOP")
+    elif tensor_ran and not any(unit == "tensor" for unit, _ in flops):
+        missing.append("FLOP of the tensor unit, which ran")
+    return KernelCount(short_name(kernel.name), (kernel.run,), time_s, flops, moved, tuple(missing))
+
+
+def _bytes(metrics: Mapping[str, float], time_s: float | None) -> tuple[dict[str, float], list[str]]:
+    found: dict[str, float] = {}
+    missing = []
+    for level, choices in LEVEL_METRICS.items():
+        known = next(((names, values) for names in choices if (values := _all_of(names, metrics, time_s)) is not None), None)
+        if known is not None:
+            found[level] = sum(known[1])
+            missing += ["bytes from SMs to the L2 (L2 bytes are reads alone)"] if known[0] == (READS_ONLY,) else []
+        elif level != "sram":
+            missing.append({"dram": "DRAM bytes", "l2": "bytes between L2 and SMs"}[level])
+    return found, missing
+
+
+def _all_of(names: Sequence[str], metrics: Mapping[str, float], time_s: float | None) -> list[float] | None:
+    """Values of ``names``, each as a sum or as a rate over the duration; None unless all are there."""
+    values = []
+    for name in names:
+        rate = metrics.get(f"{name}.per_second")
+        value = metrics.get(name, rate * time_s if rate is not None and time_s is not None else None)
+        if value is None:
+            return None
+        values.append(value)
+    return values
+
+
+def _vector_flops(metrics: Mapping[str, float], time_s: float | None) -> dict[tuple[str, str], float]:
+    """FLOP of the vector unit by format, of formats that the file counts."""
+    found = {}
+    for dtype, ops in VECTOR.items():
+        values = {op: _instructions(op, metrics, time_s) for op in ops}
+        if any(value is not None for value in values.values()):
+            found["vector", dtype] = sum(ops[op] * value for op, value in values.items() if value is not None)
+    return found
+
+
+def _instructions(op: str, metrics: Mapping[str, float], time_s: float | None) -> float | None:
+    """Threads' instructions of one kind: their sum, or a rate per cycle over the cycles."""
+    for unit in ("smsp", "sm"):
+        name = f"{unit}__sass_thread_inst_executed_op_{op}_pred_on"
+        value = _sum(f"{name}.sum", unit, metrics, time_s)
+        doubled, cycles = metrics.get(f"derived__{name}_x2"), _cycles(unit, metrics, time_s)
+        if value is None and doubled is not None and cycles is not None:
+            return doubled / 2 * cycles
+        if value is not None:
+            return value
+    return None
+
+
+def _sum(name: str, unit: str, metrics: Mapping[str, float], time_s: float | None) -> float | None:
+    """A count, as such or as a rate per cycle."""
+    if name in metrics:
+        return metrics[name]
+    rate, cycles = metrics.get(f"{name}.per_cycle_elapsed"), _cycles(unit, metrics, time_s)
+    return None if rate is None or cycles is None else rate * cycles
+
+
+def _cycles(unit: str, metrics: Mapping[str, float], time_s: float | None) -> float | None:
+    """Cycles of the kernel, as such or as a frequency."""
+    known, frequency = metrics.get(f"{unit}__{CYCLES}"), metrics.get(f"{unit}__{CYCLES}.per_second")
+    return known if known is not None or frequency is None or time_s is None else frequency * time_s
+
+
+def _tensor_flops(metrics: Mapping[str, float], time_s: float | None) -> dict[tuple[str, str], float]:
+    """FLOP of the tensor unit by the format of its inputs. Of counters that hold each other the widest counts."""
+    found: dict[str, dict[tuple[bool, bool], float]] = {}
+    for name in {name.removesuffix(".per_cycle_elapsed") for name in metrics}:
+        match = TENSOR.fullmatch(name)
+        value = None if match is None else _sum(name, "sm", metrics, time_s)
+        if match is not None and value is not None:
+            kind = match["dst"] is not None, match["sparse"] is not None
+            kinds = found.setdefault(match["src"], {})
+            kinds[kind] = kinds.get(kind, 0.0) + value
+    return {("tensor", dtype): kinds[min(kinds)] for dtype, kinds in sorted(found.items())}
+
+
+def added(name: str, ones: Sequence[KernelCount]) -> KernelCount:
+    """All launches of ``name`` as one; a count that one of them lacks is missing."""
+    times = [one.time_s for one in ones]
+    keys = set.intersection(*(set(one.flops) for one in ones))
+    levels = set.intersection(*(set(one.bytes) for one in ones))
+    missing = dict.fromkeys(word for one in ones for word in one.missing)
+    return KernelCount(
+        f"{name} x {len(ones)}" if len(ones) > 1 else name,
+        tuple(run for one in ones for run in one.runs),
+        None if None in times else sum(time for time in times if time is not None),
+        {key: sum(one.flops[key] for one in ones) for key in sorted(keys)},
+        {level: sum(one.bytes[level] for one in ones) for level in LEVEL_METRICS if level in levels},
+        tuple(missing),
+    )
+
+
+def _told_apart(counted: list[KernelCount]) -> list[KernelCount]:
+    """Launches of one name get their ID."""
+    from dataclasses import replace
+
+    names = [one.name for one in counted]
+    return [replace(one, name=f"{one.name} #{one.runs[0]}") if names.count(one.name) > 1 else one for one in counted]
+
+
+MOST_LETTERS = 64
+_MANGLED = re.compile(r"\[v\d+[^\]]*\]")
+
+
+def short_name(name: str) -> str:
+    """A kernel's name without its arguments and, where it is long, without most of its template's.
+
+    >>> short_name("flash::flash[v1,cw51cXTLSUwv1](Array<float, 1, C>, float)"), short_name("void at::native::copy<float>(int, T1)")
+    ('flash', 'at::native::copy<float>')
+    """
+    plain = _MANGLED.sub("", name).removeprefix("void ").replace("(anonymous namespace)", "{}")
+    plain = plain.split("(")[0].strip() or name
+    head, *rest = plain.split("::")
+    plain = rest[0] if rest == [head] else plain
+    return plain if len(plain) <= MOST_LETTERS else plain[: MOST_LETTERS - 1] + "…"

@@ -1,0 +1,211 @@
+"""``perfmodel compare``: reports, printed objects, devices, algorithms and implementations, before and after."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from perfmodel.report.compare import FASTER, LESS, MORE, SAME, SLOWER, changes
+from perfmodel.report.readings import HIGH, LOW, Reading
+from perfmodel.report.saved import from_data
+
+ATTENTION = "n=4096 d=64 heads=16 batch=8"
+
+
+def document(run: Any, path: Path, *words: str) -> Any:
+    assert run("", *words, "-o", str(path)).code == 0
+    return json.loads(path.read_text(encoding="utf-8"))
+
+
+def rows(report: Any) -> dict[tuple[str, str], tuple[float, float, float, str]]:
+    found = {}
+    for table in report.data_tables:
+        for what, quantity, before, after, ratio, word in table.rows:
+            found[what, quantity] = (before, after, ratio, word)
+    return found
+
+
+# The comparison itself
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "better", "word"),
+    [
+        (1.0, 1.04, LOW, SAME),
+        (1.0, 1.06, LOW, SLOWER),
+        (1.0, 0.96, LOW, SAME),
+        (1.0, 0.94, LOW, FASTER),
+        (100.0, 110.0, HIGH, FASTER),
+        (100.0, 90.0, HIGH, SLOWER),
+        (8, 9, "", MORE),
+        (8, 7, "", LESS),
+        (0, 0, "", SAME),
+        (0, 5, "", MORE),
+    ],
+)
+def test_words(before: float, after: float, better: str, word: str) -> None:
+    [one] = changes([Reading(("x", "t"), before, "s", better)], [Reading(("x", "t"), after, "s", better)], 0.05)
+    assert one.word == word
+    assert one.ratio == (pytest.approx(after / before) if before else (1.0 if before == after else None))
+
+
+def test_noise_widens_the_threshold() -> None:
+    old, new = Reading(("x", "t"), 1.0, "s", LOW, 0.2), Reading(("x", "t"), 1.15, "s", LOW)
+    assert changes([old], [new], 0.05)[0].word == SAME
+    assert changes([new], [Reading(("x", "t"), 1.5, "s", LOW)], 0.05)[0].word == SLOWER
+
+
+def test_gains_turn_with_the_way_that_is_better() -> None:
+    slower = changes([Reading(("x", "t"), 1.0, "s", LOW)], [Reading(("x", "t"), 2.0, "s", LOW)])
+    faster = changes([Reading(("x", "t"), 1.0, "B/s", HIGH)], [Reading(("x", "t"), 2.0, "B/s", HIGH)])
+    assert (slower[0].gain, faster[0].gain) == (0.5, 2.0)
+
+
+# Documents
+
+
+def test_a_report_is_the_same_as_itself(run, tmp_path: Path) -> None:
+    saved = tmp_path / "a.json"
+    document(run, saved, "report", "standard-vs-flash")
+    outcome = run(f"compare {saved} {saved} --fail-on changed")
+    assert outcome.code == 0
+    assert "SAME of" in outcome.out
+    assert "FASTER" not in outcome.out.split("SAME:")[0]
+
+
+def test_two_reports_of_which_one_is_slower(run, tmp_path: Path) -> None:
+    old, new = tmp_path / "old.json", tmp_path / "new.json"
+    made = document(run, old, "roofline", "--attention", ATTENTION, "--hardware", "h200")
+    point = made["charts"][0]["points"][1]
+    point["predicted"]["value"] *= 1.3
+    point["bytes"]["dram"] *= 2
+    made["version"] = "99.0"
+    new.write_text(json.dumps(made), encoding="utf-8")
+    outcome = run(f"compare {old} {new} --fail-on slower --json")
+    assert outcome.code == 3
+    report = from_data(outcome.json)
+    name = "flash2, n 4096 d 64 b 8 h 16"
+    assert rows(report)[name, "time, predicted"][2:] == (pytest.approx(1.3), SLOWER)
+    assert rows(report)[name, "DRAM bytes"][2:] == (pytest.approx(2), MORE)
+    assert rows(report)["standard, n 4096 d 64 b 8 h 16", "time, predicted"][3] == SAME
+    assert any(said.startswith(f"SLOWER: {name}, time, predicted, 1.3x") for said in report.verdict)
+    assert f"{new}: made by perfmodel 99.0." in report.notes
+    assert run(f"compare {old} {new}").code == 0
+    assert run(f"compare {new} {old} --fail-on slower").code == 0
+    assert run(f"compare {new} {old} --fail-on changed").code == 3
+    assert run(f"compare {old} {new} --fail-on slower --threshold 40%").code == 0
+
+
+def test_objects_that_commands_print(run, tmp_path: Path) -> None:
+    a, b = tmp_path / "a.json", tmp_path / "b.json"
+    old = document(run, a, "attention", "--n", "4096", "--d", "64", "--hardware", "a100-sxm-80gb")
+    new = document(run, b, "attention", "--n", "4096", "--d", "64", "--hardware", "h200")
+    report = from_data(run(f"compare {a} {b} --json").json)
+    found = rows(report)
+    before, after, ratio, word = found["flash2 forward", "roofline"]
+    assert before == old["results"][1]["time_s"]["roofline"]
+    assert after == new["results"][1]["time_s"]["roofline"]
+    assert (ratio, word) == (pytest.approx(after / before), FASTER)
+    assert "All 78 counts are the same." in report.verdict
+    assert ("standard forward, softmax", "roofline") in found
+
+
+def test_records_of_a_sweep_table_are_compared_by_their_row(run, tmp_path: Path) -> None:
+    saved = tmp_path / "a.json"
+    made = document(run, saved, "report", str(Path(__file__).parent / "data" / "studies" / "small.yaml"))
+    [table] = [table for table in made["data_tables"] if table["title"] == "lengths"]
+    place = [column["key"] for column in table["columns"]].index("roofline_s")
+    table["rows"][0][place] /= 2
+    other = tmp_path / "b.json"
+    other.write_text(json.dumps(made), encoding="utf-8")
+    changed = {key: row for key, row in rows(from_data(run(f"compare {saved} {other} --json").json)).items() if row[3] != SAME}
+    assert changed == {
+        ("lengths, standard, n 128", "roofline"): (pytest.approx(2 * table["rows"][0][place]), table["rows"][0][place], 0.5, FASTER)
+    }
+
+
+# Names
+
+
+def test_two_devices_by_their_profiles(run) -> None:
+    found = rows(from_data(run("compare a100-sxm-80gb h200 --json").json))
+    assert found["DRAM", "bandwidth"][:2] == (pytest.approx(2039e9, rel=1e-3), 4800e9)
+    assert found["DRAM", "bandwidth"][3] == FASTER
+    assert found["tensor fp16", "ridge point, DRAM"][1] == pytest.approx(989.4e12 / 4.8e12)
+
+
+def test_two_devices_on_workloads(run) -> None:
+    outcome = run("compare a100-sxm-80gb h200 --json", "--model", "llama-3-8b decode batch=8", "--matmul", "4096x4096x4096")
+    report = from_data(outcome.json)
+    whole = {
+        device: run(f"model llama-3-8b --phase decode --batch 8 --hardware {device} --json").json for device in ("a100-sxm-80gb", "h200")
+    }
+    times = [whole[device]["totals"]["time_s"]["predicted"] for device in ("a100-sxm-80gb", "h200")]
+    assert rows(report)["llama-3-8b decode kv 2048 b 8", "time, predicted"] == (
+        *map(pytest.approx, times),
+        pytest.approx(times[1] / times[0]),
+        FASTER,
+    )
+    assert {use.id for use in report.provenance.profiles} == {"nvidia-a100-sxm-80gb", "nvidia-h200-sxm"}
+
+
+def test_two_algorithms_on_one_device_with_an_arrow(run, tmp_path: Path) -> None:
+    page = tmp_path / "x.html"
+    outcome = run(f"compare standard flash --hardware h200 --json -o {page}", "--attention", ATTENTION)
+    report = from_data(outcome.json)
+    [chart] = report.rooflines
+    [point] = chart.points
+    known = run("attention --n 4096 --d 64 --heads 16 --batch 8 --hardware h200 --json").json["results"]
+    assert point.before.time_s == known[0]["time_s"]["predicted"]
+    assert point.predicted.value == known[1]["time_s"]["predicted"]
+    assert rows(report)["n 4096 d 64 b 8 h 16", "time, predicted"][3] == FASTER
+    assert page.stat().st_size > 10_000
+
+
+def test_two_implementations(run) -> None:
+    outcome = run("compare torch-eager torch-sdpa-flash --hardware h200 --json", "--attention", ATTENTION)
+    assert rows(from_data(outcome.json))["n 4096 d 64 b 8 h 16", "time, predicted"][3] == FASTER
+    slower = run("compare torch-sdpa-cudnn torch-sdpa-flash --hardware h200 --fail-on slower", "--attention", ATTENTION)
+    assert slower.code == 3
+    assert "SLOWER" in slower.out
+
+
+def test_the_same_is_said_to_be_the_same(run) -> None:
+    said = run("compare h200 h200").out
+    assert "SAME of" in said
+    assert "in the median as fast" in said
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("compare stnadard flash2", "nothing is called 'stnadard'\n  did you mean standard"),
+        ("compare standard h200", "of different kinds"),
+        ("compare h100 h200", "could be any of"),
+        ("compare standard flash2", "on which workload?"),
+        ("compare standard flash2 --attention n=64,d=64", "on which device?"),
+        ("compare standard flash2 --matmul 8x8x8 --hardware h200", "algorithms are of attention"),
+        ("compare h200 a100-sxm-80gb --hardware h200", "--hardware, when two devices are compared"),
+        ("compare a.json h200", "is a document and the other is none"),
+        ("compare a.json b.json", "a.json: No such file"),
+        ("compare a.json b.json --hardware h200", "are compared as they are"),
+        ("compare h200 h200 --threshold much", "--threshold is 'much'"),
+        ("compare h200 h200 --fail-on slow", "did you mean slower?"),
+    ],
+)
+def test_wrong_comparisons(run, line: str, said: str) -> None:
+    outcome = run(line)
+    assert outcome.code in (1, 2)
+    assert outcome.out == ""
+    assert said in outcome.err
+
+
+def test_a_document_of_another_kind_is_refused(run, tmp_path: Path) -> None:
+    file = tmp_path / "x.json"
+    file.write_text('{"schema": "other/1"}', encoding="utf-8")
+    outcome = run(f"compare {file} {file}")
+    assert outcome.code == 1
+    assert "neither a report nor what --json prints" in outcome.err

@@ -1,0 +1,329 @@
+"""``perfmodel roofline``: workloads, records and kernels of Nsight Compute files at the right place, and what a file lacks."""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from perfmodel.catalog import find_device
+from perfmodel.ops.matmul import Matmul, evaluate
+from perfmodel.report.charts.points import bound, flag, intensity, share_of_roof
+from perfmodel.report.saved import from_data
+from perfmodel.validation.cuda.ncu_csv import CountedKernel
+from perfmodel.validation.ncu_points import COLLECTED, COMMAND, KernelCount, added, count_of, read_kernels, short_name
+
+DATA = Path(__file__).parent / "data"
+RECORDED = DATA / "ncu_h200.csv"
+"""Kernels of this package on an H200, as ncu wrote them."""
+H200 = "nvidia-h200-sxm"
+LAUNCHED = {
+    15: (4 * 16 * 16384**2 * 128, "fp32"),
+    20: (4 * 132 * 512**2 * 64, "fp32"),
+    53: (4 * 32 * 16384**2 * 128, "fp16"),
+    57: (4 * 4 * 16 * (512 * 7680 + 512 * 513 // 2) * 128, "fp16"),
+}
+"""FLOP of their launches: 4 d per visible score (numba-flash, numba-flash1 at 64, twice numba-flash-mma; the last one is causal)."""
+
+
+def rows_of(path: Path) -> dict[int, dict[str, float]]:
+    """Metrics by launch, read in a way of its own."""
+    lines = [line for line in path.read_text(encoding="utf-8").splitlines() if not line.startswith("==")]
+    found: dict[int, dict[str, float]] = {}
+    factor = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "byte": 1, "Kbyte": 1e3, "Mbyte": 1e6, "Gbyte": 1e9, "sector": 1}
+    for row in csv.DictReader(lines):
+        value = float(row["Metric Value"].replace(",", "")) * factor[row["Metric Unit"]]
+        found.setdefault(int(row["ID"]), {})[row["Metric Name"]] = value
+    return found
+
+
+def report_of(run: Any, line: str, *more: str) -> Any:
+    outcome = run(f"roofline {line} --json", *more)
+    assert outcome.code == 0, outcome.err
+    return from_data(outcome.json)
+
+
+def told(launch: int) -> str:
+    flops, dtype = LAUNCHED[launch]
+    return f"#{launch}={flops}@{dtype}"
+
+
+# Nsight Compute
+
+
+def test_kernels_of_a_recording_lie_at_their_intensity_and_rate(run) -> None:
+    options = [word for launch in LAUNCHED for word in ("--flops", told(launch))]
+    [chart] = report_of(run, f"--ncu {RECORDED} --hardware h200", *options).rooflines
+    device, raw = find_device(H200), rows_of(RECORDED)
+    assert chart.device == H200
+    assert len(chart.points) == len(raw) == 6
+    for point, (launch, metrics) in zip(chart.points, raw.items(), strict=True):
+        dram = metrics["dram__bytes_read.sum"] + metrics["dram__bytes_write.sum"]
+        l2, spent = metrics["l1tex__m_xbar2l1tex_read_bytes.sum"], metrics["gpu__time_duration.sum"]
+        assert point.measured.value == pytest.approx(spent)
+        assert point.bytes.get("dram") == pytest.approx(dram)
+        assert point.bytes.get("l2", 0) == pytest.approx(l2)
+        terms = {"dram": dram / 4.8e12, "l2": l2 / 9.7e12}
+        if launch in LAUNCHED:
+            flops, dtype = LAUNCHED[launch]
+            assert point.flops / point.measured.value == pytest.approx(flops / spent)
+            assert intensity(point, "dram") == pytest.approx(flops / dram)
+            assert intensity(point, "l2") == pytest.approx(flops / l2)
+            unit = "vector" if dtype == "fp32" else "tensor"
+            terms[unit] = flops / float(device.peaks_of(unit)[dtype].number)
+        assert bound(point) == max(terms, key=lambda name: terms[name])
+        assert share_of_roof(point) == pytest.approx(max(terms.values()) / spent)
+        assert not flag(point)
+
+
+def test_the_limiting_roof_of_each_kernel_is_named(run) -> None:
+    options = [word for launch in LAUNCHED for word in ("--flops", told(launch))]
+    said = "\n".join(report_of(run, f"--ncu {RECORDED} --hardware h200", *options).verdict)
+    assert "flash #15 is bound by the vector unit (66.9 TFLOP/s" in said
+    assert "flash_mma #53 is bound by the tensor unit (989.4 TFLOP/s" in said
+    assert "flash_mma #57 is bound by the tensor unit" in said
+    assert "build_fill::fill is, as far as its bytes tell, bound by DRAM bandwidth" in said
+    assert "2 of 6 kernels have no FLOP in the file" in said
+
+
+def test_what_a_file_lacks_is_told_with_the_command(run) -> None:
+    report = report_of(run, f"--ncu {RECORDED} --hardware h200")
+    [missing] = [note for note in report.notes if note.startswith("Not in the file")]
+    assert "FLOP (6 of 6 kernels)" in missing
+    assert "bytes from SMs to the L2" in missing
+    assert COMMAND in missing
+    assert any("MemoryWorkloadAnalysis" in note and "--page raw" in note for note in report.notes)
+    assert all(metric in COMMAND for metric in COLLECTED)
+    assert run("roofline --ncu-command").out == COMMAND + "\n"
+
+
+def test_a_count_that_cannot_be_is_flagged_in_words(run) -> None:
+    report = report_of(run, f"--ncu {RECORDED} --hardware h200", "--flops", "#15=999TFLOP@fp32")
+    assert any("ABOVE ITS ROOF" in said and "flash #15" in said for said in report.verdict)
+
+
+def test_flops_go_to_the_kernel_of_that_name_first(run) -> None:
+    report = report_of(run, f"--ncu {RECORDED} --hardware h200", "--flops", "flash=1e9", "--flops", "mma=2e9@fp16")
+    flops = {point.name: point.flops for chart in report.rooflines for point in chart.points}
+    assert flops == {
+        "flash #0": 10**9,
+        "flash #15": 10**9,
+        "build_fill::fill": 0,
+        "flash1": 0,
+        "flash_mma #53": 2 * 10**9,
+        "flash_mma #57": 2 * 10**9,
+    }
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ("--ncu x.csv", "say so with --hardware"),
+        ("--ncu x.csv --hardware h200", "x.csv: No such file"),
+        (f"--ncu {RECORDED} --hardware h200 --hardware a100-sxm-80gb", "the profile is of one device"),
+        (f"--ncu {RECORDED} --hardware h200 --flops flash", "names no kernel"),
+        (f"--ncu {RECORDED} --hardware h200 --flops fash=1e9", "no kernel is called 'fash'\n  did you mean"),
+        (f"--ncu {RECORDED} --hardware h200 --flops flash=1e9@fp17", "no format is called 'fp17'"),
+        (f"--ncu {RECORDED} --hardware h200 --flops flash=much", "is not a number of FLOP"),
+        ("--flops flash=1e9", "--flops without --ncu"),
+        (f"--ncu {DATA / 'hardware_facts.json'} --hardware h200", "this is not from ncu --csv"),
+    ],
+)
+def test_wrong_profiles(run, options: str, said: str) -> None:
+    outcome = run(f"roofline {options}")
+    assert outcome.code in (1, 2)
+    assert said in outcome.err
+
+
+VECTOR = "smsp__sass_thread_inst_executed_op_{}_pred_on.sum"
+TENSOR = "sm__ops_path_tensor_src_{}.sum"
+DRAM = {"dram__bytes_read.sum": 6e6, "dram__bytes_write.sum": 2e6}
+L2 = {"l1tex__m_xbar2l1tex_read_bytes.sum": 3e7, "l1tex__m_l1tex2xbar_write_bytes.sum": 1e7}
+TIME = {"gpu__time_duration.sum": 1e-4}
+
+
+def counted(**metrics: float) -> KernelCount:
+    return count_of(CountedKernel(0, "kernel", 1, metrics))
+
+
+def test_flop_of_instructions_and_of_the_tensor_unit() -> None:
+    metrics = {VECTOR.format(op): count for op, count in (("fadd", 10), ("fmul", 20), ("ffma", 30), ("hfma", 4), ("dadd", 1))}
+    found = counted(**TIME, **DRAM, **L2, **metrics, **{TENSOR.format("bf16_dst_fp32"): 1000.0, TENSOR.format("int8"): 7.0})
+    assert found.flops == {("vector", "fp32"): 10 + 20 + 2 * 30, ("vector", "fp16"): 4 * 4, ("vector", "fp64"): 1, ("tensor", "bf16"): 1000}
+    assert found.bytes == {"dram": 8e6, "l2": 4e7}
+    assert found.missing == ()
+
+
+def test_counters_that_hold_each_other_count_once() -> None:
+    metrics = {TENSOR.format(name): value for name, value in (("fp16", 9.0), ("fp16_dst_fp32", 5.0), ("fp16_dst_fp16", 4.0))}
+    metrics |= {TENSOR.format("tf32_dst_fp32_sparsity_off"): 3.0, TENSOR.format("tf32_dst_fp32_sparsity_on"): 2.0}
+    assert counted(**TIME, **metrics).flops == {("tensor", "fp16"): 9, ("tensor", "tf32"): 5}
+    del metrics[TENSOR.format("fp16")]
+    assert counted(**TIME, **metrics).flops["tensor", "fp16"] == 9
+
+
+def test_rates_of_the_roofline_sections_are_counts_too() -> None:
+    ffma = VECTOR.format("ffma").removesuffix(".sum")
+    metrics = {
+        **TIME,
+        "smsp__cycles_elapsed.avg.per_second": 1.5e9,
+        "sm__cycles_elapsed.avg": 150_000.0,
+        VECTOR.format("fadd") + ".per_cycle_elapsed": 100.0,
+        f"derived__{ffma}_x2": 4000.0,
+        TENSOR.format("fp16") + ".per_cycle_elapsed": 2000.0,
+        "dram__bytes.sum.per_second": 8e10,
+    }
+    found = counted(**metrics)
+    cycles = 1.5e9 * 1e-4
+    assert found.flops == {("vector", "fp32"): pytest.approx(cycles * (100 + 4000)), ("tensor", "fp16"): pytest.approx(2000 * 150_000)}
+    assert found.bytes == {"dram": pytest.approx(8e6)}
+    assert found.missing == ("bytes between L2 and SMs",)
+
+
+def test_what_is_missing_of_a_kernel() -> None:
+    assert counted().missing == ("duration", "DRAM bytes", "bytes between L2 and SMs", "FLOP")
+    half = counted(
+        **TIME, **DRAM, **{VECTOR.format("ffma"): 5.0, "sm__inst_executed_pipe_tensor.sum": 3.0, "l1tex__m_xbar2l1tex_read_bytes.sum": 1.0}
+    )
+    assert half.missing == ("bytes from SMs to the L2 (L2 bytes are reads alone)", "FLOP of the tensor unit, which ran")
+
+
+def test_many_launches_are_added_up_by_name() -> None:
+    ones = [counted(**TIME, **DRAM), counted(**TIME, **DRAM, **L2)]
+    both = added("kernel", ones)
+    assert (both.name, both.runs, both.time_s) == ("kernel x 2", (0, 0), pytest.approx(2e-4))
+    assert both.bytes == {"dram": 16e6}
+    assert [(k.name, len(k.runs)) for k in read_kernels(RECORDED, most=3)] == [
+        ("flash x 2", 2),
+        ("build_fill::fill", 1),
+        ("flash1", 1),
+        ("flash_mma x 2", 2),
+    ]
+
+
+def test_names_of_kernels_are_short() -> None:
+    assert short_name("void cutlass::Kernel2<" + "x" * 200 + ">(T1::Params)").endswith("…")
+    assert short_name("void (anonymous namespace)::softmax<float, 4>(float*)") == "{}::softmax<float, 4>"
+
+
+def test_a_profile_in_a_study_is_found_beside_it(run, tmp_path: Path) -> None:
+    (tmp_path / "mine.csv").write_bytes(RECORDED.read_bytes())
+    text = "study:\n  title: mine\n  sections:\n    - {kind: roofline, devices: [h200], ncu: {file: mine.csv, flops: {flash1: 8.9GFLOP}}}\n"
+    (tmp_path / "mine.yaml").write_text(text, encoding="utf-8")
+    report = from_data(run(f"roofline {tmp_path / 'mine.yaml'} --json").json)
+    assert "mine.csv" in report.provenance.inputs
+    assert len(report.rooflines[0].points) == 6
+
+
+# Workloads and records
+
+
+def test_workloads_of_options(run) -> None:
+    report = report_of(
+        run, "--hardware h200", "--attention", "n=4096 d=64 heads=16 batch=8 algorithm=standard+flash2", "--matmul", "512x512x64 dtype=bf16"
+    )
+    [chart] = report.rooflines
+    names = [point.name for point in chart.points]
+    assert names == ["standard, n 4096 d 64 b 8 h 16", "flash2, n 4096 d 64 b 8 h 16", "matmul 512 x 512 x 64"]
+    cost = evaluate(Matmul(512, 512, 64), find_device(H200)).total
+    assert chart.points[2].roofline_s == cost.roofline_s
+    assert chart.points[2].bytes["dram"] == cost.dram.total
+    assert all(name in " ".join(report.verdict) for name in names)
+    assert report.provenance.command.startswith("perfmodel roofline --attention 'n=4096 d=64")
+
+
+def test_a_phase_of_a_model_is_a_point_per_kernel(run) -> None:
+    report = report_of(run, "--hardware h200", "--model", "llama-3-8b decode batch=8 kv_len=2048 dtype=bf16")
+    points = report.rooflines[0].points
+    assert {"QKV projection", "attention", "LM head"} <= {point.name for point in points}
+    assert sum(point.share for point in points) == pytest.approx(1)
+    entry = run("model llama-3-8b --phase decode --batch 8 --kv-len 2048 --dtype bf16 --hardware h200 --json").json
+    assert sum(point.predicted.value for point in points) == pytest.approx(entry["totals"]["time_s"]["predicted"])
+    assert {op["name"]: op["time_s"]["roofline"] for op in entry["ops"]} == {point.name: point.roofline_s for point in points}
+    assert "of the time is in" in report.verdict[0]
+
+
+def test_records_bring_their_devices(run) -> None:
+    report = report_of(run, "", "--records", "shipped hardware=h200 implementation=torch-sdpa-flash pass=forward most=4")
+    [chart] = report.rooflines
+    assert chart.device == H200
+    assert len(chart.points) == 4
+    assert all(point.measured and point.predicted for point in chart.points)
+
+
+def test_records_of_a_file_lie_beside_workloads(run, tmp_path: Path) -> None:
+    record = {
+        "workload": "matmul",
+        "implementation": "torch-matmul",
+        "hardware": H200,
+        "dtype": "bf16",
+        "pass": "forward",
+        "shape": {"m": 4096, "n": 4096, "k": 4096},
+        "time_s": {"median": 2.1e-4, "p10": 2.0e-4, "p90": 2.2e-4},
+        "cache": "cold",
+    }
+    (tmp_path / "mine.jsonl").write_text(json.dumps(record) + "\n", encoding="utf-8")
+    report = report_of(run, "--hardware h200", "--matmul", "512x512x64", "--records", str(tmp_path / "mine.jsonl"))
+    [chart] = report.rooflines
+    assert [point.number for point in chart.points] == [1, 2]
+    assert chart.points[1].measured.value == 2.1e-4
+    assert report.provenance.inputs.keys() == {"mine.jsonl"}
+
+
+def test_a_device_alone_is_a_roofline_too(run) -> None:
+    report = report_of(run, "--hardware h200 --hardware a100-sxm-80gb")
+    assert [chart.device for chart in report.rooflines] == [H200, "nvidia-a100-sxm-80gb"]
+    assert report.title == "Roofline of NVIDIA H200 SXM and NVIDIA A100 SXM 80 GB"
+
+
+def test_the_rooflines_of_a_study(run) -> None:
+    report = report_of(run, "standard-vs-flash")
+    assert {chart.kind for chart in report.charts} == {"roofline"}
+    assert run("roofline training-memory").code == 2
+    assert "a study names its own" in run("roofline standard-vs-flash --hardware h200").err
+
+
+def test_a_baseline_draws_arrows(run, tmp_path: Path) -> None:
+    saved = tmp_path / "before.json"
+    options = ("--matmul", "512x512x64", "--attention", "n=64 d=64 algorithm=flash2")
+    assert run(f"roofline --hardware h200 -o {saved}", *options).code == 0
+    document = json.loads(saved.read_text(encoding="utf-8"))
+    point = document["charts"][0]["points"][0]
+    point["predicted"]["value"] *= 2
+    saved.write_text(json.dumps(document), encoding="utf-8")
+    report = report_of(run, f"--hardware h200 --baseline {saved}", *options)
+    now = report.rooflines[0].points[0]
+    assert now.before.time_s == pytest.approx(2 * now.predicted.value)
+    assert now.before.name == "before"
+    assert report.verdict[0].startswith("this report against before: 1 FASTER, 3 SAME of 4 times")
+    assert run(f"roofline --hardware h200 --baseline {saved} -o {tmp_path / 'x.svg'}", *options).code == 0
+    assert ">baseline<" in (tmp_path / "x.svg").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--attention", "n=64 d=64 hed=2"], "--attention: hed: unknown field; did you mean"),
+        (["--attention", "n=64 d=x"], "--attention: d: input should be a valid integer"),
+        (["--attention", "n=64 n=65 d=64"], "n appears twice"),
+        (["--attention", "d=64"], "--n is missing"),
+        (["--attention", "n=64 d=64 hardware=h200"], "name devices beside the workloads"),
+        (["--matmul", "8x8"], "'8x8' is not M x N x K"),
+        (["--matmul", "m=8 n=8"], "--matmul: k is missing"),
+        (["--model", "llama-3-9b"], "did you mean llama-3-8b"),
+        (["--model", "llama-3-8b decode batch=0"], "--batch is 0"),
+        (["--attention", "n=64 d=64", "--implementation", "torch-sdpa-flsh"], "did you mean torch-sdpa-flash"),
+        (["--records", "shipped hardware=h200 implementaton=x"], "--records: implementaton: unknown field; did you mean implementation?"),
+        (["--records", "none.jsonl"], "none.jsonl: No such file"),
+        (["--records", "shipped hardware=h200 dtype=fp64"], "no record in shipped meets the conditions"),
+        (["nosuch"], "no study is called 'nosuch'"),
+    ],
+)
+def test_wrong_options(run, options: list[str], said: str) -> None:
+    outcome = run("roofline", *options)
+    assert outcome.code in (1, 2)
+    assert outcome.out == ""
+    assert said in outcome.err

@@ -1,0 +1,340 @@
+"""Studies: every shipped one in every format, what their sections compute, and what a wrong one is told."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import time
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+from refresh_studies import FOLDER, GOLDEN, rendered
+
+from perfmodel.attention.algorithms import find
+from perfmodel.attention.crossover import crossover
+from perfmodel.attention.request import AttentionRequest
+from perfmodel.catalog import calibrated_devices, data_folder, find_device, find_model
+from perfmodel.report import render_for
+from perfmodel.report.document import Report
+from perfmodel.report.saved import read_report
+from perfmodel.study.base import MOST_FORMULAS, Scope
+from perfmodel.study.build import build
+from perfmodel.study.kinds.sweep import Section as Sweep
+from perfmodel.study.recorded import RecordChoice, rows_of
+from perfmodel.study.schema import kind_names, read_section, read_study, study_names
+from perfmodel.study.workloads import with_kv_heads
+from perfmodel.timing.attention_offer import predictions
+from perfmodel.transformer.batch import curve
+from perfmodel.validation.statistics import quantile
+
+TEXTS = ("html", "md", "svg", "json", "txt")
+A100 = "nvidia-a100-sxm-80gb"
+H200 = "nvidia-h200-sxm"
+SECONDS = 3.0
+PAGE_BYTES = 300_000
+
+
+@pytest.fixture(scope="module")
+def reports() -> dict[str, Report]:
+    """Every shipped study, computed once."""
+    return {name: build(read_study(name), f"perfmodel report {name}") for name in study_names()}
+
+
+def table(report: Report, title: str) -> list[dict[str, object]]:
+    [found] = [one for one in report.data_tables if one.title == title]
+    return [dict(zip([column.key for column in found.columns], row, strict=True)) for row in found.rows]
+
+
+# Shipped studies
+
+
+def test_at_least_six_are_shipped() -> None:
+    assert len(study_names()) >= 6
+    kinds = {line.split("kind:")[1].strip() for name in study_names() for line in config(name).splitlines() if "kind:" in line}
+    assert kinds == set(kind_names())
+
+
+def config(name: str) -> str:
+    return (data_folder("configs") / f"{name}.yaml").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("name", study_names())
+def test_every_format_of_every_study(run, tmp_path: Path, name: str) -> None:
+    suffixes = [*TEXTS, *(["png"] if find_spec("resvg_py") else [])]
+    files = [tmp_path / f"report.{suffix}" for suffix in suffixes]
+    started = time.process_time()
+    outcome = run(f"report {data_folder('configs') / name}.yaml", *(word for file in files for word in ("-o", str(file))))
+    assert (outcome.code, outcome.out, outcome.err) == (0, "", "")
+    assert time.process_time() - started < SECONDS
+    assert all(file.stat().st_size > 500 for file in files)
+    assert files[0].stat().st_size < PAGE_BYTES
+
+
+@pytest.mark.parametrize("name", study_names())
+def test_what_every_study_tells(reports: dict[str, Report], name: str) -> None:
+    report = reports[name]
+    assert report.verdict
+    assert all(said.endswith(".") for said in report.verdict)
+    assert len(report.formulas) <= MOST_FORMULAS
+    assert report.provenance is not None
+    assert report.provenance.inputs[f"{name}.yaml"] == hashlib.sha256(config(name).encode()).hexdigest()
+    for use in report.provenance.profiles:
+        file = data_folder("hardware_specs") / f"{use.id}.yaml"
+        assert use.sha256 == hashlib.sha256(file.read_bytes()).hexdigest()
+    numbers = [point.number for chart in report.rooflines for point in chart.points]
+    assert numbers == list(range(1, len(numbers) + 1))
+
+
+@pytest.mark.parametrize("name", study_names())
+def test_a_saved_report_renders_the_same(reports: dict[str, Report], tmp_path: Path, name: str) -> None:
+    saved = tmp_path / "saved.json"
+    saved.write_text(str(render_for(saved, reports[name])), encoding="utf-8")
+    again = read_report(saved)
+    for suffix in TEXTS:
+        assert render_for(Path(f"x.{suffix}"), again) == render_for(Path(f"x.{suffix}"), reports[name]), suffix
+
+
+def test_a_saved_report_is_not_computed_again(run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert run(f"report {FOLDER / 'small.yaml'} -o {tmp_path / 'a.json'} -o {tmp_path / 'a.md'}").code == 0
+    monkeypatch.setattr("perfmodel.study.build.build", None)
+    assert run(f"report {tmp_path / 'a.json'} -o {tmp_path / 'b.md'}").code == 0
+    assert (tmp_path / "a.md").read_bytes() == (tmp_path / "b.md").read_bytes()
+
+
+@pytest.mark.parametrize("name", GOLDEN)
+def test_golden_files(name: str) -> None:
+    assert rendered(name) == (FOLDER / name).read_text(encoding="utf-8"), "if it is meant: python tests/refresh_studies.py"
+    assert rendered(name) == rendered(name)
+
+
+def test_names_stay_text_in_a_page() -> None:
+    page = rendered("small.html")
+    assert "<script>alert" not in page
+    assert "&lt;script&gt;alert(1)&lt;/script&gt;" in page
+    assert "<b>names" not in page
+
+
+def test_the_paths_of_all_configurations_are_studies(run) -> None:
+    outcome = run("report nosuch")
+    assert outcome.code == 2
+    assert all(name in outcome.err for name in study_names())
+    assert "did you mean standard-vs-flash?" in run("report standard-vs-flsh").err
+    assert run("report").code == 2
+
+
+# What sections compute
+
+
+def test_a_sweep_holds_the_numbers_of_the_attention_command(reports: dict[str, Report]) -> None:
+    rows = table(reports["standard-vs-flash"], "attention, 8 x 16 heads of 64")
+    for n in (128, 4096):
+        asked = AttentionRequest(n=n, d=64, heads=16, batch=8, dtype="bf16", algorithm=["standard", "flash2"])
+        comparison = asked.compare(find_device(H200))
+        known, _ = predictions(comparison, None, calibrated_devices)
+        for result in comparison.results:
+            [row] = [r for r in rows if (r["series"], r["device"], r["value"]) == (result.algorithm.name, H200, n)]
+            assert row["roofline_s"] == result.total.roofline_s
+            assert row["dram"] == result.total.dram.total
+            assert row["memory"] == result.memory_bytes
+            assert row["predicted_s"] == known[result.algorithm.name, "forward"].seconds
+
+
+def test_a_sweep_turns_where_the_crossover_is(reports: dict[str, Report]) -> None:
+    title = "wide heads, where the first FlashAttention stops paying: time"
+    [chart] = [chart for chart in reports["standard-vs-flash"].charts if chart.title == title]
+    device = find_device(A100)
+    w = AttentionRequest(n=4096, d=64, heads=16, batch=8).workload()
+    known = crossover(find("flash1"), find("standard"), w, device, device.sram_per_block, "roofline")
+    assert [(mark.x, mark.label) for mark in chart.marks] == [(known.last_d + 1, f"standard faster from {known.last_d + 1}")]
+    assert f"slower than standard from d {known.last_d + 1} on" in " ".join(reports["standard-vs-flash"].verdict)
+
+
+def test_a_sweep_leaves_out_what_cannot_be() -> None:
+    section = read_section(
+        {
+            "kind": "sweep",
+            "devices": [A100],
+            "workload": {"attention": {"n": 64, "d": 64, "heads": 8, "algorithm": "flash2"}},
+            "over": "kv_heads",
+            "values": [1, 2, 3, 4],
+        }
+    )
+    assert isinstance(section, Sweep)
+    part = section.build(Scope())
+    assert [row[1] for row in part.data_tables[0].rows] == [1, 2, 4]
+    assert any("kv_heads 3" in note and "does not divide" in note for note in part.notes)
+    assert "flash2 takes" in part.verdict[0]
+
+
+def test_block_sizes_move_what_the_algorithm_counts(reports: dict[str, Report]) -> None:
+    rows = table(reports["flashattention-fig2"], "block size, forward")
+    w = AttentionRequest(n=1024, d=64, heads=16, batch=64).workload()
+    flash, standard = find("flash1"), find("standard")
+    from perfmodel.cost import Tile
+
+    for row in rows[:-1]:
+        [kernel] = flash.forward(w, Tile(int(str(row["br"])), int(str(row["bc"]))))
+        assert row["accesses"] == kernel.bytes("read", "write")
+        assert row["br"] == min(int(str(row["bc"])), 64)
+    whole = sum(kernel.bytes("read", "write") for kernel in standard.forward(w, Tile(1, 1)))
+    assert rows[-1]["accesses"] == whole
+    assert rows[-2]["of_standard"] == pytest.approx(whole / int(str(rows[-2]["accesses"])))
+
+
+def test_blocks_that_do_not_fit_are_told() -> None:
+    asked = {"kind": "block-size", "devices": [A100], "attention": {"n": 1024, "d": 64}, "block_kv": [64, 4096]}
+    part = read_section(asked).build(Scope())
+    assert len(part.data_tables[0].rows) == 2
+    assert part.notes[0].startswith("B_c 4096: flash1 forward")
+
+
+def test_a_batch_has_the_knee_of_the_batch_command(reports: dict[str, Report]) -> None:
+    from perfmodel.commands._model_options import request_for
+
+    options = {"phase": "decode", "batch": 1, "n": None, "weights_dtype": None, "kv_dtype": None, "tp": 1, "pp": 1, "ep": 1}
+    request = request_for("llama-3-8b", find_device(H200), kv_len=2048, dtype="bf16", fused=False, graph=None, **options)
+    found = curve(request, calibrated_devices)
+    rows = [row for row in table(reports["batch-saturation"], "Llama-3-8B at 2,048 tokens") if row["name"] == "NVIDIA H200 SXM"]
+    assert [row["batch"] for row in rows] == [point.batch for point in found.points]
+    assert [row["batch"] for row in rows if row["mark"] == "knee"] == [found.knee]
+    assert [row["tokens_per_s"] for row in rows] == [pytest.approx(point.tokens_per_s) for point in found.points]
+
+
+def test_caches_of_mha_gqa_and_mqa(reports: dict[str, Report]) -> None:
+    rows = table(reports["kv-cache-heads"], "Llama-3-8B")
+    for name, heads, size in (("MHA, 32 KV heads", 32, 2), ("GQA, 8 KV heads", 8, 2), ("MQA, 1 KV head", 1, 2), ("GQA, fp8", 8, 1)):
+        for row in [row for row in rows if row["name"] == name]:
+            token = 32 * 2 * heads * 128 * size
+            assert (row["token"], row["sequence"], row["total"]) == (token, token * int(str(row["n"])), 16 * token * int(str(row["n"])))
+
+
+def test_kv_heads_must_divide() -> None:
+    model = find_model("llama-3-8b")
+    assert {layer.attention.kv_heads for layer in with_kv_heads(model, 4).layers} == {4}  # type: ignore[union-attr]
+    with pytest.raises(Exception, match="does not divide the 32 heads"):
+        with_kv_heads(model, 5)
+    with pytest.raises(Exception, match="keeps latent vectors"):
+        with_kv_heads(find_model("deepseek-v3"), 4)
+
+
+def test_predicted_against_measured(reports: dict[str, Report]) -> None:
+    report = reports["predicted-vs-measured-h200"]
+    choice = RecordChoice(hardware=H200, workload="matmul", implementation=["torch-matmul", "cublas"], held_out=True)
+    rows = rows_of(choice, Scope())
+    [row] = [row for row in table(report, "matmuls, by group") if row["group"] == "matmul/torch-matmul/forward"]
+    own = [row for row in rows if row.record.implementation == "torch-matmul"]
+    assert row["records"] == len(own)
+    assert row["median"] == pytest.approx(quantile([abs(one.error) for one in own if one.error is not None], 0.5))
+    [chart] = [chart for chart in report.charts if chart.kind == "scatter" and chart.title == "matmuls"]
+    assert len(chart.pairs) <= 80
+    ratios = sorted(one.record.time_s.median / one.prediction.seconds for one in rows if one.prediction)
+    assert chart.low == pytest.approx(quantile(ratios, 0.1))
+    assert chart.low < 1 < chart.high  # type: ignore[operator]
+
+
+def test_a_comparison_of_devices(reports: dict[str, Report]) -> None:
+    rows = table(reports["a100-to-h200"], "the same work on both: times")
+    [row] = [r for r in rows if (r["what"], r["quantity"]) == ("matmul 8192 x 8192 x 8192", "time at the roof")]
+    assert row["ratio"] == pytest.approx(float(str(row["after"])) / float(str(row["before"])))
+    assert row["change"] == "FASTER"
+    peaks = table(reports["a100-to-h200"], "the profiles: rates")
+    assert {row["what"]: row["ratio"] for row in peaks}["tensor bf16"] == pytest.approx(989.4 / 312)
+
+
+def test_training_memory_adds_up(reports: dict[str, Report]) -> None:
+    rows = table(reports["training-memory"], "memory of a step on one GPU")
+    for row in rows:
+        parts = [row[name] for name in ("weights", "gradients", "optimizer", "activations", "temporary")]
+        assert sum(int(str(part)) for part in parts if part is not None) == row["peak"]
+
+
+def test_verdicts_of_sections_come_first(reports: dict[str, Report]) -> None:
+    first, second, *_ = reports["predicted-vs-measured-h200"].verdict
+    assert "measured kernels reach" in first
+    assert second.startswith("attention in PyTorch: ")
+
+
+# Wrong studies
+
+HEAD = "study:\n  title: x\n  sections:\n    - kind: "
+WRONG = [
+    ("study: {title: x, sections: []}", "the study has no sections"),
+    ("study: {titel: x, sections: []}", "line 1: study.titel: unknown field; did you mean title?"),
+    ("study: {title: x, sections: [3]}", "study.sections.0: a section is a mapping with a kind"),
+    (
+        HEAD + "sweeep",
+        "line 4: study.sections.0.kind: no kind of section is called 'sweeep'; did you mean sweep?",
+    ),
+    (
+        HEAD + "roofline\n      devices: [h200]\n      workloads:\n        - attention: {n: 1, d: 1, hed: 2}",
+        "line 7: study.sections.0.workloads.0.attention.hed: unknown field; did you mean",
+    ),
+    (
+        HEAD + "roofline\n      devices: [h2000]",
+        "line 4: sections.0: hardware: no device is called 'h2000'",
+    ),
+    (
+        HEAD + "roofline\n      devices: [h200]\n      workloads: [{name: a}]",
+        "a workload is one of attention, matmul, model",
+    ),
+    (
+        HEAD + "sweep\n      devices: [h200]\n      workload: {matmul: {m: 1, n: 1, k: 1}}\n      over: o\n      values: [1, 2]",
+        "matmul has no size 'o'",
+    ),
+    (
+        HEAD + "batch\n      devices: [h200]\n      models: [{name: lama-3-8b}]",
+        "did you mean llama-3-8b",
+    ),
+    (
+        HEAD + "predicted-vs-measured\n      records: {hardware: h200, implementation: torch-sdpa-flsh}",
+        "torch-sdpa-flash",
+    ),
+    ("attention: {n: 4}", "no mapping 'study' in it"),
+]
+
+
+@pytest.mark.parametrize(("text", "said"), WRONG)
+def test_wrong_studies(run, tmp_path: Path, text: str, said: str) -> None:
+    file = tmp_path / "wrong.yaml"
+    file.write_text(text, encoding="utf-8")
+    outcome = run(f"report {file}")
+    assert (outcome.code, outcome.out) == (1, "")
+    assert said in outcome.err
+    assert str(file) in outcome.err
+
+
+def test_sections_of_one_device_or_none(run) -> None:
+    run_of = {"kind": "sweep", "devices": [A100], "workload": {"matmul": {"m": 512, "n": 512, "k": 512, "dtype": "bf16"}}}
+    part = read_section({**run_of, "over": "m", "values": [512, 8192], "show": ["rate", "l2"], "title": "m"}).build(Scope())
+    assert [(chart.title, chart.y_unit) for chart in part.charts] == [("m: FLOP per second", "FLOP/s"), ("m: bytes through the L2", "B")]
+    assert part.verdict[0].startswith("m: matmul takes ")
+    with pytest.raises(Exception, match="at least two"):
+        read_section({**run_of, "over": "m", "values": [512]}).build(Scope())
+    with pytest.raises(Exception, match="more than a picture shows"):
+        read_section({**run_of, "over": "m", "values": list(range(1, 500))}).build(Scope())
+    with pytest.raises(Exception, match="most is 0"):
+        rows_of(RecordChoice(hardware=H200, most=0), Scope())
+    with pytest.raises(Exception, match="has no blocks"):
+        read_section(
+            {"kind": "block-size", "devices": [A100], "attention": {"n": 64, "d": 64}, "block_kv": [8], "algorithm": "standard"}
+        ).build(Scope())
+    with pytest.raises(Exception, match="devices is missing"):
+        read_section({"kind": "roofline", "workloads": []}).build(Scope())
+    with pytest.raises(Exception, match="runs and devices"):
+        read_section({"kind": "training-memory", "devices": []}).build(Scope())
+    with pytest.raises(Exception, match="between two"):
+        read_section({"kind": "comparison", "between": ["h200"]}).build(Scope())
+
+
+def test_many_devices_are_told_apart_in_every_sentence() -> None:
+    asked = {"kind": "roofline", "devices": [A100, H200], "workloads": [{"matmul": {"m": 64, "n": 64, "k": 64}}]}
+    part = read_section(asked).build(Scope())
+    assert [said.split(":")[0] for said in part.verdict] == ["NVIDIA A100 SXM 80 GB", "NVIDIA H200 SXM"]
+
+
+def test_json_on_stdout_is_the_document(run) -> None:
+    document = run(f"report {FOLDER / 'small.yaml'} --json").json
+    assert document["schema"] == "perfmodel.report/1"
+    assert json.dumps(document)
+    assert document["provenance"]["command"].startswith("perfmodel report ")

@@ -1,0 +1,212 @@
+"""Decode over a compressed or a narrow cache, and fp8 linear layers: workloads, bounds, time models, rows of a transformer."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from perfmodel.catalog import find_device
+from perfmodel.catalog import find_model as find_transformer
+from perfmodel.dtypes import DTYPES
+from perfmodel.errors import UnavailableError, UsageError
+from perfmodel.ops.matmul import Matmul
+from perfmodel.timing.base import Case, find_model
+from perfmodel.timing.floors import lower_bound_s
+from perfmodel.timing.models import flash_decode_narrow, fp8_linear, latent_attention
+from perfmodel.transformer.estimate import run_pass
+from perfmodel.transformer.latent_decode import LatentDecode, flops, kernel
+from perfmodel.transformer.narrow_cache import NarrowCacheAttention
+from perfmodel.transformer.narrow_cache import kernel as narrow_kernel
+from perfmodel.transformer.op import linear
+from perfmodel.transformer.ops import step_ops
+from perfmodel.transformer.step import decode, prefill
+from perfmodel.validation.bounds import case_of
+from perfmodel.validation.records import as_record
+
+H200, A100, B200 = (find_device(name) for name in ("nvidia-h200-sxm", "nvidia-a100-sxm-80gb", "nvidia-b200-sxm"))
+P = {parameter.name: parameter.start for parameter in latent_attention.PARAMETERS}
+W = LatentDecode(64, 128, 4096)
+
+
+def time_of(w=W, device=H200, cold=False, **parameters):
+    return latent_attention.seconds(Case(w, "trtllm-mla", cold=cold), device, P | parameters)
+
+
+def test_work_and_bytes_by_hand():
+    one = LatentDecode(2, 3, 5, 8, 4)
+    assert flops(one) == 2 * 3 * 5 * (2 * 12 + 2 * 8)
+    assert one.cache_bytes == 2 * 5 * 12 * 2
+    assert {a.tensor: a.compulsory * a.element_size for a in kernel(one).accesses} == {
+        "Q": 2 * 3 * 12 * 2,
+        "cache": 240,
+        "O": 2 * 3 * 8 * 2,
+    }
+    assert flops(replace(one, n=2)) == 2 * 2 * 3 * (4 + 5) * 20
+
+
+def test_8_bit_caches_are_half_as_long_and_multiply_faster():
+    narrow = replace(W, kv_bits=8)
+    assert narrow.cache_bytes * 2 == W.cache_bytes
+    assert kernel(narrow).dtype.name == "fp8"
+    assert lower_bound_s(Case(narrow, "trtllm-mla"), H200) < lower_bound_s(Case(W, "trtllm-mla"), H200)
+
+
+def test_what_has_no_meaning():
+    with pytest.raises(UsageError, match="kv-len"):
+        replace(W, kv_len=0).check()
+
+
+@pytest.mark.parametrize("device", [H200, A100, B200], ids=lambda device: device.id)
+@pytest.mark.parametrize("name", ["batch", "kv_len"])
+def test_more_takes_longer(name, device):
+    assert time_of(replace(W, **{name: 4 * getattr(W, name)}), device) > time_of(device=device)
+
+
+def test_heads_of_one_tile_cost_the_arithmetic_of_a_whole_one():
+    free = {"dram_share": 1e6, "query_share": 1e6}
+    assert time_of(replace(W, heads=1), **free) == pytest.approx(time_of(replace(W, heads=64), **free))
+    assert time_of(replace(W, heads=65), **free) > time_of(replace(W, heads=64), **free)
+
+
+def test_few_heads_stream_at_the_bandwidth():
+    alone = time_of(replace(W, heads=16), launch_us=1e-6, tile_cycles=1e-6, join_cycles=1e-6, query_share=1e6, dram_share=1.0)
+    assert alone == pytest.approx(W.cache_bytes / H200.dram.bandwidth.number, rel=1e-3)
+
+
+def test_before_hopper_a_sequence_stays_with_one_block():
+    one, sixteen = (time_of(LatentDecode(batch, 16, 4096), A100, query_share=1e6, dram_share=1e6) for batch in (1, 16))
+    assert one == pytest.approx(sixteen)
+    assert time_of(LatentDecode(1, 16, 4096), H200) < one
+
+
+def test_kernels_that_other_rows_hold_are_left_out():
+    assert time_of(replace(W, appends=False)) < time_of()
+
+
+def test_a_small_warm_cache_costs_no_bandwidth():
+    small = LatentDecode(1, 16, 4096)
+    assert time_of(small, cold=True, dram_share=0.01) > time_of(small, cold=False, dram_share=0.01)
+
+
+def test_a_device_that_does_not_multiply_8_bits():
+    with pytest.raises(UnavailableError, match="8 bits"):
+        time_of(replace(W, kv_bits=8), A100)
+
+
+def test_coverage():
+    covers = find_model("latent-attention").covers
+    assert covers(Case(W, "trtllm-mla"))
+    assert not covers(Case(replace(W, n=2), "trtllm-mla"))
+    assert not covers(Case(replace(W, kv_bits=4), "trtllm-mla"))
+    assert all(len(find_model(name).parameters) <= 8 for name in ("latent-attention", "fp8-linear", "flash-decode-narrow"))
+
+
+# Narrow caches of grouped attention
+
+N = NarrowCacheAttention(1, 4096, 128, 128, 64, 32, 8, DTYPES["bf16"], packed=True)
+PN = {parameter.name: parameter.start for parameter in flash_decode_narrow.PARAMETERS}
+
+
+def narrow_time(w=N, device=H200, **parameters):
+    return flash_decode_narrow.seconds(Case(w, "vllm-flash-attn-fp8-cache", cold=False), device, PN | parameters)
+
+
+def test_the_narrow_cache_is_half_of_a_wide_one():
+    from perfmodel.cost import Tile
+
+    sizes = {a.tensor: a.compulsory * a.element_size for a in narrow_kernel(N, Tile(64, 64)).accesses}
+    assert sizes["K"] == sizes["V"] == 64 * 8 * 4096 * 128
+    assert sizes["Q"] == 64 * 32 * 128 * 2
+
+
+@pytest.mark.parametrize("name", ["batch", "kv_len"])
+def test_a_longer_narrow_cache_takes_longer(name):
+    assert narrow_time(replace(N, **{name: 4 * getattr(N, name)})) > narrow_time()
+
+
+def test_work_on_tiles_adds_to_streaming():
+    assert narrow_time(element_cycles=20.0) > narrow_time(element_cycles=10.0)
+
+
+def test_only_8_bits_are_covered():
+    covers = find_model("flash-decode-narrow").covers
+    assert covers(Case(N, "vllm-flash-attn-fp8-cache"))
+    assert not covers(Case(replace(N, kv_bits=4), "vllm-flash-attn-fp8-cache"))
+    assert not covers(Case(replace(N, n=2), "vllm-flash-attn-fp8-cache"))
+
+
+# Linear layers in fp8
+
+PL = {parameter.name: parameter.start for parameter in fp8_linear.PARAMETERS}
+
+
+def linear_time(m, n, k, **parameters):
+    return fp8_linear.seconds(Case(Matmul(m, n, k, dtype=DTYPES["fp8"]), "trtllm-fp8-linear"), H200, PL | parameters)
+
+
+def test_rounding_costs_what_it_moves():
+    free = linear_time(4096, 8192, 2048, quantize_share=1e6)
+    rounding = linear_time(4096, 8192, 2048, quantize_share=1.0) - free
+    assert rounding == pytest.approx(4096 * (2048 * 3 + 8192) / H200.dram.bandwidth.number, rel=1e-3)
+
+
+def test_fp8_linear_is_for_fp8_alone():
+    covers = find_model("fp8-linear").covers
+    assert covers(Case(Matmul(1, 2, 3, dtype=DTYPES["fp8"]), "trtllm-fp8-linear"))
+    assert not covers(Case(Matmul(1, 2, 3), "trtllm-fp8-linear"))
+
+
+def test_8_bit_weights_ask_for_fp8_linear():
+    op = linear("x", decode(4, 10, weight_bits=8), 4, 64, 32)
+    assert (op.timed.implementations, op.timed.workload.dtype.name, op.kernel.dtype.name) == (("trtllm-fp8-linear",), "fp8", "fp16")
+    assert linear("x", decode(4, 10), 4, 64, 32).timed.implementations == ("torch-matmul", "cublas")
+
+
+# Rows of a transformer
+
+DEEPSEEK, LLAMA = find_transformer("deepseek-v3"), find_transformer("llama-3-8b")
+
+
+def attention_of(model, step):
+    return next(op for op in step_ops(model, step) if op.name == "attention")
+
+
+def test_latent_rows_have_the_bytes_of_their_workload():
+    op = attention_of(DEEPSEEK, decode(8, 4096, kv_bits=8))
+    w = op.timed.workload
+    assert (w.heads, w.kv_len, w.kv_lora_rank, w.rope, w.kv_bits, w.appends) == (128, 4096, 512, 64, 8, False)
+    assert op.bytes_of("KV cache") == w.cache_bytes
+    assert op.kernel.flops == flops(w)
+    assert op.multiplied.name == "fp8"
+
+
+def test_prefill_of_latent_attention_is_plain_attention():
+    assert attention_of(DEEPSEEK, prefill(1, 512)).timed.kind == "attention"
+
+
+def test_narrow_caches_of_grouped_attention():
+    op = attention_of(LLAMA, decode(8, 4096, kv_bits=8))
+    assert op.timed.workload.kv_bits == 8
+    assert op.bytes_of("KV cache") == 8 * 8 * 4096 * 2 * 128
+    assert "8-bit cache" in attention_of(LLAMA, prefill(1, 512, kv_bits=8)).timed.obstacle
+    assert "4-bit cache" in attention_of(LLAMA, decode(1, 512, kv_bits=4)).timed.obstacle
+
+
+@pytest.mark.parametrize("device", [H200, B200, find_device("nvidia-h100-sxm-80gb")], ids=lambda device: device.id)
+@pytest.mark.parametrize(("weight_bits", "kv_bits"), [(16, 16), (8, 16), (16, 8), (8, 8)])
+def test_latent_attention_is_predicted_from_here(device, weight_bits, kv_bits):
+    step = decode(16, 4096, weight_bits=weight_bits, kv_bits=kv_bits)
+    row = next(row for row in run_pass(DEEPSEEK, step, device).rows if row.op.name == "attention")
+    assert row.prediction.calibration.implementation == "trtllm-mla"
+    assert row.prediction.kind == "calibrated"
+
+
+def test_records_of_both_caches():
+    raw = {"implementation": "x", "hardware": "nvidia-h200-sxm", "dtype": "bf16", "time_s": {"median": 1.0}}
+    shape = {"batch": 2, "heads": 16, "n": 1, "kv_len": 64, "kv_lora_rank": 512, "rope": 64, "kv_bits": 8}
+    assert case_of(as_record(raw | {"workload": "latent-attention", "shape": shape})).workload == LatentDecode(2, 16, 64, kv_bits=8)
+    shape = {"batch": 2, "heads": 16, "kv_heads": 2, "n": 1, "kv_len": 64, "d": 64, "kv_bits": 8}
+    assert case_of(as_record(raw | {"workload": "attention", "shape": shape})).workload.kv_bits == 8
+    with pytest.raises(UnavailableError, match="lacks tokens"):
+        case_of(as_record(raw | {"workload": "moe", "shape": {}}))

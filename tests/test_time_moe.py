@@ -1,0 +1,180 @@
+"""Routed experts: the workload, its bound, its time model, and how rows of a transformer ask for it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from perfmodel.catalog import find_device
+from perfmodel.catalog import find_model as find_transformer
+from perfmodel.dtypes import DTYPES
+from perfmodel.errors import UnavailableError, UsageError
+from perfmodel.roofline import estimate
+from perfmodel.timing.base import Case, find_model
+from perfmodel.timing.floors import lower_bound_s
+from perfmodel.timing.models import experts as model
+from perfmodel.transformer.estimate import run_pass
+from perfmodel.transformer.experts import ACTIVATE, DOWN, PARTS, SUM, UP, Experts, flops, kernel, rows_per_expert
+from perfmodel.transformer.moe import expert_ops
+from perfmodel.transformer.op_time import as_multiplied, op_estimate
+from perfmodel.transformer.step import Split, decode, prefill
+
+H200, A100 = find_device("nvidia-h200-sxm"), find_device("nvidia-a100-sxm-80gb")
+P = {parameter.name: parameter.start for parameter in model.PARAMETERS}
+W = Experts(64, 4096, 1536, 128, 8, 128)
+
+
+def time_of(w=W, device=H200, **parameters):
+    return model.seconds(Case(w, "triton-moe"), device, P | parameters)
+
+
+def test_work_and_bytes_by_hand():
+    one = Experts(2, 4, 6, 8, 2, 3)
+    assert flops(one) == sum(2 * 4 * 6 for _token in range(2) for _expert in range(2) for _matrix in range(3))
+    k = kernel(one)
+    assert sum(a.compulsory * a.element_size for a in k.accesses) == 2 * (2 * 4) * 2 + 3 * 3 * 4 * 6 * 2
+    assert rows_per_expert(one) == 2
+    assert rows_per_expert(replace(one, pairs=1, touched=1.5)) == 1
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"touched": 129}, "touched 129"),
+        ({"touched": 7}, "touched 7"),
+        ({"experts_per_token": 200}, "more than 128"),
+        ({"tokens": 0}, "tokens"),
+    ],
+)
+def test_what_has_no_meaning(changed, message):
+    with pytest.raises(UsageError, match=message):
+        replace(W, **changed).check()
+
+
+def test_the_whole_is_the_sum_of_its_parts():
+    assert time_of() == pytest.approx(sum(time_of(replace(W, parts=(part,))) for part in PARTS))
+
+
+@pytest.mark.parametrize("name", ["tokens", "hidden", "width", "touched"])
+def test_more_takes_longer(name):
+    small = replace(W, touched=64)
+    assert time_of(replace(small, **{name: 2 * getattr(small, name)})) > time_of(small)
+
+
+def test_few_tokens_stream_the_weights_of_touched_experts():
+    ideal = time_of(launch_us=1e-6, dram_share=1.0, compute_share=1e6, activation_share=1e6, half_bandwidth_share=1e-6)
+    assert ideal == pytest.approx(W.weight_bytes / H200.dram.bandwidth.number, rel=1e-3)
+
+
+def test_many_tokens_run_at_the_share_of_the_peak():
+    full = Experts(1 << 20, 4096, 1536, 8, 2, 8)
+    ideal = time_of(full, dram_share=1e6, activation_share=1e6, launch_us=1e-6, compute_share=0.5)
+    assert ideal == pytest.approx(flops(full) / (0.5 * H200.peaks.tensor["bf16"].number), rel=0.01)
+
+
+def test_a_partly_filled_tile_costs_a_whole_one():
+    slow = {"dram_share": 1e6, "activation_share": 1e6}
+    times = [time_of(Experts(rows, 4096, 1536, 8, 8, 8), **slow) for rows in (65, 128, 129)]
+    assert times[0] == pytest.approx(times[1], rel=1e-4)
+    assert times[2] > 1.2 * times[1]
+
+
+def test_8_bit_weights_halve_the_bytes():
+    assert replace(W, dtype=DTYPES["fp8"]).weight_bytes * 2 == W.weight_bytes
+    assert time_of(replace(W, dtype=DTYPES["fp8"]), quantize_us=1e-6) < time_of()
+
+
+def test_a_device_without_fp8():
+    with pytest.raises(UnavailableError, match="fp8"):
+        time_of(replace(W, dtype=DTYPES["fp8"]), A100)
+
+
+def test_what_it_covers():
+    found = find_model("experts")
+    assert found.covers(Case(W, "triton-moe"))
+    assert not found.covers(Case(W, "triton-moe", "backward"))
+    assert not found.covers(Case(replace(W, dtype=DTYPES["fp32"]), "triton-moe"))
+    assert len(found.parameters) <= 8
+
+
+def test_the_bound_counts_what_must_move_and_warm_only_beyond_the_cache():
+    cold, warm = (lower_bound_s(Case(W, "triton-moe", cold=cold), H200) for cold in (True, False))
+    assert cold == float(estimate(kernel(W), H200).lower_s)
+    assert warm < cold
+
+
+# Rows of a transformer
+
+MIXTRAL = find_transformer("mixtral-8x7b")
+
+
+def rows_of(step, model=MIXTRAL):
+    mlp = next(layer.mlp for layer in model.layers if hasattr(layer.mlp, "experts"))
+    return {op.name: op for op in expert_ops(mlp, model, step)}
+
+
+def closer(op):
+    return None if op.timed is None or op.timed.closer is None else op.timed.closer.workload
+
+
+@pytest.mark.parametrize("fused", [False, True])
+def test_rows_ask_for_each_part_once(fused):
+    parts = [part for op in rows_of(decode(4, 100, fused=fused)).values() for part in (closer(op).parts if closer(op) else ())]
+    assert sorted(parts) == sorted(PARTS)
+
+
+def test_rows_of_16_bit_experts():
+    rows = rows_of(decode(4, 100))
+    w = closer(rows["experts, gate and up"])
+    assert (w.parts, w.dtype.name, w.pairs, w.width) == ((UP,), "fp16", 8, 14336)
+    assert w.touched == pytest.approx(8 * (1 - 0.75**4))
+    assert closer(rows["experts, down"]).parts == (DOWN,)
+    assert closer(rows["SiLU x gate"]).parts == (ACTIVATE,)
+    assert closer(rows["weighted sum of experts"]).parts == (SUM,)
+    assert closer(rows["router"]) is None
+
+
+def test_expert_parallel_groups_share_experts_and_pairs():
+    w = closer(rows_of(decode(64, 100, split=Split(ep=4)))["experts, down"])
+    assert (w.experts, w.pairs) == (2, 32)
+    assert w.touched <= 2
+
+
+@pytest.mark.parametrize(("bits", "form"), [(16, "fp16"), (8, "fp8"), (4, None)])
+def test_weights_decide_the_format(bits, form):
+    op = rows_of(decode(4, 100, weight_bits=bits))["experts, down"]
+    assert (closer(op).dtype.name if closer(op) else None) == form
+    assert (op.multiplied is None) == (bits != 8)
+
+
+def test_8_bit_weights_are_multiplied_in_8_bits_where_the_device_can():
+    op = rows_of(prefill(1, 65536, weight_bits=8))["experts, down"]
+    assert as_multiplied(op, H200).dtype.name == "fp8"
+    assert as_multiplied(op, A100).dtype.name == "fp16"
+    plain = replace(op, multiplied=None)
+    assert float(op_estimate(op, H200).lower_s) == pytest.approx(float(op_estimate(plain, H200).lower_s) / 2)
+
+
+CALIBRATED = ["mixtral-8x7b", "qwen3-30b-a3b", "gpt-oss-20b", "deepseek-v3"]
+
+
+@pytest.mark.parametrize("name", CALIBRATED)
+@pytest.mark.parametrize("bits", [16, 8])
+def test_models_get_a_total_with_its_sources(name, bits):
+    found = run_pass(find_transformer(name), decode(16, 2048, weight_bits=bits, kv_bits=bits), H200)
+    assert [row.missing for row in found.rows if row.prediction is None] == []
+    sources = {row.op.name: row.prediction.calibration.implementation for row in found.rows}
+    assert sources["experts, down"] == "triton-moe"
+    assert (sources["LM head"] == "trtllm-fp8-linear") == (bits == 8)
+    seconds, low, high = found.prediction
+    assert low < seconds < high
+    assert all(row.prediction.low >= float(row.cost.lower_s) * (1 - 1e-9) for row in found.rows)
+
+
+def test_reasons_where_nothing_is_calibrated():
+    found = run_pass(MIXTRAL, decode(1, 128, weight_bits=4), H200)
+    reasons = {row.op.name: row.missing for row in found.rows if row.prediction is None}
+    assert "4-bit weights" in reasons["experts, down"]
+    on_a100 = {row.op.name: row.missing for row in run_pass(MIXTRAL, decode(1, 128, weight_bits=8), A100).rows if row.prediction is None}
+    assert on_a100["LM head"]
