@@ -28,7 +28,7 @@ def report(found: Bench) -> Report:
     held = f"{memory.held_bytes / memory.peak_bytes:.1f}x"
     slowest = min(found.speeds, key=lambda one: one.ratio)
     return Report(
-        "Benchmark of sweeps, one thread",
+        "Benchmark of sweeps, per core",
         [
             f"At least {slowest.ratio:,.0f} times as fast as a plain loop over the same formulas ({slowest.name}).",
             f"{memory.rows:,} rows summed up in {format_si(memory.peak_bytes, 'B', 3)}; in memory at once they would take {held} as much.",
@@ -37,7 +37,9 @@ def report(found: Bench) -> Report:
             Table("attention, all columns of every row in memory", ["grid", "rows", "sweep", "plain loop", "ratio"], speeds),
             Table("start-up, the quickest of several", ["process", "time", "over python"], starts),
         ],
-        ["Each row has FLOP, executed FLOP, accesses, SRAM and DRAM bytes, lower bound and roofline, and its inputs; files are not timed."],
+        [
+            "Each row has FLOP, executed FLOP, accesses, SRAM and DRAM bytes, lower bound and roofline, and its inputs; files are not timed. Seconds of the processor."
+        ],
         _data(found),
     )
 

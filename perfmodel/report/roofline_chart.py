@@ -129,7 +129,7 @@ def _cost(case: Case, device: Device) -> Estimate:
     from perfmodel.timing.floors import kernels_of
 
     found = []
-    for kernel in kernels_of(case):
+    for kernel in kernels_of(case, device):
         cost = estimate(kernel, device)
         if not case.cold and cost.dram.total:
             left = beyond_caches(cost.dram.total, device) / cost.dram.total

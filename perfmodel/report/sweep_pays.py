@@ -72,7 +72,7 @@ def pays_sentences(result: Result) -> list[str]:
     found = []
     for other, (wins, of) in summary.compared.items():
         if of:
-            share = f"{wins / of:.1%}" if wins not in (0, of) else ("all" if wins else "none")
+            share = f"{min(max(wins / of, 0.001), 0.999):.1%}" if wins not in (0, of) else ("all" if wins else "none")
             found.append(f"{other} has less {summary.objective} than {summary.reference} in {share} of {of:,} configurations.")
     return found
 

@@ -129,6 +129,8 @@ def notes(found: TrainingAnswer) -> list[str]:
         words.append(f"Memory is not known: {found.unknown}.")
     if step.implementation == HUGGINGFACE:
         words.append("Launched one by one from Python: host times of GPT-2's layers, as measured beside an H200; another host has others.")
+    else:
+        words.append("The host is taken to keep ahead of the device.")
     missing = list(dict.fromkeys(f"{line.row.op.name} ({line.missing})" for line in step.lines if line.times is None))
     if missing:
         words.append(f"At the roof, as not predicted: {'; '.join(missing[:3])}{'; ...' if len(missing) > 3 else ''}.")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from perfmodel.attention.algorithms import find
 from perfmodel.cost import READ, WRITE, Kernel, Tile, once
 from perfmodel.hardware import Device
-from perfmodel.ops.matmul import Matmul
+from perfmodel.ops.matmul import Matmul, default_columns
 from perfmodel.ops.matmul import kernels as matmul_kernels
 from perfmodel.roofline import Estimate, estimate, total
 from perfmodel.timing.base import Case
@@ -21,9 +21,15 @@ from perfmodel.workload import BACKWARD, FORWARD, Stream
 DEFAULT_TILE = (128, 128)
 
 
-def kernels_of(case: Case) -> list[Kernel]:
-    """The kernels of the case's algorithm, with the tile that its launch names; bounds do not depend on it."""
-    w, tile = case.workload, Tile(case.launch.get("br", DEFAULT_TILE[0]), case.launch.get("bc", DEFAULT_TILE[1]))
+def kernels_of(case: Case, device: Device | None = None) -> list[Kernel]:
+    """The kernels of the case's algorithm, with the tile that its launch names; bounds do not depend on it.
+
+    ``device``: of matmuls without one in their launch, the tile that its libraries take.
+    """
+    w, columns = case.workload, DEFAULT_TILE[1]
+    if isinstance(w, Matmul) and device is not None:
+        columns = default_columns(device)
+    tile = Tile(case.launch.get("br", DEFAULT_TILE[0]), case.launch.get("bc", columns))
     if isinstance(w, Matmul):
         return matmul_kernels(w, tile)
     if isinstance(w, Stream):
@@ -57,7 +63,7 @@ def roof_s(case: Case, device: Device) -> float:
     whole = _whole(case, device)
     if whole is not None:
         return float(whole.roofline_s)
-    return sum(_roof_s(estimate(kernel, device), device, case.cold) for kernel in kernels_of(case))
+    return sum(_roof_s(estimate(kernel, device), device, case.cold) for kernel in kernels_of(case, device))
 
 
 def _whole(case: Case, device: Device) -> Estimate | None:

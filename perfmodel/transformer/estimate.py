@@ -13,7 +13,7 @@ from perfmodel.arith import Number
 from perfmodel.cache import beyond_caches
 from perfmodel.errors import PerfmodelError
 from perfmodel.hardware import Device
-from perfmodel.ops.tile import TENSOR_TILE, WIDE_COLUMNS
+from perfmodel.ops.matmul import default_columns
 from perfmodel.roofline import Estimate, rates_of, total
 from perfmodel.timing.predict import CALIBRATED, Lenders, Prediction
 from perfmodel.transformer.in_step import InStep, calibrated_for, in_step
@@ -97,16 +97,12 @@ def run_pass(model: ModelSpec, step: Step, device: Device, lenders: Lenders = tu
 
 def on_device(step: Step, device: Device) -> Step:
     """``step`` with the tiles that matmuls have there."""
-    return replace(step, tile_columns=WIDE_COLUMNS if _is_wide(device) else TENSOR_TILE)
+    return replace(step, tile_columns=default_columns(device))
 
 
 def all_ops(model: ModelSpec, step: Step) -> list[Op]:
     """Kernels and collectives of ``step``."""
     return [*step_ops(model, step), *hand_over(model, step)]
-
-
-def _is_wide(device: Device) -> bool:
-    return device.vendor == "NVIDIA" and float(device.compute_capability or 0) >= 9
 
 
 def _row(op: Op, device: Device, lenders: Lenders, graph: bool, within: InStep) -> Row:

@@ -66,8 +66,9 @@ class InStep:
         """``prediction`` of the kernel alone as that of the kernel in a step."""
         if prediction.calibration.model in TIMED_IN_GRAPHS:
             return prediction
-        ends = {name: self.seconds(getattr(prediction, name), op, device, graph, lower_s) for name in ("seconds", "low", "high")}
-        return replace(prediction, **ends)
+        ends = (prediction.seconds, prediction.low, prediction.high)
+        seconds, low, high = (self.seconds(end, op, device, graph, lower_s) for end in ends)
+        return replace(prediction, seconds=seconds, low=low, high=high)
 
 
 def handed_bytes(op: Op, device: Device) -> float:
