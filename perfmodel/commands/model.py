@@ -1,4 +1,4 @@
-"""A transformer as a sum of kernels: prefill, decode and generation, memory, several GPUs."""
+"""A transformer as a sum of kernels: prefill, decode, generation and training, memory, several GPUs."""
 
 from __future__ import annotations
 
@@ -31,6 +31,30 @@ from perfmodel.commands._shared import (
     emit,
     new_app,
 )
+from perfmodel.commands._train_options import (
+    TRAIN,
+    CpOption,
+    DpOption,
+    DropoutOption,
+    FlashOption,
+    GradientsOption,
+    ImplementationOption,
+    InterleaveOption,
+    LoraOption,
+    MicroBatchOption,
+    OptimizerOption,
+    OverlapOption,
+    PrecisionOption,
+    RecomputeOption,
+    SearchOption,
+    Sizes,
+    SpOption,
+    SystemOption,
+    Trained,
+    ZeroOption,
+    refuse,
+    train_report,
+)
 
 app = new_app()
 
@@ -38,7 +62,7 @@ app = new_app()
 @app.command(cls=Command)
 def model(
     name: ModelArgument,
-    phase: Annotated[str, typer.Option(help="prefill, decode or generate. [default: prefill]", show_default=False)] = "prefill",
+    phase: Annotated[str, typer.Option(help="prefill, decode, generate or train. [default: prefill]", show_default=False)] = "prefill",
     batch: Annotated[int, typer.Option(help="Sequences. [default: 1]", show_default=False)] = 1,
     n: LengthOption = None,
     kv_len: KvLenOption = None,
@@ -54,15 +78,64 @@ def model(
     kv_cache: Annotated[
         bool, typer.Option("--kv-cache/--no-kv-cache", help="Keep K and V, or compute all tokens anew. [default: keep]", show_default=False)
     ] = True,
+    micro_batch: MicroBatchOption = None,
+    precision: PrecisionOption = None,
+    optimizer: OptimizerOption = None,
+    recompute: RecomputeOption = None,
+    flash: FlashOption = None,
+    dropout: DropoutOption = None,
+    lora: LoraOption = None,
+    gradients: GradientsOption = None,
+    implementation: ImplementationOption = None,
+    zero: ZeroOption = None,
+    dp: DpOption = None,
+    sp: SpOption = None,
+    interleave: InterleaveOption = None,
+    cp: CpOption = None,
+    overlap: OverlapOption = None,
+    system: SystemOption = None,
+    search: SearchOption = None,
     explain: ExplainOption = False,
     json: JsonOption = False,
     output: OutputOption = None,
 ) -> None:
-    """A transformer as a sum of kernels: prefill, decode and generation, memory, several GPUs.
+    """A transformer as a sum of kernels: prefill, decode, generation and training, memory, several GPUs.
 
     Example: perfmodel model llama-3-8b --phase decode --batch 8 --kv-len 2048
     """
     outputs = check_outputs(output)
+    trained = Trained(
+        micro_batch,
+        precision,
+        optimizer,
+        recompute,
+        flash,
+        dropout,
+        lora,
+        gradients,
+        implementation,
+        zero,
+        dp,
+        sp,
+        interleave,
+        cp,
+        overlap,
+        system,
+        search,
+    )
+    if phase == TRAIN:
+        foreign = {
+            "--kv-len": kv_len,
+            "--weights-dtype": weights_dtype,
+            "--kv-dtype": kv_dtype,
+            "--fused": fused,
+            "--graph": graph is not None,
+        }
+        foreign["--no-kv-cache"] = not kv_cache
+        sizes = Sizes(batch, n, dtype, tp, pp, ep)
+        emit(train_report(name, hardware, trained, sizes, foreign=foreign, explained=explain), json, outputs)
+        return
+    refuse(trained, phase)
     from functools import cache
 
     from perfmodel.catalog import calibrated_devices

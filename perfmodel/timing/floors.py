@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from perfmodel.attention.algorithms import find
 from perfmodel.cost import READ, WRITE, Kernel, Tile, once
+from perfmodel.errors import UnavailableError
 from perfmodel.hardware import Device
 from perfmodel.ops.matmul import Matmul, default_columns
 from perfmodel.ops.matmul import kernels as matmul_kernels
@@ -16,7 +17,7 @@ from perfmodel.transformer.latent_decode import LatentDecode
 from perfmodel.transformer.latent_decode import kernel as latent_kernel
 from perfmodel.transformer.narrow_cache import NarrowCacheAttention
 from perfmodel.transformer.narrow_cache import kernel as narrow_kernel
-from perfmodel.workload import BACKWARD, FORWARD, Stream
+from perfmodel.workload import BACKWARD, FORWARD, Attention, Stream
 
 DEFAULT_TILE = (128, 128)
 
@@ -41,6 +42,8 @@ def kernels_of(case: Case, device: Device | None = None) -> list[Kernel]:
         return [latent_kernel(w)]
     if isinstance(w, NarrowCacheAttention):
         return [narrow_kernel(w, tile)]
+    if not isinstance(w, Attention):
+        raise UnavailableError(f"{case.implementation} is estimated as a whole")
     algorithm = find(algorithm_of(case.implementation) if w.sparsity is None else "block-sparse")
     passes = {FORWARD: [algorithm.forward], BACKWARD: [algorithm.backward]}.get(case.direction, [algorithm.forward, algorithm.backward])
     return [kernel for run in passes for kernel in run(w, tile)]

@@ -90,9 +90,15 @@ def _kin(point: Point) -> str:
     return json.dumps(kin(point.record), sort_keys=True)
 
 
+def _alike(known: Sequence[Point]) -> list[str]:
+    """What each of ``known`` errs with: steps of one model, whatever their batch and length, if there are several; else its kin."""
+    models = [str(point.record.shape.get("model", "")) for point in known]
+    return models if len(set(models)) > 1 else [_kin(point) for point in known]
+
+
 def cross_residuals(model: Model, known: Sequence[Point], p: Mapping[str, float]) -> list[float]:
     """The residual of each point by parameters refitted, from ``p`` on, without its fold; kin points share one."""
-    kins = [_kin(point) for point in known]
+    kins = _alike(known)
     fold_of = {name: place % FOLDS for place, name in enumerate(dict.fromkeys(kins))}
     residuals: dict[int, float] = {}
     for fold in range(FOLDS):
@@ -127,7 +133,8 @@ def calibrate(
         assert len(model.parameters) <= MAX_PARAMETERS
         p = {name: float(f"{value:.4g}") for name, value in fitted(model, known).items()}
         residuals = cross_residuals(model, known, p)
-        errors = [(point.device.id, Residual(value, _kin(point))) for value, point in zip(residuals, known, strict=True)]
+        labels = _alike(known)
+        errors = [(q.device.id, Residual(value, label)) for value, q, label in zip(residuals, known, labels, strict=True)]
         for name in sorted({point.device.id for point in own}):
             mine = [residual for device, residual in errors if device == name] or [residual for _, residual in errors]
             block = with_interval(_block(key, model, p, [q for q in own if q.device.id == name], date, versions), mine)

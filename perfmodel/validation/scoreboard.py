@@ -101,7 +101,10 @@ def _three_scalars(known: list[Row], judged: list[Row]) -> Score:
     """Errors on ``judged`` of the three scalars fitted to ``known``."""
     if len(known) < len(MODEL.parameters):
         return Score()
-    seen = {id(row): _terms(row) for row in (*known, *judged)}
+    try:
+        seen = {id(row): _terms(row) for row in (*known, *judged)}
+    except PerfmodelError:  # a collective, a step of a model
+        return Score()
 
     p = fit(lambda p: [from_terms(*seen[id(row)], p) for row in known], [row.record.time_s.median for row in known], MODEL.starts())
     return scored([abs(from_terms(*seen[id(row)], p) / row.record.time_s.median - 1) for row in judged])

@@ -17,6 +17,11 @@ from perfmodel.transformer.training.step.frame import Frame
 from perfmodel.transformer.training.step.row import SUMS, StepOp, gradients, pointwise, priced, product
 from perfmodel.workload import Stream
 
+BY_ROWS = ("output projection", "down projection")
+"""Matrices that tensor-parallel GPUs cut by rows: each has a part of every sum."""
+LINEAR = ("RoPE", "embedding lookup", "dropout")
+"""Operations whose gradient does not depend on what they read."""
+
 
 def backward(row: StepOp, frame: Frame) -> list[StepOp]:
     """Backward rows of one forward row other than attention and collectives."""
@@ -66,11 +71,6 @@ def _elementwise(op: Op, frame: Frame) -> list[StepOp]:
     timed = Timed("scale", moved, like, strided=op.timed.strided)
     kernel = replace(op.kernel, name=f"{op.name}, gradient", accesses=accesses)
     return [StepOp(Op(kernel.name, ELEMENTWISE, 1, kernel, timed))]
-
-
-BY_ROWS = ("output projection", "down projection")
-LINEAR = ("RoPE", "embedding lookup", "dropout")
-"""Operations whose gradient does not depend on what they read."""
 
 
 def _norm(op: Op, w: Stream, frame: Frame) -> list[StepOp]:

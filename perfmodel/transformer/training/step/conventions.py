@@ -5,7 +5,7 @@ MFU counts the FLOP that the model needs, HFU those that the hardware executes, 
 pairs of tokens, causal mask or not; they differ by vectors, which are parameters but no matrices.
 Sources: Chowdhery et al. 2022, arXiv 2204.02311, appendix B; Narayanan et al. 2021, arXiv 2104.04473, section 5.1; Korthikanti et al.
 2022, arXiv 2205.05198, section 6.3, but for selective recomputation: it prints s / 3h, which is three times what running Q K^T and
-P V once more takes; here the latter counts.
+P V once more takes; here the latter counts. Adapters are too small to count.
 """
 
 from __future__ import annotations
@@ -50,21 +50,26 @@ def layers_flops(model: ModelSpec) -> Number:
 def palm(training: Training) -> Counted:
     """6 N + 12 L H Q T per token, N the parameters that a token uses; full recomputation 8 N + 16 L H Q T."""
     weights = 2 * active(training.model)
-    return _counted(training, 3 * weights, weights)
+    return _counted(training, weights, weights)
 
 
 def megatron(training: Training) -> Counted:
     """Three times the forward FLOP of matrices, attention and logits; recomputation does not run the logits again."""
     matrices = layers_flops(training.model)
-    return _counted(training, 3 * (matrices + 2 * head_matrix(training.model)), matrices)
+    return _counted(training, matrices + 2 * head_matrix(training.model), matrices)
 
 
-def _counted(training: Training, needed: Number, again: Number) -> Counted:
-    """``needed``: FLOP per token apart from attention; ``again``: those of them that full recomputation runs once more."""
+def passes(training: Training) -> int:
+    """Forward, gradients of inputs, gradients of weights: frozen ones have none."""
+    return 3 if training.lora is None else 2
+
+
+def _counted(training: Training, forward: Number, again: Number) -> Counted:
+    """``forward``: FLOP per token apart from attention; ``again``: those of them that full recomputation runs once more."""
     tokens, kind = training.batch * training.n, training.recompute.kind
     attention = attention_flops(training.model, training.n)
     repeated = attention if kind == SELECTIVE else again + attention if kind in (FULL, EVERY) else 0
-    model = tokens * (needed + 3 * attention)
+    model = tokens * (passes(training) * forward + 3 * attention)
     return Counted(model, model + tokens * repeated)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from perfmodel.arith import Number
 from perfmodel.transformer.collectives import ALL_GATHER, ALL_REDUCE, ALL_TO_ALL, P2P, REDUCE_SCATTER
@@ -10,6 +10,8 @@ from perfmodel.transformer.training.step.frame import Frame
 
 TENSOR, CONTEXT, EXPERT, DATA, EXPERT_DATA, STAGES = "tensor", "context", "expert", "data", "expert data", "pipeline"
 """Which GPUs: those that share matrices, a sequence, experts; those with the same weights, or experts; neighbouring stages."""
+BEHIND = "gradient of inputs"
+"""The second gathering of tokens runs beside the matmul for the gradient of inputs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,15 +23,6 @@ class Exchange:
     bytes: Number
     count: Number = 1
     behind: str = ""
-
-    def times(self, factor: Number) -> Exchange:
-        """The same, ``factor`` times as often."""
-        return replace(self, count=self.count * factor)
-
-    @property
-    def title(self) -> str:
-        """What and among which."""
-        return f"{self.op.replace('_', '-')}, {self.group} parallel"
 
 
 def enters(frame: Frame) -> tuple[list[Exchange], list[Exchange]]:
@@ -44,10 +37,6 @@ def enters(frame: Frame) -> tuple[list[Exchange], list[Exchange]]:
     if frame.shape.sp == 1:
         return [], [Exchange(TENSOR, ALL_REDUCE, size)]
     return [Exchange(TENSOR, ALL_GATHER, size)], [Exchange(TENSOR, ALL_GATHER, size, behind=BEHIND), Exchange(TENSOR, REDUCE_SCATTER, size)]
-
-
-BEHIND = "gradient of inputs"
-"""The second gathering runs beside the matmul for the gradient of inputs."""
 
 
 def leaves(frame: Frame) -> tuple[list[Exchange], list[Exchange]]:

@@ -9,7 +9,7 @@ from perfmodel.trace import Step, Trace
 from perfmodel.transformer.parameters import active
 from perfmodel.transformer.training.question import EVERY, FULL, SELECTIVE
 from perfmodel.transformer.training.step.answer import TrainingAnswer
-from perfmodel.transformer.training.step.conventions import attention_flops
+from perfmodel.transformer.training.step.conventions import attention_flops, passes
 from perfmodel.transformer.training.step.parallel_time import BUBBLE, HOST
 
 KERNEL_SOURCE = "sum of the kernels of one GPU, perfmodel/transformer/training/step/pieces.py"
@@ -65,7 +65,7 @@ def _shares(trace: Trace, found: TrainingAnswer, tokens: Any, step: Any) -> None
     t, job = found.training, found.found.job
     weights = trace.symbol("N", active(t.model), "parameters that a token uses", t.model.source)
     pairs = trace.symbol("4LHQT", attention_flops(t.model, t.n), "FLOP of attention per token, forward", PALM_SOURCE)
-    model = trace.define("model FLOP", "of a step", tokens * (6 * weights + 3 * pairs), PALM_SOURCE)
+    model = trace.define("model FLOP", "of a step", tokens * (2 * passes(t) * weights + 3 * pairs), PALM_SOURCE)
     kind = t.recompute.kind
     again = pairs if kind == SELECTIVE else 2 * weights + pairs if kind in (FULL, EVERY) else None
     hardware = model if again is None else model + tokens * again

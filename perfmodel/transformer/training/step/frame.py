@@ -8,7 +8,7 @@ from perfmodel.arith import Number
 from perfmodel.dtypes import Dtype
 from perfmodel.ops.tile import TENSOR_TILE
 from perfmodel.transformer.spec import ModelSpec
-from perfmodel.transformer.step import PREFILL, Split, Step, share
+from perfmodel.transformer.step import PREFILL, Split, Step
 from perfmodel.transformer.training.implementations import HUGGINGFACE
 from perfmodel.transformer.training.question import Parallel, Training
 from perfmodel.transformer.training.shape import Shape, shape_of
@@ -56,9 +56,3 @@ def frame_of(training: Training, implementation: str, dtype: Dtype, tile_columns
         PREFILL, shape.sequences * p.ep, shape.length, shape.length, dtype, bits, bits, cached=False, split=split, tile_columns=tile_columns
     )
     return Frame(bare(training.model), shape, step, implementation == HUGGINGFACE, p.cp)
-
-
-def outside(frame: Frame) -> Step:
-    """The pass over the tokens outside of matrices, those of one sequence-parallel GPU: norms, sums, dropout."""
-    own = share(frame.forward.n, frame.shape.sp)
-    return replace(frame.forward, n=own, kv_len=own)

@@ -16,6 +16,7 @@ from perfmodel.timing.offer import algorithm_of, offer
 from perfmodel.timing.predict import BORROWED, CALIBRATED, Lenders, Prediction, nearest
 from perfmodel.transformer.op_time import FUSED_ATTENTION
 from perfmodel.transformer.training.step.row import SHARES, StepOp
+from perfmodel.workload import FORWARD
 
 MODEL = "torch-training"
 """Time model of the calibrations that hold these parameters."""
@@ -74,14 +75,23 @@ def alone(row: StepOp, device: Device, lower_s: float, lenders: Lenders, attenti
     if timed is None or timed.obstacle:
         raise UnavailableError(timed.obstacle if timed else f"no time model of {row.op.name}")
     if timed.implementations is None:
-        return offer(timed.kind, dtype, timed.workload, row.direction, device, lower_s, attention, _is_fused, lenders)
+        try:
+            return offer(timed.kind, dtype, timed.workload, row.direction, device, lower_s, attention, _is_fused, lenders)
+        except UnavailableError:
+            if attention is not None or row.direction == FORWARD:
+                raise
     for source in (tuple, lenders):
-        for name in timed.implementations:
+        for name in timed.implementations or BACKWARD_KERNELS:
             try:
                 return offer(timed.kind, dtype, timed.workload, row.direction, device, lower_s, name, lambda known: True, source)
             except UnavailableError:
                 continue
-    raise UnavailableError(f"no calibration of {timed.kind}/{timed.implementations[0]} in {dtype}, here or to borrow")
+    tried = timed.implementations or BACKWARD_KERNELS
+    raise UnavailableError(f"no calibration of {timed.kind}/{tried[0]} in {dtype}, here or to borrow")
+
+
+BACKWARD_KERNELS = ("torch-sdpa-cudnn", "torch-sdpa-flash")
+"""Borrowed where a device's own calibrations of attention are of forward passes only."""
 
 
 def _is_fused(implementation: str) -> bool:

@@ -1,0 +1,161 @@
+"""``perfmodel model --phase train``: the JSON contract, the text, options that do not go together."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from perfmodel.catalog import find_model
+from perfmodel.transformer.training.question import Training
+from perfmodel.transformer.training.timeline import peak
+
+SMALL = "model gpt2-medium --phase train --batch 8 --n 1024 --hardware h200"
+SPREAD = "model llama-3-8b --phase train --batch 32 --n 4096 --micro-batch 1 --tp 2 --sp --pp 2 --dp 2 --zero 1 --system h200-x8"
+
+
+@pytest.mark.parametrize("line", [SMALL, f"{SMALL} --precision bf16 --implementation huggingface --recompute full --no-flash", SPREAD])
+def test_rows_add_up_to_totals(run, line):
+    data = run(f"{line} --json").json
+    assert data["schema"] == "perfmodel.model/1"
+    assert data["inputs"]["phase"] == "train"
+    totals = data["totals"]
+    for key in ("lower", "roofline", "predicted"):
+        assert totals["time_s"][key] == pytest.approx(sum(op["time_s"][key] for op in data["ops"]))
+    assert totals["time_s"]["predicted"] == data["step_s"] == pytest.approx(sum(data["parts_s"].values()))
+    for key in ("flops", "executed_flops"):
+        assert totals[key] == pytest.approx(sum(op[key] for op in data["ops"]))
+    assert sum(op["share"] for op in data["ops"]) == pytest.approx(1)
+    assert totals["time_s"]["lower_warm"] <= totals["time_s"]["low"] <= data["step_s"] <= totals["time_s"]["high"]
+    assert data["tokens_per_s"] == pytest.approx(data["inputs"]["batch"] * data["inputs"]["n"] / data["step_s"])
+    assert data["times_from"] == "predicted"
+    assert set(data["conventions"]) == {"palm", "megatron"}
+    assert data["mfu"] == data["conventions"]["palm"]["mfu"] <= data["hfu"]
+
+
+def test_memory_is_that_of_the_memory_command(run):
+    data = run(f"{SMALL} --json").json
+    assert data["memory"]["peak"] == peak(Training(find_model("gpt2-medium"), 8, 1024)).bytes
+    assert data["memory"]["peak"] == run("memory gpt2-medium --batch 8 --n 1024 --json").json["bytes"]["peak"]
+    assert data["memory"]["fits"] is True
+    assert run(f"{SMALL} --batch 512 --json").json["memory"]["fits"] is False
+    assert "It does not fit" in run(f"{SMALL} --batch 512").out
+
+
+def test_options_reach_the_model(run):
+    plain = run(f"{SMALL} --json").json
+    for more, key, value in (
+        ("--recompute every:4", "recompute", "every:4"),
+        ("--no-flash", "flash", False),
+        ("--dropout", "dropout", True),
+        ("--lora 8", "lora", 8),
+        ("--optimizer sgd", "optimizer", "sgd"),
+        ("--gradients fp32", "gradients", "fp32"),
+        ("--dtype fp16", "dtype", "fp16"),
+        ("--micro-batch 2", "micro_batch", 2),
+        ("--implementation huggingface", "implementation", "huggingface"),
+    ):
+        data = run(f"{SMALL} {more} --json").json
+        assert data["inputs"][key] == value
+        assert data["step_s"] != plain["step_s"] or key == "dtype"
+    assert run(f"{SMALL} --dtype fp32 --json").json["inputs"]["precision"] == "fp32"
+    assert run(f"{SPREAD} --no-overlap --json").json["step_s"] > run(f"{SPREAD} --json").json["step_s"]
+
+
+def test_the_text_says_what_takes_the_time(run):
+    out = run(SPREAD).out
+    for words in (
+        "A step takes",
+        "MFU",
+        "HFU",
+        "pipeline bubble",
+        "tensor parallel",
+        "one node of 8 H200",
+        "PaLM: 6N + 12LHQT",
+        "capacity",
+    ):
+        assert words in out
+    assert (
+        "Waiting for the host takes" in run("model gpt2 --phase train --batch 1 --n 256 --hardware h200 --implementation huggingface").out
+    )
+    assert "At the roof, as not predicted: attention" in run("model deepseek-v2 --phase train --n 512 --hardware h200").out
+
+
+def test_the_explanation_is_in_text_and_object(run):
+    assert "t_f + t_b" in run(f"{SMALL} --explain").out
+    [part] = run(f"{SMALL} --explain --json").json["explanation"]
+    assert {"step", "MFU", "HFU", "model FLOP"} <= {step["name"] for step in part["steps"]}
+
+
+def test_a_search_tells_the_options_of_what_it_found(run):
+    line = "model gpt2-medium --phase train --batch 16 --n 1024 --system h200-x8"
+    found = run(f"{line} --search 8 --json").json
+    best = found["layouts"][0]
+    again = run(f"{line} {best['options']} --json").json
+    assert again["step_s"] == pytest.approx(best["step_s"])
+    assert again["memory"]["peak"] == best["memory"]["peak"] <= again["memory"]["capacity"]
+    assert again["mfu"] == pytest.approx(best["mfu"])
+    assert [layout["step_s"] for layout in found["layouts"]] == sorted(layout["step_s"] for layout in found["layouts"])
+    assert "layouts timed in" in run(f"{line} --search 8").out
+    assert "None of" in run("model llama-3.1-405b --phase train --batch 8 --system h200-x8 --search 8").out
+
+
+def test_a_system_of_ones_own(run, tmp_path):
+    path = tmp_path / "mine.yaml"
+    level = "levels: [{name: links, gpus: 16, bandwidth: {value: 100 GB/s, kind: datasheet, source: sheet}}]"
+    path.write_text(f"name: my cluster\ndevice: nvidia-h200-sxm\ngpus: 16\nsources: {{sheet: a datasheet}}\n{level}\n")
+    data = run(f"model llama-3-8b --phase train --batch 16 --n 512 --dp 16 --system {path} --json").json
+    assert data["inputs"]["system"] == "my cluster"
+    assert data["hardware"]["id"] == "nvidia-h200-sxm"
+    path.write_text("name: my cluster\n")
+    outcome = run(f"model llama-3-8b --phase train --dp 2 --batch 2 --system {path}")
+    assert outcome.code == 1
+    assert "line 1: device: this field is required" in outcome.err
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("--kv-len 5", "--kv-len is an option of inference"),
+        ("--no-kv-cache", "--no-kv-cache is an option of inference"),
+        ("--eager", "--graph is an option of inference"),
+        ("--search 8 --tp 2", "--tp is what --search looks for"),
+        ("--search 8 --recompute full", "--recompute is what --search looks for"),
+        ("--search 8 --implementation huggingface", "kernels of fused only"),
+        ("--search 0", "--search is 0"),
+        ("--dp 0", "--dp is 0"),
+        ("--micro-batch 3", "--micro-batch 3"),
+        ("--batch 0", "--batch is 0"),
+        ("--sp", "--sp divides what --tp"),
+        ("--zero 4", "--zero 4"),
+        ("--recompute sel", "did you mean selective?"),
+        ("--optimizer adan", "did you mean adam or"),
+        ("--dtype fp8", "--dtype fp8"),
+        ("--precision fp16", "--precision"),
+        ("--implementation torch", "--implementation"),
+        ("--system nowhere", "no system is called 'nowhere'"),
+        ("--dp 16 --batch 16 --system h200-x8", "16 GPUs: one node of 8 H200 has 8"),
+        ("--tp 3", "--tp 3 does not divide 32 heads"),
+    ],
+)
+def test_one_message_with_place_and_fix(run, line, words):
+    outcome = run(f"model llama-3-8b --phase train {line}")
+    assert (outcome.code, outcome.out) == (2, "")
+    assert words in outcome.err
+    assert "Traceback" not in outcome.err
+
+
+def test_options_of_training_are_refused_elsewhere(run):
+    outcome = run("model llama-3-8b --zero 1")
+    assert outcome.code == 2
+    assert "--zero is an option of training, and the phase is prefill" in outcome.err
+
+
+def test_one_gpu_needs_no_links_and_several_do(run):
+    assert run("model gpt2 --phase train --hardware nvidia-t4 --json").code == 0
+    outcome = run("model gpt2 --phase train --dp 2 --batch 2 --hardware nvidia-t4")
+    assert outcome.code == 1
+    assert "nvidia-t4 has no interconnect" in outcome.err
+    assert (
+        json.loads(run("model gpt2 --phase train --dp 2 --batch 2 --hardware h100-sxm --json").out)["inputs"]["system"] == "DGX H100 nodes"
+    )

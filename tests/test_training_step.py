@@ -1,0 +1,352 @@
+"""Kernels of a training step: counts, bounds, the steps measured on an H200, and what follows for layouts of many GPUs."""
+
+from __future__ import annotations
+
+import json
+import random
+from functools import cache
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from perfmodel.catalog import calibrated_devices, find_device, find_model, find_system, system_names
+from perfmodel.errors import DataError, UsageError
+from perfmodel.transformer.op import ATTENTION, MATMUL
+from perfmodel.transformer.spec import DenseMlp, GroupedAttention, Layer, ModelSpec
+from perfmodel.transformer.training.question import (
+    BF16,
+    EVERY,
+    FULL,
+    FULL_GRADIENTS,
+    NONE,
+    SELECTIVE,
+    Parallel,
+    Recompute,
+    Training,
+)
+from perfmodel.transformer.training.step.answer import answer
+from perfmodel.transformer.training.step.conventions import attention_flops, megatron, palm
+from perfmodel.transformer.training.step.data_parallel import shared_gradients, shared_weights
+from perfmodel.transformer.training.step.estimate import BACKWARD, FORWARD, RECOMPUTE, TrainingEstimate, estimate
+from perfmodel.transformer.training.step.exchange import DATA, STAGES, TENSOR, Exchange
+from perfmodel.transformer.training.step.explain import explain
+from perfmodel.transformer.training.step.host import longest_way
+from perfmodel.transformer.training.step.job import state_of
+from perfmodel.transformer.training.step.links import seconds as link_seconds
+from perfmodel.transformer.training.step.shares import layers_of
+from perfmodel.transformer.training.step.system import of_device, span, trusted, validated
+
+DATA_FOLDER = Path(__file__).parent / "data"
+PROFILED = json.loads((DATA_FOLDER / "h200_training_kernels.json").read_text())["steps"]
+H200 = find_device("nvidia-h200-sxm")
+
+
+@cache
+def lenders():
+    return calibrated_devices()
+
+
+def step(training: Training, implementation: str = "fused", system: str | None = None, **options) -> TrainingEstimate:
+    joined = None if system is None else find_system(system)
+    device = H200 if joined is None else find_device(joined.device)
+    return estimate(training, device, lenders, joined, implementation, **options)
+
+
+def flops(found: TrainingEstimate, part: str, group: str, *, executed: bool = False) -> int:
+    lines = [line for line in found.lines if line.part == part and line.row.op.group == group]
+    return sum(line.cost.executed_flops if executed else line.cost.flops for line in lines)
+
+
+# Backward passes
+
+
+@pytest.mark.parametrize("name", ["gpt2-medium", "llama-3-8b", "mixtral-8x7b", "gemma-2-9b", "deepseek-v2"])
+def test_matmuls_cost_twice_as_much_backward(name):
+    found = step(Training(find_model(name), 4, 512))
+    assert flops(found, BACKWARD, MATMUL) == 2 * flops(found, FORWARD, MATMUL)
+    assert flops(found, BACKWARD, ATTENTION) == 2 * flops(found, FORWARD, ATTENTION)
+    ratio = flops(found, BACKWARD, ATTENTION, executed=True) / flops(found, FORWARD, ATTENTION, executed=True)
+    assert ratio == pytest.approx(2.5, rel=0.05), "the scores are computed again"
+
+
+@pytest.mark.parametrize("flash", [True, False])
+def test_what_runs_again_is_executed_but_not_needed(flash):
+    model = find_model("gpt2-medium")
+    plain, selective, full = (step(Training(model, 4, 512, flash=flash, recompute=Recompute(kind))) for kind in (NONE, SELECTIVE, FULL))
+    assert plain.cost.flops == selective.cost.flops == full.cost.flops
+    assert plain.cost.lower_s == selective.cost.lower_s == full.cost.lower_s
+    assert full.cost.executed_flops > selective.cost.executed_flops > plain.cost.executed_flops
+    again = {line.row.op.name for line in selective.lines if line.part == RECOMPUTE}
+    assert all("projection" not in name for name in again)
+    layers = sum(line.cost.executed_flops for line in full.lines if line.part == FORWARD and line.row.op.name != "LM head")
+    assert full.cost.executed_flops - plain.cost.executed_flops == layers
+    every = step(Training(model, 4, 512, flash=flash, recompute=Recompute(EVERY, 4)))
+    assert every.seconds == pytest.approx(full.seconds), "each layer runs again once, whatever the segments"
+
+
+def test_frozen_weights_have_no_gradient():
+    model = find_model("llama-3-8b")
+    whole, adapted, few = (
+        step(Training(model, 4, 512, lora=rank, lora_targets=targets)) for rank, targets in ((None, "all"), (16, "all"), (16, "qv"))
+    )
+    names = {line.row.op.name for line in adapted.lines}
+    assert "QKV projection, gradient of weights" not in names
+    assert {"adapter of Q, A", "adapter of down, B, gradient of weights", "optimizer"} <= names
+    assert few.seconds < adapted.seconds < whole.seconds
+    for part, times in ((FORWARD, 2), (BACKWARD, 4)):
+        extra = sum(line.cost.flops for line in few.lines if line.part == part and line.row.op.name.startswith("adapter"))
+        attention = model.layers[0].attention
+        assert extra == times * 16 * 2048 * 32 * (2 * 4096 + (attention.heads + attention.kv_heads) * 128)
+
+
+# The steps that were profiled
+
+
+@pytest.mark.parametrize("row", PROFILED, ids=lambda row: f"{row['attention']}-{row['checkpointing']}")
+def test_kernels_are_those_of_the_profiled_steps(row):
+    recompute = Recompute(FULL if row["checkpointing"] else NONE)
+    training = Training(
+        find_model("gpt2-medium"), row["batch"], row["n"], precision=BF16, flash=row["attention"] == "sdpa", recompute=recompute
+    )
+    found = step(training, "huggingface", attention="torch-sdpa-cudnn" if training.flash else None)
+    kernels = [(line.row.op.group, line.row.share, line.row.op.count, line.seconds) for line in found.lines]
+    assert sum(count for group, _, count, _ in kernels if group == MATMUL) == row["matmuls"]
+    assert sum(count for _, share, count, _ in kernels if share == "sums") in (row["sums"], row["sums"] - 1), "positions have one more"
+    assert sum(taken for group, _, _, taken in kernels if group == MATMUL) * 1e6 == pytest.approx(row["matmul_us"], rel=0.08)
+    assert sum(taken for _, share, _, taken in kernels if share == "sums") * 1e6 == pytest.approx(row["sums_us"], rel=0.05)
+    assert sum(taken for *_, taken in kernels) * 1e6 == pytest.approx(row["device_us"], rel=0.05)
+
+
+# Sums and bounds
+
+LAYOUTS = [
+    ("gpt2-medium", "huggingface", None, {"precision": BF16}),
+    ("gpt2-medium", "huggingface", None, {"precision": BF16, "flash": False, "dropout": True, "recompute": Recompute(FULL)}),
+    ("gpt2-medium", "huggingface", None, {"precision": BF16, "micro_batch": 4, "recompute": Recompute(EVERY, 5)}),
+    ("llama-3-8b", "fused", "h200-x8", {"parallel": Parallel(dp=8, zero=3)}),
+    ("llama-3-8b", "fused", "h200-x8", {"parallel": Parallel(tp=2, sp=True, pp=2, dp=2, zero=1), "micro_batch": 1, "dropout": True}),
+    ("llama-3-8b", "fused", "h200-x8", {"parallel": Parallel(tp=2, pp=4, interleave=2), "micro_batch": 1, "flash": False}),
+    ("llama-3-8b", "fused", "h200-x8", {"parallel": Parallel(cp=4, dp=2), "recompute": Recompute(FULL)}),
+    ("mixtral-8x7b", "fused", "h200-x8", {"parallel": Parallel(ep=8, dp=8, zero=1)}),
+    ("gemma-2-9b", "fused", "h200-x8", {"parallel": Parallel(pp=3), "micro_batch": 2, "gradients": FULL_GRADIENTS}),
+    ("deepseek-v2", "fused", "dgx-h100", {"parallel": Parallel(tp=4, sp=True, ep=8, dp=16, zero=2)}),
+]
+
+
+@pytest.mark.parametrize(("name", "implementation", "system", "options"), LAYOUTS)
+def test_lines_add_up_to_parts_and_stay_above_their_bounds(name, implementation, system, options):
+    found = step(Training(find_model(name), 16, 1024, **options), implementation, system)
+    parts = found.time.parts
+    assert all(seconds >= 0 for seconds in parts.values())
+    kernels = ("forward", "recompute", "backward", "gradients added up", "optimizer", "gradients cleared")
+    assert sum(line.seconds for line in found.lines) == pytest.approx(sum(parts[part] for part in kernels))
+    for part in (FORWARD, RECOMPUTE, BACKWARD):
+        assert sum(line.seconds for line in found.lines if line.part == part) == pytest.approx(parts[part])
+    for line in found.lines:
+        assert line.seconds >= float(line.cost.lower_s) * (1 - 1e-12)
+        assert line.cost.lower_s >= line.cost.lower_warm_s * (1 - 1e-12)
+    assert found.seconds >= float(found.cost.lower_s) >= float(found.cost.lower_warm_s)
+    if found.prediction is not None:
+        seconds, low, high = found.prediction
+        assert found.cost.lower_warm_s <= low <= seconds <= high
+
+
+def test_the_explanation_ends_at_the_reported_numbers():
+    training = Training(
+        find_model("llama-3-8b"), 64, 2048, 1, recompute=Recompute(FULL), parallel=Parallel(tp=2, sp=True, pp=4, interleave=2)
+    )
+    found = answer(training, H200, lenders, find_system("h200-x8"))
+    steps = {step.name: step.value for step in explain(found)}
+    assert steps["step"] == pytest.approx(found.found.seconds)
+    assert steps["tokens/s"] == pytest.approx(found.found.tokens_per_s)
+    assert (steps["MFU"], steps["HFU"]) == pytest.approx(found.shares["palm"])
+    assert steps["model FLOP"] == found.counted["palm"].model
+    assert steps["hardware FLOP"] == found.counted["palm"].hardware
+
+
+# The host
+
+
+def ways(phases):
+    """Kernel by kernel: a kernel starts when it is enqueued and the one before has ended."""
+    enqueued = device = 0.0
+    for host, busy in phases:
+        for _ in range(200):
+            enqueued += host / 200
+            device = max(device, enqueued) + busy / 200
+    return device
+
+
+@given(st.lists(st.tuples(st.floats(0.01, 9), st.floats(0.01, 9)), min_size=1, max_size=5))
+def test_the_longest_way_is_what_a_walk_over_kernels_takes(phases):
+    least = longest_way(phases)
+    assert least <= ways(phases) + 1e-9
+    assert ways(phases) <= least + sum(map(max, phases)) / 100
+
+
+def test_small_batches_wait_for_the_host_and_large_ones_do_not():
+    small, large = (step(Training(find_model("gpt2-medium"), batch, 512, precision=BF16), "huggingface") for batch in (1, 64))
+    assert small.time.parts["waiting for the host"] > small.seconds / 2
+    assert large.time.parts["waiting for the host"] == pytest.approx(0, abs=1e-9)
+
+
+# Many GPUs
+
+
+def uniform(layers: int) -> ModelSpec:
+    layer = Layer(GroupedAttention(32, 32, 128), DenseMlp(16384, gated=False))
+    return ModelSpec("uniform", "llama", 4096, 256, (layer,) * layers)
+
+
+@pytest.mark.parametrize(("pp", "turns", "micro_batches"), [(2, 1, 4), (8, 1, 8), (8, 2, 16), (8, 4, 64)])
+def test_the_bubble_of_equal_stages(pp, turns, micro_batches):
+    """(p - 1) / (v m) of the time without it, apart from the ends of the model, which are small here."""
+    training = Training(uniform(64), micro_batches, 2048, 1, parallel=Parallel(pp=pp, interleave=turns))
+    time = step(training, system="dgx-h100").time
+    busy = time.seconds - time.parts["pipeline bubble"] - time.parts["optimizer"] - time.parts["gradients cleared"]
+    assert time.parts["pipeline bubble"] / busy == pytest.approx((pp - 1) / turns / micro_batches, rel=0.02)
+
+
+def test_zero_moves_the_bytes_of_an_all_reduce_and_half_more_in_its_third_stage():
+    model, moved = find_model("llama-3-8b"), {}
+    for zero in range(4):
+        training = Training(model, 8, 1024, parallel=Parallel(dp=8, zero=zero))
+        state = state_of(training, layers_of(model), 0)
+        both = [*shared_gradients(training, state), *shared_weights(training, state)]
+        moved[zero] = sum(each.bytes * each.count * (2 if each.op == "all_reduce" else 1) for each in both)
+    assert moved[0] == pytest.approx(2 * 2 * 8030261248)
+    assert moved[1] == moved[2] == pytest.approx(moved[0], rel=1e-6)
+    assert moved[3] == pytest.approx(1.5 * moved[0], rel=1e-6)
+
+
+def test_exchanges_hide_behind_kernels_only_if_they_may():
+    training = Training(find_model("llama-3-8b"), 16, 4096, 1, parallel=Parallel(cp=2, dp=4, zero=3))
+    beside, after = (step(training, system="h200-x8", overlap=overlap) for overlap in (True, False))
+    assert beside.time.parts["data parallel"] < after.time.parts["data parallel"] / 5
+    assert beside.time.parts["context parallel"] < after.time.parts["context parallel"]
+    assert beside.time.parts["forward"] == after.time.parts["forward"]
+
+
+def test_parts_of_a_sequence_share_its_causal_work():
+    model = find_model("llama-3-8b")
+    whole, parts = (step(Training(model, 1, 32768, parallel=Parallel(cp=cp)), system="h200-x8") for cp in (1, 4))
+    for part in (FORWARD, BACKWARD):
+        assert flops(parts, part, ATTENTION) == pytest.approx(flops(whole, part, ATTENTION) / 4, rel=1e-3)
+        assert flops(parts, part, MATMUL) == flops(whole, part, MATMUL) / 4
+
+
+def test_tensor_parallel_gpus_divide_every_matrix():
+    model, one = find_model("llama-3-8b"), Training(find_model("llama-3-8b"), 4, 1024)
+    alone = step(one)
+    for sp in (False, True):
+        shared = step(Training(model, 4, 1024, parallel=Parallel(tp=8, sp=sp)), system="h200-x8")
+        assert flops(shared, FORWARD, MATMUL) == flops(alone, FORWARD, MATMUL) / 8
+        assert shared.time.parts["tensor parallel"] > 0
+    assert shared.seconds < alone.seconds / 3
+
+
+# Systems
+
+
+@pytest.mark.parametrize("name", system_names())
+def test_shipped_systems_are_valid_and_match_their_device(name):
+    found = find_system(name)
+    device = find_device(found.device)
+    assert device.interconnect is not None
+    assert found.levels[0].bandwidth.number == device.interconnect.bandwidth_per_direction.number
+    for level in found.levels:
+        assert level.reached <= level.bandwidth.number
+
+
+def test_groups_span_the_levels_as_their_ranks_lie():
+    selene = find_system("selene")
+    p = Parallel(tp=8, pp=8, dp=4)
+    assert [(span(selene, p, group).inside, span(selene, p, group).world) for group in (TENSOR, DATA, STAGES)] == [(8, 8), (1, 4), (1, 8)]
+    narrow = span(selene, Parallel(tp=2, dp=64), DATA)
+    assert (narrow.inside, narrow.level.gpus) == (4, 4480)
+    assert span(selene, Parallel(tp=3, dp=2), TENSOR).level.gpus == 4480, "groups of three straddle nodes of eight"
+    with pytest.raises(UsageError, match="5,000 GPUs"):
+        span(selene, Parallel(dp=5000), DATA)
+
+
+def test_a_ring_over_nodes_runs_at_the_pace_of_all_its_adapters():
+    selene = find_system("selene")
+    size = 4_000_000_000
+    one, four = (link_seconds(Exchange(DATA, "all_gather", size), selene, Parallel(tp=tp, dp=64)) for tp in (8, 2))
+    assert one == pytest.approx(size * 63 / 64 / 23.5e9, rel=0.01)
+    assert four == pytest.approx(one / 4, rel=0.01)
+    halves = sum(link_seconds(Exchange(DATA, op, size), selene, Parallel(tp=8, dp=64)) for op in ("all_gather", "reduce_scatter"))
+    assert link_seconds(Exchange(DATA, "all_reduce", size), selene, Parallel(tp=8, dp=64)) <= halves * 1.1
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"gpus": 9}, "each joins more GPUs"),
+        ({"levels": []}, "each joins more GPUs"),
+        ({"sources": {}}, "no source is called"),
+    ],
+)
+def test_a_wrong_system_is_refused(change, words):
+    level = {"name": "links", "gpus": 8, "bandwidth": {"value": "300 GB/s", "kind": "datasheet", "source": "sheet"}}
+    raw = {"name": "node", "device": "nvidia-a100-sxm-80gb", "gpus": 8, "sources": {"sheet": "a datasheet"}, "levels": [level]}
+    assert validated(raw).levels[0].reached == trusted(raw).levels[0].reached == 300e9
+    with pytest.raises(DataError, match=words):
+        validated({**raw, **change})
+
+
+def test_gpus_without_a_system_share_the_links_of_their_profile():
+    found = of_device(H200)
+    assert span(found, Parallel(tp=8, dp=512), DATA).level.bandwidth.number == 450e9
+
+
+# Conventions
+
+
+@given(st.integers(1, 60), st.sampled_from([2048, 6144, 12288]), st.integers(1, 64), st.sampled_from([1024, 2048]))
+def test_megatrons_formula_for_a_gpt(layers, hidden, batch, n):
+    """72 B L s h^2 (1 + s / 6h + V / 12Lh), and a third more of all but the logits if everything runs again."""
+    layer = Layer(GroupedAttention(hidden // 128, hidden // 128, 128), DenseMlp(4 * hidden, gated=False))
+    model = ModelSpec("gpt", "gpt2", hidden, 51200, (layer,) * layers)
+    formula = 72 * batch * layers * n * hidden**2 * (1 + n / (6 * hidden) + 51200 / (12 * layers * hidden))
+    training = Training(model, batch, n)
+    assert megatron(training).model == pytest.approx(formula)
+    full = megatron(Training(model, batch, n, recompute=Recompute(FULL)))
+    assert full.hardware == pytest.approx(formula + 24 * batch * layers * n * hidden**2 * (1 + n / (6 * hidden)))
+    selective = megatron(Training(model, batch, n, recompute=Recompute(SELECTIVE)))
+    assert selective.hardware == pytest.approx(formula + 4 * batch * layers * n**2 * hidden)
+    assert selective.model == full.model == megatron(training).hardware == megatron(training).model
+
+
+@pytest.mark.parametrize("name", ["gpt2-medium", "gpt3-175b", "llama-3-8b", "mixtral-8x7b", "deepseek-v3"])
+def test_the_conventions_differ_by_vectors_only(name):
+    training = Training(find_model(name), 8, 2048)
+    assert palm(training).model == pytest.approx(megatron(training).model, rel=1e-3)
+    assert palm(training).model >= megatron(training).model
+
+
+def test_frozen_weights_need_two_passes_of_three():
+    model = find_model("llama-3-8b")
+    whole, adapted = (palm(Training(model, 1, 1024, lora=rank)).model - 1024 * 3 * attention_flops(model, 1024) for rank in (None, 8))
+    assert adapted * 3 == whole * 2
+
+
+def test_exact_flops_are_those_of_megatron_less_the_masked_half():
+    training = Training(find_model("gpt2-medium"), 8, 1024)
+    found = step(training)
+    masked = training.batch * training.n * 3 * attention_flops(training.model, training.n) * (1 - (training.n + 1) / (2 * training.n))
+    assert float(found.cost.flops) == pytest.approx(megatron(training).model - masked, rel=1e-6)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_more_work_takes_longer(seed):
+    rng = random.Random(seed)
+    model = find_model("gpt2-medium")
+    batch, n = rng.choice([8, 16, 32]), rng.choice([256, 512, 1024])
+    base = Training(model, batch, n)
+    assert step(Training(model, 2 * batch, n)).seconds > step(base).seconds
+    assert step(Training(model, batch, n, dropout=True)).seconds > step(base).seconds
+    assert step(Training(model, batch, n, flash=False)).seconds > step(base).seconds
+    assert step(base, "huggingface").seconds > step(base).seconds
