@@ -1,4 +1,4 @@
-"""Put the current output of every shown command into the README: ``python tests/refresh_readme.py``."""
+"""Put the current output of every shown command, and the picture, into README and docs: ``python tests/refresh_readme.py``."""
 
 from __future__ import annotations
 
@@ -10,15 +10,25 @@ from pathlib import Path
 
 from perfmodel.cli import main
 
-README = Path(__file__).parents[1] / "README.md"
+ROOT = Path(__file__).parents[1]
+PAGES = (ROOT / "README.md", ROOT / "docs" / "accuracy.md")
+SHOWN = re.compile(r"<!-- output: (.*?) -->\n```text\n(.*?)```", re.DOTALL)
+PICTURE = ROOT / "docs" / "h200-roofline.svg"
+DRAWN_BY = "roofline predicted-vs-measured-h200 -o"
+
+
+def printed(*args: str) -> str:
+    out = io.StringIO()
+    with redirect_stdout(out):
+        main(list(args))
+    return out.getvalue()
 
 
 def current(match: re.Match[str]) -> str:
-    out = io.StringIO()
-    with redirect_stdout(out):
-        main(shlex.split(match[1]))
-    return f"<!-- output: {match[1]} -->\n```text\n{out.getvalue()}```"
+    return f"<!-- output: {match[1]} -->\n```text\n{printed(*shlex.split(match[1]))}```"
 
 
 if __name__ == "__main__":
-    README.write_text(re.sub(r"<!-- output: (.*?) -->\n```text\n.*?```", current, README.read_text(), flags=re.DOTALL))
+    for page in PAGES:
+        page.write_text(SHOWN.sub(current, page.read_text()))
+    printed(*DRAWN_BY.split(), str(PICTURE))

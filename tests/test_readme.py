@@ -4,22 +4,29 @@ from __future__ import annotations
 
 import re
 import shlex
-from pathlib import Path
 
 import pytest
+from refresh_readme import DRAWN_BY, PAGES, PICTURE, SHOWN
 
 from perfmodel.catalog import device_ids
 from perfmodel.cli import command_names
 
-README = Path(__file__).parents[1] / "README.md"
-SHOWN = re.compile(r"<!-- output: (.*?) -->\n```text\n(.*?)```", re.DOTALL)
+README = PAGES[0]
 
 
-def test_something_is_shown() -> None:
-    assert SHOWN.findall(README.read_text())
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_something_is_shown(page) -> None:
+    assert SHOWN.findall(page.read_text())
 
 
-@pytest.mark.parametrize(("command", "text"), SHOWN.findall(README.read_text()))
+def test_the_picture_is_current(run, tmp_path):
+    drawn = tmp_path / "drawn.svg"
+    assert run(f"{DRAWN_BY} {drawn}").code == 0
+    assert drawn.read_bytes() == PICTURE.read_bytes(), "refresh with: python tests/refresh_readme.py"
+    assert PICTURE.name in README.read_text()
+
+
+@pytest.mark.parametrize(("command", "text"), [shown for page in PAGES for shown in SHOWN.findall(page.read_text())])
 def test_outputs_are_current(run, command, text):
     assert run("", *shlex.split(command)).out == text, "refresh with: python tests/refresh_readme.py"
 
