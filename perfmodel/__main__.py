@@ -3,14 +3,17 @@
 import gc
 import sys
 
-gc.set_threshold(100_000)  # starting up allocates much and frees little: fewer collections, 5 % less time
-
-from perfmodel.cli import main  # noqa: E402
-
 
 def run() -> None:
     """Run the command line and exit with its code."""
-    sys.exit(main())
+    gc.set_threshold(100_000)  # starting up allocates much and frees little: fewer collections, 5 % less time
+    try:
+        from perfmodel.cli import main  # inside: an interrupt while modules are loaded is one too
+
+        code = main()
+    except KeyboardInterrupt:
+        code = 130
+    sys.exit(code)
 
 
 if __name__ == "__main__":

@@ -1,22 +1,48 @@
 """Integer arithmetic that formulas share, on whichever numbers they are given.
 
 Python ints give exact results of any size. NumPy arrays (float64 in sweeps: int64 wraps silently) give element-wise results,
-exact as long as every intermediate value stays below 2^53. Traced numbers give the formula beside the value. No formula
-branches on a value; where a choice depends on one, it goes through ``minimum`` and ``maximum``.
+exact as long as every intermediate value stays below 2^53. Traced numbers give the formula beside the value. Deferred
+numbers note what is done to them, to be computed later on arrays. No formula branches on a value; where a choice depends on
+one, it goes through ``minimum`` and ``maximum``.
 
 NumPy is imported only once an array arrives.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import reduce
 from typing import Any, TypeAlias
 
 from perfmodel.trace import call, is_traced, plain, template
 
 Number: TypeAlias = Any
-"""An int, a float, a NumPy array of them, or a Traced number."""
+"""An int, a float, a NumPy array of them, a Traced or a Deferred number."""
+
+
+class Deferred:
+    """A number that is known only later: it takes part in arithmetic and remembers it. No ABC: its type is asked for all the time."""
+
+    __slots__ = ()
+
+    def apply(self, function: str | Callable[..., Any], *arguments: Number) -> Number:
+        """``function(*arguments)``, some of them deferred: one of this module by name, or any that takes arrays."""
+        raise NotImplementedError
+
+
+def is_deferred(*values: Number) -> bool:
+    """Whether any of ``values`` is deferred."""
+    return any(isinstance(value, Deferred) for value in values)
+
+
+def deferrable(function: Callable[..., Any], *arguments: Number) -> Number:
+    """``function(*arguments)``, later if some of them are deferred: for what only whole arrays can be given to."""
+    later = _deferred(*arguments)
+    return function(*arguments) if later is None else later.apply(function, *arguments)
+
+
+def _deferred(*values: Number) -> Deferred | None:
+    return next((value for value in values if isinstance(value, Deferred)), None)
 
 
 def _is_scalar(*values: Number) -> bool:
@@ -29,7 +55,12 @@ def ceil_div(a: Number, b: Number) -> Number:
     >>> ceil_div(1000, 128)
     8
     """
-    return call("ceil", -(-plain(a) // plain(b)), a / b) if is_traced(a, b) else -(-a // b)
+    if _is_scalar(a, b):
+        return -(-a // b)
+    if is_traced(a, b):
+        return call("ceil", -(-plain(a) // plain(b)), a / b)
+    later = _deferred(a, b)
+    return _ceil(a / b) if later is None else later.apply("ceil_div", a, b)
 
 
 def floor(x: Number) -> Number:
@@ -40,7 +71,18 @@ def floor(x: Number) -> Number:
     """
     if _is_scalar(x):
         return int(x)
-    return call("floor", floor(x.value), x) if is_traced(x) else x // 1
+    if is_traced(x):
+        return call("floor", floor(x.value), x)
+    return x.apply("floor", x) if isinstance(x, Deferred) else _floor(x)
+
+
+def power(x: Number, exponent: int) -> Number:
+    """``x`` times itself, ``exponent`` factors: one result for numbers and arrays, of which ``**`` rounds each its own way.
+
+    >>> power(3, 4), power(1.5, 2)
+    (81, 2.25)
+    """
+    return x**exponent if is_traced(x) else reduce(lambda product, _: product * x, range(exponent - 1), x)
 
 
 def minimum(a: Number, b: Number) -> Number:
@@ -49,6 +91,9 @@ def minimum(a: Number, b: Number) -> Number:
         return min(a, b)
     if is_traced(a, b):
         return call("min", min(plain(a), plain(b)), a, b)
+    later = _deferred(a, b)
+    if later is not None:
+        return later.apply("minimum", a, b)
     import numpy as np
 
     return np.minimum(a, b)
@@ -60,6 +105,9 @@ def maximum(a: Number, b: Number) -> Number:
         return max(a, b)
     if is_traced(a, b):
         return call("max", max(plain(a), plain(b)), a, b)
+    later = _deferred(a, b)
+    if later is not None:
+        return later.apply("maximum", a, b)
     import numpy as np
 
     return np.maximum(a, b)
@@ -88,7 +136,7 @@ def floor_sum(n: Number, a: Number, b: Number, m: Number) -> Number:
     (7, 7)
     """
     if not _is_scalar(n, a, b, m):
-        return _floor_sum_arrays(n, a, b, m)
+        return deferrable(_floor_sum_arrays, n, a, b, m)
     total = 0
     while n > 0:
         total += (a // m) * (n * (n - 1) // 2) + (b // m) * n
@@ -102,19 +150,33 @@ def floor_sum(n: Number, a: Number, b: Number, m: Number) -> Number:
 def _floor_sum_arrays(n: Number, a: Number, b: Number, m: Number) -> Number:
     import numpy as np
 
-    n, a, b, m = (np.array(x) for x in np.broadcast_arrays(n, a, b, m))
+    n, a, b, m = (np.array(x, float) for x in np.broadcast_arrays(n, a, b, m))
     total = np.zeros_like(n)
     while True:
-        q, a = a // m, a % m
-        p, b = b // m, b % m
-        total += q * (n * (n - 1) // 2) + p * n
+        q, p = _floor(a / m), _floor(b / m)
+        a, b = a - q * m, b - p * m
+        total += q * _floor(n * (n - 1) / 2) + p * n
         top = a * n + b
-        n, b = top // m, top % m
+        n = _floor(top / m)
+        b = top - n * m
         live = n > 0
         if not live.any():
             return total
         # a finished element keeps n = 0 and a harmless divisor, so that it adds nothing more
         a, m = m, np.where(live & (a > 0), a, 1)
+
+
+def _floor(x: Number) -> Number:
+    """Of an array. The quotient of integers whose sum is below 2^53 never rounds up to the next integer: floor(a / b) is exact."""
+    import numpy as np
+
+    return np.floor(x)
+
+
+def _ceil(x: Number) -> Number:
+    import numpy as np
+
+    return np.ceil(x)
 
 
 def clipped_floor_sum(n: Number, a: Number, b: Number, m: Number, low: Number, high: Number) -> Number:

@@ -25,12 +25,13 @@ kernels of this package); the tests replay them. Rule 6 has not been held agains
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import reduce
 
-from perfmodel.arith import Number, ceil_div, clip, floor, maximum, minimum
+from perfmodel.arith import Number, ceil_div, clip, floor, maximum, minimum, power
 from perfmodel.cost import READ, WRITE, Access, Kernel, Launch
 from perfmodel.hardware import Device
 from perfmodel.ops.occupancy import Block, block_limits, multiprocessor
-from perfmodel.trace import named
+from perfmodel.trace import named, plain
 
 SCAN_SURVIVES, SCAN_IS_LOST = 0.18, 0.5
 """W / L2 up to which a cyclic scan finds all of itself again, and from which it finds nothing."""
@@ -49,7 +50,7 @@ class Grid(Launch):
     """Blocks of a group are the tiles of a matrix: each streams one panel per operand, and neighbours run together."""
 
 
-def resident_blocks(launch: Launch, device: Device) -> int:
+def resident_blocks(launch: Launch, device: Device) -> Number:
     """Blocks that run at once on the whole device, limited by SRAM, threads, and the most registers a thread can have.
 
     At least 1 per multiprocessor; 1 in all where the profile has no multiprocessors.
@@ -57,9 +58,8 @@ def resident_blocks(launch: Launch, device: Device) -> int:
     sm, registers = multiprocessor(device), device.limits.max_registers_per_thread
     if sm.count is None:
         return 1
-    block = Block(launch.threads, None if registers is None else int(registers.number), int(launch.sram_bytes))
-    per: int = max(min([MAX_BLOCKS, *block_limits(block, sm).values()]), 1)
-    return int(sm.count) * per
+    block = Block(launch.threads, None if registers is None else int(registers.number), plain(launch.sram_bytes))
+    return sm.count * maximum(reduce(minimum, block_limits(block, sm).values(), MAX_BLOCKS), 1)
 
 
 def working_set_bytes(kernel: Kernel, launch: Launch, slots: Number, label: str = "") -> Number:
@@ -127,7 +127,9 @@ def _access_bytes(kernel: Kernel, access: Access, device: Device, label: str) ->
         missed = rescans * lost + (again - rescans) * named(f"{label}drifted", "share of lockstep re-reads that miss", drifted)
     else:
         missed = again * named(
-            f"{label}missed", "share of scattered re-reads that miss", maximum(1 - SCATTERED_SURVIVE / (ratio * launch.spread), 0) ** 2
+            f"{label}missed",
+            "share of scattered re-reads that miss",
+            power(maximum(1 - SCATTERED_SURVIVE / (ratio * launch.spread), 0), 2),
         )
     return first + minimum(floor(missed), again)
 
@@ -139,8 +141,8 @@ def _lost_share(launch: Launch, ratio: Number) -> Number:
     low, high = (PRIVATE_SURVIVES, PRIVATE_IS_LOST) if launch.private else (SCAN_SURVIVES, SCAN_IS_LOST)
     whole = clip((ratio - low) / (high - low), 0, 1)
     begins, ends = minimum(low / ratio, 1), minimum(high / ratio, 1)
-    ramp = (2 * ratio * (ends**3 - begins**3) / 3 - low * (ends**2 - begins**2)) / (high - low)
-    return whole * (1 - launch.shrinking) + (1 - ends**2 + ramp) * launch.shrinking
+    ramp = (2 * ratio * (power(ends, 3) - power(begins, 3)) / 3 - low * (power(ends, 2) - power(begins, 2))) / (high - low)
+    return whole * (1 - launch.shrinking) + (1 - power(ends, 2) + ramp) * launch.shrinking
 
 
 def _panel_rescans(access: Access, grid: Grid, slots: Number, label: str) -> Number:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import sys
+from contextlib import suppress
 from importlib import import_module
+from io import TextIOWrapper
 from types import ModuleType
 from typing import Any
 
@@ -15,9 +17,12 @@ from perfmodel import __version__, commands
 from perfmodel.errors import PerfmodelError, UsageError, suggest
 from perfmodel.plugins import module_names
 
+INTERRUPTED = 130
 _HELP = """Analytical performance model for attention and transformers on accelerators.
 
-Start with: perfmodel attention --n 4096 --d 64"""
+Start with: perfmodel attention --n 4096 --d 64
+
+Completion (bash, zsh, fish): eval "$(perfmodel --show-completion bash)" """
 
 
 def command_names() -> list[str]:
@@ -52,9 +57,16 @@ class Group(TyperGroup):
             formatter.write_dl(rows)
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Answer ``--help`` and ``--version`` at once."""
+        """Answer ``--help``, ``--version`` and a shell that completes at once."""
         if args[:1] == ["--version"]:
             typer.echo(f"perfmodel {__version__}")
+            ctx.exit()
+        if args[:1] in (["--complete"], ["--show-completion"]):
+            from perfmodel.commands._completion import complete, script
+
+            names = [name.replace("_", "-") for name in command_names()]
+            found = complete(args[1:], names, lambda name: self.get_command(ctx, name)) if args[0] == "--complete" else None
+            typer.echo(script(" ".join(args[1:])).rstrip() if found is None else "\n".join(found))
             ctx.exit()
         if not args or args[0] == "--help":
             typer.echo(self.get_help(ctx))
@@ -65,28 +77,46 @@ class Group(TyperGroup):
 
 def main(args: list[str] | None = None) -> int:
     """Run the command line; returns the exit code: 0 ok, 1 failure, 2 usage, 3 out of tolerance, 130 interrupted."""
-    group = Group(name="perfmodel", help=_HELP, rich_markup_mode=None, add_help_option=False)
+    group = Group(name="perfmodel", help=_HELP.rstrip(), rich_markup_mode=None, add_help_option=False)
+    if sys.stdout is None:
+        return 1  # closed before the start: nobody to tell
+    if sys.stderr is None:
+        sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115 - for as long as the process lives
+    if isinstance(sys.stdout, TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # names of files and ASCII terminals: nothing is unprintable
+    streams = sys.stdout, sys.stderr
     try:
-        if sys.stdout is None or sys.stderr is None:
-            return 1  # closed before the start: nobody to tell
         code = group.main(args=args, prog_name="perfmodel", standalone_mode=False)
         sys.stdout.flush()
         return code if isinstance(code, int) else 0
     except PerfmodelError as error:
-        sys.stderr.write(f"perfmodel: {error}\n")
-        return error.exit_code
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the reader has gone: nothing more to say
+        return _told(str(error), error.exit_code)
+    except (BrokenPipeError, SystemExit):  # typer turns the one into the other, and wraps the streams
+        sys.stdout, sys.stderr = streams
+        _silence_stdout()  # the reader has gone: nothing more to say
         return 1
-    except OSError as error:  # files are checked where they are opened, so this is stdout: a full disk
-        sys.stderr.write(f"perfmodel: output cannot be written: {error.strerror or error}\n")
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 1
+    except OSError as error:  # files are checked where they are opened, so without a name this is stdout: a full disk
+        if error.filename is None:
+            _silence_stdout()
+        return _told(f"{error.filename or 'output cannot be written'}: {error.strerror or error}", 1)
+    except MemoryError:
+        return _told("not enough memory for this question\n  ask for less at once", 1)
     except KeyboardInterrupt:
-        return 130
+        return INTERRUPTED
     except Exception as error:
         show = getattr(error, "show", None)  # a usage error of the option parser
         if show is None:
             raise
         show()
         return int(getattr(error, "exit_code", 2))
+
+
+def _told(message: str, code: int) -> int:
+    sys.stderr.write(f"perfmodel: {message}\n")
+    return code
+
+
+def _silence_stdout() -> None:
+    """What is still buffered goes nowhere, so that the end of the process does not fail again."""
+    with suppress(OSError, ValueError):  # a stream without a file
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

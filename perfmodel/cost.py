@@ -71,15 +71,16 @@ def once(tensor: str, kind: str, elements: Number, size: int, *, compulsory: Num
 class Tile:
     """``br`` query rows by ``bc`` key rows; ``threads`` of the block that works on one; ``head_dim`` its kernel was compiled for, or 0.
 
-    ``splits``: parts into which the key tiles of a query tile are cut, each for a block of its own.
+    ``splits``: parts into which the key tiles of a query tile are cut, each for a block of its own. Sizes are ints of one tile,
+    or deferred numbers in a sweep.
     """
 
-    br: int
-    bc: int
-    threads: int = 128
+    br: Number
+    bc: Number
+    threads: Number = 128
     origin: str = "given"
-    head_dim: int = 0
-    splits: int = 1
+    head_dim: Number = 0
+    splits: Number = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,8 +97,8 @@ class Launch:
 
     blocks: Number
     groups: Number
-    sram_bytes: int
-    threads: int
+    sram_bytes: Number
+    threads: Number
     lockstep: bool
     spread: Number = 1
     private: bool = False

@@ -9,6 +9,7 @@ numbers run on it unchanged, so an explanation is the computation itself and can
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from math import prod
 from typing import Any
 
 _SUM, _PRODUCT, _POWER, _ATOM = range(4)
@@ -124,7 +125,8 @@ class Traced:
         return self._lift(other) // self
 
     def __pow__(self, exponent: int) -> Traced:
-        return self._join(self._lift(exponent), "^", _POWER, self.value**exponent)
+        value = prod([self.value] * exponent) if isinstance(exponent, int) else self.value**exponent
+        return self._join(self._lift(exponent), "^", _POWER, value)
 
     def __neg__(self) -> Traced:
         return 0 - self

@@ -16,8 +16,8 @@ LAYERS = [
     ("units", "dtypes", "errors", "arith", "trace", "plugins"),
     ("cost", "hardware", "workload"),
     ("attention", "ops", "claims", "timing", "cache", "roofline", "bounds", "explain", "catalog", "sanity", "transformer", "hf", "remat"),
-    ("report", "validation", "study"),
-    ("commands",),
+    ("report", "validation", "study", "sweep"),
+    ("commands", "api"),
     ("cli", "__main__"),
 ]
 RANK = {name: rank for rank, names in enumerate(LAYERS) for name in names}

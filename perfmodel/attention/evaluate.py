@@ -29,8 +29,8 @@ class Result:
     tile: Tile | None
     kernels: list[tuple[Kernel, Estimate]]
     total: Estimate
-    memory_bytes: int
-    extra_memory_bytes: int
+    memory_bytes: Number
+    extra_memory_bytes: Number
     passes: tuple[Result, ...] = ()
 
     @property
@@ -50,7 +50,11 @@ def evaluate(
     algorithm: Algorithm, w: Attention, device: Device, direction: str, sram_bytes: int | None, br: int | None, bc: int | None
 ) -> Result:
     """One pass of ``algorithm``. UsageError if a given tile does not fit, UnavailableError if the device lacks the dtype."""
-    tile = choose_tile(algorithm, w, device, direction, sram_bytes or 0, br, bc)
+    return evaluate_tile(algorithm, w, device, direction, choose_tile(algorithm, w, device, direction, sram_bytes or 0, br, bc))
+
+
+def evaluate_tile(algorithm: Algorithm, w: Attention, device: Device, direction: str, tile: Tile) -> Result:
+    """One pass of ``algorithm`` with ``tile``, complete."""
     listed = (algorithm.forward if direction == FORWARD else algorithm.backward)(w, tile)
     kernels = [(kernel, estimate(kernel, device)) for kernel in listed]
     size, extra = memory(listed, w)
@@ -78,8 +82,8 @@ def both(forward: Result, backward: Result) -> Result:
         None,
         forward.kernels + backward.kernels,
         forward.total + backward.total,
-        max(forward.memory_bytes, backward.memory_bytes),
-        max(forward.extra_memory_bytes, backward.extra_memory_bytes),
+        maximum(forward.memory_bytes, backward.memory_bytes),
+        maximum(forward.extra_memory_bytes, backward.extra_memory_bytes),
         (forward, backward),
     )
 

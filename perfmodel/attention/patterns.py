@@ -9,9 +9,10 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import astuple, dataclass, fields
+from functools import cache, partial
 from pathlib import Path
 
-from perfmodel.arith import Number, ceil_div, minimum
+from perfmodel.arith import Number, ceil_div, deferrable, minimum
 from perfmodel.attention.blocks import Grid, Tally, every, multiples, with_bit, without
 from perfmodel.attention.walk import distinct_query_rows, streamed_query_rows, visible_rows, visible_scores, visited_scores
 from perfmodel.errors import DataError, UsageError, suggest
@@ -72,16 +73,26 @@ def _evaluated(name: str, count: Callable[[Grid], BlockCounts], w: Attention, br
         values = astuple(count(Grid(*(int(plain(size)) for size in sizes))))
         nodes = (f"[{field.name.replace('_', ' ')} of {_plain_text(name)}]({{}}, {{}}, {{}}, {{}})" for field in fields(BlockCounts))
         return BlockCounts(*(template(node, value, *shown) for node, value in zip(nodes, values, strict=True)))
-    if all(isinstance(size, int) for size in sizes):
+
+    @cache
+    def checked(*sizes: int) -> tuple[int, ...]:
         counts = count(Grid(*sizes))
         if counts.streamed_rows == 0:
             raise UsageError(f"--pattern {name}: the causal mask hides every nonzero block", "include one on or below the diagonal")
-        return counts
+        return astuple(counts)
+
+    if all(isinstance(size, int) for size in sizes):
+        return BlockCounts(*checked(*sizes))
+    return BlockCounts(*(deferrable(partial(_column, checked, index), *sizes) for index in range(len(fields(BlockCounts)))))
+
+
+def _column(count: Callable[..., tuple[int, ...]], index: int, *sizes: Number) -> Number:
+    """One of the counts over arrays of sizes, point by point."""
     import numpy as np
 
-    axes = np.broadcast_arrays(*(np.asarray(size, float) for size in sizes))
-    points = [astuple(count(Grid(*map(int, point)))) for point in zip(*(axis.ravel() for axis in axes), strict=True)]
-    return BlockCounts(*(np.array(column, float).reshape(axes[0].shape) for column in zip(*points, strict=True)))
+    axes = np.broadcast_arrays(*sizes)
+    points = [count(*map(int, point))[index] for point in zip(*(axis.ravel() for axis in axes), strict=True)]
+    return np.array(points, float).reshape(axes[0].shape)
 
 
 @dataclass(frozen=True, slots=True)

@@ -87,14 +87,22 @@ def _powers_of_two(largest: int) -> Iterator[int]:
         largest //= 2
 
 
+def tallest(rows: int) -> int:
+    """Rows of the tallest tile for ``rows`` query rows: the next power of two, up to LARGEST_EDGE.
+
+    >>> tallest(1), tallest(5), tallest(10**6)
+    (1, 8, 128)
+    """
+    return min(1 << max(rows - 1, 0).bit_length(), LARGEST_EDGE)
+
+
 def largest_square_tile(fits: Callable[[Tile], bool], rows: int) -> Tile | None:
     """The largest power-of-two square tile, up to LARGEST_EDGE, that fits; None if not even one row does.
 
     No taller than the next power of two of ``rows``, the query rows there are.
     """
-    tallest = 1 << max(rows - 1, 0).bit_length()
     origin = "largest power-of-two square that fits"
-    tiles = (Tile(min(edge, tallest), edge, origin=origin) for edge in _powers_of_two(LARGEST_EDGE))
+    tiles = (Tile(min(edge, tallest(rows)), edge, origin=origin) for edge in _powers_of_two(LARGEST_EDGE))
     return next((tile for tile in tiles if fits(tile)), None)
 
 
@@ -105,6 +113,14 @@ def choose_tile(
 
     UsageError if it does not fit ``sram_bytes``, with how much is missing and a tile that would fit.
     """
+    tile = fitting_tile(algorithm, w, device, direction, sram_bytes, br, bc)
+    return tile if algorithm.tiling is None else algorithm.tiling.complete(w, device, tile)
+
+
+def fitting_tile(
+    algorithm: Algorithm, w: Attention, device: Device, direction: str, sram_bytes: int, br: int | None = None, bc: int | None = None
+) -> Tile:
+    """The same before the algorithm's ``complete``. Of lengths it depends on query rows up to LARGEST_EDGE alone: see ``tallest``."""
     tiling = algorithm.tiling
     if tiling is None:
         return Tile(1, 1)
@@ -120,7 +136,7 @@ def choose_tile(
         tile = replace(tile, br=br or tile.br, bc=bc or tile.bc, origin="given", head_dim=0)
     if not fits(tile):
         raise _misfit(algorithm, tiling, w, direction, sram_bytes, tile, square)
-    return tiling.complete(w, device, tile)
+    return tile
 
 
 def _misfit(

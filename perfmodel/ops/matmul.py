@@ -222,11 +222,16 @@ class Result:
         return 0 if launch is None else int(launch.blocks)
 
 
+def default_columns(device: Device) -> int:
+    """Columns of the default tile of 16-bit matmuls on ``device``."""
+    hopper = float(device.compute_capability or 0) >= 9 if device.vendor == "NVIDIA" else False
+    return WIDE_COLUMNS if hopper else TENSOR_TILE
+
+
 def evaluate(w: Matmul, device: Device, br: int | None = None, bc: int | None = None) -> Result:
     """``w`` with the tile given or its default. UsageError if the tile does not fit, UnavailableError without SRAM or peak."""
     chip = on_chip(device)
-    hopper = float(device.compute_capability or 0) >= 9 if device.vendor == "NVIDIA" else False
-    tile = choose_tile(w.dtype, chip, br, bc, WIDE_COLUMNS if hopper else TENSOR_TILE)
+    tile = choose_tile(w.dtype, chip, br, bc, default_columns(device))
     listed = kernels(w, tile)
     costs = [(kernel, estimate(kernel, device)) for kernel in listed]
     sm, block = multiprocessor(device), tile_block(tile, w.dtype.size, device)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from functools import reduce
 
-from perfmodel.arith import Number, ceil_div, minimum
+from perfmodel.arith import Number, ceil_div, is_deferred, minimum
 from perfmodel.errors import UnavailableError, UsageError
 from perfmodel.hardware import Device, Quantity
 from perfmodel.ops.checks import whole
@@ -121,7 +121,7 @@ def block_limits(block: Block, sm: Multiprocessor) -> dict[str, Number]:
     if sm.sram_bytes is not None:
         used = block.sram_bytes + sm.sram_reserve
         allocated = named("SRAM per block", "B, as given out", ceil_div(used, sm.sram_unit) * sm.sram_unit)
-        if allocated > 0:
+        if is_deferred(allocated) or allocated > 0:  # what is not known yet is the need of a tile, never nothing
             limits["sram"] = named("blocks by SRAM", "blocks per multiprocessor", sm.sram_bytes // allocated)
     if sm.threads is not None:
         limits["threads"] = named("blocks by threads", "blocks per multiprocessor", sm.threads // sm.warp // warps)

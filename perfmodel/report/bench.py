@@ -38,7 +38,8 @@ def report(found: Bench) -> Report:
             Table("start-up, the quickest of several", ["process", "time", "over python"], starts),
         ],
         [
-            "Each row has FLOP, executed FLOP, accesses, SRAM and DRAM bytes, lower bound and roofline, and its inputs; files are not timed. Seconds of the processor."
+            "Each row has FLOP, executed FLOP, accesses, SRAM and DRAM bytes, lower bound and roofline, and its inputs.",
+            "Rows per second of processor time; files are not timed.",
         ],
         _data(found),
     )

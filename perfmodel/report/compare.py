@@ -24,6 +24,16 @@ UNIT_TITLES = {
     "tokens/s": "tokens per second",
     "FLOP/B": "intensities",
 }
+KINDS_OF_TIME = (
+    ("time, measured", "measured"),
+    ("time, predicted", "predicted", "step, predicted"),
+    ("time at the roof", "roofline", "roofline_s"),
+    ("lower bound", "lower", "step, bound", "no overlap"),
+)
+"""Times of one thing by what they say of it, best first: a verdict counts a thing once."""
+KIND_WORDS = ("measured times", "predicted times", "times at the roof", "lower bounds")
+COMPARABLE = ("s", "tokens/s")
+"""Units of which a median says something; peaks and bandwidths of a device are of unlike things."""
 NAMED = 3
 """Changes that the verdict names."""
 
@@ -95,19 +105,14 @@ def _table(title: str, unit: str, shown: Sequence[Change], before: str, after: s
 
 def verdict(found: Sequence[Change], before: str, after: str, threshold: float) -> list[str]:
     """How many are faster and slower, by how much, and the worst by name."""
-    timed = [one for one in found if one.before.better]
+    timed = _counted_once([one for one in found if one.before.better])
     if not found:
         return [f"{before} and {after} have nothing in common to compare."]
     counts = Counter(one.word for one in timed)
-    gains = [one.gain for one in timed if one.ratio]
     said = []
     if timed:
-        middle = quantile(gains, 0.5) if gains else 1.0
-        way = "as fast" if 0.995 < middle < 1.005 else f"{middle:.3g}x faster" if middle > 1 else f"{1 / middle:.3g}x slower"
         parts = ", ".join(f"{counts[word]} {word}" for word in (FASTER, SLOWER, SAME) if counts[word])
-        said.append(
-            f"{after} against {before}: {parts} of {len(timed)} times and rates (within {threshold:.0%} is SAME); in the median {way}."
-        )
+        said.append(f"{after} against {before}: {parts} of {_what(timed)} (within {threshold:.0%} is SAME); {_gains(timed)}.")
     worst = sorted((one for one in timed if one.word == SLOWER), key=lambda one: one.gain)[:NAMED]
     said += [f"{SLOWER}: {_told(one)}." for one in worst]
     if not worst:
@@ -115,10 +120,49 @@ def verdict(found: Sequence[Change], before: str, after: str, threshold: float) 
         said += [f"{FASTER}: {_told(one)}." for one in best]
     moved = Counter(one.word for one in found if not one.before.better and one.word != SAME)
     if moved:
-        said.append(f"Of the counts {' and '.join(f'{count} are {word}' for word, count in moved.items())}.")
-    elif len(timed) < len(found):
-        said.append(f"All {len(found) - len(timed)} counts are the same.")
+        parts = " and ".join(f"{count} {'is' if count == 1 else 'are'} {word}" for word, count in moved.items())
+        said.append(f"Of the counts {parts}.")
+    elif counted := sum(not one.before.better for one in found):
+        said.append(f"All {counted} counts are the same.")
     return said
+
+
+def _kind(one: Change) -> int | None:
+    """Place in KINDS_OF_TIME; None for what is none of these."""
+    return next((place for place, names in enumerate(KINDS_OF_TIME) if one.before.quantity in names), None)
+
+
+def _counted_once(timed: Sequence[Change]) -> list[Change]:
+    """Of the times of one thing the best kind that both sides have; roofs stay as they are when a kernel changes."""
+    best: dict[str, int] = {}
+    for one in timed:
+        kind = _kind(one)
+        if kind is not None:
+            best[one.before.what] = min(kind, best.get(one.before.what, kind))
+    return [one for one in timed if (kind := _kind(one)) is None or kind == best[one.before.what]]
+
+
+def _what(timed: Sequence[Change]) -> str:
+    """How many of which kind."""
+    kinds = {_kind(one) for one in timed}
+    kind, units = kinds.pop() if len(kinds) == 1 else None, {one.before.unit for one in timed}
+    words = KIND_WORDS[kind] if kind is not None else "times" if units == {"s"} else "times and rates" if "s" in units else "rates"
+    return f"{len(timed)} {words if len(timed) > 1 else words.removesuffix('s')}"
+
+
+def _gains(timed: Sequence[Change]) -> str:
+    """The median of what can be compared with each other, else from the least to the most."""
+    gains = [one.gain for one in timed if one.ratio]
+    if not gains:
+        return "no ratio is known"
+    if all(one.before.unit in COMPARABLE for one in timed):
+        return f"in the median {_way(quantile(gains, 0.5))}"
+    ends = list(dict.fromkeys(_way(gain) for gain in (min(gains), max(gains))))
+    return f"all {ends[0]}" if len(ends) == 1 else f"from {ends[0]} to {ends[1]}"
+
+
+def _way(gain: float) -> str:
+    return "as fast" if 0.995 < gain < 1.005 else f"{gain:.3g}x faster" if gain > 1 else f"{1 / gain:.3g}x slower"
 
 
 def _told(one: Change) -> str:

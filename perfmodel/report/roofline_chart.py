@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
+from perfmodel.errors import UnavailableError
 from perfmodel.hardware import Device, Quantity
 from perfmodel.report.charts.kinds import COMPUTE, LEVELS, MEASURED, MEMORY, Before, Ceiling, Interval, Point, Roofline
 from perfmodel.report.charts.points import sentence, time_s
@@ -25,6 +26,10 @@ PROBES = {"shared memory read": "sram", "L2 read, plateau": "l2", "DRAM read, la
 """Microbenchmarks that say what a memory level reached."""
 FMA_PROBE = "fp32 FMA"
 NO_MATMUL = "vector FLOP: it has no matmul"
+MOST_LETTERS = 80
+"""Of a name in a sentence."""
+UNEQUAL = 0.005
+"""Relative difference from which on two counts or times are told apart in words."""
 
 
 def ceilings(device: Device) -> list[Ceiling]:
@@ -65,14 +70,22 @@ def _ceiling(
 
 def roofline(device: Device, points: Sequence[Point], title: str = "", caption: str = "") -> Roofline:
     """The roofline of ``device`` with ``points``; it opens at the level that limits most of them."""
+    heading = title or f"Roofline of {device.name}"
+    return Roofline(heading, device.id, device.name, ceilings(device), list(points), level=_level(points), caption=caption)
+
+
+def _level(points: Sequence[Point]) -> str:
     limits = [
         max(known, key=lambda name: known[name]) for point in points if (known := {n: s for n, s in point.terms.items() if n in LEVELS})
     ]
     seen = [level for point in points for level in point.bytes]
-    level = max(limits, key=limits.count, default=None) or ("dram" if "dram" in seen or not seen else seen[0])
-    return Roofline(
-        title or f"Roofline of {device.name}", device.id, device.name, ceilings(device), list(points), level=level, caption=caption
-    )
+    return max(limits, key=limits.count, default=None) or ("dram" if "dram" in seen or not seen else seen[0])
+
+
+def at_one_level(charts: Sequence[Roofline]) -> list[Roofline]:
+    """``charts`` opening at one level, that of most of all their points: pictures of two devices then share what their x is."""
+    level = _level([point for chart in charts for point in chart.points])
+    return [replace(chart, level=level) for chart in charts]
 
 
 def point(
@@ -91,7 +104,7 @@ def point(
     matmul = cost.flops > 0
     known = prediction and Interval(float(prediction.seconds), float(prediction.low), float(prediction.high))
     terms = {name: float(seconds) for name, seconds in cost.terms.items()}
-    words = [note, "" if matmul or not cost.work.vector else NO_MATMUL, prediction.provenance if prediction else ""]
+    words = [note, "" if matmul or not cost.work.vector else NO_MATMUL, _executed(cost), predicted_by(prediction)]
     return Point(
         number=number,
         name=name,
@@ -109,13 +122,31 @@ def point(
     )
 
 
+def predicted_by(prediction: Prediction | None) -> str:
+    """Which kernel a time is of, and what it is calibrated on; empty without a prediction."""
+    return f"predicted for {prediction.calibration.implementation}, {prediction.provenance}" if prediction else ""
+
+
+def _executed(cost: Estimate) -> str:
+    """Where the point and its bound do not count the same FLOP: its place counts what is needed, its bound what runs."""
+    if not cost.flops or cost.executed_flops <= cost.flops * (1 + UNEQUAL):
+        return ""
+    ratio = float(cost.executed_flops / cost.flops)
+    return (
+        f"executes {ratio:.3g}x the FLOP counted (recomputed, masked or padding): its place shows the ones counted, its bound all"
+    )
+
+
 def point_of_row(number: int, row: Row, group: str = "", name: str = "") -> Point | None:
     """A measurement beside the model; None where its kernels or its device are unknown."""
     from perfmodel.validation.session import label
 
     if row.case is None or row.device is None or row.lower_s is None:
         return None
-    cost, times = _cost(row.case, row.device), row.record.time_s
+    try:
+        cost, times = _cost(row.case, row.device), row.record.time_s
+    except UnavailableError:
+        return None
     dtype = row.case.workload.dtype
     seen = Interval(times.median, times.p10, times.p90)
     made = point(number, name or label(row), cost, row.device, dtype.name, dtype.matmul_unit, row.prediction, seen, group, row.reason)
@@ -162,7 +193,24 @@ def with_baseline(points: Iterable[Point], baseline: Iterable[Point], name: str 
 
 def sentences(chart: Roofline) -> list[str]:
     """The verdict on each of its points."""
-    return [sentence(point, chart.ceilings) for point in chart.points]
+    return [said(point, chart) for point in chart.points]
+
+
+def said(point: Point, chart: Roofline) -> str:
+    """The verdict on ``point``; where kernels follow each other, their roofs add up to more than the largest that is named."""
+    text = sentence(replace(point, name=brief(point.name)), chart.ceilings)
+    if point.roofline_s is None or point.roofline_s <= max(point.terms.values(), default=0.0) * (1 + UNEQUAL):
+        return text
+    return text.replace(" of its roof:", " of the sum of its kernels' roofs:", 1)
+
+
+def brief(name: str) -> str:
+    """A name as a sentence takes it: of a long one, both ends.
+
+    >>> brief("flash #15"), len(brief("cutlass" * 40 + " #15")), brief("cutlass" * 40 + " #15")[-4:]
+    ('flash #15', 80, ' #15')
+    """
+    return name if len(name) <= MOST_LETTERS else f"{name[: MOST_LETTERS - 21]}…{name[-20:]}"
 
 
 def formulas(group: str, steps: Iterable[Step]) -> list[Formula]:

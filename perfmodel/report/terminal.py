@@ -10,6 +10,7 @@ from rich.table import Table as RichTable
 from rich.text import Text
 
 from perfmodel.report.document import Report, Table
+from perfmodel.report.formats._readable import readable
 from perfmodel.report.formats.txt import pictures, printed_notes, printed_tables
 
 WIDEST = 100
@@ -18,6 +19,7 @@ WIDEST = 100
 
 def render(report: Report, width: int, color: bool = True) -> str:
     """``report`` in ``width`` columns, with ANSI codes if ``color``."""
+    report = readable(report)
     target = io.StringIO()
     console = Console(file=target, width=width, force_terminal=color, no_color=not color, highlight=False)
     console.print(Text(report.title, style="bold"))

@@ -6,7 +6,7 @@ padded in ``executed_flops``; only real rows are loaded.
 
 from __future__ import annotations
 
-from perfmodel.arith import Number, maximum, minimum
+from perfmodel.arith import Number, is_deferred, maximum, minimum
 from perfmodel.attention.base import (
     DROPOUT_VECTOR,
     MASK_VECTOR,
@@ -48,7 +48,7 @@ def sram_elements(w: Attention, tile: Tile, direction: str) -> Number:
 
 def computed_widths(w: Attention, tile: Tile) -> tuple[Number, Number]:
     """Columns of Q, K and of V, O that a kernel computes: a head dim between two compiled ones is padded to the larger."""
-    if not tile.head_dim:
+    if not is_deferred(tile.head_dim) and tile.head_dim == 0:
         return w.d, w.dv
     return maximum(w.d, tile.head_dim), maximum(w.dv, tile.head_dim)
 

@@ -59,7 +59,7 @@ def default_tile(w: Attention, device: Device, sram_bytes: int, direction: str) 
 
 def complete(w: Attention, device: Device, tile: Tile) -> Tile:
     """Chunks no longer than the sequences."""
-    return replace(tile, br=min(tile.br, w.n), bc=min(tile.bc, w.kv_len))
+    return replace(tile, br=minimum(tile.br, w.n), bc=minimum(tile.bc, w.kv_len))
 
 
 def sram_elements(w: Attention, tile: Tile, direction: str) -> Number:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from perfmodel.arith import Number, ceil_div, minimum
+from perfmodel.arith import Number, ceil_div, deferrable, is_deferred, minimum
 from perfmodel.attention.algorithms.flash2 import computed_widths, spread, sram_elements
 from perfmodel.attention.base import (
     DROPOUT_VECTOR,
@@ -70,7 +70,7 @@ def effective_splits(key_tiles: Number, splits: Number) -> Number:
     return ceil_div(key_tiles, ceil_div(key_tiles, splits))
 
 
-def num_splits(blocks: int, slots: int, key_tiles: int) -> int:
+def num_splits(blocks: Number, slots: Number, key_tiles: Number) -> Number:
     """FlashAttention-2's choice: the fewest splits whose last wave is nearly as full as the fullest one there is.
 
     ``blocks``: (head, query tile) pairs; ``slots``: blocks that run at once. 48 blocks on 108 slots take 2 splits, which
@@ -80,12 +80,43 @@ def num_splits(blocks: int, slots: int, key_tiles: int) -> int:
     >>> num_splits(48, 108, 64), num_splits(87, 108, 64), num_splits(8, 216, 512)
     (2, 1, 23)
     """
+    if is_deferred(blocks, slots, key_tiles):
+        return deferrable(_num_splits_arrays, blocks, slots, key_tiles)
     if blocks >= FULL_ENOUGH * slots:
         return 1
     sizes = range(1, min(MAX_SPLITS, slots, key_tiles) + 1)
-    eligible = [s for s in sizes if s == 1 or ceil_div(key_tiles, s) != ceil_div(key_tiles, s - 1)]
-    efficiency = {s: blocks * s / slots / ceil_div(blocks * s, slots) for s in eligible}
-    return next(s for s in eligible if efficiency[s] >= NEARLY_BEST * max(efficiency.values()))
+    efficiency = {s: _efficiency(blocks * s, slots) for s in sizes if _differs(key_tiles, s)}
+    return next(s for s in efficiency if efficiency[s] >= NEARLY_BEST * max(efficiency.values()))
+
+
+def _efficiency(blocks: Number, slots: Number) -> Number:
+    """Share of the waves' slots that work."""
+    return blocks / slots / ceil_div(blocks, slots)
+
+
+def _differs(key_tiles: Number, splits: int) -> Number:
+    """Whether one split less would be longer."""
+    return splits == 1 or ceil_div(key_tiles, splits) != ceil_div(key_tiles, splits - 1)
+
+
+def _num_splits_arrays(blocks: Number, slots: Number, key_tiles: Number) -> Number:
+    """The same choice for arrays: what fills the device takes 1, of the rest each different case is looked at once."""
+    import numpy as np
+
+    blocks, slots, key_tiles = np.broadcast_arrays(blocks, slots, key_tiles)
+    few = blocks < FULL_ENOUGH * slots
+    chosen = np.ones(few.shape)
+    if few.any():
+        cases, where = np.unique(np.stack([blocks[few], slots[few], key_tiles[few]]), axis=1, return_inverse=True)
+        blocks, slots, key_tiles = cases
+        sizes = range(1, int(min(MAX_SPLITS, slots.max(), key_tiles.max())) + 1)
+        possible = (_differs(key_tiles, s) & (s <= np.minimum(slots, key_tiles)) for s in sizes)
+        table = [np.where(may, _efficiency(blocks * s, slots), 0) for s, may in zip(sizes, possible, strict=True)]
+        best, found = np.maximum.reduce(table), np.zeros(len(blocks))
+        for s, reached in zip(reversed(sizes), reversed(table), strict=True):
+            found = np.where((reached > 0) & (reached >= NEARLY_BEST * best), s, found)
+        chosen[few] = found[where.reshape(-1)]
+    return chosen
 
 
 def complete(w: Attention, device: Device, tile: Tile) -> Tile:
@@ -95,6 +126,8 @@ def complete(w: Attention, device: Device, tile: Tile) -> Tile:
     if splits is None:
         slots = 0 if device.multiprocessors is None else BLOCKS_PER_MULTIPROCESSOR * int(device.multiprocessors.number)
         splits, origin = num_splits(blocks, slots, tiles), "FlashAttention-2's heuristic"
+    if is_deferred(splits, tiles):
+        return replace(tile, splits=splits)  # the forward pass takes the effective ones of them, which changes nothing the second time
     found = int(effective_splits(tiles, splits))
     return replace(tile, splits=found, origin=f"{tile.origin}; {found} split{'s' * (found > 1)} of the keys, {origin}")
 
@@ -110,7 +143,8 @@ def forward(w: Attention, tile: Tile) -> list[Kernel]:
     True
     """
     s = named("s", "splits launched", effective_splits(key_tiles(w, tile.bc), tile.splits))
-    cut = named("cut", "1 if there is more than one split, else 0", minimum(s - 1, 1)) if tile.splits > 1 else 0
+    several = is_deferred(tile.splits) or tile.splits > 1
+    cut = named("cut", "1 if there is more than one split, else 0", minimum(s - 1, 1)) if several else 0
     size, rows, parts = w.dtype.size, query_rows(w), s * cut * query_rows(w)
     key_rows = w.row_heads * streamed_key_rows(w, tile.br, tile.bc)
     distinct, needed = w.stored_kv_heads * distinct_key_rows(w, tile.bc), seen_keys(w)
@@ -132,9 +166,9 @@ def forward(w: Attention, tile: Tile) -> list[Kernel]:
         lockstep=not w.causal,
         spread=spread(w, FORWARD),
     )
-    stored = (*_partial(w, WRITE, parts), *_results(w, 1 - cut)) if tile.splits > 1 else _results(w, 1)
+    stored = (*_partial(w, WRITE, parts), *_results(w, 1 - cut)) if several else _results(w, 1)
     split = Kernel("split", w.dtype, (*accesses, *stored), flops, executed, work, matmul_work(w.dtype, flops), launch)
-    if tile.splits == 1:
+    if not several:
         return [split]
     combine = Kernel("combine", w.dtype, (*_partial(w, READ, parts), *_results(w, cut)), work=Work(0, COMBINE_VECTOR * parts * w.dv, parts))
     return [split, combine]

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from perfmodel.report.charts.cells import text
 from perfmodel.report.charts.frame import Key, Size, legend, tick_width
-from perfmodel.report.charts.kinds import BarChart
+from perfmodel.report.charts.kinds import BarChart, Limit
 from perfmodel.report.charts.labels import Placer, segment
 from perfmodel.report.charts.scale import LINEAR, Axis, tick_text
 from perfmodel.report.charts.scene import Group, Path, Rect, Scene, Shape, Text
@@ -29,7 +29,7 @@ def scene(chart: BarChart, size: Size = SIZES[0]) -> Scene:
     names = min(WIDEST_NAME * size.width, max((text_width(bar.name, size.font) for bar in chart.bars), default=0)) + 14
     end = tick_width(totals, lambda value: text(value, chart.unit), size) * 1.15 + 14
     left = size.font * 0.6 if size.narrow else names
-    top = below + size.font * (2.3 if near else 0.6)
+    top = below + size.font * (0.9 + 1.4 * len(near) if near else 0.6)
     row = size.font * (3.4 if size.narrow else 2.6)
     height = top + row * len(chart.bars) + size.font * 2.4
     most = max([*totals, *(limit.value for limit in near)], default=1) or 1
@@ -37,15 +37,13 @@ def scene(chart: BarChart, size: Size = SIZES[0]) -> Scene:
     bottom = top + row * len(chart.bars)
     shapes += _ticks(axis, top, bottom, chart.unit, size)
     placer = Placer((0, below), (size.width, top))
-    for limit in near:
-        x = axis.at(limit.value)
-        shapes.append(Path("limit", [(x, top - 4), (x, bottom)]))
-        placer.avoided.append(segment([(x, top), (x, bottom)]))
-        said = f"{limit.label} {text(limit.value, chart.unit)}"
-        places = [Text("mark-label", x, top - 8, said, anchor) for anchor in ("middle", "end", "start")]
-        shapes += [found] if (found := placer.place(places, size.font)) else []
+    lines = [axis.at(limit.value) for limit in near]
+    placer.avoided += [segment([(x, top - 4), (x, bottom)]) for x in lines]
+    for limit, x in zip(near, lines, strict=True):
+        found = placer.place(_limit_names(limit, x, top, chart.unit, size), size.font)
+        shapes += [Path("limit", [(x, top - 4), (x, bottom)]), *([found] if found else [])]
     for place, (bar, total) in enumerate(zip(chart.bars, totals, strict=True)):
-        shapes += _bar(bar.name, bar.segments, parts, total, axis, top + place * row, chart.unit, size, names)
+        shapes += _bar(bar.name, bar.segments, parts, total, axis, top + place * row, chart.unit, size, names, lines)
     return Scene(size.width, height, shapes, chart.title, describe(chart))
 
 
@@ -53,6 +51,27 @@ def describe(chart: BarChart) -> str:
     """The picture in words."""
     said = ", ".join(f"{bar.name} {text(sum(value for _, value in bar.segments), chart.unit)}" for bar in chart.bars[:8])
     return f"Stacked bars: {said}. Every number is in the table."
+
+
+def _limit_names(limit: Limit, x: float, top: float, unit: str, size: Size) -> Iterator[Text]:
+    """Places above the bars for the name of a capacity whose line is at ``x``: in the lowest row that is free."""
+    value = text(limit.value, unit)
+    said = f"{shortened(limit.label, size.font, size.width - 12 - text_width(f' {value}', size.font))} {value}"
+    half = text_width(said, size.font) / 2 + 4
+    for row in range(8):
+        foot = top - 8 - row * size.font * 1.4
+        yield Text("mark-label", min(max(x, half), size.width - half), foot, said, "middle")
+        yield Text("mark-label", x - 4, foot, said, "end")
+        yield Text("mark-label", x + 4, foot, said, "start")
+
+
+def _total(value: float, words: str, axis: Axis, y: float, size: Size, lines: Sequence[float]) -> Text:
+    """The sum at the end of its bar, or beyond the lines that would strike it."""
+    x, wide = axis.at(value) + 7, text_width(words, size.font, bold=True)
+    for line in sorted(lines):
+        if x - 4 < line < x + wide + 4:
+            x = line + 6
+    return Text("bar-total", x, y, words)
 
 
 def _ticks(axis: Axis, top: float, bottom: float, unit: str, size: Size) -> list[Shape]:
@@ -76,6 +95,7 @@ def _bar(
     unit: str,
     size: Size,
     room: float,
+    lines: Sequence[float],
 ) -> list[Shape]:
     thick = size.font * 1.7
     head = y + (size.font * 1.5 if size.narrow else (size.font * 2.6 - thick) / 2)
@@ -93,5 +113,5 @@ def _bar(
         said = tick_text(value, unit)
         if text_width(said, size.font) + 8 < end - start and len(segments) > 1:
             shapes.append(Text("bar-inside", (start + end) / 2, middle, said, "middle"))
-    shapes.append(Text("bar-total", axis.at(total) + 7, middle, text(total, unit)))
+    shapes.append(_total(total, text(total, unit), axis, middle, size, lines))
     return shapes

@@ -9,18 +9,38 @@ from perfmodel.units import format_count, format_si, format_time
 
 ABSENT = "-"
 
+
+def digits(value: float, significant: int) -> str:
+    """``value`` to that many digits; large ones with commas instead of a power of ten.
+
+    >>> digits(5463.2, 3), digits(0.12345, 3), digits(999.9, 3)
+    ('5,460', '0.123', '1,000')
+    """
+    rounded = float(f"{value:.{significant}g}")
+    return f"{rounded:,.0f}" if 10**significant <= abs(rounded) < 1e15 else f"{value:.{significant}g}"
+
+
+def percent(share: float) -> str:
+    """A share in whole percent; what would round to none of it is said to be under one.
+
+    >>> percent(0.607), percent(0.0002), percent(0.0)
+    ('61%', '<1%', '0%')
+    """
+    return "<1%" if 0 < share < 0.005 else f"{share:.0%}"
+
+
 UNITS: dict[str, Callable[[float], str]] = {
-    "count": lambda value: format_count(value) if isinstance(value, int) else f"{value:.4g}",
+    "count": lambda value: format_count(value) if isinstance(value, int) else digits(value, 4),
     "B": lambda value: format_si(value, "B"),
     "B/s": lambda value: format_si(value, "B/s"),
     "FLOP": lambda value: format_si(value, "FLOP"),
     "FLOP/s": lambda value: format_si(value, "FLOP/s"),
-    "FLOP/B": lambda value: f"{value:.4g} FLOP/B",
+    "FLOP/B": lambda value: f"{digits(value, 4)} FLOP/B",
     "tokens/s": lambda value: format_si(value, "tokens/s"),
     "s": format_time,
-    "share": lambda value: f"{value:.1%}",
+    "share": lambda value: "<0.1%" if 0 < value < 0.0005 else f"{value:.1%}",
     "error": lambda value: f"{value:+.1%}",
-    "ratio": lambda value: f"{value:.3g}x",
+    "ratio": lambda value: f"{digits(value, 3)}x",
 }
 """How a number in that base unit is written. A unit that is not here follows the number as it stands."""
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from perfmodel.report.charts.labels import Placer, text_box
 from perfmodel.report.charts.scale import LOG, Axis
 from perfmodel.report.charts.scene import XY, Grid, Marker, Path, Rect, Shape, Text
-from perfmodel.report.charts.text_width import text_width
+from perfmodel.report.charts.text_width import shortened, text_width
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,12 +78,13 @@ def legend(keys: Sequence[Key], size: Size, left: float, right: float, top: floa
     y = top + size.font
     for key in keys:
         swatch = size.font * (0.9 if key.shape else 1.8)
-        width = swatch + 5 + text_width(key.name, size.font)
+        name = shortened(key.name, size.font, right - left - swatch - 5)
+        width = swatch + 5 + text_width(name, size.font)
         if x > left and x + width > right:
             x, y = left, y + line
         middle = y - size.font * 0.34
         shapes.append(_sample(key, x, middle, swatch, size))
-        shapes.append(Text("legend", x + swatch + 5, y, key.name))
+        shapes.append(Text("legend", x + swatch + 5, y, name))
         x += width + size.font * 1.3
     return shapes, y + size.font * 0.5 if keys else top
 

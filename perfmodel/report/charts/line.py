@@ -13,11 +13,13 @@ from perfmodel.report.charts.labels import Placer, rectangle, segment
 from perfmodel.report.charts.roofline_points import SHAPES
 from perfmodel.report.charts.scale import LOG, Axis, fitted, power_of_two_text, tick_text
 from perfmodel.report.charts.scene import Group, Marker, Path, Scene, Shape, Text
-from perfmodel.report.charts.text_width import text_width
+from perfmodel.report.charts.text_width import shortened, text_width
 
 SIZES = (WIDE_LINE, NARROW_LINE)
 MOST_TICKS = 14
 """Values of x that are ticks themselves."""
+STRUCK = 3
+"""A label that a mark's line strikes is as bad as one over that many other shapes."""
 WIDEST_NAME = 0.26
 """Of the picture's width: longer names go to a legend."""
 
@@ -163,7 +165,9 @@ def _limits(chart: LineChart, plot: Plot, size: Size, placer: Placer) -> list[Sh
         y = plot.y.at(limit.value)
         ends = [(plot.left, y), (plot.right, y)]
         placer.avoided.append(segment(ends))
-        said = f"{limit.label} {text(limit.value, chart.y_unit)}"
+        value = text(limit.value, chart.y_unit)
+        room = plot.right - plot.left - 20 - text_width(f" {value}", size.font)
+        said = f"{shortened(limit.label, size.font, room)} {value}"
         places = (Text("mark-label", plot.left + 8 + step * 24, side, said) for side in (y - 5, y + size.font * 1.2) for step in range(16))
         found = placer.place(places, size.font)
         shapes += [Path("limit", ends), *([found] if found else [])]
@@ -172,22 +176,31 @@ def _limits(chart: LineChart, plot: Plot, size: Size, placer: Placer) -> list[Sh
 
 def _marks(chart: LineChart, plot: Plot, size: Size, placer: Placer) -> list[Shape]:
     shapes: list[Shape] = []
-    for mark in chart.marks:
-        x = plot.x.at(plot.x.clamped(mark.x))
-        top = plot.top if mark.y is None else plot.y.at(plot.y.clamped(mark.y))
-        shapes.append(Path("mark", [(x, top), (x, plot.bottom)]))
-        placer.avoided.append(segment([(x, top), (x, plot.bottom)]))
+    heads: list[Shape] = []
+    spots = [(plot.x.at(plot.x.clamped(m.x)), plot.top if m.y is None else plot.y.at(plot.y.clamped(m.y))) for m in chart.marks]
+    for (x, top), mark in zip(spots, chart.marks, strict=True):
+        line = [(x, top), (x, plot.bottom)]
+        shapes.append(Path("mark", line))
+        placer.avoided += [segment(line, 3)] * STRUCK
         if mark.y is not None:
-            shapes.append(Marker("before", x, top, 4.0, "diamond"))
+            heads.append(Marker("before", x, top, 4.0, "diamond"))
+            placer.avoided.append(rectangle(x - 5, top - 5, 10, 10))
+    for (x, top), mark in zip(spots, chart.marks, strict=True):
         found = placer.place(_beside(x, top, mark.label, plot, size), size.font)
-        shapes += [found] if found else []
-    return shapes
+        heads += [found] if found else []
+    return shapes + heads
 
 
 def _beside(x: float, y: float, label: str, plot: Plot, size: Size) -> Iterator[Text]:
     rows = max(1, math.floor((plot.bottom - plot.top) / (size.font * 1.4)))
     near = sorted(range(rows), key=lambda row: abs(plot.top + (row + 1) * size.font * 1.4 - y))
-    for row in near:
-        foot = plot.top + (row + 1) * size.font * 1.4 - 2
+    feet = [plot.top + (row + 1) * size.font * 1.4 - 2 for row in near]
+    for foot in feet:
         yield Text("mark-label", x + 7, foot, label)
         yield Text("mark-label", x - 7, foot, label, "end")
+    room = plot.right - plot.left - 10
+    short = shortened(label, size.font, room)
+    half = text_width(short, size.font) / 2 + 5
+    middle = min(max(x, plot.left + half), plot.right - half)
+    for foot in feet:  # where neither side is wide enough
+        yield Text("mark-label", middle, foot, short, "middle")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from perfmodel.report.charts.cells import text
+from perfmodel.report.charts.cells import percent, text
 from perfmodel.report.charts.kinds import COMPUTE, LEVELS, MEMORY, Ceiling, Point, Roofline
 from perfmodel.report.document import Column, DataTable, Value
 from perfmodel.units import format_si
@@ -79,6 +79,29 @@ def flag(point: Point) -> str:
     return ""
 
 
+SOFT = 0.005
+"""Relative: a prediction this much below its roof is worth a word."""
+LAUNCH_S, LAUNCH_SHARE = 10e-6, 0.1
+"""A prediction shorter than this, whose roof is less than that share of it, is a launch and little else."""
+
+
+def soft_roof(point: Point) -> str:
+    """In words, that a prediction without a measurement is faster than its roof; empty if it is not."""
+    known = point.predicted
+    if known is None or point.measured is not None or point.roofline_s is None or known.value >= point.roofline_s * (1 - SOFT):
+        return ""
+    faster = text(point.roofline_s / known.value, "ratio")
+    return f"predicted {faster} faster than its roof: the roof is soft there, it counts more bytes or FLOP than the prediction expects"
+
+
+def launch_bound(point: Point) -> bool:
+    """Whether its prediction says that launching it takes most of its time."""
+    known, spent = point.predicted, time_s(point)
+    if known is None or spent is None or not point.roofline_s:
+        return False
+    return max(known.value, spent) < LAUNCH_S and point.roofline_s < LAUNCH_SHARE * min(known.value, spent)
+
+
 # The table
 
 _FIRST = [Column("number", "#", "count"), Column("name", "workload", under="device"), Column("device", "device"), Column("group", "group")]
@@ -140,7 +163,7 @@ def _values(point: Point, levels: list[str]) -> dict[str, Value]:
         "next_roof": SHORT.get(near[0], near[0]) if near else None,
         "next_roof_ratio": near[1] if near else None,
         "time_share": point.share,
-        "note": "; ".join(filter(None, [flag(point), point.note])) or None,
+        "note": "; ".join(filter(None, [flag(point), soft_roof(point), point.note])) or None,
     }
 
 
@@ -164,7 +187,7 @@ def remarks(charts: Iterable[Roofline]) -> list[str]:
     said: dict[str, list[str]] = {}
     for chart in charts:
         for point in chart.points:
-            for words in filter(None, (flag(point), point.note)):
+            for words in filter(None, (flag(point), soft_roof(point), point.note)):
                 said.setdefault(words, []).append(str(point.number))
     return [f"{', '.join(numbers)}: {words}" for words, numbers in said.items()]
 
@@ -181,11 +204,25 @@ def sentence(point: Point, ceilings: Iterable[Ceiling]) -> str:
     problem = flag(point)
     if problem:
         return f"{head}; ABOVE ITS ROOF: {problem}."
+    problem = soft_roof(point)
+    if problem:
+        return f"{head}; {problem}; {_next(near)}."
+    if launch_bound(point):
+        return _launched(point, limit)
     if share is not None:
         kind = "measured" if point.measured else "predicted"
         gain = f"reaching it would make it {text(1 / share, 'ratio')} faster" if share < 1 - 0.005 else "there is nothing left to gain"
-        head += f", {kind} at {share:.0%} of its roof: {gain}"
+        head += f", {kind} at {percent(share).replace('<', 'under ')} of its roof: {gain}"
     return f"{head}; {_next(near)}."
+
+
+def _launched(point: Point, limit: str) -> str:
+    """The sentence of a kernel whose work is a small part of its time."""
+    kind, spent = "measured" if point.measured else "predicted", text(time_s(point), "s")
+    roof = f"its roof, {RESOURCES.get(limit, limit)}, is at {text(point.roofline_s, 's')}"
+    return (
+        f"{point.name} is bound by its launch: {kind} {spent}, while {roof}; more work per launch or fewer launches help, no faster roof."
+    )
 
 
 def _roof(limit: str, point: Point, ceilings: Iterable[Ceiling]) -> str:

@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import replace
 
+from perfmodel.report.charts.cells import digits
 from perfmodel.report.charts.frame import Plot, Size
 from perfmodel.report.charts.kinds import COMPUTE, MEASURED, Ceiling, Roofline
 from perfmodel.report.charts.labels import Placer, segment
@@ -151,8 +152,9 @@ def _ridge(ceiling: Ceiling, keys: list[str], memory: Ceiling, plot: Plot, size:
     if ceiling.evidence == MEASURED or not plot.x.holds(intensity):
         return None
     x, y = plot.x.at(intensity), plot.y.at(ceiling.value)
-    words = f"{intensity:.3g}" if size.narrow else f"{intensity:.3g} FLOP/B"
-    return Group([Marker("ridge", x, y, 2.6), *_placed(_around_ridge(x, y, words, size), placer, size)], {"key": ",".join(keys)})
+    value = digits(intensity, 3)
+    places = (place for words in ([] if size.narrow else [f"{value} FLOP/B"]) + [value] for place in _around_ridge(x, y, words, size))
+    return Group([Marker("ridge", x, y, 2.6), *_placed(places, placer, size)], {"key": ",".join(keys)})
 
 
 def _around_ridge(x: float, y: float, text: str, size: Size) -> Iterator[Text]:
@@ -162,3 +164,5 @@ def _around_ridge(x: float, y: float, text: str, size: Size) -> Iterator[Text]:
         yield Text("ridge-label", x - gap - away, y - size.font * 0.5, text, "end")
         yield Text("ridge-label", x, y - size.font * 0.7 - away, text, "middle")
         yield Text("ridge-label", x + gap + away, y - size.font * 0.5, text, "start")
+        yield Text("ridge-label", x, y + size.font * 1.6 + away, text, "middle")
+        yield Text("ridge-label", x - gap - away, y + size.font * 1.25, text, "end")

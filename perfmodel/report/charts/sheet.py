@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from perfmodel.report.charts.cells import text
+from perfmodel.report.charts.cells import percent, text
 from perfmodel.report.charts.frame import Size
 from perfmodel.report.charts.kinds import Chart, Roofline
 from perfmodel.report.charts.layout import scene
@@ -53,7 +53,7 @@ def _key(chart: Roofline, top: float) -> list[Shape]:
     shapes: list[Shape] = [Text("key-value", right, top - line, "of its roof", "end")]
     for place, point in enumerate(shown):
         y, series, share = top + place * line, groups.index(point.group), share_of_roof(point)
-        said = f"{share:.0%}" if share is not None else text(time_s(point), "s")
+        said = percent(share) if share is not None else text(time_s(point), "s")
         shapes.append(Marker("measured", left + 5, y - KEY_FONT * 0.35, 3.6, SHAPES[series % len(SHAPES)], series))
         shapes.append(Text("key-number", left + 34, y, str(point.number), "end"))
         shapes.append(Text("key-name", left + 42, y, shortened(point.name, KEY_FONT, right - left - 54 - text_width(said, KEY_FONT))))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from perfmodel.report.charts.cells import text
+from perfmodel.report.charts.cells import percent, text
 from perfmodel.report.charts.draw import clean, inline
 from perfmodel.report.charts.kinds import LEVELS, Chart, Roofline
 from perfmodel.report.charts.layout import numbers, scene, sizes
@@ -74,7 +74,7 @@ def _key(chart: Roofline) -> str:
             if share is None
             else f'<span class="meter s{groups.index(point.group) % SERIES}"><u style="width:{min(share, 1):.1%}"></u></span>'
         )
-        said = f"{share:.0%}" if share is not None else text(spent, "s")
+        said = percent(share) if share is not None else text(spent, "s")
         words = f"<b>{point.number}</b><span>{clean(point.name)}</span><i>{said}</i>{width}"
         link = f'<a href="#point-{point.number}" data-point="{point.number}">{words}</a>'
         rows.append(f'<li data-key="{clean(key(point.unit, point.dtype))}">{link}</li>')

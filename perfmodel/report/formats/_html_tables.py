@@ -5,15 +5,17 @@ from __future__ import annotations
 import json
 import re
 
-from perfmodel.report.charts.cells import ABSENT, UNITS, interval, shown_columns, text
+from perfmodel.report.charts.cells import ABSENT, UNITS, digits, interval, shown_columns, text
 from perfmodel.report.charts.draw import clean
 from perfmodel.report.document import Column, DataTable, Table, Value
 
-_BARE = {"FLOP/B": lambda value: f"{value:.4g}", "count": UNITS["count"]}
+_BARE = {"FLOP/B": lambda value: digits(value, 4), "count": UNITS["count"]}
 """Units that stand in the head of a column instead of in its cells."""
 
 NARROW_CHARACTERS = 40
 """A table of more in its widest cells becomes cards on a narrow screen."""
+LONG_WORD = 24
+"""Characters: a word of more may be broken, such as the name of a template's kernel."""
 INDENT = "\u00a0\u00a0"
 
 
@@ -29,7 +31,9 @@ def file_name(title: str) -> str:
 def text_table(table: Table) -> str:
     """A table of text cells."""
     sides = ["" if side == "l" else ' class="r"' for side in table.alignment]
-    head = "".join(f'<th scope="col"{side}>{clean(name)}</th>' for name, side in zip(table.columns, sides, strict=True))
+    head = "".join(
+        f'<th scope="col"{_look("r" if side else "", name)}>{clean(name)}</th>' for name, side in zip(table.columns, sides, strict=True)
+    )
     rows = ["".join(_plain(cell, side, place) for place, (cell, side) in enumerate(zip(row, sides, strict=True))) for row in table.rows]
     body = "".join(f"<tr>{row}</tr>" for row in rows)
     title = f"<caption>{clean(table.title)}</caption>" if table.title else ""
@@ -39,8 +43,14 @@ def text_table(table: Table) -> str:
 
 
 def _plain(cell: str, side: str, place: int) -> str:
-    look = ' class="name"' if place == 0 else side
+    look = _look("name" if place == 0 else "r" if side else "", cell)
     return f"<td{look}>{clean(cell.replace('  ', INDENT))}</td>"
+
+
+def _look(name: str, words: str) -> str:
+    """The class attribute of a cell called ``name`` that holds ``words``."""
+    names = " ".join(filter(None, [name, "long" if max(map(len, words.split()), default=0) > LONG_WORD else ""]))
+    return f' class="{names}"' if names else ""
 
 
 def data_table(table: DataTable, name: str, caption: bool = True) -> str:
@@ -68,7 +78,7 @@ def data_table(table: DataTable, name: str, caption: bool = True) -> str:
 def _head(table: DataTable, place: int) -> str:
     column = table.columns[place]
     unit = f" {column.unit}" if column.unit in _BARE and column.unit != "count" else ""
-    side = " class=l" if column.unit == "text" else ""
+    side = _look("l" if column.unit == "text" else "", column.title)
     return f'<th scope="col"{side} data-k="{clean(column.key)}"><button type="button">{clean(column.title or "name")}{unit}</button></th>'
 
 
@@ -76,7 +86,7 @@ def _cell(table: DataTable, row: list[Value], place: int, mark: str) -> str:
     column, value = table.columns[place], row[place]
     said = _BARE[column.unit](value) if column.unit in _BARE and isinstance(value, (int, float)) else text(value, column.unit)
     name = "none" if said == ABSENT else {"number": "num", "name": "name"}.get(column.key, "l" if column.unit == "text" else "")
-    look = f" class={name}" if name else ""
+    look = _look(name, said)
     return f"<td{look}>{clean(said)}{mark if column.key == 'name' else ''}{_ends(table, row, place)}{_under(table, row, column)}</td>"
 
 

@@ -13,6 +13,7 @@ from perfmodel.report.document import Report
 from perfmodel.report.formats._html_charts import figure
 from perfmodel.report.formats._html_foundations import foundations, provenance
 from perfmodel.report.formats._html_tables import data_table, text_table
+from perfmodel.report.formats._readable import readable
 
 ASSETS = Path(__file__).parent / "assets"
 FIRST_SENTENCES = 6
@@ -40,6 +41,7 @@ _PAGE = """<!DOCTYPE html>
 
 def render(report: Report) -> str:
     """The page of ``report``."""
+    report = readable(report)
     sections = [figure(chart, place) for place, chart in enumerate(report.charts, 1) if chart.kind == "roofline"]
     sections += [_points(report)]
     sections += [_tables(report)]

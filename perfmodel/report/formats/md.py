@@ -2,33 +2,43 @@
 
 from __future__ import annotations
 
+import re
+
 from perfmodel.report.charts.cells import as_text, formula_text
 from perfmodel.report.document import Formula, Report, Table
+from perfmodel.report.formats._readable import readable
 
 FOLDED_ROWS = 12
 """A table of more rows is folded."""
 FIRST_SENTENCES = 12
+_MARKUP = re.compile(r"[\\|<>*_`\[\]]|~(?=~)|&(?=#|[A-Za-z])")
+_LINE_START = re.compile(r"^(\s*(?:\d+(?=[.)]))?)((?:[#+=-]+|[.)])(?=\s|$))")
 
 
 def render(report: Report) -> str:
     """Verdict, pictures with their tables, tables, notes, and what the numbers rest on."""
+    report = readable(report)
     blocks = [f"## {_escape(report.title)}", *_verdict(report.verdict), *_pictures(report)]
     blocks += [_data_table(as_text(table)) for table in report.data_tables]
     blocks += map(_table, report.tables)
     if report.notes:
-        blocks.append("\n".join(f"- {_escape(note)}" for note in report.notes))
+        blocks.append("\n".join(f"- {_line(note)}" for note in report.notes))
     blocks += _foundations(report)
     return "\n\n".join(blocks) + "\n"
 
 
 def _escape(text: str) -> str:
-    for char in "\\|<>*_`":
-        text = text.replace(char, "\\" + char)
-    return " ".join(text.splitlines()) if "\n" in text or "\r" in text else text
+    """No markup, no link, no picture, no entity."""
+    return _MARKUP.sub(r"\\\g<0>", text)
+
+
+def _line(text: str) -> str:
+    """``text`` where a line begins: no heading, no list either."""
+    return _LINE_START.sub(r"\1\\\2", _escape(text))
 
 
 def _verdict(sentences: list[str]) -> list[str]:
-    said = list(map(_escape, sentences))
+    said = list(map(_line, sentences))
     rest = said[FIRST_SENTENCES:]
     return said[:FIRST_SENTENCES] + ([_folded(f"and {len(rest)} more", "\n".join(f"- {line}" for line in rest))] if rest else [])
 
@@ -46,12 +56,12 @@ def _pictures(report: Report) -> list[str]:
 
     blocks = []
     for chart in report.charts:
-        blocks += [f"### {_escape(chart.title)}", *([_escape(chart.caption)] if chart.caption else [])]
+        blocks += [f"### {_escape(chart.title)}", *([_line(chart.caption)] if chart.caption else [])]
         blocks.append("```text\n" + plot(chart).replace("`", "'") + "\n```")
         if chart.kind == "roofline" and chart.points:
             blocks.append(_data_table(as_text(brief_table([chart]))))
             said = remarks([chart])
-            blocks += ["\n".join(f"- {_escape(line)}" for line in said)] if said else []
+            blocks += ["\n".join(f"- {_line(line)}" for line in said)] if said else []
         elif chart.kind != "roofline":
             blocks.append(_folded("numbers", _table(as_text(numbers(chart)))))
     return blocks

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from perfmodel.report.charts.cells import as_text
 from perfmodel.report.document import Report, Table
+from perfmodel.report.formats._readable import readable
 
 
 def render(report: Report) -> str:
     """Title, verdict, pictures, tables with aligned columns, notes."""
+    report = readable(report)
     lines = [report.title, *report.verdict]
     for title, drawn in pictures(report):
         lines += ["", title, *drawn.splitlines()]

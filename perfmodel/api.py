@@ -1,0 +1,129 @@
+"""The Python interface: one question, or a grid of them as columns.
+
+>>> import perfmodel
+>>> found = perfmodel.attention(n=4096, d=64, heads=16, hardware="h200")
+>>> [(result.algorithm.name, result.total.flops, result.total.bound) for result in found.results]
+[('standard', 68719476736, 'dram'), ('flash2', 68719476736, 'tensor')]
+
+>>> columns = perfmodel.sweep(n="1024:4096:x2", d=64, heads=16, hardware="h200", algorithm=["standard", "flash2"])
+>>> columns["n"][:4].tolist(), columns["algorithm"].tolist()[:4]
+([1024, 2048, 4096, 1024], ['standard', 'standard', 'standard', 'flash2'])
+>>> (columns["sram_bytes"][:3] / columns["sram_bytes"][3:]).round(2).tolist()
+[3.77, 3.88, 3.94]
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import fields
+from typing import TYPE_CHECKING, Any
+
+from perfmodel.errors import UsageError, suggest
+
+if TYPE_CHECKING:
+    from perfmodel.attention.request import Comparison
+    from perfmodel.hardware import Device
+    from perfmodel.sweep.table import Table
+
+MOST_BYTES = 1 << 32
+"""Of columns in memory, unless more is allowed."""
+
+
+def attention(*, hardware: str | Device | None = None, **options: Any) -> Comparison:
+    """Attention by several algorithms on one device: exact counts, traffic, bound and roof.
+
+    ``options`` are those of ``perfmodel attention`` with underscores, ``direction`` for ``--pass``. UsageError for one without
+    meaning, UnavailableError if the device lacks what it takes.
+
+    >>> found = attention(n=1024, d=64, algorithm="flash", causal=True)
+    >>> found.results[0].total.flops, found.results[0].tile.br
+    (134348800, 128)
+    """
+    from perfmodel.attention.request import AttentionRequest
+    from perfmodel.sweep.base import DEFAULT_DEVICE
+    from perfmodel.sweep.devices import device_named
+
+    known = [field.name for field in fields(AttentionRequest) if field.name != "hardware"]
+    for name in options:
+        if name not in known:
+            raise UsageError(f"attention has no option {name!r}", suggest(name, known))
+    device = device_named(hardware or DEFAULT_DEVICE) if hardware is None or isinstance(hardware, str) else hardware
+    return AttentionRequest().updated(options).compare(device)
+
+
+class Columns(Mapping[str, Any]):
+    """The rows of a sweep, a NumPy array per column; words as Python strings.
+
+    ``pandas.DataFrame(dict(columns), copy=False)`` and ``polars.DataFrame(dict(columns))`` take the numbers without a copy.
+    ``units`` by column; ``left_out``: how many rows have no answer, by reason; ``excluded``: how many constraints took away.
+    """
+
+    def __init__(self, table: Table, left_out: Mapping[str, int], excluded: int) -> None:
+        self._table, self.left_out, self.excluded = table, dict(left_out), excluded
+        self.units = {one.name: one.unit for one in table.fields}
+        self._decoded: dict[str, Any] = {}
+
+    def __getitem__(self, name: str) -> Any:
+        """The column called ``name``."""
+        if name not in self.units:
+            raise KeyError(name)
+        if name not in self._decoded:
+            self._decoded[name] = self._table.decoded(name)
+        return self._decoded[name]
+
+    def __iter__(self) -> Iterator[str]:
+        """Names of the columns."""
+        return iter(self.units)
+
+    def __len__(self) -> int:
+        """How many columns there are."""
+        return len(self.units)
+
+    @property
+    def rows(self) -> int:
+        """How many rows there are."""
+        return self._table.rows
+
+    def codes(self, name: str) -> tuple[Any, tuple[str, ...]]:
+        """A column of words as codes (int32, not a copy) and what they mean, as ``pandas.Categorical.from_codes`` takes them."""
+        one = next((one for one in self._table.fields if one.name == name), None)
+        if one is None or not one.words:
+            raise KeyError(name)
+        return self._table.column(name), one.words
+
+    def __repr__(self) -> str:
+        return f"<{self.rows:,} rows of {', '.join(self.units)}>"
+
+
+def sweep(
+    workload: str = "attention",
+    *,
+    where: str | Sequence[str] = (),
+    columns: Sequence[str] | None = None,
+    most_bytes: int = MOST_BYTES,
+    **axes: Any,
+) -> Columns:
+    """Every combination of ``axes``, as columns in memory; for more rows than fit ``most_bytes`` there is ``perfmodel sweep -o``.
+
+    ``workload``: attention, matmul, kv-cache or model. ``axes`` are the options of that command with underscores; a value is a
+    number, a list, a range or an expression of other axes. ``where``: constraints on inputs and columns.
+
+    >>> found = sweep("matmul", m="1024:4096:x2", n=4096, k="m / 2", where="roofline_s > 0.1 ms", columns=["flops", "roofline_s"])
+    >>> found["m"].tolist(), found["flops"].tolist(), found.units["roofline_s"], found.excluded
+    ([4096], [68719476736.0], 's', 2)
+    """
+    from perfmodel.sweep.grid import grid_of
+    from perfmodel.sweep.run import Counts, Runner
+    from perfmodel.sweep.study import Study
+    from perfmodel.sweep.table import fields_of, row_bytes
+
+    constraints = (where,) if isinstance(where, str) else tuple(where)
+    grid = grid_of(Study(workload, axes, constraints, None if columns is None else tuple(columns)))
+    size = grid.points * row_bytes(fields_of(grid))
+    if size > most_bytes:
+        fix = "take fewer values, allow more with most_bytes, or write them to a file with: perfmodel sweep -o rows.parquet"
+        raise UsageError(f"{grid.points:,} rows take {size:,} B", fix)
+    runner, counts = Runner(grid, size, rows=max(grid.points, 1)), Counts()
+    [chunk] = runner.chunks()
+    table = runner.evaluate(chunk, [counts])
+    return Columns(table.part(0, table.rows), counts.left_out, counts.excluded)

@@ -1,0 +1,141 @@
+"""A whole sweep: what is asked of a study, where its rows go, and what it shows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from perfmodel.errors import UsageError, suggest
+from perfmodel.sweep.base import Workload
+from perfmodel.sweep.files import write_file, write_stream
+from perfmodel.sweep.grid import Grid, grid_of
+from perfmodel.sweep.rows import Reader, Row, plain
+from perfmodel.sweep.run import Consumer, Counts, Progress, Runner
+from perfmodel.sweep.search import Best, Pareto
+from perfmodel.sweep.study import Study, workload_named
+from perfmodel.sweep.summary import Summary
+from perfmodel.sweep.table import WORD, Table
+
+DEFAULT_MEMORY = 1 << 30
+MOST_TOP = 10_000
+FEW_ROWS = 10_000
+"""Rows up to which all of them are held and shown."""
+
+
+@dataclass(frozen=True, slots=True)
+class Search:
+    """``minimize``: the column whose ``top`` least rows are wanted, ``pareto``: two columns; None for neither."""
+
+    minimize: str | None = None
+    pareto: tuple[str, str] | None = None
+    top: int = 10
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """Where rows go. ``path`` None: stdout. ``form``: the format. ``folder``: one Parquet file per chunk. ``dask``: a scheduler."""
+
+    path: Path | None
+    form: str
+    folder: bool = False
+    resume: bool = False
+    dask: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """``rows``: all of them if they are few, else None."""
+
+    study: Study
+    grid: Grid
+    counts: Counts
+    summary: Summary
+    best: Best | None
+    pareto: Pareto | None
+    rows: list[Row] | None
+
+
+def complete(study: Study, search: Search) -> tuple[Study, Search]:
+    """Both with full names of columns; the study with every column that the search reads."""
+    workload = workload_named(study.workload)
+    minimize = None if search.minimize is None else column_named(workload, search.minimize, "--minimize")
+    pareto = None
+    if search.pareto is not None:
+        pareto = (column_named(workload, search.pareto[0], "--pareto"), column_named(workload, search.pareto[1], "--pareto"))
+    if not 1 <= search.top <= MOST_TOP:
+        raise UsageError(f"--top is {search.top}", f"give a whole number from 1 to {MOST_TOP:,}; for more rows use --where and -o")
+    if study.columns is None:
+        asked = [*workload.shown, workload.objective]
+    else:
+        asked = [column_named(workload, name, "--columns") for name in study.columns]
+    columns = [*asked, *(pareto or ()), *([minimize] if minimize else [])]
+    return replace(study, columns=tuple(dict.fromkeys(columns))), Search(minimize, pareto, search.top)
+
+
+def column_named(workload: Workload, name: str, option: str) -> str:
+    """The column that ``name`` means; UsageError with the nearest names otherwise."""
+    found = workload.words.get(name, name)
+    known = [one.name for one in workload.columns]
+    if found not in known:
+        raise UsageError(f"{option}: {workload.name} has no column {name!r}", suggest(name, [*workload.words, *known]))
+    return found
+
+
+def consumers_of(search: Search, objective: str, grid: Grid) -> list[Consumer]:
+    """What looks at rows as they come; a search comes last."""
+    made: list[Consumer] = [Counts(), Summary.of(grid, objective)]
+    if search.minimize is not None:
+        made.append(Best(Reader.of(grid), search.minimize, search.top))
+    if search.pareto is not None:
+        made.append(Pareto(Reader.of(grid), *search.pareto))
+    return made
+
+
+def ask(
+    study: Study, search: Search, output: Output | None, memory: int = DEFAULT_MEMORY, expect: Callable[[int], Progress] | None = None
+) -> Result:
+    """Run ``study``, completed, and write its rows to ``output`` if there is one. ``expect``: told the number of rows, tells progress."""
+    grid = grid_of(study)
+    tell = None if expect is None else expect(grid.points)
+    usual = grid.workload.objective if grid.workload.objective in grid.columns else grid.columns[0]
+    make = partial(consumers_of, search, search.minimize or usual)
+    consumers, rows = make(grid), None
+    if output is None:
+        few = grid.points <= FEW_ROWS
+        runner = Runner(grid, memory, tables=few)
+        rows = [row for chunk in runner.chunks() for row in _rows(runner.evaluate(chunk, consumers, tell))]
+        rows = rows if few else None
+    elif output.folder:
+        _folder(grid, study, output, memory, consumers, make, tell)
+    elif output.path is None:
+        write_stream(Runner(grid, memory), study, output.form, consumers, tell)
+    else:
+        write_file(grid, study, output.path, output.form, memory, consumers, tell, output.resume)
+    found = {type(one): one for one in consumers}
+    return Result(study, grid, found[Counts], found[Summary], found.get(Best), found.get(Pareto), rows)  # type: ignore[arg-type]
+
+
+def _folder(grid: Grid, study: Study, output: Output, memory: int, consumers: Sequence[Consumer], make: Any, tell: Progress | None) -> None:
+    from perfmodel.sweep.dataset import write_folder
+
+    assert output.path is not None
+    runner = Runner(grid, memory)
+    if output.dask is None:
+        write_folder(runner, study, output.path, consumers, tell, output.resume)
+        return
+    from perfmodel.sweep.dask_run import Job, write_cluster
+
+    job = Job(study, runner.rows, str(output.path.resolve()), make, output.resume)
+    write_cluster(output.dask, runner, job, consumers, tell)
+
+
+def _rows(table: Table) -> list[Row]:
+    """Rows as plain Python values."""
+    columns = {one.name: table.decoded(one.name).tolist() for one in table.fields}
+    for one in table.fields:
+        if one.kind != WORD:
+            columns[one.name] = [plain(value) for value in columns[one.name]]
+    return [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]

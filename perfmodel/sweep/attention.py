@@ -1,0 +1,199 @@
+"""Sweeps over attention: one row per configuration and algorithm, by the formulas of ``perfmodel attention``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cache
+from typing import Any
+
+from perfmodel.arith import Number
+from perfmodel.attention.algorithms import find, names
+from perfmodel.attention.base import Algorithm
+from perfmodel.attention.evaluate import BOTH, Result, both, evaluate_tile, sram_bytes_for
+from perfmodel.attention.patterns import block_pattern
+from perfmodel.attention.tiles import LARGEST_EDGE
+from perfmodel.cost import Tile
+from perfmodel.dtypes import DTYPES, dtype_named
+from perfmodel.errors import UsageError, suggest
+from perfmodel.hardware import Device
+from perfmodel.sweep.attention_tiles import TILE, extras, tiles
+from perfmodel.sweep.attention_time import predicted
+from perfmodel.sweep.base import DEFAULT_DEVICE, Column, Input, LeftOut, Workload
+from perfmodel.sweep.columns import COSTS, MEMORY, PREDICTED, costs
+from perfmodel.sweep.devices import canonical, device_ids, device_named, lenders
+from perfmodel.timing.offer import check_implementation
+from perfmodel.workload import BACKWARD, FORWARD, LARGEST_SIZE, Attention
+
+_PASSES = {FORWARD: (FORWARD,), BACKWARD: (BACKWARD,), BOTH: (FORWARD, BACKWARD)}
+_SIZES = ("n", "kv_len", "d", "dv", "batch", "heads", "kv_heads")
+
+
+@dataclass(frozen=True, slots=True)
+class AttentionCell:
+    """One algorithm on one device in one number format; ``probe`` is a workload with all choices and small sizes."""
+
+    algorithm: Algorithm
+    device: Device
+    passes: Sequence[str]
+    probe: Attention
+    sram_bytes: int | None
+    implementation: str | None = None
+    memo: dict[Any, Any] = field(default_factory=dict, compare=False)
+
+    def extras(self, values: Mapping[str, Any]) -> Mapping[str, Sequence[str]]:
+        """Sizes of the tiles; a block of ``values`` is then prepared with as few different cases as they need."""
+        return {**extras(self, values), **({"kv_heads": ["heads", "kv_heads"]} if self.grouped else {})}
+
+    def prepare(self, values: Mapping[str, Any]) -> tuple[dict[str, Any], list[LeftOut]]:
+        """Tile sizes; rows whose heads do not form groups, or for which no tile fits, are left out."""
+        found, left_out = tiles(self, values)
+        if values["heads"] is not values["kv_heads"]:
+            left_out.append(LeftOut("kv_heads does not divide heads", values["heads"] % values["kv_heads"] != 0))
+            if self.grouped:
+                left_out.append(LeftOut(self.grouped, values["heads"] != values["kv_heads"]))
+                found["kv_heads"] = values["heads"] + 0 * values["kv_heads"]  # what cannot be counted must not be tried
+        return found, left_out
+
+    @property
+    def grouped(self) -> str | None:
+        """Why query heads cannot share K and V here; None if they can."""
+        return self.algorithm.obstacle(replace(self.probe, heads=2), self.passes[0])
+
+    def formulas(self, numbers: Mapping[str, Number]) -> Mapping[str, Number]:
+        """Every column but predicted times."""
+        w = self._workload(numbers)
+        results = [self._result(w, direction, numbers) for direction in self.passes]
+        result = both(*results) if len(results) == 2 else results[0]
+        tile = results[0].tile
+        edges = {"tile_br": 0 if tile is None else tile.br, "tile_bc": 0 if tile is None else tile.bc}
+        return {**costs(result.total), "memory_bytes": result.memory_bytes, "extra_memory_bytes": result.extra_memory_bytes, **edges}
+
+    def _workload(self, numbers: Mapping[str, Number]) -> Attention:
+        options = {name: numbers[name] for name in ("window", "splits") if name in numbers}
+        return replace(self.probe, **{name: numbers[name] for name in _SIZES}, **options)
+
+    def _result(self, w: Attention, direction: str, numbers: Mapping[str, Number]) -> Result:
+        if self.algorithm.tiling is None:
+            return evaluate_tile(self.algorithm, w, self.device, direction, Tile(1, 1))
+        br, bc, threads, head_dim = (numbers[f"{direction} {name}"] for name in TILE)
+        tile = self.algorithm.tiling.complete(w, self.device, Tile(br, bc, threads, head_dim=head_dim))
+        return evaluate_tile(self.algorithm, w, self.device, direction, tile)
+
+    def point(self, values: Mapping[str, int], columns: Sequence[str]) -> Mapping[str, float | None]:
+        """Predicted time and its interval; None where no calibration covers the row."""
+        w, extra = self._workload(values), self.prepare(values)[0]
+        sizes = {**values, **{name: int(size) for name, size in extra.items()}}
+        lower = {one: float(self._result(w, one, sizes).total.lower_s) for one in self.passes}
+        return predicted(w, self.algorithm.name, self.passes, self.device, self.implementation, lower)
+
+
+def cell(choices: Mapping[str, Any]) -> AttentionCell:
+    """The cell for one combination of choices; PerfmodelError says why there is none."""
+    device, algorithm = device_named(choices["hardware"]), find(choices["algorithm"])
+    if choices["pass"] not in _PASSES:
+        raise UsageError(f"--pass: unknown pass {choices['pass']!r}", suggest(choices["pass"], list(_PASSES)))
+    dtype, windowed = dtype_named(choices["dtype"]), choices["windowed"]
+    if windowed and choices["causal"] is False:
+        raise UsageError("a window is of the last keys, so it implies a causal mask")
+    probe = Attention(
+        n=LARGEST_EDGE,
+        kv_len=LARGEST_EDGE,
+        d=1,
+        dv=1,
+        dtype=replace(dtype, matmul_unit=device.matmul_unit(dtype.name, dtype.matmul_unit)),
+        causal=bool(choices["causal"]) or windowed,
+        window=1 if windowed else None,
+        mask=choices["mask"],
+        dropout=choices["dropout"],
+        unfused_scale=choices["unfused_scale"],
+        printed_backward=choices["printed_backward"],
+        packed=choices["packed"],
+        sparsity=block_pattern(choices["sparsity"], choices["pattern"]),
+    ).check()
+    obstacle = next(filter(None, (algorithm.obstacle(probe, one) for one in _PASSES[choices["pass"]])), None)
+    if obstacle:
+        raise UsageError(f"{algorithm.name}: {obstacle}")
+    if choices["implementation"] is not None:
+        check_implementation(choices["implementation"], "attention", device, lenders)
+    sram = sram_bytes_for([algorithm], device) if not choices["sram_given"] else None
+    return AttentionCell(algorithm, device, _PASSES[choices["pass"]], probe, sram, choices["implementation"])
+
+
+def split(
+    choices: Mapping[str, Any], numbers: Mapping[str, Any], derived: Mapping[str, Any]
+) -> list[tuple[dict[str, Any], dict[str, Any]]]:
+    """Decode apart from prefill: unless it was said, K and V are packed for a single query, which matters to shared heads."""
+    has = {"windowed": "window" in numbers or "window" in derived, "sram_given": "sram" in numbers or "sram" in derived}
+    chosen, shared = {**choices, **has}, "kv_heads" in numbers or derived["kv_heads"].alias != "heads"
+    if chosen["packed"] is not None or not shared:
+        return [({**chosen, "packed": bool(chosen["packed"])}, dict(numbers))]
+    if "n" in derived:
+        raise UsageError("--n is derived: whether K and V are packed cannot be told from it", "say --packed true or --packed false")
+    n = numbers["n"]
+    wholes = ({**chosen, "packed": packed} for packed in (True, False))
+    parts = ((one, {**numbers, "n": n[(n == 1) == one["packed"]]}) for one in wholes)
+    return [(one, values) for one, values in parts if len(values["n"])]
+
+
+def _whole(name: str, meaning: str, default: Any = None, **more: Any) -> Input:
+    return Input(name, "whole", meaning, default, **more)
+
+
+def _choice(name: str, kind: Any, meaning: str, default: Any = None, **more: Any) -> Input:
+    return Input(name, kind, meaning, default, choice=True, **more)
+
+
+@cache
+def _canonical(name: str) -> str:
+    return find(name).name
+
+
+def _flag(name: str, meaning: str, default: bool | None = False) -> Input:
+    return _choice(name, "flag", meaning, default)
+
+
+WORKLOAD = Workload(
+    name="attention",
+    inputs=(
+        _choice("hardware", "name", "device", DEFAULT_DEVICE, names=device_ids, canonical=canonical),
+        _choice("dtype", "name", "number format", "fp16", names=lambda: list(DTYPES)),
+        _choice("pass", "name", "forward, backward or both", FORWARD, names=lambda: list(_PASSES)),
+        _choice("algorithm", "name", "algorithm", ["standard", "flash2"], names=names, canonical=_canonical),
+        _flag("causal", "causal mask, aligned bottom right; by default where there is a window", None),
+        _flag("mask", "additive mask"),
+        _choice("dropout", "number", "dropout probability", 0.0, least=0, most=1),
+        _flag("unfused_scale", "1/sqrt(d) in a kernel of its own"),
+        _flag("printed_backward", "flash2 backward loads as Algorithm 2 prints them"),
+        _flag("packed", "K, V read once per KV head; by default where n is 1", None),
+        _choice("sparsity", "number", "share of nonzero blocks, block-sparse", least=0, most=1),
+        _choice("pattern", "name", "nonzero blocks, block-sparse"),
+        _choice("implementation", "name", "kernel of the predicted columns"),
+        _whole("n", "query length", required=True),
+        _whole("kv_len", "key/value length", "n"),
+        _whole("d", "head dim of Q and K", required=True),
+        _whole("dv", "head dim of V", "d"),
+        _whole("batch", "sequences", 1),
+        _whole("heads", "query heads", 1),
+        _whole("kv_heads", "key/value heads", "heads"),
+        _whole("window", "sliding window, implies causal"),
+        _whole("splits", "parts of the keys, split-kv"),
+        _whole("block_q", "tile rows"),
+        _whole("block_kv", "tile columns"),
+        Input("sram", "size", "SRAM per block", most=LARGEST_SIZE, unit="B"),
+    ),
+    columns=(
+        *COSTS,
+        *MEMORY,
+        Column("tile_br", "rows", "rows of the tile, 0 for none; that of the forward pass where both are asked for", whole=True),
+        Column("tile_bc", "rows", "keys of the tile", whole=True),
+        *PREDICTED,
+    ),
+    cell=cell,
+    shown=("flops", "executed_flops", "accesses_elements", "sram_bytes", "dram_bytes", "lower_s", "roofline_s"),
+    objective="roofline_s",
+    words={"time": "roofline_s", "io": "sram_bytes", "memory": "memory_bytes"},
+    compared="algorithm",
+    always=("hardware", "algorithm", "n", "d"),
+    split=split,
+)

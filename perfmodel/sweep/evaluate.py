@@ -1,0 +1,107 @@
+"""Blocks of a grid evaluated: inputs laid out along their axes, derived and checked, and every cell run on them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from perfmodel.errors import PerfmodelError
+from perfmodel.sweep.base import LeftOut
+from perfmodel.sweep.cells import Answer, CellRunner, Values
+from perfmodel.sweep.chunks import BLOCK_POINTS, Slices, blocks_of
+from perfmodel.sweep.grid import Grid, Part
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """One block evaluated: its inputs ``values``, which broadcast to ``lengths``, and an answer for each value of the compared choice."""
+
+    part: Part
+    compared: str | None
+    slices: Slices
+    lengths: tuple[int, ...]
+    values: Values
+    answers: Sequence[Answer]
+
+    @property
+    def points(self) -> int:
+        """Configurations in it."""
+        return prod(self.lengths)
+
+    def inputs(self, answer: Answer) -> Values:
+        """Every input of one answer, choices too."""
+        return {**self.part.choices, **self.values, str(self.compared): answer.name}
+
+
+class Evaluator:
+    """One part of a grid, ready to be evaluated in blocks of at most ``points``."""
+
+    def __init__(self, grid: Grid, part: Part, points: int = BLOCK_POINTS) -> None:
+        self.grid, self.part, self.blocks = grid, part, blocks_of(part, points)
+        self.cells: dict[Any, CellRunner | str] = {}
+        whole = self.values(tuple(slice(0, length) for length in part.lengths))
+        for value in grid.compared:
+            chosen = {**part.choices, **({grid.workload.compared: value} if grid.workload.compared else {})}
+            try:
+                self.cells[value] = CellRunner(self, grid.workload.cell(chosen), whole)
+            except PerfmodelError as error:
+                self.cells[value] = error.message
+
+    def values(self, slices: Slices) -> dict[str, Any]:
+        """Every number as an array that broadcasts to the block, or as a plain one; what repeats another is the same object."""
+        found: dict[str, Any] = dict(self.part.fixed)
+        for axis, (name, stretch) in enumerate(zip(self.part.axes, slices, strict=True)):
+            shape = [1] * len(slices)
+            shape[axis] = -1
+            found[name] = self.part.axes[name][stretch].reshape(shape)
+        for name, expression in self.grid.derived.items():
+            found[name] = expression.value(found) if expression.alias is None else found[expression.alias]
+        return found
+
+    def block(self, slices: Slices, outs: Mapping[Any, Mapping[str, Any]]) -> Block:
+        """The block at ``slices``. ``outs``: by value of the compared choice, arrays to write its columns to."""
+        lengths = tuple(one.stop - one.start for one in slices)
+        with np.errstate(all="ignore"):
+            values = self.values(slices)
+            wrong = self.unusable(values)
+            wanted = self._wanted(values)
+            answers = []
+            for name, runner in self.cells.items():
+                if isinstance(runner, str):
+                    answers.append(Answer(name, {}, np.zeros(lengths, bool), {runner: prod(lengths)}))
+                else:
+                    answers.append(runner.run(name, values, slices, outs[name], wrong, wanted))
+            return Block(self.part, self.grid.workload.compared, slices, lengths, values, answers)
+
+    def unusable(self, values: dict[str, Any]) -> list[LeftOut]:
+        """Derived numbers that mean nothing, which are replaced by 1 so that they do no harm."""
+        found = []
+        for name, expression in self.grid.derived.items():
+            one = self.grid.workload.input(name)
+            assert one is not None
+            if expression.alias is not None:
+                values[name] = values[expression.alias]
+                continue
+            value = np.asarray(values[name], float)
+            wrong = ~((value >= one.least) & (value <= one.most) & ((value == np.floor(value)) | (one.kind == "number")))
+            if wrong.any():
+                found.append(
+                    LeftOut(f"{name} = {expression.text} is no {'whole ' if one.kind != 'number' else ''}number of its range", wrong)
+                )
+                value = np.where(wrong, 1.0, value)
+            values[name] = value
+        return found
+
+    def _wanted(self, values: Values) -> Any:
+        """Which rows the constraints on inputs let through; None for all."""
+        wanted = None
+        named = {**self.part.choices, **values}
+        for expression in self.grid.where:
+            if self.grid.workload.compared not in expression.names:
+                holds = np.asarray(expression.value(named), bool)
+                wanted = holds if wanted is None else wanted & holds
+        return wanted

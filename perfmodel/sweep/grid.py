@@ -1,0 +1,192 @@
+"""A grid: every combination of the values of its axes, cut into parts whose formulas are the same.
+
+Choices (devices, formats, switches) come first: each combination of them is a ``Part`` with one cell per value of the choice that
+is compared. Within a part, the axes of numbers are ordered by length, the longest last, so that array operations run along it.
+Derived inputs are no axes: they vary along those of what they are derived from.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from graphlib import CycleError, TopologicalSorter
+from itertools import product
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from perfmodel.errors import UsageError, suggest
+from perfmodel.sweep.base import Input, Workload
+from perfmodel.sweep.expression import Expression, parse
+from perfmodel.sweep.study import Study, workload_named
+from perfmodel.sweep.values import is_expression, values_of
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One combination of choices, but for the compared one.
+
+    ``fixed``: numbers with one value, ``axes``: those with several as arrays of float64, the longest axis last.
+    """
+
+    choices: Mapping[str, Any]
+    fixed: Mapping[str, float]
+    axes: Mapping[str, Any]
+
+    @property
+    def lengths(self) -> tuple[int, ...]:
+        """Of the axes."""
+        return tuple(len(values) for values in self.axes.values())
+
+    @property
+    def points(self) -> int:
+        """Combinations of numbers."""
+        return prod(self.lengths)
+
+
+@dataclass(frozen=True, slots=True)
+class Grid:
+    """``choices`` and ``numbers``: values by input, ``derived``: expressions in the order in which they can be computed.
+
+    ``where``: constraints on inputs, ``filters``: constraints on columns as well. ``given``: inputs that are written.
+    """
+
+    workload: Workload
+    choices: Mapping[str, Sequence[Any]]
+    numbers: Mapping[str, Any]
+    derived: Mapping[str, Expression]
+    where: tuple[Expression, ...]
+    filters: tuple[Expression, ...]
+    given: tuple[str, ...]
+    columns: tuple[str, ...]
+    parts: tuple[Part, ...] = field(default=())
+
+    @property
+    def compared(self) -> Sequence[Any]:
+        """Values of the compared choice; one None if there is none."""
+        return self.choices[self.workload.compared] if self.workload.compared else (None,)
+
+    @property
+    def configurations(self) -> int:
+        """Combinations of inputs, but for the compared choice."""
+        return sum(part.points for part in self.parts)
+
+    @property
+    def points(self) -> int:
+        """Rows, if none is left out."""
+        return self.configurations * len(self.compared)
+
+    @property
+    def slow(self) -> bool:
+        """Whether rows are computed one by one."""
+        return self.workload.pointwise or any(self.workload.column(name).pointwise for name in self.columns)
+
+    def axes_of(self, name: str, part: Part) -> int:
+        """Along which axes of ``part`` a number varies, as bits."""
+        if name in self.derived:
+            bits = 0
+            for other in self.derived[name].names:
+                bits |= self.axes_of(other, part)
+            return bits
+        return 1 << list(part.axes).index(name) if name in part.axes else 0
+
+    def source(self, name: str) -> str:
+        """The input that ``name`` repeats, or itself."""
+        found = self.derived.get(name)
+        return self.source(found.alias) if found is not None and found.alias is not None else name
+
+
+def grid_of(study: Study) -> Grid:
+    """The grid of ``study``; UsageError for what has no meaning."""
+    workload = workload_named(study.workload)
+    choices, numbers, derived = _inputs(workload, study.axes)
+    shown = _columns(workload, study.columns)
+    where, filters = constraints(workload, study.where, "--where")
+    for name in {name for one in (*where, *filters) for name in one.names} - {one.name for one in workload.columns}:
+        if name not in choices and name not in numbers and name not in derived:
+            raise UsageError(f"--where: {name} has no value here", f"give --{name.replace('_', '-')}")
+    read = {name for one in filters for name in one.names if workload.input(name) is None}
+    wanted = tuple(dict.fromkeys([*shown, *sorted(read)]))
+    given = [one.name for one in workload.inputs if one.name in study.axes or one.name in workload.always]
+    partial = Grid(workload, choices, numbers, _ordered(derived, workload), where, filters, tuple(given), wanted)
+    return Grid(workload, choices, numbers, partial.derived, where, filters, tuple(given), wanted, tuple(_parts(partial)))
+
+
+def _inputs(workload: Workload, axes: Mapping[str, Any]) -> tuple[dict[str, Sequence[Any]], dict[str, Any], dict[str, Expression]]:
+    known = {one.name: one.name for one in workload.inputs}
+    for name in axes:
+        if name not in known:
+            raise UsageError(f"--{name.replace('_', '-')}: {workload.name} has no such axis", suggest(name, list(known)))
+    choices: dict[str, Sequence[Any]] = {}
+    numbers: dict[str, Any] = {}
+    derived: dict[str, Expression] = {}
+    names = {one.name: one.name for one in workload.inputs if not one.choice}
+    for one in workload.inputs:
+        raw = axes.get(one.name, one.default)
+        if raw is None:
+            if one.required:
+                raise UsageError(f"--{one.name.replace('_', '-')} is missing", f"give it as {_example(one)}")
+            if one.choice:
+                choices[one.name] = (None,)
+        elif one.choice:
+            choices[one.name] = tuple(values_of(one, raw))
+        elif is_expression(one, raw):
+            derived[one.name] = parse(raw, f"--{one.name.replace('_', '-')}", names)
+        else:
+            numbers[one.name] = np.array(values_of(one, raw), float)
+    for name, expression in derived.items():
+        for other in expression.names:
+            if other not in numbers and other not in derived:
+                raise UsageError(f"--{name.replace('_', '-')} {expression.text!r} needs {other}, which has no value", f"give --{other}")
+    return choices, numbers, derived
+
+
+def _example(one: Input) -> str:
+    return {"name": f"--{one.name} NAME"}.get(one.kind, f"--{one.name} 4096 or --{one.name} 512:131072:x2")
+
+
+def _ordered(derived: Mapping[str, Expression], workload: Workload) -> dict[str, Expression]:
+    try:
+        order = TopologicalSorter({name: set(one.names) & set(derived) for name, one in derived.items()}).static_order()
+        return {name: derived[name] for name in order}
+    except CycleError as error:
+        circle = " -> ".join(error.args[1])
+        raise UsageError(f"derived inputs of {workload.name} go in a circle: {circle}", "give one of them values") from None
+
+
+def _columns(workload: Workload, names: Sequence[str] | None) -> tuple[str, ...]:
+    known = [one.name for one in workload.columns]
+    found = []
+    for name in workload.shown if names is None else names:
+        column = workload.words.get(name, name)
+        if column not in known:
+            raise UsageError(f"--columns: {workload.name} has no column {name!r}", suggest(name, known))
+        found.append(column)
+    return tuple(dict.fromkeys(found))
+
+
+def constraints(workload: Workload, texts: Sequence[str], option: str) -> tuple[tuple[Expression, ...], tuple[Expression, ...]]:
+    """Constraints on inputs alone, and those that read columns."""
+    named = [*(one.name for one in workload.inputs), *(one.name for one in workload.columns)]
+    known = dict(zip(named, named, strict=True)) | dict(workload.words)
+    parsed = [parse(text, option, known) for text in texts]
+    inputs = tuple(one for one in parsed if all(workload.input(name) is not None for name in one.names))
+    return inputs, tuple(one for one in parsed if one not in inputs)
+
+
+def _parts(grid: Grid) -> list[Part]:
+    workload = grid.workload
+    others = {name: values for name, values in grid.choices.items() if name != workload.compared}
+    axes = dict(sorted(grid.numbers.items(), key=lambda item: len(item[1])))
+    found = []
+    for combination in product(*others.values()):
+        choices = dict(zip(others, combination, strict=True))
+        pieces = [(choices, axes)] if workload.split is None else workload.split(choices, axes, grid.derived)
+        found += [_part(chosen, values) for chosen, values in pieces]
+    return found
+
+
+def _part(choices: Mapping[str, Any], numbers: Mapping[str, Any]) -> Part:
+    fixed = {name: float(values[0]) for name, values in numbers.items() if len(values) == 1}
+    return Part(choices, fixed, {name: values for name, values in numbers.items() if len(values) > 1})

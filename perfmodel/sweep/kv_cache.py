@@ -1,0 +1,134 @@
+"""Sweeps over KV caches: one row per configuration, by the formulas of ``perfmodel kv-cache``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from typing import Any
+
+from perfmodel import catalog
+from perfmodel.arith import Number
+from perfmodel.hardware import Device
+from perfmodel.sweep.base import DEFAULT_DEVICE, Column, Input, LeftOut, Workload
+from perfmodel.sweep.devices import canonical, device_ids, device_named
+from perfmodel.transformer.cache_plan import CacheWorkload, default_weights_dtype
+from perfmodel.transformer.kv_cache import (
+    BITS,
+    CacheFormat,
+    batch_bytes,
+    largest_batch,
+    longest_context,
+    sequence_bytes,
+    token_bytes,
+    weight_bytes,
+)
+from perfmodel.transformer.parameters import total
+from perfmodel.transformer.spec import ModelSpec
+
+
+@cache
+def model_named(name: str) -> ModelSpec:
+    """The model that ``name`` means, read once."""
+    return catalog.find_model(name)
+
+
+def canonical_model(name: str) -> str:
+    """The name of the model that ``name`` means; a path stays one."""
+    found = model_named(name)
+    return name if name.endswith((".json", ".yaml", ".yml")) or "/" in name else found.name
+
+
+@dataclass(frozen=True, slots=True)
+class CacheCell:
+    """One model on one device in one number format; ``weights`` in bytes, ``room`` what they and the reserve leave, None if unknown."""
+
+    probe: CacheWorkload
+    device: Device
+    weights: int
+    room: int | None
+
+    def extras(self, values: Mapping[str, Any]) -> Mapping[str, Sequence[str]]:
+        """None."""
+        return {}
+
+    def prepare(self, values: Mapping[str, Any]) -> tuple[dict[str, Any], list[LeftOut]]:
+        """Nothing to add, nothing to leave out."""
+        return {}, []
+
+    def _form(self, numbers: Mapping[str, Number]) -> CacheFormat:
+        return replace(self.probe.form, block_size=numbers["block_size"])
+
+    def formulas(self, numbers: Mapping[str, Number]) -> Mapping[str, Number]:
+        """Every column but the longest context."""
+        spec, form, n, batch = self.probe.spec, self._form(numbers), numbers["n"], numbers["batch"]
+        size = batch_bytes(spec, n, batch, form)
+        unknown = float("nan")
+        return {
+            "bytes_per_token": token_bytes(spec, form),
+            "bytes_per_sequence": sequence_bytes(spec, n, form),
+            "cache_bytes": size,
+            "unused_block_bytes": size - batch_bytes(spec, n, batch, replace(form, block_size=1)),
+            "weights_bytes": self.weights,
+            "memory_bytes": size + self.weights + self.probe.reserve,
+            "room_bytes": unknown if self.room is None else self.room,
+            "max_batch": unknown if self.room is None else largest_batch(self.room, spec, n, form),
+        }
+
+    def point(self, values: Mapping[str, int], columns: Sequence[str]) -> Mapping[str, float | None]:
+        """The longest context that fits; None where every length does, or the capacity is unknown."""
+        found = None if self.room is None else longest_context(self.room, self.probe.spec, values["batch"], self._form(values))
+        return {"max_context": found}
+
+
+def cell(choices: Mapping[str, Any]) -> CacheCell:
+    """The cell for one combination of choices; PerfmodelError says why there is none."""
+    device, spec = device_named(choices["hardware"]), model_named(choices["model"])
+    form = CacheFormat(choices["dtype"], choices["rope_dtype"], 1, choices["scale_group"])
+    weights_dtype = choices["weights_dtype"] or default_weights_dtype(choices["dtype"])
+    probe = CacheWorkload(spec, 1, 1, form, weights_dtype, choices["reserve"]).check()
+    weights = int(weight_bytes(int(total(spec)), weights_dtype))
+    capacity = device.dram.capacity
+    return CacheCell(probe, device, weights, None if capacity is None else int(capacity.number) - weights - probe.reserve)
+
+
+WORKLOAD = Workload(
+    name="kv-cache",
+    inputs=(
+        Input(
+            "model",
+            "name",
+            "model, by name or the path of a config.json",
+            None,
+            True,
+            True,
+            names=catalog.model_names,
+            canonical=canonical_model,
+        ),
+        Input("hardware", "name", "device", DEFAULT_DEVICE, True, names=device_ids, canonical=canonical),
+        Input("dtype", "name", "format of the cache", "fp16", True, names=lambda: list(BITS)),
+        Input("rope_dtype", "name", "of the rotated key of latent attention", choice=True, names=lambda: list(BITS)),
+        Input("scale_group", "whole", "elements that share a scale, if quantized", choice=True),
+        Input("weights_dtype", "name", "format of the weights", choice=True, names=lambda: list(BITS)),
+        Input("reserve", "size", "memory for neither weights nor cache", 0, True, least=0, unit="B"),
+        Input("n", "whole", "tokens of a sequence", required=True),
+        Input("batch", "whole", "sequences", 1),
+        Input("block_size", "whole", "tokens per page", 1),
+    ),
+    columns=(
+        Column("bytes_per_token", "B", "cache of one token, no window full", whole=True),
+        Column("bytes_per_sequence", "B", "cache of one sequence", whole=True),
+        Column("cache_bytes", "B", "cache of all sequences", whole=True),
+        Column("unused_block_bytes", "B", "of its pages that hold no token", whole=True),
+        Column("weights_bytes", "B", "weights", whole=True),
+        Column("memory_bytes", "B", "weights, cache and reserve", whole=True),
+        Column("room_bytes", "B", "what weights and reserve leave of the device's memory", whole=True),
+        Column("max_batch", "sequences", "sequences whose cache fits", whole=True),
+        Column("max_context", "tokens", "tokens to which every sequence can grow", whole=True, pointwise=True),
+    ),
+    cell=cell,
+    shown=("bytes_per_token", "bytes_per_sequence", "cache_bytes", "memory_bytes", "max_batch"),
+    objective="memory_bytes",
+    words={"memory": "memory_bytes", "io": "cache_bytes"},
+    always=("model", "hardware", "n", "batch"),
+)

@@ -1,0 +1,191 @@
+"""A graph of formulas as a list of array operations, ordered so that most of them see few elements.
+
+Every input varies along some axes of a grid only, so what is computed from it does too: an intermediate result has length 1
+along all other axes, and only what depends on every axis is as large as the grid. Products and sums of whole numbers are
+therefore formed from their smallest parts first.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from perfmodel.arith import Number
+from perfmodel.sweep.graph import Node
+from perfmodel.sweep.products import Monomial, without
+
+Shape = tuple[int, ...]
+Array = Any
+"""A NumPy array of float64, with one dimension per axis."""
+
+_BINARY: dict[str, Callable[..., Any]] = {
+    "add": np.add,
+    "subtract": np.subtract,
+    "multiply": np.multiply,
+    "divide": np.divide,
+    "minimum": np.minimum,
+    "maximum": np.maximum,
+}
+_UNARY: dict[str, Callable[..., Any]] = {"floor": np.floor, "ceil": np.ceil, "sqrt": np.sqrt}
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """``out = function(*inputs)``, all registers; ``function`` takes an array to write to unless it is ``called``."""
+
+    function: Callable[..., Any]
+    inputs: tuple[int, ...]
+    out: int
+    called: bool = False
+
+
+@dataclass(slots=True)
+class Program:
+    """Registers and steps. ``axes`` of a register are those along which it varies, as bits; ``constants`` by register.
+
+    ``leaves`` and ``outputs``: registers by name.
+    """
+
+    lengths: Shape
+    axes: list[int] = field(default_factory=list)
+    steps: list[Step] = field(default_factory=list)
+    constants: dict[int, float] = field(default_factory=dict)
+    leaves: dict[str, int] = field(default_factory=dict)
+    outputs: dict[str, int] = field(default_factory=dict)
+    known: dict[Any, int] = field(default_factory=dict)
+
+    def shape_of(self, register: int, lengths: Shape) -> Shape:
+        """Its shape in a block of ``lengths``."""
+        axes = self.axes[register]
+        return tuple(length if axes >> axis & 1 else 1 for axis, length in enumerate(lengths))
+
+    def size(self, axes: int) -> int:
+        """Elements of a result that varies along ``axes``, in the whole grid."""
+        found = 1
+        for axis, length in enumerate(self.lengths):
+            found *= length if axes >> axis & 1 else 1
+        return found
+
+    def register(self, key: Any, axes: int) -> int:
+        """A new register."""
+        self.axes.append(axes)
+        self.known[key] = len(self.axes) - 1
+        return len(self.axes) - 1
+
+    def constant(self, value: float) -> int:
+        """The register of a plain number."""
+        key = ("constant", value)
+        if key not in self.known:
+            self.constants[self.register(key, 0)] = float(value)
+        return self.known[key]
+
+    def emit(self, function: Callable[..., Any], *inputs: int, called: bool = False) -> int:
+        """The register of ``function(*inputs)``; each result is computed once."""
+        key = (function, inputs)
+        if key not in self.known:
+            axes = 0
+            for register in inputs:
+                axes |= self.axes[register]
+            self.steps.append(Step(function, inputs, self.register(key, axes), called))
+        return self.known[key]
+
+
+def compiled(columns: Mapping[str, Number], leaf_axes: Mapping[str, int], lengths: Shape) -> Program:
+    """The program that computes ``columns``. ``leaf_axes``: along which axes each input varies; ``lengths`` of the axes."""
+    program = Program(lengths)
+    for name, number in columns.items():
+        program.outputs[name] = _lowered(program, number, leaf_axes)
+    return program
+
+
+def _lowered(program: Program, number: Number, leaf_axes: Mapping[str, int]) -> int:
+    """The register of ``number``, computed if it is not yet."""
+    if not isinstance(number, Node):
+        return program.constant(number)
+    if number in program.known:
+        return program.known[number]
+
+    def of(part: Number) -> int:
+        return _lowered(program, part, leaf_axes)
+
+    if number.kind == "leaf":
+        found = program.leaves[number.payload] = program.register(number, leaf_axes[number.payload])
+    elif number.kind == "product":
+        coefficient, factors = number.payload
+        found = _product(program, coefficient, factors, of)
+    elif number.kind == "sum":
+        found = _sum(program, number.payload, of)
+    elif number.kind == "call":
+        function, arguments = number.payload
+        found = program.emit(function, *map(of, arguments), called=True)
+    elif number.kind in _UNARY:
+        found = program.emit(_UNARY[number.kind], of(number.payload[0]))
+    else:
+        found = program.emit(_BINARY[number.kind], *map(of, number.payload))
+    program.known[number] = found
+    return found
+
+
+def _product(program: Program, coefficient: int, factors: Monomial, of: Callable[[Number], int]) -> int:
+    registers = [of(factor) for factor in factors]
+    return _folded(program, np.multiply, registers + ([program.constant(coefficient)] if coefficient != 1 else []))
+
+
+def _sum(program: Program, terms: Sequence[tuple[Monomial, int]], of: Callable[[Number], int]) -> int:
+    """Terms, with a factor that several of them share taken out, added or subtracted: each time the two whose result is smallest."""
+    shared = _most_shared(terms)
+    if shared is not None:
+        inside = [(without(factors, (shared,)), coefficient) for factors, coefficient in terms if shared in factors]
+        outside = [(factors, coefficient) for factors, coefficient in terms if shared not in factors]
+        group = program.emit(np.multiply, *sorted((of(shared), _sum(program, inside, of))))
+        signed = [(group, 1), *_signed(program, outside, of)]
+    else:
+        signed = _signed(program, terms, of)
+    while len(signed) > 1:
+        (i, j) = _smallest_pair(program, [register for register, _ in signed])
+        (second, other), (first, sign) = signed.pop(j), signed.pop(i)
+        if sign == other:
+            signed.append((program.emit(np.add, *sorted((first, second))), sign))
+        else:
+            signed.append((program.emit(np.subtract, *((first, second) if sign > 0 else (second, first))), 1))
+    [(register, sign)] = signed
+    return register if sign > 0 else program.emit(np.negative, register)
+
+
+def _signed(program: Program, terms: Sequence[tuple[Monomial, int]], of: Callable[[Number], int]) -> list[tuple[int, int]]:
+    """Registers of the absolute terms, with their signs."""
+    found = []
+    for factors, coefficient in terms:
+        size = abs(coefficient)
+        found.append((_product(program, size, factors, of) if factors else program.constant(size), 1 if coefficient > 0 else -1))
+    return found
+
+
+def _most_shared(terms: Sequence[tuple[Monomial, int]]) -> Node | None:
+    """The factor of most terms, if it is one of several but not of all: what all share stands outside the sum already."""
+    counts = Counter(factor for factors, _ in terms for factor in set(factors))
+    factor, count = max(counts.items(), key=lambda item: (item[1], -item[0].index), default=(None, 0))
+    return factor if count > 1 else None
+
+
+def _folded(program: Program, function: Callable[..., Any], registers: list[int]) -> int:
+    """``function`` over ``registers``, each time over the two whose result is smallest."""
+    left = list(registers)
+    while len(left) > 1:
+        i, j = _smallest_pair(program, left)
+        second, first = left.pop(j), left.pop(i)
+        left.append(program.emit(function, *sorted((first, second))))
+    return left[0]
+
+
+def _smallest_pair(program: Program, registers: Sequence[int]) -> tuple[int, int]:
+    """Positions i < j of the two registers whose common result is smallest."""
+    axes = [program.axes[register] for register in registers]
+    pairs = ((i, j) for j in range(len(axes)) for i in range(j))
+    return min(
+        pairs, key=lambda pair: (program.size(axes[pair[0]] | axes[pair[1]]), program.size(axes[pair[0]]) + program.size(axes[pair[1]]))
+    )

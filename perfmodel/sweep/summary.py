@@ -1,0 +1,134 @@
+"""What a sweep shows, summed up while it runs: the best row of every group, and where one algorithm stops beating another."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from perfmodel.sweep.cells import Answer
+from perfmodel.sweep.evaluate import Block
+from perfmodel.sweep.grid import Grid
+from perfmodel.sweep.rows import Reader, Row, better, least
+
+MOST_GROUPS = 10_000
+MOST_VALUES = 100_000
+"""Groups, and values of an axis, beyond which neither is kept apart."""
+
+
+@dataclass(slots=True)
+class Shares:
+    """For each value of an axis: in how many configurations the other one wins, and of how many."""
+
+    values: Any
+    wins: Any
+    of: Any
+
+    def add(self, other: Shares) -> None:
+        """Add what was counted for the same values, or for others."""
+        if len(other.values) == len(self.values) and (other.values == self.values).all():
+            self.wins, self.of = self.wins + other.wins, self.of + other.of
+            return
+        values, where = np.unique(np.concatenate([self.values, other.values]), return_inverse=True)
+        wins, of = np.zeros(len(values)), np.zeros(len(values))
+        np.add.at(wins, where, np.concatenate([self.wins, other.wins]))
+        np.add.at(of, where, np.concatenate([self.of, other.of]))
+        self.values, self.wins, self.of = values, wins, of
+
+
+@dataclass(slots=True)
+class Summary:
+    """``objective``: the column that is compared, less being better; ``swept``: choices with several values.
+
+    ``best``: by the values of ``swept``. ``shares``: by value of the compared choice, then by axis or choice.
+    """
+
+    reader: Reader
+    objective: str
+    swept: tuple[str, ...]
+    reference: Any = None
+    best: dict[tuple[Any, ...], Row] = field(default_factory=dict)
+    shares: dict[str, dict[str, Shares]] = field(default_factory=dict)
+    compared: dict[str, list[int]] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, grid: Grid, objective: str) -> Summary:
+        """A summary of ``grid``; the first value of the compared choice is what the others are held against."""
+        swept = tuple(name for name, values in grid.choices.items() if len(values) > 1)
+        return cls(Reader.of(grid), objective, swept, grid.compared[0] if len(grid.compared) > 1 else None)
+
+    def update(self, block: Block) -> None:
+        """Take in one block."""
+        for answer in block.answers:
+            self._best(block, answer)
+        usable = {answer.name: answer for answer in block.answers if answer.columns}
+        reference = usable.pop(self.reference, None)
+        if reference is not None:
+            for answer in usable.values():
+                self._compare(block, reference, answer)
+
+    def _best(self, block: Block, answer: Answer) -> None:
+        place = least(answer.columns[self.objective], answer.valid) if answer.columns else None
+        if place is None:
+            return
+        inputs = block.inputs(answer)
+        key = tuple(inputs[name] for name in self.swept)
+        value = float(answer.columns[self.objective].reshape(-1)[place])
+        known = self.best.get(key)
+        if known is None and len(self.best) >= MOST_GROUPS:
+            return
+        if known is None or value < known[self.objective]:
+            self.best[key] = self.reader.row(block, answer, place)
+
+    def _compare(self, block: Block, reference: Answer, answer: Answer) -> None:
+        """Count where ``answer`` is better, along every axis."""
+        wins = answer.columns[self.objective] < reference.columns[self.objective]
+        both = None
+        for valid in (reference.valid, answer.valid):
+            if valid is not None:
+                both = valid if both is None else both & valid
+        if both is not None:
+            wins &= both
+            both = np.broadcast_to(both, block.lengths)
+        name = str(answer.name)
+        number, of = int(np.count_nonzero(wins)), block.points if both is None else int(np.count_nonzero(both))
+        known = self.compared.setdefault(name, [0, 0])
+        known[0], known[1] = known[0] + number, known[1] + of
+        for choice in self.swept:
+            if choice in block.part.choices:
+                self._add(name, choice, np.array([str(block.part.choices[choice])]), np.array([number]), np.array([of]))
+        self._axes(block, name, wins, both)
+
+    def _axes(self, block: Block, name: str, wins: Any, both: Any) -> None:
+        for axis, (one, values) in enumerate(block.part.axes.items()):
+            if len(values) <= MOST_VALUES:
+                length = block.lengths[axis]
+                of = np.full(length, block.points / length) if both is None else _along(both, axis)
+                self._add(name, one, values[block.slices[axis]], _along(wins, axis), of)
+
+    def _add(self, name: str, axis: str, values: Any, wins: Any, of: Any) -> None:
+        found = Shares(values, wins.astype(float), of.astype(float))
+        known = self.shares.setdefault(name, {}).setdefault(axis, found)
+        if known is not found:
+            known.add(found)
+
+    def merge(self, other: Summary) -> None:
+        """Take in what another has seen."""
+        for key, row in other.best.items():
+            if better(row, self.best.get(key), self.objective):
+                self.best[key] = row
+        for name, axes in other.shares.items():
+            for axis, shares in axes.items():
+                known = self.shares.setdefault(name, {}).setdefault(axis, shares)
+                if known is not shares:
+                    known.add(shares)
+        for name, (wins, of) in other.compared.items():
+            known_counts = self.compared.setdefault(name, [0, 0])
+            known_counts[0], known_counts[1] = known_counts[0] + wins, known_counts[1] + of
+
+
+def _along(flags: Any, axis: int) -> Any:
+    """How many are set for each value of one axis."""
+    rest = tuple(other for other in range(flags.ndim) if other != axis)
+    return np.count_nonzero(flags, axis=rest) if rest else flags.astype(float)

@@ -1,0 +1,156 @@
+"""Values of an axis: ``64``, ``64,128``, ``512:131072:x2``, ``1:100:+3``, ``16KiB:256KiB:x2``, ``fp16,bf16``, ``all``, ``heads / 4``."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from typing import Any
+
+from perfmodel.errors import DataError, UsageError, suggest
+from perfmodel.sweep.base import Input
+from perfmodel.units import parse as parse_quantity
+
+MOST_VALUES = 10**7
+"""Of one axis: each takes 8 bytes as long as the sweep runs."""
+
+_NUMBER = r"[0-9][0-9_]*(?:\.[0-9]+)?(?:[eE][+-]?[0-9]{1,3})?"
+_QUANTITY = re.compile(rf"\s*({_NUMBER})\s*((?:[kMGT]i?|[KMGT]i)?B)?\s*")
+_RANGE = re.compile(rf"(?P<first>[^:]+):(?P<last>[^:]+?)(?::\s*(?P<how>[x+])\s*(?P<step>{_NUMBER}\s*(?:[A-Za-z]+)?)\s*)?")
+_FLAGS = {"true": (True,), "yes": (True,), "false": (False,), "no": (False,), "both": (False, True)}
+_HOW = "give a number, a list such as 64,128, or a range such as 512:131072:x2 or 1:100:+3"
+
+
+def is_expression(one: Input, raw: Any) -> bool:
+    """Whether ``raw`` derives the input from others instead of listing its values."""
+    if one.choice or not isinstance(raw, str) or raw.strip() == "":
+        return False
+    return not all(_RANGE.fullmatch(item) or _QUANTITY.fullmatch(item) for item in raw.split(","))
+
+
+def values_of(one: Input, raw: Any) -> list[Any]:
+    """Every value that ``raw`` lists, in its order, each once; UsageError names the option.
+
+    >>> n = Input("n", "whole", "")
+    >>> values_of(n, "512:4096:x2"), values_of(n, "1:10:+4,64"), values_of(n, [3, 3, 5])
+    ([512, 1024, 2048, 4096], [1, 5, 9, 64], [3, 5])
+    """
+    found: dict[Any, None] = {}
+    for item in _items(raw):
+        for value in _listed(one, item):
+            found[value] = None
+        if len(found) > MOST_VALUES:
+            raise UsageError(f"--{_option(one)}: more than {MOST_VALUES:,} values", "use a larger step, or another axis")
+    if not found:
+        raise UsageError(f"--{_option(one)}: no values", _HOW)
+    return list(found)
+
+
+def _option(one: Input) -> str:
+    return one.name.replace("_", "-")
+
+
+def _items(raw: Any) -> Iterable[Any]:
+    if isinstance(raw, str):
+        return [item.strip() for item in raw.split(",")]
+    if isinstance(raw, (int, float)):
+        return [raw]
+    return [item for part in raw for item in (_items(part) if isinstance(part, str) else [part])]
+
+
+def _listed(one: Input, item: Any) -> Iterable[Any]:
+    if one.kind == "flag":
+        return _flags(one, item)
+    if one.kind == "name":
+        return _names(one, item)
+    match = _RANGE.fullmatch(item) if isinstance(item, str) else None
+    if match is None:
+        return [_checked(one, _number(one, item))]
+    return _range(one, match)
+
+
+def _flags(one: Input, item: Any) -> Iterable[bool]:
+    if isinstance(item, bool):
+        return [item]
+    if str(item).lower() not in _FLAGS:
+        raise UsageError(f"--{_option(one)} is {item!r}", "give true, false or both")
+    return _FLAGS[str(item).lower()]
+
+
+def _names(one: Input, item: Any) -> Iterable[str]:
+    if not isinstance(item, str) or not item:
+        raise UsageError(f"--{_option(one)} is {item!r}", "give a name")
+    if item == "all" and one.names is not None:
+        return one.names()
+    if one.canonical is not None:
+        return [one.canonical(item)]
+    if one.names is not None and item not in one.names():
+        raise UsageError(f"--{_option(one)}: unknown {one.name} {item!r}", suggest(item, [*one.names(), "all"]))
+    return [item]
+
+
+def _number(one: Input, item: Any) -> int | float:
+    """An int where it is whole; a size with its unit in bytes."""
+    if isinstance(item, bool):
+        raise UsageError(f"--{_option(one)}: {item!r} is no number", _HOW)
+    if isinstance(item, (int, float)):
+        return item
+    if not isinstance(item, str):
+        try:  # a number of another library
+            return int(item) if item == int(item) else float(item)
+        except (TypeError, ValueError):
+            raise UsageError(f"--{_option(one)}: {item!r} is no number", _HOW) from None
+    match = _QUANTITY.fullmatch(item)
+    if match is None:
+        raise UsageError(f"--{_option(one)}: {item[:40]!r} is no number", _HOW)
+    if (one.kind == "size") != (match[2] is not None):
+        fix = "give a size such as 163KiB" if one.kind == "size" else _HOW
+        raise UsageError(f"--{_option(one)}: {item[:40]!r} {'has no unit' if one.kind == 'size' else 'has a unit'}", fix)
+    try:
+        return parse_quantity(f"{match[1]} {match[2]}", "B") if match[2] else _plain(match[1])
+    except DataError as error:
+        raise UsageError(f"--{_option(one)}: {error.message}", "give a size such as 163KiB") from None
+
+
+def _plain(digits: str) -> int | float:
+    return int(digits) if digits.replace("_", "").isdigit() else float(digits)
+
+
+def _checked(one: Input, value: int | float) -> int | float:
+    whole = one.kind in ("whole", "size")
+    if not one.least <= value <= one.most or (whole and value != int(value)):
+        what = "a whole number" if whole else "a number"
+        raise UsageError(f"--{_option(one)} is {value}", f"give {what} from {one.least:g} to {one.most:.0e}")
+    return int(value) if whole else value
+
+
+def _range(one: Input, match: re.Match[str]) -> Iterable[int | float]:
+    first, last = (_checked(one, _number(one, match[end].strip())) for end in ("first", "last"))
+    text = match["step"] or "1"
+    times = match["how"] == "x"
+    step = _plain(text.strip()) if times or match["how"] is None or one.kind != "size" else _number(one, text.strip())
+    if first > last or step <= (1 if times else 0):
+        raise UsageError(f"--{_option(one)}: the range {match[0]!r} is empty or endless", "write it like 512:131072:x2 or 1:100:+3")
+    return _multiplied(one, first, last, step) if times else _added(one, first, last, step)
+
+
+def _added(one: Input, first: int | float, last: int | float, step: int | float) -> Iterable[int | float]:
+    count = int((last - first) // step) + 1
+    if count > MOST_VALUES:
+        raise UsageError(f"--{_option(one)}: {count:,} values", f"an axis has at most {MOST_VALUES:,}: use a larger step")
+    if isinstance(first, int) and isinstance(step, int):
+        return range(first, first + count * step, step)
+    return [_checked(one, first + index * step) for index in range(count)]
+
+
+def _multiplied(one: Input, first: int | float, last: int | float, factor: int | float) -> Iterable[int | float]:
+    """Whole numbers stay whole: a fraction is rounded."""
+    if first <= 0:
+        raise UsageError(f"--{_option(one)}: a range of factors cannot begin at {first}", "begin above zero")
+    found: list[int | float] = []
+    value, index = first, 0
+    while value <= last and len(found) <= MOST_VALUES:
+        found.append(_checked(one, value))
+        index += 1
+        exact = first * factor**index
+        value = exact if one.kind == "number" or isinstance(exact, int) else round(exact)
+    return found

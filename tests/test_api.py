@@ -1,0 +1,99 @@
+"""The Python interface: its public names, what it returns, and that tables take its columns without a copy."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from types import ModuleType
+
+import numpy as np
+import pandas as pd
+import polars as pl
+import pyarrow as pa
+import pytest
+
+import perfmodel
+from perfmodel.errors import UsageError
+
+PUBLIC = ["Report", "__version__", "attention", "sweep"]
+
+
+def test_public_names() -> None:
+    assert sorted(perfmodel.__all__) == sorted(PUBLIC)
+    for name in PUBLIC:
+        assert getattr(perfmodel, name) is not None
+    with pytest.raises(AttributeError, match="no attribute 'attentoin'"):
+        perfmodel.attentoin  # noqa: B018
+
+
+def test_importing_the_package_loads_nothing_else() -> None:
+    code = "import sys; import perfmodel; print(sorted(name for name in sys.modules if name.startswith(('perfmodel.', 'numpy', 'yaml'))))"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"
+
+
+def test_functions_stand_where_packages_do() -> None:
+    """Importing a package puts it in the place of a function of the same name, so the package is what is called."""
+    code = (
+        "import perfmodel\n"
+        "first = perfmodel.attention(n=64, d=64)\n"
+        "import perfmodel.attention.walk as walk\n"
+        "from perfmodel.sweep import grid\n"
+        "print(perfmodel.attention(n=64, d=64) == first, perfmodel.sweep(n=64, d=64).rows, walk.__name__, grid.__name__)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "True 2 perfmodel.attention.walk perfmodel.sweep.grid\n"
+    assert isinstance(perfmodel.attention, ModuleType)
+
+
+def test_attention_is_exact_and_says_what_it_does_not_know() -> None:
+    found = perfmodel.attention(n=10**12, d=64, algorithm="flash", hardware="h200", direction="both")
+    assert found.results[0].total.flops == 4 * 10**24 * 64
+    assert [result.direction for result in found.results] == ["forward", "backward", "both"]
+    with pytest.raises(UsageError, match="no option 'kvheads'"):
+        perfmodel.attention(n=64, d=64, kvheads=3)
+
+
+def test_columns() -> None:
+    found = perfmodel.sweep(n=[64, 128], d=64, causal="both", hardware=["h200", "l40s"], columns=["roofline_s"])
+    assert list(found) == ["hardware", "algorithm", "causal", "n", "d", "roofline_s"]
+    assert (found.rows, len(found), found.units["roofline_s"], found.units["n"]) == (16, 6, "s", "")
+    assert [found[name].dtype for name in ("n", "causal", "roofline_s")] == [np.int64, np.bool_, np.float64]
+    codes, words = found.codes("hardware")
+    assert words == ("nvidia-h200-sxm", "nvidia-l40s")
+    assert [words[code] for code in codes] == found["hardware"].tolist()
+    assert "16 rows" in repr(found)
+    for name in ("flops", "foo"):
+        with pytest.raises(KeyError):
+            found[name]
+    with pytest.raises(KeyError):
+        found.codes("n")
+
+
+def test_tables_take_columns_without_a_copy() -> None:
+    found = perfmodel.sweep(n="1:1000:+1", d=64, causal="both")
+    frame = pd.DataFrame(dict(found), copy=False)
+    other = pl.DataFrame(dict(found))
+    assert len(frame) == len(other) == found.rows == 4000
+    for name in ("n", "flops", "roofline_s"):
+        assert np.shares_memory(frame[name].to_numpy(), found[name])
+        assert np.shares_memory(other[name].to_numpy(), found[name])
+        assert np.shares_memory(pa.array(found[name]).to_numpy(), found[name])
+    assert frame["algorithm"].tolist() == other["algorithm"].to_list() == found["algorithm"].tolist()
+    codes, words = found.codes("algorithm")
+    assert pd.Categorical.from_codes(codes, words).tolist() == found["algorithm"].tolist()
+
+
+def test_rows_that_do_not_fit_are_refused() -> None:
+    with pytest.raises(UsageError, match="rows take") as caught:
+        perfmodel.sweep(n="1:1000000:+1", d=64, batch="1:1000:+1")
+    assert "-o rows.parquet" in str(caught.value)
+    assert perfmodel.sweep(n="1:100:+1", d=64, most_bytes=1 << 20).rows == 200
+    with pytest.raises(UsageError):
+        perfmodel.sweep(n="1:100:+1", d=64, most_bytes=1 << 10)
+
+
+def test_constraints_on_results() -> None:
+    found = perfmodel.sweep(n="64:8192:x2", d=64, where=["io < 10 MB", "n > 64"], columns=["flops"])
+    assert found.excluded == 16 - found.rows
+    assert (found["sram_bytes"] < 10e6).all()
+    assert found["n"].min() == 128

@@ -1,0 +1,171 @@
+"""A sweep on a real dask scheduler with several worker processes on loopback: one dataset, equal to the local one."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+from distributed import Client, LocalCluster
+
+from perfmodel.errors import DataError
+from perfmodel.sweep.ask import Output, Search, ask, complete
+from perfmodel.sweep.study import Study
+
+AXES = {"n": "64:65536:+64", "d": [64, 128], "batch": "1:32:+1", "algorithm": ["standard", "flash1", "flash2"], "hardware": "h200"}
+STUDY, SEARCH = complete(Study("attention", AXES, where=("n * batch <= 1000000",)), Search("time", ("sram_bytes", "roofline_s"), 5))
+MEMORY = 2 << 20
+"""So little that there are dozens of chunks."""
+
+pytestmark = [
+    # what dask itself warns of, here and in the processes it starts
+    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore::ResourceWarning"),
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+]
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[LocalCluster]:
+    settings: dict[str, Any] = {"n_workers": 3, "threads_per_worker": 1, "processes": True, "dashboard_address": None}
+    with LocalCluster(**settings, host="127.0.0.1", silence_logs=60) as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def local(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    folder = tmp_path_factory.mktemp("local") / "rows"
+    return ask(STUDY, SEARCH, Output(folder, "parquet", folder=True), MEMORY), pq.read_table(folder)
+
+
+def test_a_worker_killed_midway_changes_nothing(cluster: LocalCluster, local: Any, tmp_path: Path) -> None:
+    expected, rows = local
+    folder = tmp_path / "rows"
+    killed: list[int] = []
+    written: list[Path] = []
+
+    def kill_one(points: int) -> None:
+        if not killed:
+            with Client(cluster, set_as_default=False) as client:
+                busy = [address for address, tasks in client.processing().items() if tasks]
+                address = [*busy, *client.nthreads()][0]
+                killed.append(client.run(os.getpid, workers=[address])[address])
+            os.kill(killed[0], signal.SIGKILL)
+            written.extend(folder.glob("part-*"))
+
+    output = Output(folder, "parquet", folder=True, dask=cluster.scheduler_address)
+    found = ask(STUDY, SEARCH, output, MEMORY, lambda total: kill_one)
+    with Client(cluster, set_as_default=False) as client:
+        client.wait_for_workers(3, timeout=30)
+        assert killed[0] not in client.run(os.getpid).values()
+    parts = sorted(folder.iterdir())
+    assert 0 < len(written) < len(parts)
+    assert pq.read_table(folder).equals(rows)
+    assert found.counts == expected.counts
+    assert found.summary.best == expected.summary.best
+    for other, axes in expected.summary.shares.items():
+        for axis, shares in axes.items():
+            assert found.summary.shares[other][axis].wins.tolist() == shares.wins.tolist()
+    assert found.summary.compared == expected.summary.compared
+    assert found.best.rows == expected.best.rows
+    assert found.pareto.rows == expected.pareto.rows
+    # carried on: only what is missing is written
+    lost, kept = parts[3], parts[5].stat().st_mtime_ns
+    lost.unlink()
+    again = ask(STUDY, SEARCH, Output(folder, "parquet", folder=True, resume=True, dask=cluster.scheduler_address), MEMORY)
+    assert pq.read_table(folder).equals(rows)
+    assert parts[5].stat().st_mtime_ns == kept
+    assert again.counts == expected.counts
+
+
+def test_what_goes_wrong_on_a_worker_is_said_here(cluster: LocalCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("perfmodel.sweep.dask_run.prepare", lambda *_: None)  # as where the folder is not shared
+    with pytest.raises(DataError, match="no such folder on the worker"):
+        ask(STUDY, SEARCH, Output(tmp_path / "nowhere", "parquet", folder=True, dask=cluster.scheduler_address), MEMORY)
+
+
+def test_the_command_on_a_scheduler_of_its_own(tmp_path: Path) -> None:
+    """Scheduler and worker as separate programs, the way people start them."""
+    scheduler = subprocess.Popen(
+        [
+            sys.executable,
+            "-m",
+            "distributed.cli.dask_scheduler",
+            "--host",
+            "127.0.0.1",
+            "--port",
+            "0",
+            "--no-dashboard",
+            "--scheduler-file",
+            "s.json",
+        ],
+        cwd=tmp_path,
+        stderr=subprocess.DEVNULL,
+    )
+    processes = [scheduler]
+    try:
+        wait_for(tmp_path / "s.json")
+        worker = [
+            sys.executable,
+            "-m",
+            "distributed.cli.dask_worker",
+            "--scheduler-file",
+            "s.json",
+            "--no-nanny",
+            "--no-dashboard",
+            "--nthreads",
+            "1",
+        ]
+        processes.append(subprocess.Popen(worker, cwd=tmp_path, stderr=subprocess.DEVNULL))
+        with Client(scheduler_file=str(tmp_path / "s.json"), set_as_default=False) as client:
+            client.wait_for_workers(1, timeout=30)
+            address = client.scheduler.address
+        line = f"sweep --n 64:6400:+64 --d 64 --hardware h200 --dask {address} -o {tmp_path / 'rows'}"
+        done = subprocess.run([sys.executable, "-m", "perfmodel", *line.split()], capture_output=True, text=True, check=False)
+        assert (done.returncode, "200 rows." in done.stdout) == (0, True), done.stderr
+        assert pq.read_table(tmp_path / "rows").num_rows == 200
+    finally:
+        for process in reversed(processes):
+            process.terminate()
+            process.wait(timeout=30)
+
+
+def wait_for(path: Path) -> None:
+    deadline = time.monotonic() + 30
+    while not path.exists() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert path.exists()
+
+
+def test_no_scheduler_is_one_message(run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("perfmodel.sweep.dask_run.CONNECT_S", 0.2)
+    outcome = run(f"sweep --n 64 --d 64 --dask tcp://127.0.0.1:1 -o {tmp_path / 'rows'}")
+    assert (outcome.code, "no scheduler answers" in outcome.err) == (2, True)
+    assert list(tmp_path.iterdir()) == []
+    monkeypatch.setitem(sys.modules, "distributed", None)
+    assert "pip install 'perfmodel[dask]'" in run(f"sweep --n 64 --d 64 --dask tcp://127.0.0.1:1 -o {tmp_path / 'rows'}").err
+
+
+def test_a_task_writes_its_chunk_and_sums_it_up(tmp_path: Path, local: Any) -> None:
+    """What a worker does, without one."""
+    from perfmodel.sweep.ask import consumers_of
+    from perfmodel.sweep.dask_run import Job, task
+    from perfmodel.sweep.grid import grid_of
+    from perfmodel.sweep.run import Counts, Runner
+
+    runner = Runner(grid_of(STUDY), MEMORY)
+    job = Job(STUDY, runner.rows, str(tmp_path), lambda grid: consumers_of(SEARCH, "roofline_s", grid), resume=True)
+    total = Counts()
+    for chunk in runner.chunks():
+        for _ in range(2):  # a chunk that is there is not written again, but summed up
+            seen = task(job, chunk)
+        total.merge(seen[0])
+    assert total == local[0].counts
+    assert pq.read_table(tmp_path).equals(local[1])

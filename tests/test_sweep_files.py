@@ -1,0 +1,326 @@
+"""Rows in files: what every format holds, interruptions, carrying on, and full disks."""
+
+from __future__ import annotations
+
+import csv
+import json
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+import perfmodel
+from perfmodel.errors import DataError, UsageError
+from perfmodel.sweep.ask import Output, Search, ask, complete
+from perfmodel.sweep.chunks import Chunk
+from perfmodel.sweep.resume import noted, progress_path
+from perfmodel.sweep.run import Runner
+from perfmodel.sweep.study import Study
+from perfmodel.sweep.writers import formats
+from perfmodel.sweep.writers._sink import Sink
+
+AXES = {"n": "64:6400:+64", "d": [64, 128], "batch": "1:10:+1", "causal": "both", "algorithm": ["standard", "flash2"], "hardware": "h200"}
+ROWS = 100 * 2 * 10 * 2 * 2
+MEMORY = 1 << 19
+"""So little that the rows make several chunks."""
+STUDY, SEARCH = complete(Study("attention", AXES), Search())
+
+
+def to(path: Path, **more: Any) -> Output:
+    return Output(path, path.suffix.removeprefix("."), **more)
+
+
+def write(path: Path, *, resume: bool = False, memory: int = MEMORY, study: Study = STUDY) -> Any:
+    return ask(study, SEARCH, to(path, resume=resume), memory)
+
+
+def read(path: Path) -> list[dict[str, Any]]:
+    if path.suffix == ".csv":
+        with path.open(newline="") as file:
+            return [dict(row) for row in csv.DictReader(file)]
+    if path.suffix == ".jsonl":
+        return [json.loads(line) for line in path.read_text().splitlines()]
+    found: list[dict[str, Any]] = pq.read_table(path).to_pylist()
+    return found
+
+
+@pytest.fixture(scope="module")
+def columns() -> Any:
+    return perfmodel.sweep(**AXES)
+
+
+@pytest.mark.parametrize("form", formats())
+def test_every_format_holds_every_row(tmp_path: Path, columns: Any, form: str) -> None:
+    path = tmp_path / f"rows.{form}"
+    result = write(path)
+    found = read(path)
+    assert len(found) == ROWS == columns.rows == result.counts.rows
+    assert list(found[0]) == list(columns)
+    assert not progress_path(path).exists()
+    # chunks of another size order rows otherwise: compare as sets of rows
+    key = ("n", "d", "batch", "causal", "algorithm")
+    expected = {tuple(str(columns[name][i]).lower() for name in key): i for i in range(ROWS)}
+    assert len(expected) == ROWS
+    for row in found:
+        index = expected.pop(tuple(str(row[name]).lower() for name in key))
+        for name in ("flops", "sram_bytes", "dram_bytes", "lower_s", "roofline_s"):
+            assert float(row[name]) == columns[name][index]
+    assert not expected
+
+
+def test_what_parquet_says_of_its_columns(tmp_path: Path) -> None:
+    path = tmp_path / "rows.parquet"
+    write(path)
+    schema = pq.read_schema(path)
+    assert schema.field("roofline_s").metadata == {b"unit": b"s"}
+    assert (schema.field("n").type, schema.field("flops").type) == (pa.int64(), pa.float64())
+    assert pa.types.is_dictionary(schema.field("algorithm").type)
+    about = json.loads(schema.metadata[b"perfmodel"])
+    assert (about["schema"], about["study"]) == ("perfmodel.sweep/1", STUDY.fingerprint())
+    assert pq.ParquetFile(path).num_row_groups > 3
+
+
+def test_counts_are_whole_and_missing_numbers_are_empty(tmp_path: Path) -> None:
+    axes = {"n": [1 << 30], "d": 64, "batch": [1, 1 << 20], "algorithm": "flash1", "hardware": "h200"}
+    study, search = complete(Study("attention", axes, columns=("flops", "roofline_s", "predicted_s")), Search())
+    for form in ("csv", "jsonl"):
+        ask(study, search, to(tmp_path / f"rows.{form}"))
+    small, large = read(tmp_path / "rows.csv")
+    assert small["flops"] == str(4 * 2**60 * 64 if 4 * 2**60 * 64 < 2**53 else float(4 * 2**60 * 64))
+    assert float(large["flops"]) == 2**20 * float(small["flops"])
+    assert small["predicted_s"] == ""
+    assert [row["predicted_s"] for row in read(tmp_path / "rows.jsonl")] == [None, None]
+    assert (tmp_path / "rows.csv").read_text().splitlines()[0] == "hardware,algorithm,n,d,batch,flops,roofline_s,predicted_s"
+
+
+def interrupt_after(monkeypatch: pytest.MonkeyPatch, chunks: int, error: BaseException) -> None:
+    """Let evaluation fail once that many chunks are through."""
+    plain = Runner.evaluate
+
+    def evaluate(self: Runner, chunk: Chunk, *rest: Any) -> Any:
+        if chunk.index >= chunks:
+            raise error
+        return plain(self, chunk, *rest)
+
+    monkeypatch.setattr(Runner, "evaluate", evaluate)
+
+
+@pytest.mark.parametrize("form", formats())
+def test_an_interrupted_file_is_valid_and_carried_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, form: str) -> None:
+    whole, path = tmp_path / f"whole.{form}", tmp_path / f"rows.{form}"
+    result = write(whole)
+    for after in (2, 4):
+        with monkeypatch.context() as patch:
+            interrupt_after(patch, after, KeyboardInterrupt())
+            with pytest.raises(KeyboardInterrupt):
+                write(path, resume=True)
+        part = read(path)
+        assert part == read(whole)[: len(part)]
+        assert 0 < len(part) < ROWS
+    carried = write(path, resume=True, memory=1 << 30)  # chunks stay as they were begun
+    assert read(path) == read(whole)
+    assert not progress_path(path).exists()
+    assert carried.counts == result.counts
+    assert carried.summary.best == result.summary.best
+    assert sorted(name.name for name in tmp_path.iterdir()) == [f"rows.{form}", f"whole.{form}"]
+
+
+def test_half_a_chunk_behind_the_last_whole_one_is_cut_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole, path = tmp_path / "whole.csv", tmp_path / "rows.csv"
+    write(whole)
+    with monkeypatch.context() as patch:
+        interrupt_after(patch, 2, KeyboardInterrupt())
+        with pytest.raises(KeyboardInterrupt):
+            write(path)
+    with path.open("ab") as file:
+        file.write(b"nvidia-h200-sxm,fla")  # as a killed process leaves it
+    write(path, resume=True)
+    assert path.read_bytes() == whole.read_bytes()
+
+
+def test_carrying_on_takes_the_same_study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "rows.csv"
+    write(path, resume=True)  # nothing there yet: from the start
+    with pytest.raises(UsageError, match="is whole"):
+        write(path, resume=True)
+    with monkeypatch.context() as patch:
+        interrupt_after(patch, 2, KeyboardInterrupt())
+        with pytest.raises(KeyboardInterrupt):
+            write(path)
+    other, _ = complete(Study("attention", {**AXES, "d": 64}), Search())
+    with pytest.raises(UsageError, match="another study"):
+        write(path, resume=True, study=other)
+    for broken in ("", "{}", "[1]", '{"study": 3', json.dumps({"study": STUDY.fingerprint(), "rows_per_chunk": "x"})):
+        progress_path(path).write_text(broken)
+        with pytest.raises(DataError, match="not the progress of a sweep"):
+            noted(path, STUDY.fingerprint())
+    progress_path(path).write_text(
+        json.dumps({"study": STUDY.fingerprint(), "rows_per_chunk": 9, "chunks": 1, "rows": 9, "position": 1 << 40})
+    )
+    with pytest.raises(DataError, match="shorter than"):
+        noted(path, STUDY.fingerprint())
+    progress_path(path).write_text(json.dumps({"study": STUDY.fingerprint(), "rows_per_chunk": 0, "chunks": 1, "rows": 9, "position": 1}))
+    with pytest.raises(DataError, match="does not fit"):
+        noted(path, STUDY.fingerprint())
+
+
+def test_a_parquet_file_without_footer_is_not_carried_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "rows.parquet"
+    with monkeypatch.context() as patch:
+        interrupt_after(patch, 2, KeyboardInterrupt())
+        with pytest.raises(KeyboardInterrupt):
+            write(path)
+    path.write_bytes(path.read_bytes()[:-4] + b"XXXX")
+    with pytest.raises(UsageError, match="no footer"):
+        write(path, resume=True)
+
+
+LIMITED = """
+import resource, signal, sys
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[1]), resource.RLIM_INFINITY))
+from perfmodel.cli import main
+sys.exit(main(sys.argv[2:]))
+"""
+LINE = "sweep --n 64:6400:+64 --d 64,128 --batch 1:10:+1 --causal both --hardware h200 --memory 1MiB"
+
+
+@pytest.mark.parametrize(("form", "limit"), [("csv", 300_000), ("jsonl", 700_000), ("parquet", 300_000)])
+def test_a_full_disk_is_a_clear_error_and_a_file_that_reads(tmp_path: Path, form: str, limit: int) -> None:
+    """A limit on the size of files stands for a disk without room: writing fails in the same way, with another error number."""
+    path = tmp_path / f"rows.{form}"
+    line = [*LINE.split(), "-o", str(path)]
+    full = subprocess.run([sys.executable, "-c", LIMITED, str(limit), *line], capture_output=True, text=True, check=False)
+    assert (full.returncode, "Traceback" in full.stderr) == (1, False), full.stderr
+    assert "File too large" in full.stderr
+    assert "--resume" in full.stderr
+    part = read(path)
+    assert f"{len(part):,} rows can be read" in full.stderr
+    assert 0 < len(part) < ROWS
+    assert path.stat().st_size <= limit
+    on = subprocess.run([sys.executable, "-m", "perfmodel", *line, "--resume"], capture_output=True, text=True, check=True)
+    assert f"{ROWS:,} rows." in on.stdout
+    assert read(path)[: len(part)] == part
+    assert len(read(path)) == ROWS
+
+
+def test_no_room_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: Any) -> int:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Sink, "write", full)
+    for form in ("csv", "parquet"):
+        with pytest.raises(DataError, match="No space left on device"):
+            write(tmp_path / f"rows.{form}")
+
+
+@pytest.mark.parametrize(("sent", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 130)])
+def test_a_signal_leaves_a_file_that_reads(tmp_path: Path, sent: signal.Signals, code: int) -> None:
+    path = tmp_path / "rows.parquet"
+    line = "sweep --n 1:100000:+1 --d 64 --batch 1:200:+1 --memory 8MiB --hardware h200"
+    process = subprocess.Popen([sys.executable, "-m", "perfmodel", *line.split(), "-o", str(path)], stderr=subprocess.PIPE, text=True)
+    deadline = time.monotonic() + 60
+    while not (path.exists() and path.stat().st_size > 1_000_000) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    process.send_signal(sent)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == code
+    assert "--resume" in err
+    assert "Traceback" not in err
+    assert pq.ParquetFile(path).metadata.num_rows > 0
+    assert progress_path(path).exists()
+
+
+def test_memory_stays_flat(tmp_path: Path) -> None:
+    """Twenty times the rows take no more memory: a few million points, with a limit on columns of 16 MiB."""
+    peaks = []
+    for batches in (5, 100):
+        code = (
+            "import re, sys\nfrom perfmodel.cli import main\nmain(sys.argv[1:])\n"
+            "print(re.search(r'VmHWM:\\s+(\\d+)', open('/proc/self/status').read())[1], file=sys.stderr)"
+        )
+        line = (
+            f"sweep --n 64:65536:+64 --heads 1:32 --batch 1:{batches}:+1 --d 64 --algorithm standard,flash2 --hardware h200 --memory 16MiB"
+        )
+        done = subprocess.run([sys.executable, "-c", code, *line.split()], capture_output=True, text=True, check=True)
+        peaks.append(int(done.stderr.split()[-1]) * 1024)
+    assert peaks[1] < peaks[0] + 16e6
+    assert peaks[1] < 150e6
+
+
+@pytest.mark.slow
+def test_a_billion_points_in_bounded_memory() -> None:
+    code = (
+        "import re, sys\nfrom perfmodel.cli import main\nmain(sys.argv[1:])\n"
+        "print(re.search(r'VmHWM:\\s+(\\d+)', open('/proc/self/status').read())[1], file=sys.stderr)"
+    )
+    line = "sweep --n 64:65536:+64 --heads 1:64 --d 32:256:+32 --batch 1:954:+1 --algorithm standard,flash2 --hardware h200"
+    done = subprocess.run([sys.executable, "-c", code, *line.split()], capture_output=True, text=True, check=True)
+    assert "1,000,341,504 rows" in done.stdout
+    assert int(done.stderr.split()[-1]) * 1024 < 1.5e9
+
+
+def test_a_folder_of_parts(tmp_path: Path, columns: Any) -> None:
+    folder = tmp_path / "rows"
+    output = Output(folder, "parquet", folder=True)
+    ask(STUDY, SEARCH, output, MEMORY)
+    parts = sorted(folder.iterdir())
+    assert len(parts) > 3
+    assert [path.name for path in parts][:2] == ["part-00000000.parquet", "part-00000001.parquet"]
+    assert pq.read_table(folder).num_rows == ROWS
+    assert np.sort(pq.read_table(folder)["roofline_s"].to_numpy()).tolist() == np.sort(columns["roofline_s"]).tolist()
+    before = {path: path.stat().st_mtime_ns for path in parts}
+    parts[2].unlink()
+    result = ask(STUDY, SEARCH, Output(folder, "parquet", folder=True, resume=True), MEMORY)
+    assert result.counts.rows == ROWS == pq.read_table(folder).num_rows
+    assert sum(before[path] != path.stat().st_mtime_ns for path in parts) == 1
+    (folder / "notes.txt").write_text("mine")
+    with pytest.raises(UsageError, match=r"holds notes\.txt"):
+        ask(STUDY, SEARCH, output, MEMORY)
+    (folder / "notes.txt").unlink()
+    other, _ = complete(Study("attention", {**AXES, "d": 64}), Search())
+    with pytest.raises(UsageError, match="another study"):
+        ask(other, SEARCH, Output(folder, "parquet", folder=True, resume=True), MEMORY)
+
+
+def test_without_pyarrow_parquet_says_how_to_get_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run: Any) -> None:
+    monkeypatch.setitem(sys.modules, "pyarrow.parquet", None)
+    outcome = run(f"sweep --n 64 --d 64 -o {tmp_path / 'rows.parquet'}")
+    assert (outcome.code, "pip install 'perfmodel[parquet]'" in outcome.err) == (1, True)
+
+
+def test_rows_to_a_pipe() -> None:
+    line = "sweep --n 64:640:+64 --d 64 -o - --format"
+    for form in ("csv", "jsonl"):
+        done = subprocess.run([sys.executable, "-m", "perfmodel", *line.split(), form], capture_output=True, text=True, check=True)
+        assert len(done.stdout.splitlines()) == 20 + (form == "csv")
+        assert "Sweep over attention" in done.stderr
+    done = subprocess.run([sys.executable, "-m", "perfmodel", *line.split(), "parquet"], capture_output=True, check=True)
+    assert pq.read_table(pa.BufferReader(done.stdout)).num_rows == 20
+    command = f"{sys.executable} -m perfmodel sweep --n 1:200000:+1 --d 64 -o - --format csv | head -c 100"
+    closed = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False)
+    assert "Traceback" not in closed.stderr
+    full = subprocess.run(f"{sys.executable} -m perfmodel {line} csv > /dev/full", shell=True, capture_output=True, text=True, check=False)
+    assert (full.returncode, "Traceback" in full.stderr) == (1, False)
+    assert "No space left" in full.stderr
+
+
+def test_slow_rows_are_written_often_and_not_computed_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    axes = {"n": "64:8192:+64", "d": 64, "heads": 16, "batch": [1, 2, 3, 4, 5], "hardware": "h200", "algorithm": "flash2"}
+    study, search = complete(Study("attention", axes, columns=("predicted_s", "roofline_s")), Search())
+    path = tmp_path / "rows.csv"
+    with monkeypatch.context() as patch:
+        interrupt_after(patch, 2, KeyboardInterrupt())
+        with pytest.raises(KeyboardInterrupt):
+            ask(study, search, to(path))
+    assert len(read(path)) == 512
+    result = ask(study, search, to(path, resume=True))
+    assert len(read(path)) == 640
+    assert result.counts.rows == 640 - 512

@@ -1,0 +1,215 @@
+"""Axes, derived axes, constraints; and chunks, which cover a grid once whatever their size."""
+
+from __future__ import annotations
+
+from math import prod
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from perfmodel.catalog import device_ids
+from perfmodel.errors import DataError, UsageError
+from perfmodel.sweep.base import Input
+from perfmodel.sweep.chunks import blocks_of, chunks
+from perfmodel.sweep.grid import Part, grid_of
+from perfmodel.sweep.study import WORKLOADS, Study, read_study, workload_named
+from perfmodel.sweep.values import is_expression, values_of
+
+WHOLE, SIZE = Input("n", "whole", ""), Input("sram", "size", "")
+
+
+@pytest.mark.parametrize(
+    ("raw", "values"),
+    [
+        ("64", [64]),
+        (64, [64]),
+        (64.0, [64]),
+        ("64,128, 64", [64, 128]),
+        ([64, "128:512:x2"], [64, 128, 256, 512]),
+        ("512:131072:x2", [512 << i for i in range(9)]),
+        ("100:1000:x1.5", [100, 150, 225, 338, 506, 759]),
+        ("1:3:x1.2", [1, 2, 3]),
+        ("1:10:+3", [1, 4, 7, 10]),
+        ("3:5", [3, 4, 5]),
+        ("1_000:3_000:+1_000", [1000, 2000, 3000]),
+        ("1e3", [1000]),
+        (range(3, 6), [3, 4, 5]),
+        (np.array([3, 4]), [3, 4]),
+        (np.array([3.0]), [3]),
+    ],
+)
+def test_values(raw: Any, values: list[int]) -> None:
+    found = values_of(WHOLE, raw)
+    assert found == values
+    assert all(type(value) is int for value in found)
+
+
+def test_sizes_flags_and_names() -> None:
+    assert values_of(SIZE, "16KiB:64KiB:x2") == [16384, 32768, 65536]
+    assert values_of(SIZE, "16KiB:48KiB:+16KiB") == [16384, 32768, 49152]
+    assert values_of(SIZE, "1.5KiB, 2 kB") == [1536, 2000]
+    assert values_of(Input("causal", "flag", ""), "both") == [False, True]
+    assert values_of(Input("causal", "flag", ""), [True, "no"]) == [True, False]
+    study = grid_of(Study("attention", {"n": 64, "d": 64, "hardware": "all,h200", "algorithm": "flash, flash2, standard"}))
+    assert study.choices["hardware"] == tuple(device_ids())
+    assert study.choices["algorithm"] == ("flash2", "standard")
+
+
+@pytest.mark.parametrize(
+    ("one", "raw", "words"),
+    [
+        (WHOLE, "0", "--n is 0"),
+        (WHOLE, "-3", "'-3' is no number"),
+        (WHOLE, "1.5", "--n is 1.5"),
+        (WHOLE, "1e16", "--n is 1"),
+        (WHOLE, "64KiB", "has a unit"),
+        (SIZE, "64", "has no unit"),
+        (SIZE, "1.5B", "whole number of bytes"),
+        (WHOLE, "5:1", "empty or endless"),
+        (WHOLE, "1:5:x1", "empty or endless"),
+        (WHOLE, "1:5:+0", "empty or endless"),
+        (WHOLE, "1:1000000000000:+1", "1,000,000,000,000 values"),
+        (WHOLE, "", "is no number"),
+        (WHOLE, [], "no values"),
+        (WHOLE, None, None),
+        (WHOLE, [[3]], "is no number"),
+        (WHOLE, True, "is no number"),
+        (Input("causal", "flag", ""), "maybe", "true, false or both"),
+        (Input("kind", "name", "", names=lambda: ["one"]), "two", "unknown kind 'two'"),
+    ],
+)
+def test_values_without_meaning(one: Input, raw: Any, words: str | None) -> None:
+    if words is None:
+        with pytest.raises(TypeError):
+            values_of(one, raw)
+        return
+    with pytest.raises(UsageError) as caught:
+        values_of(one, raw)
+    assert words in str(caught.value)
+
+
+def test_what_is_an_expression() -> None:
+    assert is_expression(WHOLE, "heads / 4")
+    assert is_expression(WHOLE, "2 * 3")
+    assert not is_expression(WHOLE, "512:1024:x2,7")
+    assert not is_expression(SIZE, "64KiB")
+    assert not is_expression(Input("hardware", "name", "", choice=True), "h200")
+
+
+def test_derived_axes() -> None:
+    axes = {"n": "64,128", "d": "32:128:x2", "heads": [8, 16], "kv_heads": "heads / 4", "kv_len": "max(n, 100) * batch", "batch": 2}
+    grid = grid_of(Study("attention", axes))
+    [part] = grid.parts
+    assert (list(part.axes), part.lengths, part.points) == (["n", "heads", "d"], (2, 2, 3), 12)
+    assert [grid.axes_of(name, part) for name in ("n", "kv_len", "kv_heads", "dv", "batch")] == [1, 1, 2, 4, 0]
+    assert grid.source("dv") == "d"
+
+
+@pytest.mark.parametrize(
+    ("axes", "where", "words"),
+    [
+        ({"d": 64}, (), ["--n is missing", "512:131072:x2"]),
+        ({"n": 64, "d": 64, "foo": 3}, (), ["--foo", "no such axis"]),
+        ({"n": "d", "d": "n"}, (), ["circle"]),
+        ({"n": 64, "d": "d"}, (), ["circle"]),
+        ({"n": 64, "d": "window"}, (), ["needs window, which has no value"]),
+        ({"n": 64, "d": 64, "hardware": "h20"}, (), ["no device is called 'h20'"]),
+        ({"n": 64, "d": 64, "dtype": "fp7"}, (), ["unknown dtype"]),
+        ({"n": 64, "d": 64}, ("window < 3",), ["window has no value here", "give --window"]),
+        ({"n": 64, "d": 64}, ("nn < 3",), ["no column 'nn'"]),
+        ({"n": "kv_len", "kv_len": "64", "d": 64, "heads": 2, "kv_heads": 1}, (), ["--packed"]),
+    ],
+)
+def test_studies_without_meaning(axes: dict[str, Any], where: tuple[str, ...], words: list[str]) -> None:
+    with pytest.raises(UsageError) as caught:
+        grid_of(Study("attention", axes, where))
+    for word in words:
+        assert word in str(caught.value)
+
+
+def test_a_derived_axis_with_an_unknown_name_says_so() -> None:
+    with pytest.raises(UsageError, match="no column 'g'"):
+        grid_of(Study("attention", {"n": 64, "d": 64, "heads": 8, "kv_heads": "heads // g"}))
+
+
+def test_every_workload_has_sound_inputs_and_columns() -> None:
+    for name in WORKLOADS:
+        workload = workload_named(name)
+        inputs, columns = {one.name for one in workload.inputs}, {one.name for one in workload.columns}
+        assert set(workload.shown) | set(workload.words.values()) | {workload.objective} <= columns
+        assert set(workload.always) <= inputs
+        assert not {*workload.words} & (inputs | columns)
+        for one in workload.columns:
+            assert one.unit or one.name == "mfu", one
+            assert not one.name.endswith("_s") or one.unit in ("s", "1/s")
+            assert not one.name.endswith("_bytes") or one.unit == "B"
+            assert not one.name.endswith("_elements") or one.unit == "elements"
+    with pytest.raises(UsageError, match="no sweep over 'attentoin'"):
+        workload_named("attentoin")
+
+
+lengths = st.lists(st.integers(2, 7), max_size=4)
+
+
+@given(lengths=lengths, points=st.integers(1, 60))
+def test_blocks_cover_a_part_once(lengths: list[int], points: int) -> None:
+    part = Part({}, {}, {str(i): np.arange(length) for i, length in enumerate(lengths)})
+    blocks, seen = blocks_of(part, points), np.zeros(tuple(lengths), int)
+    order = []
+    for index in range(blocks.count):
+        slices = blocks.slices(index)
+        seen[slices] += 1
+        order.append(np.arange(prod(lengths)).reshape(lengths)[slices].min())
+        assert prod(one.stop - one.start for one in slices) <= max(points, 1) or blocks.step == 1
+    assert (seen == 1).all()
+    assert order == sorted(order)
+
+
+@settings(max_examples=30)
+@given(rows=st.integers(1, 200), n=st.integers(1, 40), algorithms=st.sampled_from(["standard", "standard,flash2", "all"]))
+def test_chunks_cover_a_grid_once(rows: int, n: int, algorithms: str) -> None:
+    grid = grid_of(Study("attention", {"n": f"1:{n}:+1", "d": "64,128", "causal": "both", "algorithm": algorithms, "heads": "1,2,4"}))
+    found = list(chunks(grid, rows))
+    assert [chunk.index for chunk in found] == list(range(len(found)))
+    assert sum(chunk.points for chunk in found) == grid.configurations
+    blocks = [(run.part, block) for chunk in found for run in chunk.runs for block in range(run.first, run.last)]
+    assert blocks == sorted(set(blocks))
+    most = max(rows // len(grid.compared), 1)
+    assert all(chunk.points <= most for chunk in found)
+
+
+def test_study_files(tmp_path) -> None:
+    path = tmp_path / "mine.yaml"
+    path.write_text("sweep:\n  axes: {n: [64, '128:512:x2'], d: 64, causal: true}\n  where: n < 500\n  minimize: time\n")
+    file = read_study(str(path))
+    assert (file.axes, file.where, file.minimize, file.workload) == (
+        {"n": [64, "128:512:x2"], "d": 64, "causal": True},
+        "n < 500",
+        "time",
+        "attention",
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("", ["no mapping 'sweep'"]),
+        ("other: 3\n", ["sweep"]),
+        ("sweep:\n  axes: {n: 64}\n  code: print(1)\n", ["line 3", "sweep.code", "unknown field"]),
+        ("sweep:\n  axes: {n: {a: 1}}\n", ["line 2", "sweep.axes.n"]),
+        ("sweep:\n  axes: &a {n: 64}\n  where: *a\n", ["aliases"]),
+        ("sweep: !!python/object/apply:os.system [ls]\n", ["tag"]),
+        ("sweep:\n  where: n < 3\n", ["sweep.axes", "required"]),
+        ("sweep: " + "[" * 5000, ["nested deeper"]),
+    ],
+)
+def test_study_files_without_meaning(tmp_path, text: str, words: list[str]) -> None:
+    path = tmp_path / "mine.yaml"
+    path.write_text(text)
+    with pytest.raises(DataError) as caught:
+        read_study(str(path))
+    for word in (str(path), *words):
+        assert word in str(caught.value)

@@ -1,0 +1,256 @@
+"""A sweep is the single points: every column equal, to the last digit as long as all counts are below 2^53, to 1e-12 beyond."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+import perfmodel
+from perfmodel.attention.algorithms import names
+from perfmodel.attention.request import AttentionRequest
+from perfmodel.commands._shared import DEFAULT_DEVICE as COMMAND_DEVICE
+from perfmodel.cost import memory_bytes
+from perfmodel.errors import PerfmodelError
+from perfmodel.ops.checks import dtype_on
+from perfmodel.ops.matmul import Matmul
+from perfmodel.ops.matmul import evaluate as evaluate_matmul
+from perfmodel.sweep.base import DEFAULT_DEVICE
+from perfmodel.sweep.columns import COSTS, costs
+from perfmodel.sweep.devices import device_named
+from perfmodel.transformer.cache_plan import CacheWorkload
+from perfmodel.transformer.cache_plan import evaluate as evaluate_cache
+from perfmodel.transformer.kv_cache import CacheFormat
+
+COLUMNS = [*(one.name for one in COSTS), "memory_bytes", "extra_memory_bytes", "tile_br", "tile_bc"]
+DEVICES = ["nvidia-h200-sxm", "nvidia-a100-sxm-80gb", "nvidia-l40s", "amd-mi300x", "nvidia-rtx-4090", "nvidia-v100-sxm-32gb"]
+EXACT = 2**53
+POINTS = 10_000
+
+
+def agrees(found: float, wanted: float, exact: bool) -> bool:
+    return found == wanted if exact else abs(found - wanted) <= 1e-12 * abs(wanted)
+
+
+def rows(columns: Any) -> Iterator[dict[str, Any]]:
+    named = {name: columns[name].tolist() for name in columns}
+    for values in zip(*named.values(), strict=True):
+        yield dict(zip(named, values, strict=True))
+
+
+def log_whole(draw: random.Random, least: int, most: int) -> int:
+    return min(int(math.exp(draw.uniform(math.log(least), math.log(most + 1)))), most)
+
+
+def random_axes(draw: random.Random) -> dict[str, Any]:
+    """A small grid with every option now and then."""
+
+    def several(count: int, least: int, most: int) -> list[int]:
+        return sorted({log_whole(draw, least, most) for _ in range(count)})
+
+    flag = ["true", "false"]
+    axes: dict[str, Any] = {
+        "hardware": draw.sample(DEVICES, 1),
+        "dtype": draw.choice(["fp16", "bf16", "fp32", "tf32", "fp8"]),
+        "pass": draw.choice(["forward", "backward", "both"]),
+        "algorithm": "all",
+        "n": several(4, 1, draw.choice([200, 1 << 17, 1 << 22])),
+        "d": sorted({draw.choice([draw.randint(1, 300), 64, 128]) for _ in range(3)}),
+        "batch": several(3, 1, 4096),
+        "kv_heads": several(2, 1, 16),
+        "heads": f"kv_heads * {draw.randint(1, 8)}",
+        "causal": draw.choice([*flag, "both"]),
+        "mask": draw.choice(flag),
+        "dropout": draw.choice([0, 0.1]),
+        "unfused_scale": draw.choice(flag),
+        "printed_backward": draw.choice(flag),
+    }
+    sometimes = {
+        "packed": draw.choice(flag),
+        "kv_len": several(2, 1, 1 << 20),
+        "dv": draw.choice([32, 64, 96]),
+        "window": several(2, 1, 1 << 15),
+        "block_q": "16,64",
+        "sram": "64KiB,100KiB",
+        "splits": "1,3",
+        "sparsity": 0.3,
+    }
+    return axes | {name: value for name, value in sometimes.items() if draw.random() < 0.3}
+
+
+def single(row: dict[str, Any], given: dict[str, Any]) -> dict[str, Any]:
+    """The same row by the function behind ``perfmodel attention``."""
+    options = {name: row[name] for name in row if name in given and name not in ("splits", "sparsity", "pass", "algorithm", "hardware")}
+    options |= {name: row[name] for name in ("batch", "heads", "kv_heads")}
+    if row["algorithm"] == "split-kv" and "splits" in given:
+        options["splits"] = row["splits"]
+    if row["algorithm"] == "block-sparse":
+        options["sparsity"] = row["sparsity"]
+    if "sram" in given:
+        options["sram"] = f"{row['sram_size_bytes']}B"
+    request = AttentionRequest().updated({**options, "algorithm": [row["algorithm"]], "direction": row["pass"]})
+    result = request.compare(device_named(row["hardware"])).results[-1]
+    tile = result.parts[0].tile
+    edges = {"tile_br": tile.br if tile else 0, "tile_bc": tile.bc if tile else 0}
+    return {**costs(result.total), "memory_bytes": result.memory_bytes, "extra_memory_bytes": result.extra_memory_bytes, **edges}
+
+
+def test_attention_on_ten_thousand_random_points() -> None:
+    draw = random.Random(20)
+    checked = exact_ones = 0
+    algorithms = set()
+    while checked < POINTS:
+        axes = random_axes(draw)
+        found = list(rows(perfmodel.sweep(columns=COLUMNS, **axes)))
+        for row in draw.sample(found, min(len(found), 120)):
+            wanted = single(row, axes)
+            exact = all(abs(value) < EXACT for value in wanted.values() if isinstance(value, int))
+            for name in COLUMNS:
+                assert agrees(row[name], wanted[name], exact), (name, row, wanted[name])
+            checked, exact_ones = checked + 1, exact_ones + exact
+            algorithms.add(row["algorithm"])
+    assert algorithms == set(names())
+    assert checked // 2 < exact_ones < checked  # both sides of 2^53 were met
+
+
+@pytest.mark.parametrize("pattern", ["local-global", "strided", "butterfly"])
+def test_named_patterns(pattern: str) -> None:
+    axes = {"n": [100, 1000, 4096], "d": [32, 64], "heads": 4, "kv_heads": [2, 4], "causal": "both", "packed": "both", "pattern": pattern}
+    found = perfmodel.sweep(algorithm="block-sparse", columns=COLUMNS, hardware="h200", **axes)
+    assert found.rows == 3 * 2 * 2 * 4 - 3 * 2  # a causal pattern over packed heads that share has no closed form
+    assert sum(found.left_out.values()) == 6
+    for row in rows(found):
+        options = {name: row[name] for name in ("n", "d", "heads", "kv_heads", "causal", "packed", "pattern")}
+        total = AttentionRequest().updated({**options, "algorithm": "block-sparse"}).compare(device_named("h200")).results[0].total
+        assert all(row[name] == value for name, value in costs(total).items())
+
+
+def test_rows_without_an_answer_are_those_that_fail_alone() -> None:
+    axes = {"n": [64, 1 << 20], "d": [64, 1000, 30000], "heads": [6, 8], "kv_heads": [2, 3], "block_q": [16, 512], "algorithm": ["flash2"]}
+    found = perfmodel.sweep(**axes)
+    kept = {tuple(row[name] for name in axes if name != "algorithm") for row in rows(found)}
+    failing = 0
+    for n in axes["n"]:
+        for d in axes["d"]:
+            for heads in axes["heads"]:
+                for kv_heads in axes["kv_heads"]:
+                    for block_q in axes["block_q"]:
+                        options = {"n": n, "d": d, "heads": heads, "kv_heads": kv_heads, "block_q": block_q, "algorithm": ["flash2"]}
+                        try:
+                            AttentionRequest().updated(options).compare(device_named(DEFAULT_DEVICE))
+                        except PerfmodelError:
+                            failing += 1
+                            assert (n, d, heads, kv_heads, block_q) not in kept
+                        else:
+                            assert (n, d, heads, kv_heads, block_q) in kept
+    assert 0 < failing == sum(found.left_out.values())
+
+
+def test_a_single_query_is_packed_by_default_as_alone() -> None:
+    for kv_heads in ("heads", "heads / 4"):
+        found = perfmodel.sweep(
+            n=[1, 2, 300], d=64, heads=8, kv_heads=kv_heads, kv_len=5000, algorithm="all", columns=["dram_bytes", "sram_bytes"]
+        )
+        assert found.rows == 15
+        for row in rows(found):
+            options = {"n": row["n"], "d": 64, "heads": 8, "kv_heads": row["kv_heads"], "kv_len": 5000, "algorithm": row["algorithm"]}
+            total = AttentionRequest().updated(options).compare(device_named(DEFAULT_DEVICE)).results[0].total
+            assert (row["dram_bytes"], row["sram_bytes"]) == (total.dram.total, total.sram.total)
+
+
+def test_predicted_times_are_those_of_the_command(run) -> None:
+    found = perfmodel.sweep(
+        n=[2048, 4096], d=64, heads=16, batch=2, hardware="h200", columns=["predicted_s", "predicted_low_s", "predicted_high_s"]
+    )
+    for row in rows(found):
+        line = f"attention --n {row['n']} --d 64 --heads 16 --batch 2 --hardware h200 --algorithm {row['algorithm']} --json"
+        time_s = run(line).json["results"][0]["time_s"]
+        assert (row["predicted_s"], row["predicted_low_s"], row["predicted_high_s"]) == (time_s["predicted"], time_s["low"], time_s["high"])
+
+
+def test_matmul() -> None:
+    draw = random.Random(3)
+    names = [*(one.name for one in COSTS), "memory_bytes", "tile_rows", "tile_columns"]
+    for _ in range(12):
+        axes = {name: sorted({log_whole(draw, 1, 30000) for _ in range(3)}) for name in ("m", "n", "k", "batch")}
+        axes |= {"batch": axes["batch"][:2], "dtype": [draw.choice(["fp16", "fp32", "bf16"])], "hardware": [draw.choice(DEVICES)]}
+        axes |= {"split_k": [1, 4], **({"tile_m": [16, 64, 500]} if draw.random() < 0.5 else {})}
+        found = perfmodel.sweep("matmul", columns=names, **axes)
+        assert found.rows
+        for row in rows(found):
+            device = device_named(row["hardware"])
+            w = Matmul(row["m"], row["n"], row["k"], row["batch"], row["split_k"], dtype_on(row["dtype"], device)).check()
+            alone = evaluate_matmul(w, device, row.get("tile_m"), None)
+            wanted = {**costs(alone.total), "memory_bytes": memory_bytes([kernel for kernel, _ in alone.kernels])}
+            wanted |= {"tile_rows": alone.tile.br, "tile_columns": alone.tile.bc}
+            exact = all(abs(value) < EXACT for value in wanted.values() if isinstance(value, int))
+            assert all(agrees(row[name], wanted[name], exact) for name in names), row
+
+
+def test_kv_cache() -> None:
+    axes = {"model": ["mistral-7b-v0.1", "deepseek-v2", "llama-3-8b"], "n": [1, 1000, 40000], "batch": [1, 64], "block_size": [1, 16]}
+    names = ["bytes_per_token", "bytes_per_sequence", "cache_bytes", "unused_block_bytes", "weights_bytes", "max_batch", "max_context"]
+    found = perfmodel.sweep("kv-cache", columns=names, dtype=["fp16", "fp8"], reserve="4GiB", hardware="h200", **axes)
+    assert found.rows == 3 * 3 * 2 * 2 * 2
+    from perfmodel.catalog import find_model
+
+    models = {name: find_model(name) for name in axes["model"]}
+    for row in rows(found):
+        form = CacheFormat(row["dtype"], None, row["block_size"], None)
+        w = CacheWorkload(models[row["model"]], row["n"], row["batch"], form, "fp16", 4 << 30).check()
+        alone = evaluate_cache(w, device_named("h200"))
+        wanted = [alone.per_token, alone.per_sequence, alone.total, alone.total - alone.unpaged, alone.weights, alone.batch, alone.context]
+        assert [None if np.isnan(row[name]) else row[name] for name in names] == wanted
+
+
+def test_models(run) -> None:
+    found = perfmodel.sweep("model", model="llama-3-8b", hardware="h200", phase=["prefill", "decode"], n=[512, 1024], batch=[1, 4])
+    assert found.rows == 8
+    for row in list(rows(found))[::3]:
+        line = (
+            f"model llama-3-8b --hardware h200 --phase {row['phase']} --n {row['n']} --kv-len {row['kv_len']} --batch {row['batch']} --json"
+        )
+        answer = run(line).json
+        assert row["roofline_s"] == answer["totals"]["time_s"]["roofline"]
+        assert row["predicted_s"] == answer["totals"]["time_s"]["predicted"]
+        assert row["tokens_per_s"] == answer["tokens_per_s"]
+        assert row["memory_bytes"] == answer["memory"]["total"]
+        assert (row["ttft_s"] == answer["ttft_s"]) or (np.isnan(row["ttft_s"]) and answer["ttft_s"] is None)
+
+
+def test_one_default_device() -> None:
+    assert DEFAULT_DEVICE == COMMAND_DEVICE
+
+
+def test_predicted_times_of_matmul(run) -> None:
+    found = perfmodel.sweep(
+        "matmul", m=[512, 4096], n=4096, k=4096, hardware="h200", dtype="bf16", columns=["predicted_s", "predicted_low_s"]
+    )
+    for row in rows(found):
+        time_s = run(f"matmul -m {row['m']} -n 4096 -k 4096 --hardware h200 --dtype bf16 --json").json["results"][0]["time_s"]
+        assert (row["predicted_s"], row["predicted_low_s"]) == (time_s["predicted"], time_s["low"])
+    named = perfmodel.sweep("matmul", m=64, n=64, k=64, hardware="h200", implementation="nothing")
+    assert (named.rows, list(named.left_out)) == (0, ["--implementation: none is called 'nothing'"])
+
+
+def test_matmuls_without_an_answer() -> None:
+    found = perfmodel.sweep("matmul", m=64, n=64, k=[2, 64], split_k=[1, 4], tile_m=[16, 100000], sram=["48KiB", "100KiB"])
+    assert found.rows == 2 * 3
+    assert sum(found.left_out.values()) == 2 * 5
+    assert "split_k is more than k" in found.left_out
+
+
+def test_constraints_may_read_the_algorithm() -> None:
+    found = perfmodel.sweep(n=[64, 128], d=[64, 128], algorithm=["standard", "flash2"], where="algorithm == 'flash2' or n * d <= 64 * 64")
+    assert [(row["algorithm"], row["n"], row["d"]) for row in rows(found)] == [
+        ("standard", 64, 64),
+        ("flash2", 64, 64),
+        ("flash2", 64, 128),
+        ("flash2", 128, 64),
+        ("flash2", 128, 128),
+    ]
+    assert found.excluded == 3
