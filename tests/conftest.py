@@ -14,6 +14,16 @@ import pytest
 
 from perfmodel.cli import main
 
+UNTRACED = ("accuracy", "accuracy_moe", "counts", "counts_more", "fuzz_commands", "fuzz_readers", "readme", "sweep_points")
+"""Modules that run long over code which others cover: tracing it again would take most of the time."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark what is not to be traced."""
+    for item in items:
+        if item.path.stem.removeprefix("test_") in UNTRACED:
+            item.add_marker(pytest.mark.no_cover)
+
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """numba's CUDA simulator calls itself a device; what needs a GPU does not run there."""
