@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from perfmodel.report.compare import FASTER, LESS, MORE, SAME, SLOWER, changes
+from perfmodel.report.compare import FASTER, LESS, MORE, SAME, SLOWER, changes, verdict
 from perfmodel.report.readings import HIGH, LOW, Reading
 from perfmodel.report.saved import from_data
 
@@ -176,7 +176,37 @@ def test_two_implementations(run) -> None:
 def test_the_same_is_said_to_be_the_same(run) -> None:
     said = run("compare h200 h200").out
     assert "SAME of" in said
-    assert "in the median as fast" in said
+    assert "rates (within 5% is SAME); all as fast." in said
+
+
+def test_a_thing_counts_once_by_its_best_time() -> None:
+    def sides(*values: float) -> list[Reading]:
+        names = ("time, predicted", "time at the roof", "lower bound")
+        return [Reading(("x", name), value, "s", LOW) for name, value in zip(names, values, strict=True)]
+
+    roof_alone = Reading(("y", "time at the roof"), 1.0, "s", LOW)
+    faster = Reading(("y", "time at the roof"), 0.5, "s", LOW)
+    said = verdict(changes([*sides(2.0, 1.0, 0.5), roof_alone], [*sides(1.0, 1.0, 0.5), faster]), "a", "b", 0.05)
+    assert said[0] == "b against a: 2 FASTER of 2 times (within 5% is SAME); in the median 2x faster."
+    said = verdict(changes(sides(2.0, 1.0, 0.5), sides(1.0, 1.0, 0.5)), "a", "b", 0.05)
+    assert said[0] == "b against a: 1 FASTER of 1 predicted time (within 5% is SAME); in the median 2x faster."
+    said = verdict(changes(sides(2.0, 1.0, 0.5)[1:], sides(1.0, 1.0, 0.5)[1:]), "a", "b", 0.05)
+    assert said[0] == "b against a: 1 SAME of 1 time at the roof (within 5% is SAME); in the median as fast."
+
+
+def test_what_cannot_run_is_told(run) -> None:
+    line = ("--attention", "n=32768 d=64 heads=16 batch=8")
+    report = from_data(run("compare standard flash2 --hardware a100-sxm-80gb --json", *line).json)
+    assert any(said.startswith("standard, n 32768 d 64 b 8 h 16 CANNOT RUN: it needs ") for said in report.verdict)
+    assert not any("flash2, n 32768" in said for said in report.verdict)
+
+
+def test_unlike_rates_have_no_median(run) -> None:
+    report = from_data(run("compare a100-sxm-80gb h200 --json").json)
+    assert "median" not in report.verdict[0]
+    gains = [ratio for _, _, ratio, word in rows(report).values() if word == FASTER]
+    assert f"from {min(gains):.3g}x faster to {max(gains):.3g}x faster" in report.verdict[0]
+    assert "1 is LESS" in " ".join(report.verdict)
 
 
 @pytest.mark.parametrize(

@@ -12,9 +12,11 @@ import pytest
 from perfmodel.catalog import find_device
 from perfmodel.ops.matmul import Matmul, evaluate
 from perfmodel.report.charts.points import bound, flag, intensity, share_of_roof
+from perfmodel.report.readings import of_report
 from perfmodel.report.saved import from_data
 from perfmodel.validation.cuda.ncu_csv import CountedKernel
 from perfmodel.validation.ncu_points import COLLECTED, COMMAND, KernelCount, added, count_of, read_kernels, short_name
+from perfmodel.validation.records import shipped_records
 
 DATA = Path(__file__).parent / "data"
 RECORDED = DATA / "ncu_h200.csv"
@@ -205,7 +207,7 @@ def test_many_launches_are_added_up_by_name() -> None:
 
 
 def test_names_of_kernels_are_short() -> None:
-    assert short_name("void cutlass::Kernel2<" + "x" * 200 + ">(T1::Params)").endswith("…")
+    assert short_name("void cutlass::Kernel2<" + "x" * 200 + ">(T1::Params)") == "cutlass::Kernel2<" + "x" * 200 + ">"
     assert short_name("void (anonymous namespace)::softmax<float, 4>(float*)") == "{}::softmax<float, 4>"
 
 
@@ -244,6 +246,79 @@ def test_a_phase_of_a_model_is_a_point_per_kernel(run) -> None:
     assert sum(point.predicted.value for point in points) == pytest.approx(entry["totals"]["time_s"]["predicted"])
     assert {op["name"]: op["time_s"]["roofline"] for op in entry["ops"]} == {point.name: point.roofline_s for point in points}
     assert "of the time is in" in report.verdict[0]
+
+
+def test_what_does_not_fit_cannot_run(run) -> None:
+    report = report_of(run, "--hardware a100-sxm-80gb", "--model", "llama-3-70b decode batch=8 kv_len=2048")
+    memory = run("model llama-3-70b --phase decode --batch 8 --kv-len 2048 --hardware a100-sxm-80gb --json").json["memory"]
+    assert memory["fits"] is False
+    assert report.verdict[0].startswith(
+        "llama-3-70b decode kv 2048 b 8 CANNOT RUN: it needs 146.5 GB of memory and NVIDIA A100 SXM 80 GB has"
+    )
+    assert all(point.note.startswith("CANNOT RUN: ") for point in report.rooflines[0].points)
+    fits = report_of(run, "--hardware h200", "--model", "llama-3-8b decode batch=8", "--matmul", "512x512x64")
+    assert "CANNOT RUN" not in json.dumps([fits.verdict, [point.note for point in fits.rooflines[0].points]])
+    large = report_of(run, "--hardware a100-sxm-80gb", "--matmul", "200000x200000x1000 dtype=bf16")
+    assert "CANNOT RUN" not in large.verdict[0]
+    larger = report_of(run, "--hardware a100-sxm-80gb", "--matmul", "210000x210000x1000 dtype=bf16")
+    assert "CANNOT RUN" in larger.verdict[0]
+
+
+def test_points_tell_the_kernel_that_is_predicted(run) -> None:
+    options = ["--attention", "n=4096 d=64 heads=16 batch=8 algorithm=flash2 dtype=bf16"]
+    for name in ("torch-sdpa-flash", "torch-sdpa-cudnn"):
+        [point] = report_of(run, f"--hardware h200 --implementation {name}", *options).rooflines[0].points
+        assert point.note.startswith(f"predicted for {name}, calibrated here: ")
+    points = report_of(run, "--hardware h200", "--model", "llama-3-8b decode batch=8").rooflines[0].points
+    assert all("predicted for " in point.note for point in points if point.predicted)
+
+
+def test_recomputed_flop_are_told_at_the_point(run) -> None:
+    forward = "n=4096 d=64 heads=16 batch=8 algorithm=flash2"
+    report = report_of(run, "--hardware h200", "--attention", forward, "--attention", f"{forward} pass=both")
+    first, second = report.rooflines[0].points
+    assert "executes" not in first.note
+    assert "executes 1.17x the FLOP counted" in second.note  # 7 matmuls run, of which 6 are needed: S once more
+    assert "of the sum of its kernels' roofs: " in report.verdict[1]
+    assert "of its roof: " in report.verdict[0]
+
+
+def test_devices_share_the_level_that_is_shown_first(run) -> None:
+    asked = ("--attention", "n=512 d=64 heads=16 batch=8")
+    alone = [report_of(run, f"--hardware {name}", *asked).rooflines[0].level for name in ("h200", "a100-sxm-80gb")]
+    both = [chart.level for chart in report_of(run, "--hardware h200 --hardware a100-sxm-80gb", *asked).rooflines]
+    assert len(set(alone)) == 2
+    assert len(set(both)) == 1
+    records = ("--records", "shipped hardware=h200 implementation=torch-sdpa-flash pass=forward most=4")
+    merged = report_of(run, "--hardware h200 --hardware a100-sxm-80gb", *asked, *records).rooflines
+    assert len({chart.level for chart in merged}) == 1
+
+
+def test_collectives_are_left_out_and_counted(run, tmp_path: Path) -> None:
+    kept = shipped_records()
+    path = next(path for path in kept if path.name == "public-collectives.jsonl")
+    lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()][:3]
+    matmul = {
+        **{"workload": "matmul", "implementation": "torch-matmul", "hardware": lines[0]["hardware"], "dtype": "bf16", "pass": "forward"},
+        **{"shape": {"m": 4096, "n": 4096, "k": 4096}, "time_s": {"median": 2e-4, "p10": 2e-4, "p90": 2e-4}, "cache": "cold"},
+    }
+    file = tmp_path / "both.jsonl"
+    file.write_text("".join(json.dumps(one) + "\n" for one in [*lines, matmul]), encoding="utf-8")
+    report = report_of(run, "", "--records", str(file))
+    assert [point.flops for point in report.rooflines[0].points] == [2 * 4096**3]
+    assert any(note.startswith("3 records are not shown: ") for note in report.notes)
+    file.write_text("".join(json.dumps(one) + "\n" for one in lines), encoding="utf-8")
+    assert "3 records are not shown: " in report_of(run, "", "--records", str(file)).verdict[0]
+
+
+def test_unknown_flop_have_no_format(run) -> None:
+    report = report_of(run, f"--ncu {RECORDED} --hardware h200", "--flops", "#15=1e12@fp32")
+    [chart] = report.rooflines
+    assert {(point.dtype, point.unit) for point in chart.points if point.name != "flash #15"} == {("", "")}
+    assert chart.caption.startswith("FLOP unknown: collect ")
+    assert "sm__ops_path_tensor_" in chart.caption
+    assert {one.key[0] for one in of_report(report) if one.unit == "FLOP"} == {"flash #15"}
+    assert any("5 of 6 kernels have no FLOP" in said for said in report.verdict)
 
 
 def test_records_bring_their_devices(run) -> None:
@@ -298,7 +373,7 @@ def test_a_baseline_draws_arrows(run, tmp_path: Path) -> None:
     now = report.rooflines[0].points[0]
     assert now.before.time_s == pytest.approx(2 * now.predicted.value)
     assert now.before.name == "before"
-    assert report.verdict[0].startswith("this report against before: 1 FASTER, 3 SAME of 4 times")
+    assert report.verdict[0].startswith("this report against before: 1 FASTER, 1 SAME of 2 predicted times")
     assert run(f"roofline --hardware h200 --baseline {saved} -o {tmp_path / 'x.svg'}", *options).code == 0
     assert ">baseline<" in (tmp_path / "x.svg").read_text(encoding="utf-8")
 
@@ -309,12 +384,13 @@ def test_a_baseline_draws_arrows(run, tmp_path: Path) -> None:
         (["--attention", "n=64 d=64 hed=2"], "--attention: hed: unknown field; did you mean"),
         (["--attention", "n=64 d=x"], "--attention: d: input should be a valid integer"),
         (["--attention", "n=64 n=65 d=64"], "n appears twice"),
-        (["--attention", "d=64"], "--n is missing"),
+        (["--attention", "d=64"], "--attention: n is missing"),
+        (["--attention", "n=0 d=64"], "--attention: n is 0"),
         (["--attention", "n=64 d=64 hardware=h200"], "name devices beside the workloads"),
         (["--matmul", "8x8"], "'8x8' is not M x N x K"),
         (["--matmul", "m=8 n=8"], "--matmul: k is missing"),
         (["--model", "llama-3-9b"], "did you mean llama-3-8b"),
-        (["--model", "llama-3-8b decode batch=0"], "--batch is 0"),
+        (["--model", "llama-3-8b decode batch=0"], "--model: batch is 0"),
         (["--attention", "n=64 d=64", "--implementation", "torch-sdpa-flsh"], "did you mean torch-sdpa-flash"),
         (["--records", "shipped hardware=h200 implementaton=x"], "--records: implementaton: unknown field; did you mean implementation?"),
         (["--records", "none.jsonl"], "none.jsonl: No such file"),

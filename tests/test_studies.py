@@ -150,6 +150,28 @@ def test_a_sweep_turns_where_the_crossover_is(reports: dict[str, Report]) -> Non
     assert f"slower than standard from d {known.last_d + 1} on" in " ".join(reports["standard-vs-flash"].verdict)
 
 
+def test_a_sweep_compares_where_both_fit_the_memory(reports: dict[str, Report]) -> None:
+    rows = table(reports["standard-vs-flash"], "attention, 8 x 16 heads of 64")
+    for device in (A100, H200):
+        capacity = find_device(device).dram.capacity
+        own = [row for row in rows if (row["series"], row["device"]) == ("standard", device)]
+        assert capacity is not None
+        assert [row["fits"] for row in own] == ["yes" if int(str(row["memory"])) <= capacity.number else "NO" for row in own]
+        last = max(int(str(row["value"])) for row in own if row["fits"] == "yes")
+        assert last < max(int(str(row["value"])) for row in own)
+        head = f"attention, 8 x 16 heads of 64, {find_device(device).name}: flash2 is "
+        [said] = [said for said in reports["standard-vs-flash"].verdict if said.startswith(head)]
+        assert f"faster at n {last:,}, the largest of them at which both fit the memory (" in said
+
+
+def test_what_never_fits_is_compared_as_if_it_did() -> None:
+    asked = {"attention": {"n": 4096, "d": 64, "heads": 64, "batch": 512, "algorithm": ["standard", "flash2"]}}
+    section = read_section({"kind": "sweep", "devices": [A100], "workload": asked, "over": "n", "values": [8192, 16384]})
+    said = section.build(Scope()).verdict
+    assert "16,384 (" in said[0]
+    assert "standard does not fit the memory from n 8,192 on" in said[1]
+
+
 def test_a_sweep_leaves_out_what_cannot_be() -> None:
     section = read_section(
         {
@@ -272,7 +294,7 @@ WRONG = [
     ),
     (
         HEAD + "roofline\n      devices: [h2000]",
-        "line 4: sections.0: hardware: no device is called 'h2000'",
+        "line 5: study.sections.0.devices.0: no device is called 'h2000'",
     ),
     (
         HEAD + "roofline\n      devices: [h200]\n      workloads: [{name: a}]",
@@ -280,7 +302,20 @@ WRONG = [
     ),
     (
         HEAD + "sweep\n      devices: [h200]\n      workload: {matmul: {m: 1, n: 1, k: 1}}\n      over: o\n      values: [1, 2]",
-        "matmul has no size 'o'",
+        "line 7: study.sections.0.over: matmul has no size 'o'\n  known: m, n, k, batch",
+    ),
+    (
+        HEAD
+        + "roofline\n      devices: [h200]\n      workloads:\n        - matmul: {m: 1, n: 1, k: 1}\n        - matmul: {m: -1, n: 1, k: 1}",
+        "line 8: study.sections.0.workloads.1.matmul.m: m is -1",
+    ),
+    (
+        HEAD + "roofline\n      devices: [h200]\n      workloads:\n        - attention: {n: 64, d: 64,\n            dtype: fp17}",
+        "line 8: study.sections.0.workloads.0.attention.dtype: unknown dtype 'fp17'",
+    ),
+    (
+        HEAD + "comparison\n      device: h200\n      between: [h200]",
+        "line 6: study.sections.0.between: a comparison is between two, not 1",
     ),
     (
         HEAD + "batch\n      devices: [h200]\n      models: [{name: lama-3-8b}]",

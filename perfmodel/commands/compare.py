@@ -113,4 +113,5 @@ def _named(
     found, changed = report(made.before.readings, made.after.readings, (made.before.name, made.after.name), threshold)
     charts = [made.chart] if made.chart is not None else []
     provenance = Provenance(line, __version__, list(scope.profiles.values()))
-    return replace(found, notes=[*made.notes, *found.notes], charts=list(charts), provenance=provenance), changed
+    verdict = [*found.verdict, *made.warnings]
+    return replace(found, verdict=verdict, notes=[*made.notes, *found.notes], charts=list(charts), provenance=provenance), changed

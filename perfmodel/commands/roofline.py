@@ -129,10 +129,12 @@ def _one_chart_each(parts: Sequence[Any]) -> list[Any]:
     """``parts`` with the points of one device in one picture."""
     from dataclasses import replace
 
+    from perfmodel.report.roofline_chart import at_one_level
+
     charts: dict[str, Any] = {}
     for part in parts:
         for chart in part.charts:
             known = charts.get(chart.device)
             charts[chart.device] = chart if known is None else replace(known, points=[*known.points, *chart.points])
     first, *others = parts
-    return [replace(first, charts=list(charts.values())), *(replace(part, charts=[]) for part in others)]
+    return [replace(first, charts=at_one_level(list(charts.values()))), *(replace(part, charts=[]) for part in others)]

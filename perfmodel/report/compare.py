@@ -147,7 +147,8 @@ def _what(timed: Sequence[Change]) -> str:
     kinds = {_kind(one) for one in timed}
     kind, units = kinds.pop() if len(kinds) == 1 else None, {one.before.unit for one in timed}
     words = KIND_WORDS[kind] if kind is not None else "times" if units == {"s"} else "times and rates" if "s" in units else "rates"
-    return f"{len(timed)} {words if len(timed) > 1 else words.removesuffix('s')}"
+    one = words.replace("times", "time").replace("rates", "rate").replace("bounds", "bound")
+    return f"{len(timed)} {words if len(timed) > 1 else one}"
 
 
 def _gains(timed: Sequence[Change]) -> str:
@@ -162,11 +163,11 @@ def _gains(timed: Sequence[Change]) -> str:
 
 
 def _way(gain: float) -> str:
-    return "as fast" if 0.995 < gain < 1.005 else f"{gain:.3g}x faster" if gain > 1 else f"{1 / gain:.3g}x slower"
+    return "as fast" if 0.995 < gain < 1.005 else f"{text(gain, 'ratio')} faster" if gain > 1 else f"{text(1 / gain, 'ratio')} slower"
 
 
 def _told(one: Change) -> str:
-    ratio = f"{one.gain:.3g}x" if one.gain >= 1 else f"{1 / one.gain:.3g}x"
+    ratio = text(max(one.gain, 1 / one.gain), "ratio")
     values = f"{text(one.before.value, one.before.unit)} before, {text(one.after.value, one.after.unit)} after"
     return f"{one.before.what}, {one.before.quantity}, {ratio} ({values})"
 

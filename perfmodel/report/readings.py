@@ -71,7 +71,8 @@ def of_point(point: Point, chart: Roofline, several: bool = False) -> list[Readi
         found.append(Reading((*head, f"time, {kind}"), spent, "s", LOW, noise(point) or 0.0))
     if point.roofline_s is not None:
         found.append(Reading((*head, "time at the roof"), point.roofline_s, "s", LOW))
-    found.append(Reading((*head, "FLOP"), point.flops, "FLOP"))
+    if point.flops or point.dtype:  # FLOP that nobody counted have no format
+        found.append(Reading((*head, "FLOP"), point.flops, "FLOP"))
     return found + [Reading((*head, f"{level.upper()} bytes"), moved, "B") for level, moved in point.bytes.items()]
 
 

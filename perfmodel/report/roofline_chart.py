@@ -84,8 +84,10 @@ def _level(points: Sequence[Point]) -> str:
 
 def at_one_level(charts: Sequence[Roofline]) -> list[Roofline]:
     """``charts`` opening at one level, that of most of all their points: pictures of two devices then share what their x is."""
+    shared = [level for level in LEVELS if all(level in {roof.level for roof in chart.ceilings} for chart in charts)]
     level = _level([point for chart in charts for point in chart.points])
-    return [replace(chart, level=level) for chart in charts]
+    level = level if level in shared else "dram"
+    return [replace(chart, level=level) for chart in charts] if level in shared else list(charts)
 
 
 def point(
@@ -132,9 +134,7 @@ def _executed(cost: Estimate) -> str:
     if not cost.flops or cost.executed_flops <= cost.flops * (1 + UNEQUAL):
         return ""
     ratio = float(cost.executed_flops / cost.flops)
-    return (
-        f"executes {ratio:.3g}x the FLOP counted (recomputed, masked or padding): its place shows the ones counted, its bound all"
-    )
+    return f"executes {ratio:.3g}x the FLOP counted (recomputed, masked or padding): its place shows the ones counted, its bound all"
 
 
 def point_of_row(number: int, row: Row, group: str = "", name: str = "") -> Point | None:
@@ -201,7 +201,12 @@ def said(point: Point, chart: Roofline) -> str:
     text = sentence(replace(point, name=brief(point.name)), chart.ceilings)
     if point.roofline_s is None or point.roofline_s <= max(point.terms.values(), default=0.0) * (1 + UNEQUAL):
         return text
-    return text.replace(" of its roof:", " of the sum of its kernels' roofs:", 1)
+    for own, summed in (
+        (" of its roof:", " of the sum of its kernels' roofs:"),
+        (" faster than its roof:", " faster than the sum of its kernels' roofs:"),
+    ):
+        text = text.replace(own, summed, 1)
+    return text
 
 
 def brief(name: str) -> str:

@@ -17,7 +17,11 @@ from perfmodel.units import format_si
 from perfmodel.validation.ncu_points import COMMAND, FROM_REPORT, SECTIONS, KernelCount, read_kernels
 
 UNNUMBERED = 0
+UNKNOWN = "", ""
+"""Unit and format of a kernel whose FLOP nothing tells."""
 GROUP = "Nsight Compute"
+UNCOUNTED = "FLOP unknown: collect sm__ops_path_tensor_* and *_pred_on.sum (--ncu-command), or tell --flops."
+"""A line under the picture: where those kernels are. The notes have the whole command."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +101,11 @@ def _point(kernel: KernelCount, device: Device, time_s: float) -> Point:
     )
 
 
+def known_flops(point: Point) -> bool:
+    """Whether FLOP were counted or told, if only that there are none."""
+    return point.group != GROUP or bool(point.dtype)
+
+
 def _whole(value: float) -> int | float:
     return int(value) if value == int(value) else value
 
@@ -112,13 +121,13 @@ def _memory_terms(kernel: KernelCount, device: Device) -> dict[str, float]:
 
 
 def _main(kernel: KernelCount, device: Device) -> tuple[tuple[str, str], float]:
-    """Unit and format whose FLOP take longest at the peak; without FLOP the fp32 vector unit with none."""
+    """Unit and format whose FLOP take longest at the peak; without counted FLOP neither."""
 
     def seconds(key: tuple[str, str]) -> float:
         peak = device.peaks_of(key[0]).get(key[1])
         return 0.0 if peak is None else kernel.flops[key] / float(peak.number)
 
-    key = max(kernel.flops, key=seconds, default=("vector", "fp32"))
+    key = max(kernel.flops, key=seconds, default=UNKNOWN)
     return key, kernel.flops.get(key, 0.0)
 
 

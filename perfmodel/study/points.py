@@ -8,12 +8,13 @@ from dataclasses import dataclass, field, replace
 from perfmodel.arith import Number
 from perfmodel.attention.evaluate import BOTH
 from perfmodel.attention.explain import explain as explain_attention
-from perfmodel.errors import PerfmodelError
+from perfmodel.errors import PerfmodelError, UsageError
 from perfmodel.hardware import Device
 from perfmodel.ops.matmul import evaluate as evaluate_matmul
 from perfmodel.ops.matmul_explain import explain as explain_matmul
+from perfmodel.report.charts.cells import text
 from perfmodel.report.charts.kinds import Interval, Point
-from perfmodel.report.roofline_chart import point, with_shares
+from perfmodel.report.roofline_chart import point, predicted_by, with_shares
 from perfmodel.study.base import Scope
 from perfmodel.study.workloads import Workload, request_words, shape_words
 from perfmodel.timing.attention_offer import predictions
@@ -23,6 +24,7 @@ from perfmodel.transformer.answer import Answer, answer
 from perfmodel.workload import FORWARD
 
 UNNUMBERED = 0
+NO_ROOM = "CANNOT RUN: it does not fit the memory"
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +48,16 @@ class Found:
 def answers(w: Workload, device: Device, scope: Scope) -> list[Found]:
     """Everything that ``w`` asks for on ``device``: one entry per algorithm of an attention, else one."""
     return {"attention": _attention, "matmul": _matmul, "model": _model}[w.kind](w, device, scope)
+
+
+def asked(w: Workload, device: Device, scope: Scope) -> list[Found]:
+    """``answers``; what is wrong with a value is told with the option, or the key of a study, that holds it."""
+    try:
+        return answers(w, device, scope)
+    except UsageError as error:
+        if error.message.startswith(("--implementation", "--hardware")):
+            raise
+        raise UsageError(f"--{w.kind}: {error.message.removeprefix('--')}", error.fix) from None
 
 
 def _attention(w: Workload, device: Device, scope: Scope) -> list[Found]:
@@ -74,8 +86,27 @@ def _attention(w: Workload, device: Device, scope: Scope) -> list[Found]:
             return [step for part in result.parts for step in explain_attention(part, comparison.workload, device, comparison.sram_bytes)]
 
         size = result.memory_bytes
-        found.append(Found(made, series, result.total.access_bytes, size, comparison.fits(int(size)), missing=tuple(missing), steps=steps))
+        one = Found(made, series, result.total.access_bytes, size, comparison.fits(int(size)), missing=tuple(missing), steps=steps)
+        found.append(_flagged(one, device))
     return found
+
+
+def too_large(one: Found, device: Device) -> str:
+    """In words, that it does not fit the memory; empty if it does, or if that is unknown."""
+    if one.fits is not False or one.memory is None or device.dram.capacity is None:
+        return ""
+    return f"it needs {text(float(one.memory), 'B')} of memory and {device.name} has {text(device.dram.capacity.number, 'B')}"
+
+
+def _flagged(one: Found, device: Device) -> Found:
+    """``one`` with a note at its points where it cannot run."""
+    if not too_large(one, device):
+        return one
+
+    def noted(point: Point) -> Point:
+        return replace(point, note="; ".join(filter(None, [NO_ROOM, point.note])))
+
+    return replace(one, point=noted(one.point), parts=[noted(part) for part in one.parts])
 
 
 def _implementation(w: Workload, algorithm: str) -> str | None:
@@ -87,20 +118,23 @@ def _implementation(w: Workload, algorithm: str) -> str | None:
 
 def _matmul(w: Workload, device: Device, scope: Scope) -> list[Found]:
     assert w.matmul is not None
-    asked = w.matmul.workload(device)
-    result = evaluate_matmul(asked, device, w.matmul.tile_m, w.matmul.tile_n)
+    work = w.matmul.workload(device)
+    result = evaluate_matmul(work, device, w.matmul.tile_m, w.matmul.tile_n)
     named = w.implementation if isinstance(w.implementation, str) else None
     known, missing = None, list[str]()
     if named is not None:
         check_implementation(named, "matmul", device, scope.lenders)
     try:
         lower = float(result.total.lower_s)
-        known = offer("matmul", asked.dtype.name, asked, FORWARD, device, lower, named, lambda name: True, scope.lenders)
+        known = offer("matmul", work.dtype.name, work, FORWARD, device, lower, named, lambda name: True, scope.lenders)
     except PerfmodelError as error:
         missing = [f"matmul is not predicted: {error.message}."]
-    label = w.name or f"matmul {shape_words(asked)}"
-    made = point(UNNUMBERED, label, result.total, device, asked.dtype.name, asked.dtype.matmul_unit, known, group="matmul")
-    return [Found(made, "matmul", result.total.access_bytes, missing=missing, steps=lambda: explain_matmul(result))]
+    label = w.name or f"matmul {shape_words(work)}"
+    made = point(UNNUMBERED, label, result.total, device, work.dtype.name, work.dtype.matmul_unit, known, group="matmul")
+    size = (work.m * work.k + work.k * work.n + work.m * work.n) * work.batch * work.dtype.size
+    fits = None if device.dram.capacity is None else size <= device.dram.capacity.number
+    one = Found(made, "matmul", result.total.access_bytes, size, fits, missing=missing, steps=lambda: explain_matmul(result))
+    return [_flagged(one, device)]
 
 
 def _model(w: Workload, device: Device, scope: Scope) -> list[Found]:
@@ -115,7 +149,7 @@ def _model(w: Workload, device: Device, scope: Scope) -> list[Found]:
     unknown = next((line.row.missing for line in known.lines if line.row.prediction is None), "")
     missing = (f"{label} is not predicted: {unknown}.",) if unknown else ()
     memory = known.memory
-    return [Found(whole, series, None, memory.total, memory.fits, _ops(known, device, label), missing)]
+    return [_flagged(Found(whole, series, None, memory.total, memory.fits, _ops(known, device, label), missing), device)]
 
 
 def _ops(known: Answer, device: Device, label: str) -> list[Point]:
@@ -125,7 +159,8 @@ def _ops(known: Answer, device: Device, label: str) -> list[Point]:
         phase = f" in {line.phase}" if len({one.phase for one in known.lines}) > 1 else ""
         made = point(UNNUMBERED, f"{line.row.op.name}{phase}", line.cost, device, form.name, form.matmul_unit, group=label)
         runs = f"{int(line.count)} runs" if line.count != 1 else ""
-        words = "; ".join(filter(None, [runs, made.note, line.row.prediction.provenance if line.row.prediction else line.row.missing]))
+        told = predicted_by(line.row.prediction) if line.row.prediction else line.row.missing
+        words = "; ".join(filter(None, [runs, made.note, told]))
         found.append(replace(made, predicted=_interval(line.times), note=words))
     return with_shares(found)
 

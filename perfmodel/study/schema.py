@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
@@ -70,9 +72,36 @@ class StudyFile:
     path: Path
 
     def told(self, place: int, error: PerfmodelError) -> DataError:
-        """``error`` of section ``place`` with file and line."""
-        line = read_yaml(self.path)[1].get((STUDY, "sections", place), 1)
-        return DataError(f"{self.path}, line {line}: sections.{place}: {error.message.removeprefix('--')}", error.fix)
+        """``error`` of section ``place`` with file, line and, where its words tell it, the field."""
+        raw, lines = read_yaml(self.path)
+        said = _KIND.sub("", error.message).removeprefix("--")
+        field = blamed((STUDY, "sections", place), raw, lines, said)
+        said = said.removeprefix(f"{field[-1]}: ").removeprefix("hardware: ")
+        return DataError(f"{self.path}, line {lines.get(field, 1)}: {'.'.join(map(str, field))}: {said}", error.fix)
+
+
+_KIND = re.compile(r"^--(?:attention|matmul|model): ")
+Place = tuple[str | int, ...]
+
+
+def blamed(section: Place, raw: Any, places: Iterable[Place], said: str) -> Place:
+    """The field of ``section`` that ``said`` is about: by its name and value, else by a value that it quotes, else by its name."""
+    name, words = re.split(r"[ :]", said, maxsplit=1)[0].replace("-", "_"), set(re.findall(r"[\w.+-]+", said))
+    quoted = {*re.findall(r"'([^']*)'", said), said.split(": ", maxsplit=1)[0]}
+    inside = [place for place in places if place[: len(section)] == section and len(place) > len(section)]
+    values = {place: value for place in inside if not isinstance(value := _at(raw, place), (dict, list))}
+    tests: list[Callable[[Place], bool]] = [
+        lambda place: place[-1] == name and str(values.get(place)) in words,
+        lambda place: str(values.get(place)) in quoted,
+        lambda place: place[-1] == name,
+    ]
+    return next((place for test in tests for place in inside if test(place)), section)
+
+
+def _at(raw: Any, place: Place) -> Any:
+    for key in place:
+        raw = raw[key]
+    return raw
 
 
 def study_names() -> list[str]:

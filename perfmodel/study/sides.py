@@ -13,7 +13,7 @@ from perfmodel.report.charts.kinds import COMPUTE, Point, Roofline
 from perfmodel.report.readings import HIGH, Reading, of_point
 from perfmodel.report.roofline_chart import ceilings, roofline, with_baseline
 from perfmodel.study.base import Scope
-from perfmodel.study.points import answers
+from perfmodel.study.points import asked, too_large
 from perfmodel.study.workloads import Workload
 from perfmodel.timing.implementations import MODELS_OF
 
@@ -28,18 +28,19 @@ class Side:
 
 @dataclass(frozen=True, slots=True)
 class Sides:
-    """``chart``: where both are on one device, its roofline with arrows from before to after."""
+    """``chart``: where both are on one device, its roofline with arrows from before to after. ``warnings``: what cannot run."""
 
     before: Side
     after: Side
     chart: Roofline | None = None
     notes: list[str] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
 
 
 def sides(between: Sequence[str], workloads: Sequence[Workload], device: str | None, scope: Scope) -> Sides:
     """What ``between`` names, over ``workloads``. UsageError if the two are not of one kind."""
     if len(between) != 2:
-        raise UsageError(f"a comparison is between two, not {len(between)}", "name two devices, algorithms or implementations")
+        raise UsageError(f"between: a comparison is between two, not {len(between)}", "name two devices, algorithms or implementations")
     kinds = [kind_of(name) for name in between]
     if kinds[0] is not kinds[1]:
         raise UsageError(f"{between[0]!r} and {between[1]!r} are of different kinds", "name two devices, algorithms or implementations")
@@ -74,15 +75,16 @@ def kind_of(name: str) -> Callable[[Sequence[str], Sequence[Workload], str | Non
 def _devices(between: Sequence[str], workloads: Sequence[Workload], device: str | None, scope: Scope) -> Sides:
     if device is not None:
         raise UsageError("--hardware, when two devices are compared", "leave it out")
-    made, notes = [], []
+    made, notes, warnings = [], [], list[str]()
     for name in between:
         found = scope.device(name)
-        points, missing = _points(workloads, found, scope)
+        points, missing, cannot = _points(workloads, found, scope)
+        warnings += cannot
         chart = roofline(found, points)
         rates = _rates(found) if not workloads else []
         made.append(Side(found.name, [*rates, *(one for point in points for one in of_point(point, chart))]))
         notes += [f"{found.name}: {told}" for told in missing]
-    return Sides(made[0], made[1], None, notes)
+    return Sides(made[0], made[1], None, notes, warnings)
 
 
 def _rates(device: Device) -> list[Reading]:
@@ -130,16 +132,19 @@ def _on_one(
     if device is None:
         raise UsageError(f"{between[0]} against {between[1]} on which device?", "such as: --hardware h200")
     found = scope.device(device)
-    made, notes = [], []
+    made, notes, warnings = [], [], list[str]()
     for name in between:
-        points, missing = _points([changed(w, name) for w in workloads], found, scope)
+        points, missing, cannot = _points([changed(w, name) for w in workloads], found, scope)
         made.append(points)
         notes += missing
+        warnings += cannot
     before = [_plainly(point) for point in made[0]]
     after = [_plainly(point) for point in made[1]]
     chart = roofline(found, scope.numbered(with_baseline(after, before, between[0])), f"{between[0]} to {between[1]} on {found.name}")
     readings = [[one for point in points for one in of_point(point, chart)] for points in (before, after)]
-    return Sides(Side(between[0], readings[0]), Side(between[1], readings[1]), chart, list(dict.fromkeys(notes)))
+    return Sides(
+        Side(between[0], readings[0]), Side(between[1], readings[1]), chart, list(dict.fromkeys(notes)), list(dict.fromkeys(warnings))
+    )
 
 
 def _plainly(point: Point) -> Point:
@@ -148,15 +153,16 @@ def _plainly(point: Point) -> Point:
     return replace(point, name=rest if comma and series == point.group else point.name)
 
 
-def _points(workloads: Sequence[Workload], device: Device, scope: Scope) -> tuple[list[Point], list[str]]:
-    """A point per answer on ``device``, and why some have no time."""
-    points, missing = [], []
+def _points(workloads: Sequence[Workload], device: Device, scope: Scope) -> tuple[list[Point], list[str], list[str]]:
+    """A point per answer on ``device``, why some have no time, and which of them cannot run."""
+    points, missing, cannot = [], [], list[str]()
     for w in workloads:
         try:
-            found = answers(w, device, scope)
+            found = asked(w, device, scope)
         except UnavailableError as error:
             missing.append(f"{error.message}.")
             continue
         points += [one.point for one in found]
         missing += [told for one in found for told in one.missing]
-    return points, missing
+        cannot += [f"{one.point.name} CANNOT RUN: {words}." for one in found if (words := too_large(one, device))]
+    return points, missing, cannot

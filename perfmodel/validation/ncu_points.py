@@ -204,12 +204,11 @@ def _told_apart(counted: list[KernelCount]) -> list[KernelCount]:
     return [replace(one, name=f"{one.name} #{one.runs[0]}") if names.count(one.name) > 1 else one for one in counted]
 
 
-MOST_LETTERS = 64
 _MANGLED = re.compile(r"\[v\d+[^\]]*\]")
 
 
 def short_name(name: str) -> str:
-    """A kernel's name without its arguments and, where it is long, without most of its template's.
+    """A kernel's name without its arguments. Those of its template stay, since they tell kernels apart.
 
     >>> short_name("flash::flash[v1,cw51cXTLSUwv1](Array<float, 1, C>, float)"), short_name("void at::native::copy<float>(int, T1)")
     ('flash', 'at::native::copy<float>')
@@ -217,5 +216,4 @@ def short_name(name: str) -> str:
     plain = _MANGLED.sub("", name).removeprefix("void ").replace("(anonymous namespace)", "{}")
     plain = plain.split("(")[0].strip() or name
     head, *rest = plain.split("::")
-    plain = rest[0] if rest == [head] else plain
-    return plain if len(plain) <= MOST_LETTERS else plain[: MOST_LETTERS - 1] + "…"
+    return rest[0] if rest == [head] else plain

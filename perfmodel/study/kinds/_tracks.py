@@ -37,6 +37,11 @@ class Track:
     notes: list[str]
 
     @property
+    def runs(self) -> list[int]:
+        """Values at which it fits the memory, as far as that is known; where it never does, all of them."""
+        return [value for value, one in self.found.items() if one.fits is not False] or list(self.found)
+
+    @property
     def predicted(self) -> bool:
         """Whether every value is predicted."""
         return all(one.point.predicted for one in self.found.values())
@@ -62,8 +67,14 @@ class Duel:
 
     @property
     def values(self) -> list[int]:
-        """Values that both have."""
-        return [value for value in self.first.found if value in self.other.found]
+        """Values at which both can run; where there are none, those that both have."""
+        known = [value for value in self.first.found if value in self.other.found]
+        return [value for value in known if value in self.first.runs and value in self.other.runs] or known
+
+    @property
+    def cut(self) -> bool:
+        """Whether a larger value does not fit the memory with one of the two."""
+        return max(self.first.found) > self.values[-1] or max(self.other.found) > self.values[-1]
 
     @property
     def basis(self) -> str:
@@ -102,7 +113,8 @@ class Duel:
         """Who is faster where, and by how much at the ends."""
         first, last = self.values[0], self.values[-1]
         times = [text(on_basis(track.found[last], self.basis), "s") for track in (self.other, self.first)]
-        end = f"{gain_words(self.gain(last))} at {self.over} {last:,} ({times[0]} against {times[1]}, {self.basis})"
+        where = f"{last:,}, the largest of them at which both fit the memory" if self.cut else f"{last:,}"
+        end = f"{gain_words(self.gain(last))} at {self.over} {where} ({times[0]} against {times[1]}, {self.basis})"
         if turns:
             first_turn, *others = [f"from {self.over} {turn.at:,} on" for turn in turns]
             words = ["faster" if turn.rises else "slower" for turn in turns]
@@ -118,17 +130,18 @@ def gain_words(gain: float, than: str = "") -> str:
     """
     if abs(gain - 1) <= EVEN:
         return "as fast" + (f" as {than}" if than else "")
-    return (f"{gain:.3g}x faster" if gain > 1 else f"{1 / gain:.3g}x slower") + (f" than {than}" if than else "")
+    return (f"{text(gain, 'ratio')} faster" if gain > 1 else f"{text(1 / gain, 'ratio')} slower") + (f" than {than}" if than else "")
 
 
 def alone(track: Track, over: str) -> str:
     """A track without another: from the first value to the last."""
-    ends = min(track.found), max(track.found)
+    ends = min(track.runs), max(track.runs)
     a, b = (seconds(track.found[value]) or 0.0 for value in ends)
     limits = [RESOURCES.get(bound(track.found[value].point) or "", "nothing known") for value in ends]
     basis = PREDICTED if track.predicted else ROOF
     binds = f"bound by {limits[0]}" + (f", at the end by {limits[1]}" if limits[1] != limits[0] else " throughout")
-    return f"{track.name} takes {text(a, 's')} at {over} {ends[0]:,} and {text(b, 's')} ({b / a:.3g}x) at {ends[1]:,}, {basis}, {binds}."
+    grown = f"{text(b, 's')} ({text(b / a, 'ratio')})"
+    return f"{track.name} takes {text(a, 's')} at {over} {ends[0]:,} and {grown} at {ends[1]:,}, {basis}, {binds}."
 
 
 def too_large(track: Track, over: str) -> str:

@@ -32,4 +32,4 @@ class Section:
         charts = [made.chart] if made.chart is not None else []
         said = verdict(found, made.before.name, made.after.name, self.threshold)
         said = [f"{self.title}: {said[0]}", *said[1:]] if self.title else said
-        return Part(said, list(charts), tables(title, found, made.before.name, made.after.name), made.notes)
+        return Part([*said, *made.warnings], list(charts), tables(title, found, made.before.name, made.after.name), made.notes)

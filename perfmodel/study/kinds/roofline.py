@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -9,14 +10,14 @@ from typing import Annotated, ClassVar
 
 from perfmodel.errors import UsageError
 from perfmodel.hardware import Device
+from perfmodel.report.charts.cells import percent
 from perfmodel.report.charts.kinds import Point, Roofline
-from perfmodel.report.charts.points import flag, sentence, share_of_roof
-from perfmodel.report.roofline_chart import point_of_row, roofline
+from perfmodel.report.charts.points import flag, share_of_roof
+from perfmodel.report.roofline_chart import at_one_level, brief, point_of_row, roofline, said
 from perfmodel.study.base import Part, Scope, on
 from perfmodel.study.fields import Fields
-from perfmodel.study.kernels import GROUP as COUNTED
-from perfmodel.study.kernels import NcuFile, advice, kernels_of, points_of
-from perfmodel.study.points import Found, answers
+from perfmodel.study.kernels import UNCOUNTED, NcuFile, advice, kernels_of, known_flops, points_of
+from perfmodel.study.points import Found, asked, too_large
 from perfmodel.study.recorded import RecordChoice, row_name, rows_of
 from perfmodel.study.workloads import Workload
 from perfmodel.units import format_time
@@ -48,35 +49,43 @@ class Section:
         devices = {device.id: device for device in scope.devices(self.devices)}
         rows = [] if self.records is None else rows_of(self.records, scope)
         devices |= {row.device.id: row.device for row in rows if row.device is not None and row.device.id not in devices}
+        unknown = [row for row in rows if row.device is None]
+        if not devices:
+            raise UsageError(f"records: {unknown[0].reason}", "none of them is of a device with a profile")
         if self.ncu is not None and len(devices) > 1:
             raise UsageError("ncu: the profile is of one device", "name that one alone")
         parts = [self._of(device, rows, scope, len(devices) > 1) for device in devices.values()]
         return Part(
-            [said for part in parts for said in part.verdict],
-            [chart for part in parts for chart in part.charts],
-            notes=[note for part in parts for note in part.notes],
+            [told for part in parts for told in part.verdict],
+            [*self._leveled([chart for part in parts for chart in part.charts if isinstance(chart, Roofline)])],
+            notes=[*_absent(unknown), *(note for part in parts for note in part.notes)],
             formulas=[formula for part in parts for formula in part.formulas],
         )
 
     def _of(self, device: Device, rows: Sequence[Row], scope: Scope, several: bool) -> Part:
-        found = [(w, answer) for w in self.workloads for answer in answers(w, device, scope)]
+        found = [(w, answer) for w in self.workloads for answer in asked(w, device, scope)]
         points, notes, verdict = [], [told for _, one in found for told in one.missing], []
         for w, one in found:
             points += _shown(w, one, len(found) > 1)
         measured, absent = _measured(rows, device)
-        counted, told = self._counted(device, scope)
+        counted, lacking = self._counted(device, scope)
         chart = self._chart(device, scope.numbered([*points, *measured, *counted]), several)
         for _, one in found:
-            verdict.append(on(device, several) + _said(one, chart))
+            verdict.append(on(device, several) + _said(one, chart, device))
         others = replace(chart, points=chart.points[len(points) :])
-        verdict += [on(device, several) + said for said in [*_summary(others), *map(partial(_sentence, chart=others), others.points)]]
+        verdict += [on(device, several) + told for told in [*_summary(others), *map(partial(_sentence, chart=others), others.points)]]
+        if absent and not chart.points:
+            verdict += [on(device, several) + told for told in absent]
         explained = [f for _, one in found if one.steps for f in scope.explain(one.series, f"{one.point.name} on {device.id}", one.steps)]
-        return Part(verdict, [chart], notes=[*notes, *absent, *told], formulas=explained)
+        return Part(verdict, [chart], notes=[*notes, *absent, *lacking], formulas=explained)
+
+    def _leveled(self, charts: list[Roofline]) -> list[Roofline]:
+        return [replace(chart, level=self.level) for chart in charts] if self.level else at_one_level(charts)
 
     def _chart(self, device: Device, points: list[Point], several: bool) -> Roofline:
         title = f"{self.title}: {device.name}" if self.title and several else self.title
-        chart = roofline(device, points, title, self.caption)
-        return replace(chart, level=self.level) if self.level else chart
+        caption = " ".join(filter(None, [self.caption, UNCOUNTED if any(not known_flops(p) for p in points) else ""]))
+        return roofline(device, points, title, caption)
 
     def _counted(self, device: Device, scope: Scope) -> tuple[list[Point], list[str]]:
         if self.ncu is None:
@@ -98,47 +107,55 @@ def _shown(w: Workload, one: Found, several: bool) -> list[Point]:
 def _summary(chart: Roofline) -> list[str]:
     """Of many measured points, before the sentence on each."""
     shares = [share for point in chart.points if point.measured and (share := share_of_roof(point)) is not None]
-    uncounted = [point for point in chart.points if point.group == COUNTED and not point.flops]
-    said = []
+    uncounted = [point for point in chart.points if not known_flops(point)]
+    told = []
     if len(shares) >= MANY:
         above = [point for point in chart.points if flag(point)]
-        flagged = f"; ABOVE ITS ROOF: {', '.join(point.name for point in above)}" if above else "; none is above its roof"
-        said.append(
-            f"{len(shares)} measured kernels reach {min(shares):.0%} to {max(shares):.0%} of their roofs, "
-            f"{quantile(shares, 0.5):.0%} in the median{flagged}."
+        flagged = f"; ABOVE ITS ROOF: {', '.join(brief(point.name) for point in above)}" if above else "; none is above its roof"
+        told.append(
+            f"{len(shares)} measured kernels reach {percent(min(shares))} to {percent(max(shares))} of their roofs, "
+            f"{percent(quantile(shares, 0.5))} in the median{flagged}."
         )
     if uncounted:
-        said.append(f"{len(uncounted)} of {len(chart.points)} kernels have no FLOP in the file: only memory roofs are known of them.")
-    return said
+        told.append(f"{len(uncounted)} of {len(chart.points)} kernels have no FLOP in the file: only memory roofs are known of them.")
+    return told
 
 
 def _sentence(point: Point, chart: Roofline) -> str:
     """The verdict on a point; bytes alone do not tell what bounds a kernel."""
-    said = sentence(point, chart.ceilings)
-    return (
-        said.replace(" is bound by ", " is, as far as its bytes tell, bound by ", 1) if point.group == COUNTED and not point.flops else said
-    )
+    text = said(point, chart)
+    return text if known_flops(point) else text.replace(" is bound by ", " is, as far as its bytes tell, bound by ", 1)
 
 
 def _measured(rows: Sequence[Row], device: Device) -> tuple[list[Point], list[str]]:
     points: list[Point] = []
-    absent: dict[str, int] = {}
+    absent: list[Row] = []
     for row in rows:
         if row.device is None or row.device.id != device.id:
             continue
         made = point_of_row(0, row, f"{row.record.implementation} {row.record.direction}".removesuffix(" forward"), row_name(row))
         if made is None:
-            absent[row.reason] = absent.get(row.reason, 0) + 1
+            absent.append(row)
         else:
             points.append(made)
-    return points, [f"{count} records are not shown: {reason}." for reason, count in absent.items()]
+    return points, _absent(absent)
 
 
-def _said(found: Found, chart: Roofline) -> str:
-    """The sentence of the whole; of a model also what takes most of its time."""
-    text = sentence(found.point, chart.ceilings)
+def _absent(rows: Sequence[Row]) -> list[str]:
+    """How many records have no point, by reason; a collective or a whole step is no kernel that counts FLOP and bytes."""
+    counts = Counter(row.reason or f"{row.record.implementation} is estimated as a whole, not by kernels" for row in rows)
+    return [f"{count} record{'s are' if count > 1 else ' is'} not shown: {reason}." for reason, count in counts.items()]
+
+
+def _said(found: Found, chart: Roofline, device: Device) -> str:
+    """The sentence of the whole; of a model also what takes most of its time. What does not fit the memory cannot run."""
+    words, text = too_large(found, device), _of_parts(found, said(found.point, chart))
+    return f"{found.point.name} CANNOT RUN: {words}. With room for it, {text}" if words else text
+
+
+def _of_parts(found: Found, text: str) -> str:
     if not found.parts:
         return text
     most = max(found.parts, key=lambda part: part.share or 0)
     spent = most.predicted.value if most.predicted else most.roofline_s
-    return f"{text[:-1]}; {most.share or 0:.0%} of the time is in {most.name} ({format_time(spent or 0)})."
+    return f"{text[:-1]}; {percent(most.share or 0)} of the time is in {most.name} ({format_time(spent or 0)})."

@@ -60,6 +60,8 @@ class Section:
             raise UsageError(
                 f"values: {len(self.values):,} are more than a picture shows", f"give at most {MOST_VALUES}, or see perfmodel sweep"
             )
+        if self.values:
+            self.workload.updated(self.over, self.values[0])
         devices = scope.devices(self.devices)
         tracks = [track for device in devices for track in self._tracks(device, scope)]
         several = len(devices) > 1
@@ -155,6 +157,7 @@ COLUMNS = (
     Column("l2", "L2 bytes", "B"),
     Column("accesses", "HBM accesses", "B"),
     Column("memory", "memory", "B"),
+    Column("fits", "fits the memory"),
 )
 
 
@@ -162,4 +165,5 @@ def _cells(one: Found) -> list[Value]:
     known, point = one.point.predicted, one.point
     times: list[Value] = [known.value, known.low, known.high] if known else [None, None, None]
     moved: list[Value] = [point.bytes.get("dram"), point.bytes.get("l2"), plain(one.accesses), plain(one.memory)]
-    return [*times, point.roofline_s, point.lower_s, SHORT.get(bound(point) or ""), point.flops, *moved]
+    fits = None if one.fits is None else "yes" if one.fits else "NO"
+    return [*times, point.roofline_s, point.lower_s, SHORT.get(bound(point) or ""), point.flops, *moved, fits]
