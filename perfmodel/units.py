@@ -15,10 +15,10 @@ _DECIMAL = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "P": 10**15,
 _SMALL = {"m": Fraction(1, 10**3), "u": Fraction(1, 10**6), "n": Fraction(1, 10**9)}
 _BINARY = {"Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40}
 _BASES = ("FLOP/s", "OP/s", "B/s", "B", "Hz", "s", "W")
-MAX_DIGITS = 100
+MAX_LENGTH = 200
 LARGEST = 10**30
 """Numbers above this, or nonzero ones below its inverse, are mistakes: they stay within what a float holds when multiplied."""
-_QUANTITY = re.compile(r"\s*([0-9]+(?:_?[0-9]+)*(?:\.[0-9]+)?(?:[eE][+-]?[0-9]{1,3})?)\s*(\S*)\s*")
+_QUANTITY = re.compile(r"\s*([0-9]+(?:_[0-9]+)*(?:\.[0-9]+)?(?:[eE][+-]?[0-9]{1,3})?)\s*(\S*)\s*")
 
 
 def parse(text: str, base: str) -> int | float:
@@ -35,6 +35,8 @@ def parse(text: str, base: str) -> int | float:
 
     Raises DataError for a missing or different unit, a negative value or one beyond ``LARGEST``.
     """
+    if len(text) > MAX_LENGTH:
+        raise DataError(f"{text[:40]!r}... is longer than any number with a unit", f"write it like {example(base)!r}")
     match = _QUANTITY.fullmatch(text)
     if match is None:
         raise DataError(f"{text!r} is not a number with a unit", f"write it like {example(base)!r}")
@@ -42,8 +44,6 @@ def parse(text: str, base: str) -> int | float:
     factor = _factor(unit, base)
     if factor is None:
         raise DataError(f"{text!r} is not in {base}", f"write it like {example(base)!r}")
-    if len(number) > MAX_DIGITS:
-        raise DataError(f"{text[:40]!r}... has more than {MAX_DIGITS} digits")
     value = Fraction(number) * factor
     if value and not 1 <= value * LARGEST <= LARGEST**2:
         raise DataError(f"{text!r} is out of range", f"units of {base} go from {1 / LARGEST:.0e} to {LARGEST:.0e}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from pathlib import Path
 
 from perfmodel.report.charts.kinds import (
@@ -146,6 +147,29 @@ def crowded(count: int = 50, seed: int = 1) -> Report:
     lines = [Series(f"family {k}", [(2**n, 2.0**n * (k + 1) * 1e-6) for n in range(13)]) for k in range(4)]
     charts = [Roofline("Fifty kernels", "one", "Device One", ceilings(), found), LineChart("Sweep", "batch", "time", lines)]
     return Report("Fifty kernels", ["Most are bound by DRAM."], [], charts=[*charts, ScatterChart("Errors", pairs, low=0.8, high=1.2)])
+
+
+def long_names() -> Report:
+    """``example`` with the names that template kernels have wherever a name may stand."""
+    name = "void_cutlass_" + "DeviceKernel_GemmUniversal_sm90_warpspecialized_" * 4
+    report = example()
+    first, second, sweep, bars, scatter = report.charts
+    assert isinstance(first, Roofline)
+    assert isinstance(sweep, LineChart)
+    assert isinstance(bars, BarChart)
+    assert isinstance(scatter, ScatterChart)
+    table = report.data_tables[0]
+    charts = [
+        replace(first, title=name, caption=name, points=[replace(p, name=f"{p.number}_{name}", note=name) for p in first.points]),
+        second,
+        replace(sweep, series=[replace(one, name=f"{one.name}_{name}") for one in sweep.series], marks=[Mark(700, name, 5.5e-5)]),
+        replace(bars, bars=[replace(bar, name=f"{bar.name}_{name}") for bar in bars.bars], limits=[Limit(name, 85e9)]),
+        replace(scatter, pairs=[replace(pair, group=f"{pair.group}_{name}") for pair in scatter.pairs]),
+    ]
+    names = DataTable(name, [Column("kernel", "kernel"), *table.columns], [[name, *row] for row in table.rows])
+    formulas = [Formula(name, name, name, name, 1, name, name)]
+    texts = Table(name, ["kernel", name], [[name, name]])
+    return replace(report, title=name, verdict=[name], notes=[name], tables=[texts], charts=charts, data_tables=[names], formulas=formulas)
 
 
 if __name__ == "__main__":

@@ -10,10 +10,10 @@ from dataclasses import replace
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from report_example import ceilings, crowded, example, point
+from report_example import ceilings, crowded, example, long_names, point
 
 from perfmodel.catalog import device_ids, find_device
-from perfmodel.report.charts.cells import as_text, text
+from perfmodel.report.charts.cells import as_text, percent, text
 from perfmodel.report.charts.frame import NARROW, WIDE, Size
 from perfmodel.report.charts.kinds import Bar, BarChart, Interval, Limit, LineChart, Mark, Point, Roofline, Series
 from perfmodel.report.charts.labels import rectangle, segment, text_box
@@ -25,12 +25,14 @@ from perfmodel.report.charts.points import (
     error,
     flag,
     intensity,
+    launch_bound,
     next_roof,
     noise,
     points_table,
     remarks,
     sentence,
     share_of_roof,
+    soft_roof,
 )
 from perfmodel.report.charts.roofline_axes import first_level, keys_of, levels_of, limits, plot_of, shown_keys
 from perfmodel.report.charts.scale import LINEAR, Axis, fitted, power_of_two_text, tick_text
@@ -380,3 +382,106 @@ def test_values_that_a_logarithm_does_not_have_stand_at_the_edge() -> None:
     assert [dot.x for dot in dots] == sorted(dot.x for dot in dots)
     assert all(0 <= dot.x <= WIDE.width and 0 <= dot.y <= WIDE.height for dot in dots)
     assert plot(chart)
+
+
+def test_a_prediction_above_its_roof_is_said_to_be() -> None:
+    chart = example().rooflines[0]
+    fast = point(1, "fast", 4_000, 1e6, 1e3, 25e-6, predicted=Interval(20e-6))
+    said = sentence(fast, chart.ceilings)
+    assert "predicted 1.25x faster than its roof: the roof is soft there" in said
+    assert "nothing left to gain" not in said
+    assert soft_roof(fast) in dict(zip([c.key for c in points_table([replace(chart, points=[fast])]).columns],
+                                       points_table([replace(chart, points=[fast])]).rows[0], strict=True))["note"]  # fmt: skip
+    assert remarks([replace(chart, points=[fast])])[0].startswith("1: predicted 1.25x faster")
+    for other in (replace(fast, predicted=Interval(24.95e-6)), replace(fast, measured=Interval(30e-6)), replace(fast, roofline_s=None)):
+        assert soft_roof(other) == ""
+
+
+def test_a_tiny_kernel_is_bound_by_its_launch() -> None:
+    chart = example().rooflines[0]
+    tiny = point(1, "tiny", 4_000, 6e3, 1e3, 1.5e-9, predicted=Interval(8.2e-6))
+    said = sentence(tiny, chart.ceilings)
+    assert said.startswith("tiny is bound by its launch: predicted 8.2 us, while its roof, DRAM bandwidth, is at 1.5 ns;")
+    assert "faster" not in said.replace("no faster roof", "")
+    assert not launch_bound(replace(tiny, predicted=Interval(12e-6)))
+    assert not launch_bound(replace(tiny, roofline_s=1e-6))
+    assert not launch_bound(replace(tiny, measured=Interval(1e-3)))
+    assert not launch_bound(replace(tiny, predicted=None, measured=Interval(5e-6)))
+    slow = sentence(replace(tiny, predicted=None, measured=Interval(8.2e-6)), chart.ceilings)
+    assert "measured at under 1% of its roof: reaching it would make it 5,470x faster" in slow
+
+
+def test_numbers_are_written_out() -> None:
+    assert [text(value, "ratio") for value in (0.5, 999.4, 999.6, 5463.2)] == ["0.5x", "999x", "1,000x", "5,460x"]
+    assert text(123456.0, "FLOP/B") == "123,500 FLOP/B"
+    assert [text(value, "share") for value in (0.0, 0.0004, 0.0006, 1.0)] == ["0.0%", "<0.1%", "0.1%", "100.0%"]
+    assert [percent(value) for value in (0.0, 0.004, 0.006, 1.0)] == ["0%", "<1%", "1%", "100%"]
+
+
+def words_of(picture: Scene, role: str) -> list[Text]:
+    return [shape for shape, _ in flat(picture.children) if isinstance(shape, Text) and shape.role == role]
+
+
+@pytest.mark.parametrize("size", [WIDE, NARROW])
+def test_no_capacity_strikes_a_value_and_every_one_is_named(size: Size) -> None:
+    limits = [Limit("NVIDIA A100 SXM 80 GB", 85.1e9), Limit("NVIDIA H200 SXM", 150.1e9), Limit("a card of a long name " * 8, 152e9)]
+    bars = [Bar(f"model {k}", [("weights", k * 20e9), ("activations", k * 1.2e9)]) for k in range(1, 8)]
+    picture = scene(BarChart("memory", "B", bars, limits), Size(size.width, 0, size.font))
+    assert problems(picture, size.font) == []
+    lines = [shape for shape, _ in flat(picture.children) if isinstance(shape, Path) and shape.role == "limit"]
+    sums = words_of(picture, "bar-total")
+    assert (len(lines), len(sums), len(words_of(picture, "mark-label"))) == (3, 7, 3)
+    for label in sums:
+        box = text_box(label, size.font, bold=True, air=0)
+        assert not [line for line in lines if box.left < line.points[0][0] < box.right], label.text
+
+
+@pytest.mark.parametrize("size", [Size(760, 360), Size(368, 300, 11.0)])
+def test_every_mark_has_its_label(size: Size) -> None:
+    speeds = [(2**n, 100.0 * 2**n / (1 + 2**n / 60)) for n in range(10)]
+    marks = [
+        Mark(x, f"{what} at {x} (NVIDIA {device})", y)
+        for device, scale, last in (("H200 SXM", 1, 498), ("A100 SXM 80 GB", 0.4, 256))
+        for what, x in (("knee", 38), ("memory ends", last))
+        for y in [scale * 100.0 * x / (1 + x / 60)]
+    ]
+    name = "at 2,048 tokens, as a legend names it"
+    series = [Series(f"H200 {name}", speeds), Series(f"A100 {name}", [(x, 0.4 * y) for x, y in speeds])]
+    chart = LineChart("tokens per second", "batch", "tokens per second", series, y_unit="tokens/s", marks=marks)
+    picture = scene(chart, size)
+    assert problems(picture, size.font) == []
+    labels = words_of(picture, "mark-label")
+    assert len(labels) == len(marks)
+    roles = [shape.role for shape, _ in flat(picture.children)]
+    over = roles[roles.index("mark-label") :]
+    assert not {"mark", "series", "dot"} & set(over), "a line drawn later strikes the halo of a label"
+    lines = [segment(shape.points) for shape, _ in flat(picture.children) if isinstance(shape, Path) and shape.role == "mark"]
+    struck = [label.text for label in labels if any(text_box(label, size.font, air=0).meets(line) for line in lines)]
+    assert size.narrow or struck == ["memory ends at 256 (NVIDIA A100 SXM 80 GB)"]  # wider than the room on either side of its line
+
+
+@pytest.mark.parametrize(("count", "seed"), [(12, 10), (30, 0), (30, 10), (50, 2), (50, 3)])
+@pytest.mark.parametrize("size", [WIDE, NARROW])
+def test_no_marker_lies_on_the_words_of_a_ridge(size: Size, count: int, seed: int) -> None:
+    seen = [shape for shape, _ in flat(scene(crowded(count, seed).charts[0], size).children)]
+    dots = [shape for shape in seen if isinstance(shape, Marker) and shape.role in ("measured", "predicted")]
+    labels = [shape for shape in seen if isinstance(shape, Text) and shape.role == "ridge-label"]
+    assert len(labels) == 2
+    for label in labels:
+        box = text_box(label, size.font, air=0)
+        assert not [dot for dot in dots if box.meets(rectangle(dot.x - dot.r, dot.y - dot.r, 2 * dot.r, 2 * dot.r))], label.text
+
+
+def test_names_of_any_length_stay_in_their_pictures() -> None:
+    for chart in long_names().charts:
+        for size in sizes(chart):
+            wrong = every_state(chart, size) if isinstance(chart, Roofline) else problems(scene(chart, size), size.font)
+            assert wrong == [], (chart.kind, size)
+        assert problems(panel(chart), 13.0) == []
+
+
+def test_bars_of_text_keep_the_width_with_any_name() -> None:
+    bars = next(chart for chart in long_names().charts if isinstance(chart, BarChart))
+    drawn = plot(bars, 72).splitlines()
+    assert all(len(line) <= 72 for line in drawn[: len(bars.bars)])
+    assert all("…" in line and "#" in line for line in drawn[: len(bars.bars)])

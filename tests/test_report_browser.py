@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from browser import BINARY, Browser
-from report_example import HOSTILE, crowded, example
+from report_example import HOSTILE, crowded, example, long_names
 
 from perfmodel.report import write
 from perfmodel.report.charts.points import points_table
@@ -263,3 +263,16 @@ def test_the_check_of_labels_sees_an_overlap(browser: Browser, page: Path) -> No
     moved = "(([a, b]) => { a.setAttribute('x', b.getAttribute('x')); a.setAttribute('y', b.getAttribute('y')); })"
     browser.run(f"{moved}(document.querySelectorAll('.picture.wide .tick'))")
     assert browser.run(OVERLAPS) != []
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_long_names_break_and_nothing_runs_over(browser: Browser, tmp_path: Path, width: int) -> None:
+    path = tmp_path / "long.html"
+    write(path, long_names())
+    browser.open(path, width)
+    assert browser.run("document.documentElement.scrollWidth <= innerWidth")
+    wide = "[...document.querySelectorAll('section > .scroll')].filter(s => s.scrollWidth > s.clientWidth).length"
+    assert browser.run(wide) == 0
+    browser.run("document.querySelectorAll('details').forEach(d => { d.open = true; })")
+    assert browser.run("document.documentElement.scrollWidth <= innerWidth")
+    assert browser.run(OVERLAPS) == []

@@ -11,7 +11,7 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
-from report_example import GOLDEN, HOSTILE, ceilings, crowded, example
+from report_example import GOLDEN, HOSTILE, ceilings, crowded, example, long_names
 
 from perfmodel.catalog import calibrated_devices, data_folder, find_device
 from perfmodel.errors import DataError, UsageError
@@ -19,10 +19,12 @@ from perfmodel.report import check_output, formats, render_for, write
 from perfmodel.report.charts.kinds import Interval, Point, Roofline, Series
 from perfmodel.report.document import DataTable, Report, Table
 from perfmodel.report.formats import html, png
+from perfmodel.report.formats._readable import readable
 from perfmodel.report.formats.txt import render as as_txt
 from perfmodel.report.roofline_chart import ceilings as device_ceilings
 from perfmodel.report.roofline_chart import formulas, point, point_of_row, profile_use, roofline, sentences, with_baseline, with_shares
 from perfmodel.report.saved import SCHEMA, from_data, read_report, to_data
+from perfmodel.report.terminal import render as as_terminal
 from perfmodel.report.terminal import render as terminal
 from perfmodel.trace import Step
 from perfmodel.validation.compare import compare
@@ -370,3 +372,68 @@ def test_formulas_and_profiles_are_named() -> None:
 def test_every_ceiling_of_the_example_has_a_source() -> None:
     assert all(c.source for c in ceilings())
     assert HOSTILE in rendered(".json", example()).decode().replace('\\"', '"')
+
+
+STEERING = "\x1b[31mred\x9b0m\x07 \u202egpj.exe\u2066 a\u200bb\r\nnext"
+
+
+def renamed_to(name: str) -> Report:
+    report = example()
+    chart = report.charts[0]
+    assert isinstance(chart, Roofline)
+    points = [replace(p, name=name, group=name, note=name) for p in chart.points]
+    return replace(
+        report, title=name, verdict=[name], notes=[name], tables=[Table(name, [name], [[name]])],
+        charts=[replace(chart, title=name, caption=name, points=points), *report.charts[1:]],
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("suffix", [".txt", ".md", ".html", ".svg"])
+def test_no_character_steers_who_reads(suffix: str) -> None:
+    made = rendered_text(suffix, renamed_to(STEERING))
+    assert not set(made) & set("\x1b\x9b\x07\r\u202e\u2066\u200b")
+    assert "\\x1b[31mred\\x9b0m\\x07 \\u202egpj.exe\\u2066 a\\u200bb next" in made.replace("\\\\", "\\").replace("\\[", "[")
+
+
+def test_the_terminal_gets_its_own_codes_alone() -> None:
+    plain = as_terminal(renamed_to(STEERING), 400, color=False)
+    assert not set(plain) & set("\x1b\x9b\x07\r\u202e\u2066\u200b")
+    assert "\\x1b[31mred" in plain
+    coloured = as_terminal(renamed_to(STEERING), 400)
+    assert set(re.findall("\x1b\\[[0-9;]*[A-Za-z]", coloured)) == {"\x1b[1m", "\x1b[0m", "\x1b[2m"}
+
+
+def test_saved_words_keep_every_character_and_their_length() -> None:
+    name = STEERING + "x" * 300
+    assert from_data(to_data(renamed_to(name))).rooflines[0].points[0].name == name
+    unchanged = example()
+    assert readable(unchanged) == unchanged
+
+
+@pytest.mark.parametrize(
+    ("said", "written"),
+    [
+        ("[a](javascript:alert)", r"\[a\](javascript:alert)"),
+        ("![a](http://b)", r"!\[a\](http://b)"),
+        ("&#x202e;x & y", r"\&#x202e;x & y"),
+        ("# a", r"\# a"),
+        ("- a", r"\- a"),
+        ("1. a", r"1\. a"),
+        ("-5% and 1.5", "-5% and 1.5"),
+    ],
+)
+def test_markdown_has_no_links_and_no_headings_from_notes(said: str, written: str) -> None:
+    made = rendered_text(".md", Report("t", [said], [Table("", ["a"], [[said]])], [said]))
+    assert f"\n{written}\n" in made
+    assert f"\n- {written}\n" in made
+    assert not re.search(r"(?<!\\)\[", made)
+
+
+def test_long_names_leave_the_terminal_its_numbers() -> None:
+    made = as_terminal(long_names(), 80, color=False)
+    assert max(map(len, made.splitlines())) <= 80
+    rows = [line for line in made.splitlines() if line.startswith("void_cutlass") and "…" in line]
+    assert [line.split()[1:3] for line in rows][:2] == [["1", "4"], ["64", "10"]]
+    whole = rendered_text(".txt", long_names())
+    assert long_names().title in whole
+    assert "…" not in "".join(line for line in whole.splitlines() if line.startswith("void_"))

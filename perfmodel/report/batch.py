@@ -59,7 +59,8 @@ def _entry(point: Point) -> dict[str, Any]:
 def _verdict(found: Curve) -> list[str]:
     first, last = found.points[0], found.points[-1]
     gain = last.tokens_per_s / first.tokens_per_s
-    sides = f"{first.bound} fills most of the step at batch 1, {last.bound} at batch {last.batch:,}"
+    verb = "fill" if first.bound == "weights" else "fills"
+    sides = f"{first.bound} {verb} most of the step at batch 1, {last.bound} at batch {last.batch:,}"
     if found.max_batch == 0:
         return ["It does not fit, whatever the batch.", f"{sides[:1].upper()}{sides[1:]}."]
     if found.knee is None:

@@ -118,6 +118,8 @@ def _verdict(result: CacheResult) -> list[str]:
         return [first]
     weights = f"{format_si(result.weights, 'B')} of {w.weights_dtype} weights"
     if result.room <= 0:
+        if result.capacity is not None and result.weights < result.capacity:
+            return [first, f"The {weights} and the reserve of {_both(w.reserve)} leave no room on {result.device.name}."]
         return [first, f"The {weights} alone leave no room on {result.device.name}."]
     lengths = "sequences of any length" if result.endless else f"contexts of up to {result.context:,} tokens"
     whom = "one sequence" if w.batch == 1 else f"{w.batch} sequences"

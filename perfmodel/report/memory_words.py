@@ -8,7 +8,7 @@ from perfmodel.report.memory_tables import size
 from perfmodel.transformer.training.huggingface import WORKSPACES
 from perfmodel.transformer.training.implementations import HUGGINGFACE
 from perfmodel.transformer.training.memory import MemoryResult
-from perfmodel.transformer.training.question import MIXED, NONE, Parallel, Training
+from perfmodel.transformer.training.question import ALL, MIXED, NONE, Parallel, Training
 from perfmodel.transformer.training.timeline import Moment
 from perfmodel.units import format_count, format_si
 
@@ -62,6 +62,8 @@ def notes(result: MemoryResult) -> list[str]:
     longest = training.model.max_positions
     if longest is not None and training.n > longest:
         found.append(f"{training.n:,} tokens are more than the {longest:,} that {training.model.name} was made for.")
+    if training.batch % p.dp:
+        found.append(uneven(training))
     if training.model.is_moe:
         found.append("Every expert is taken to get as many tokens as any other.")
     if training.lora is not None:
@@ -72,7 +74,16 @@ def notes(result: MemoryResult) -> list[str]:
 
 
 def _targets(training: Training) -> str:
+    if training.lora_targets == ALL and training.model.is_moe:
+        return "all matrices of attention and MLP, experts without adapters"
     return {"all": "all matrices of attention and MLP", "attention": "all matrices of attention", "qv": "Q and V"}[training.lora_targets]
+
+
+def uneven(t: Training) -> str:
+    """A sentence on GPUs with fewer sequences than others."""
+    most = t.sequences * t.micro_batches
+    idle = f"; {t.parallel.dp - t.batch:,} of them have none" if t.batch < t.parallel.dp else ""
+    return f"--dp {t.parallel.dp} does not divide the batch of {t.batch:,}: the fullest GPUs have {most:,}, and the others wait{idle}."
 
 
 def _parallel_notes(training: Training, p: Parallel) -> Iterable[str]:

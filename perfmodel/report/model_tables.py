@@ -10,6 +10,7 @@ from perfmodel.report.operation import unknown_rates
 from perfmodel.transformer.answer import Answer, Line
 from perfmodel.transformer.in_step import launch_saving_s
 from perfmodel.transformer.op import ATTENTION, COLLECTIVE, MATMUL
+from perfmodel.transformer.parallel import joined_gpus
 from perfmodel.transformer.request import GENERATE, Request
 from perfmodel.transformer.step import DECODE, PREFILL
 from perfmodel.units import format_count, format_si, format_time
@@ -38,9 +39,19 @@ def verdict(found: Answer) -> list[str]:
     sentences = [f"{what} {took}; {bound}. {rate}. {largest.row.op.name} takes {100 * share(largest, found):.3g} %."]
     memory = found.memory
     if memory.fits is False:
-        spare = "the weights alone are too large" if not memory.max_batch else f"batch {memory.max_batch:,} would fit"
+        spare = _spare(found)
         sentences.append(f"It does not fit: {format_si(memory.total, 'B')} of {format_si(memory.capacity or 0, 'B')} per GPU; {spare}.")
     return sentences
+
+
+def _spare(found: Answer) -> str:
+    """What would fit instead."""
+    r, memory = found.request, found.memory
+    if memory.max_batch:
+        return f"batch {memory.max_batch:,} would fit"
+    if memory.weights >= (memory.capacity or 0):
+        return "the weights alone are too large"
+    return f"beside the weights not even one sequence of {max(r.n, r.kv_len):,} tokens fits"
 
 
 def ops_table(found: Answer) -> Table:
@@ -111,6 +122,8 @@ def notes(found: Answer) -> list[str]:
     longest = r.model.max_positions
     if longest is not None and max(r.n, r.kv_len) > longest:
         words.append(f"{r.model.name} was made for at most {longest:,} tokens.")
+    if r.phase == DECODE and r.n != r.kv_len:
+        words.append(f"A decode step makes one token per sequence, the last of {r.kv_len:,}: --n {r.n:,} changes nothing.")
     if not r.cached:
         words.append("Without a KV cache a step computes all tokens so far anew.")
     if r.model.is_moe:
@@ -139,6 +152,12 @@ def _prediction_notes(found: Answer) -> list[str]:
 
 def _split_notes(r: Request) -> list[str]:
     words = []
+    most = joined_gpus(r.device)
+    if r.split.gpus > most:
+        words.append(
+            f"{r.split.gpus:,} GPUs are more than the {most} that the links of {r.device.name} join: exchanges are timed over those links "
+            "all the same, and take longer over a network."
+        )
     if r.split.tp > 1:
         words.append("Tensor parallel: two all-reduces per layer, ring or tree, whichever is faster; bound by a buffer per link.")
     if r.split.ep > 1:

@@ -15,6 +15,7 @@ from perfmodel.report.formats.txt import pictures, printed_notes, printed_tables
 
 WIDEST = 100
 """Columns of a picture."""
+LEAST_NAME = 24
 
 
 def render(report: Report, width: int, color: bool = True) -> str:
@@ -33,7 +34,7 @@ def render(report: Report, width: int, color: bool = True) -> str:
         console.print()
         if table.title:
             console.print(Text(table.title, style="bold"))
-        console.print(_grid(table))
+        console.print(_grid(table, max(LEAST_NAME, width // 3)))
     notes = printed_notes(report)
     if notes:
         console.print()
@@ -42,10 +43,15 @@ def render(report: Report, width: int, color: bool = True) -> str:
     return target.getvalue()
 
 
-def _grid(table: Table) -> RichTable:
+def _cut(cell: str, most: int) -> str:
+    """A name of one long word, such as a template's kernel, cut so that the columns beside it keep their room."""
+    return cell if len(cell) <= most or max(map(len, cell.split()), default=0) <= most else cell[: most - 1] + "…"
+
+
+def _grid(table: Table, widest: int) -> RichTable:
     grid = RichTable(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
     for index, (column, align) in enumerate(zip(table.columns, table.alignment, strict=True)):
-        grid.add_column(Text(column), justify="right" if align == "r" else "left", overflow="fold", no_wrap=index == 0)
+        grid.add_column(Text(_cut(column, widest)), justify="right" if align == "r" else "left", overflow="fold", no_wrap=index == 0)
     for row in table.rows:
-        grid.add_row(*map(Text, row))
+        grid.add_row(*(Text(_cut(cell, widest)) for cell in row))
     return grid

@@ -91,7 +91,7 @@ def data(found: TrainingAnswer) -> dict[str, Any]:
         "gpus": found.training.parallel.gpus,
         "parameters": {"total": total(model), "active": active(model), "parts": parts(model)},
         "ops": [*(_entry(line, found) for line in step.lines), *_others(found)],
-        "totals": _with_times(counts(step.cost), step.prediction),
+        "totals": _with_times(counts(step.cost), step.prediction, interval=step.validated),
         "parts_s": {name: seconds for name, seconds in step.time.parts.items() if seconds},
         "micro_batches": step.time.micro_batches,
         "stage": step.time.stage,
@@ -100,7 +100,9 @@ def data(found: TrainingAnswer) -> dict[str, Any]:
         "tokens_per_s": step.tokens_per_s,
         "model_flops": found.counted[PALM].model,
         "mfu": shares[PALM][0],
-        "hfu": shares[PALM][1],
+        "hfu": found.run_shares[1],
+        "needed_flops": found.run.model,
+        "executed_flops": found.run.hardware,
         "conventions": {
             name: {"model_flops": counted.model, "hardware_flops": counted.hardware, "mfu": shares[name][0], "hfu": shares[name][1]}
             for name, counted in found.counted.items()
@@ -157,7 +159,7 @@ def _memory(found: TrainingAnswer) -> dict[str, Any]:
     }
 
 
-def _with_times(entry: dict[str, Any], times: tuple[float, float, float] | None) -> dict[str, Any]:
+def _with_times(entry: dict[str, Any], times: tuple[float, float, float] | None, *, interval: bool = True) -> dict[str, Any]:
     if times is not None:
-        entry["time_s"] |= dict(zip(("predicted", "low", "high"), times, strict=True))
+        entry["time_s"] |= dict(zip(("predicted", "low", "high") if interval else ("predicted",), times, strict=False))
     return entry

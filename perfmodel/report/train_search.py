@@ -12,6 +12,7 @@ from perfmodel.transformer.training.question import EVERY, Training
 from perfmodel.transformer.training.step.conventions import palm
 from perfmodel.transformer.training.step.job import dtype_of
 from perfmodel.transformer.training.step.search import Found, Layout
+from perfmodel.transformer.training.step.system import over_network
 from perfmodel.units import format_count, format_si, format_time
 
 
@@ -30,6 +31,12 @@ def mfu(layout: Layout, found: Found) -> float:
 
 
 def _verdict(found: Found) -> list[str]:
+    if not found.tried:
+        t = found.training
+        return [
+            f"No layout divides {t.batch:,} sequences and {t.model.name}'s heads and layers among {found.gpus:,} GPUs: "
+            f"give a --batch that is a multiple of {found.gpus:,}, or another number of GPUs."
+        ]
     if not found.layouts:
         return [f"None of {found.tried:,} layouts fits {found.on.device.name}: give more GPUs, or a smaller batch or length."]
     best = found.layouts[0]
@@ -74,7 +81,10 @@ def _table(found: Found) -> Table:
 
 def _notes(found: Found) -> list[str]:
     rate = found.tried / found.took_s
+    system = found.system
+    unsure = system is not None and any(over_network(system, layout.training.parallel) for layout in found.layouts)
     return [
+        *(["Not validated: layouts with ZeRO 2 or 3 over a network, whose exchanges are taken to slow no kernel."] if unsure else []),
         f"{format_count(found.tried)} layouts timed in {format_time(found.took_s, 3)}, {format_si(rate, digits=2)} a second; "
         f"{format_count(found.refused)} faster ones do not fit.",
         "Searched: tensor parallelism within the innermost links, equal pipeline stages, parts of sequences from 1,024 tokens on, experts, "

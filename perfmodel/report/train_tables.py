@@ -4,17 +4,20 @@ from __future__ import annotations
 
 from perfmodel.report.counts import BOUND_WORDS
 from perfmodel.report.document import Table
+from perfmodel.report.memory_words import uneven
 from perfmodel.report.operation import unknown_rates
 from perfmodel.transformer.op import ATTENTION, MATMUL
 from perfmodel.transformer.training.implementations import HUGGINGFACE
 from perfmodel.transformer.training.question import EVERY, FULL, Training
 from perfmodel.transformer.training.step.answer import TrainingAnswer
-from perfmodel.transformer.training.step.conventions import MEGATRON, PALM
+from perfmodel.transformer.training.step.conventions import MEGATRON, PALM, passes
 from perfmodel.transformer.training.step.estimate import Line
+from perfmodel.transformer.training.step.links import inside_source
 from perfmodel.transformer.training.step.parallel_time import BUBBLE, HOST
 from perfmodel.units import format_count, format_si, format_time
 
-SOURCES = {PALM: "PaLM: 6N + 12LHQT per token", MEGATRON: "Megatron-LM: matrices, attention, logits"}
+SOURCES = {PALM: "PaLM: {}N + 12LHQT per token", MEGATRON: "Megatron-LM: matrices, attention, logits"}
+RUN = "the kernels: needed, executed"
 
 
 def verdict(found: TrainingAnswer) -> list[str]:
@@ -22,7 +25,7 @@ def verdict(found: TrainingAnswer) -> list[str]:
     step, parts = found.found, found.found.time.parts
     known = "predicted" if step.prediction else "roof"
     largest = max(parts, key=lambda name: parts[name])
-    mfu, hfu = found.shares[PALM]
+    mfu, hfu = found.shares[PALM][0], found.run_shares[1]
     cost = step.cost
     took = f"A step takes {format_time(step.seconds)} ({known}), {100 * parts[largest] / step.seconds:.3g} % of it {largest}"
     bound = f"the bound of its needed work is {format_time(cost.lower_s)}"
@@ -69,7 +72,9 @@ def totals_table(found: TrainingAnswer) -> Table:
     """Sums over all kernels of one GPU, and rates of all GPUs."""
     step, cost = found.found, found.found.cost
     known = step.prediction
-    predicted = "-" if known is None else f"{format_time(known[0])} ({format_time(known[1], 3)} to {format_time(known[2], 3)})"
+    predicted = "-" if known is None else format_time(known[0])
+    if known is not None and step.validated:
+        predicted += f" ({format_time(known[1], 3)} to {format_time(known[2], 3)})"
     rows = [
         ["FLOP, needed", format_si(float(cost.flops), "FLOP")],
         ["FLOP, executed", format_si(float(cost.executed_flops), "FLOP")],
@@ -86,18 +91,20 @@ def totals_table(found: TrainingAnswer) -> Table:
 
 
 def conventions_table(found: TrainingAnswer) -> Table:
-    """FLOP of the whole step and shares of the peak."""
+    """FLOP of the whole step and shares of the peak; the last row those that the kernels need and execute."""
+    needed, executed = found.run_shares
+    counts = [(SOURCES[name].format(2 * passes(found.training)), one, *found.shares[name]) for name, one in found.counted.items()]
     rows = [
         [
-            SOURCES[name],
+            source,
             format_si(float(counted.model), "FLOP"),
             format_si(float(counted.hardware), "FLOP"),
             f"{100 * mfu:.4g} %",
             f"{100 * hfu:.4g} %",
         ]
-        for (name, counted), (mfu, hfu) in zip(found.counted.items(), found.shares.values(), strict=True)
+        for source, counted, mfu, hfu in (*counts, (RUN, found.run, needed, executed))
     ]
-    return Table("FLOP by convention, all GPUs", ["", "model", "executed", "MFU", "HFU"], rows)
+    return Table("FLOP by convention, all GPUs", ["", "model", "with what runs again", "MFU", "HFU"], rows)
 
 
 def memory_table(found: TrainingAnswer) -> list[Table]:
@@ -123,6 +130,8 @@ def notes(found: TrainingAnswer) -> list[str]:
     words = [
         "Lower: needed work only, each kernel's operands in DRAM; nothing for what runs again, for exchanges or for waits.",
         "Backward: two matmuls for one, attention 2.5 times its forward FLOP executed, 2 needed.",
+        "HFU: FLOP that the kernels of the slowest stage execute. By convention a causal mask counts the whole square of scores, of which "
+        "kernels run about half: MFU by convention can be above HFU.",
         f"Kernels as {step.implementation} runs them. Rows are sums over their runs on one GPU.",
     ]
     if found.memory is None:
@@ -137,6 +146,10 @@ def notes(found: TrainingAnswer) -> list[str]:
     longest = t.model.max_positions
     if longest is not None and t.n > longest:
         words.append(f"{t.model.name} was made for at most {longest:,} tokens.")
+    if t.lora is not None and t.model.is_moe:
+        words.append("Adapters on all matrices of attention and MLP; experts are without adapters.")
+    if t.batch % t.parallel.dp:
+        words.append(uneven(t))
     if t.model.is_moe:
         words.append("Every expert is taken to get as many tokens as any other.")
     return [*words, *_parallel_notes(found, t), *unknown_rates([step.cost], found.device)]
@@ -155,4 +168,13 @@ def _parallel_notes(found: TrainingAnswer, t: Training) -> list[str]:
     if p.dp * p.cp > 1:
         beside = "beside backward and forward passes" if found.found.job.overlap else "after the backward pass"
         words.append(f"Data parallel: gradients and weights are exchanged {beside}.")
+    job = found.found.job
+    if job.system is not None:
+        words += [said] if (said := inside_source(job.system, p, job.on.device)) else []
+    if not found.found.validated:
+        free = "as hidden behind kernels without slowing them" if job.overlap else "at the full rate of its links"
+        words.append(
+            f"ZeRO {p.zero} over a network is not validated, so no interval is given: what is exchanged is taken {free}, and systems "
+            "have been published that took several times as long (Narayanan et al. 2021, Table 2)."
+        )
     return words

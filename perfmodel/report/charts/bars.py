@@ -15,6 +15,8 @@ from perfmodel.report.charts.text_width import shortened, text_width
 SIZES = (Size(760, 0), Size(368, 0, 11.0))
 """The height follows from the number of bars."""
 WIDEST_NAME = 0.3
+ROW = 1.55
+"""Font sizes between two rows of names above the bars: their boxes do not meet."""
 FAR = 3.0
 """A capacity more than this many times the longest bar is said in words and not drawn."""
 
@@ -29,7 +31,7 @@ def scene(chart: BarChart, size: Size = SIZES[0]) -> Scene:
     names = min(WIDEST_NAME * size.width, max((text_width(bar.name, size.font) for bar in chart.bars), default=0)) + 14
     end = tick_width(totals, lambda value: text(value, chart.unit), size) * 1.15 + 14
     left = size.font * 0.6 if size.narrow else names
-    top = below + size.font * (0.9 + 1.4 * len(near) if near else 0.6)
+    top = below + size.font * (0.9 + ROW * len(near) if near else 0.6)
     row = size.font * (3.4 if size.narrow else 2.6)
     height = top + row * len(chart.bars) + size.font * 2.4
     most = max([*totals, *(limit.value for limit in near)], default=1) or 1
@@ -59,7 +61,7 @@ def _limit_names(limit: Limit, x: float, top: float, unit: str, size: Size) -> I
     said = f"{shortened(limit.label, size.font, size.width - 12 - text_width(f' {value}', size.font))} {value}"
     half = text_width(said, size.font) / 2 + 4
     for row in range(8):
-        foot = top - 8 - row * size.font * 1.4
+        foot = top - 8 - row * size.font * ROW
         yield Text("mark-label", min(max(x, half), size.width - half), foot, said, "middle")
         yield Text("mark-label", x - 4, foot, said, "end")
         yield Text("mark-label", x + 4, foot, said, "start")

@@ -127,13 +127,14 @@ def _lines(chart: LineChart, width: int) -> str:
 def _bars(chart: BarChart, width: int) -> str:
     parts = list(dict.fromkeys(name for bar in chart.bars for name, _ in bar.segments))
     totals = [sum(value for _, value in bar.segments) for bar in chart.bars]
-    room = max((len(bar.name) for bar in chart.bars), default=0)
+    names = [bar.name if len(bar.name) <= width // 2 else bar.name[: width // 2 - 1] + "…" for bar in chart.bars]
+    room = max(map(len, names), default=0)
     wide = max(10, width - room - 14)
     most = max(totals, default=1) or 1
     lines = []
-    for bar, total in zip(chart.bars, totals, strict=True):
-        drawn = "".join(FILLS[parts.index(name) % len(FILLS)] * round(value / most * wide) for name, value in bar.segments)
-        lines.append(f"{bar.name:>{room}} |{drawn} {text(total, chart.unit)}")
+    for name, bar, total in zip(names, chart.bars, totals, strict=True):
+        drawn = "".join(FILLS[parts.index(part) % len(FILLS)] * round(value / most * wide) for part, value in bar.segments)
+        lines.append(f"{name:>{room}} |{drawn} {text(total, chart.unit)}")
     lines.append(", ".join(f"{FILLS[place % len(FILLS)]} {name}" for place, name in enumerate(parts)))
     return "\n".join([*lines, *(f"{limit.label}: {text(limit.value, chart.unit)}" for limit in chart.limits)])
 

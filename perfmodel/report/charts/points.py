@@ -148,7 +148,8 @@ def _values(point: Point, levels: list[str]) -> dict[str, Value]:
     near, share, limit = next_roof(point), share_of_roof(point), bound(point)
     seen = point.predicted
     return {
-        **{name: getattr(point, name) for name in ("number", "name", "group", "dtype", "flops", "lower_s", "roofline_s")},
+        **{name: getattr(point, name) for name in ("number", "name", "group", "dtype", "lower_s", "roofline_s")},
+        "flops": point.flops if point.flops or point.dtype else None,  # nobody counted them
         **{f"{level}_bytes": point.bytes.get(level) for level in levels},
         **{f"{level}_intensity": intensity(point, level) for level in levels},
         "predicted_s": seen.value if seen else None,

@@ -18,6 +18,8 @@ SAME_PLACE = 4.0
 """Pixels: points closer than this have one label."""
 AWAY = (3.0, 6.0, 11.0, 18.0, 27.0, 38.0, 50.0, 64.0, 80.0, 100.0)
 """Pixels from a marker to its number: the first that is free."""
+COVERED = 3
+"""A label under a marker is as bad as one over that many lines, which its halo interrupts."""
 SHAPES = ("circle", "square", "triangle", "diamond")
 
 
@@ -66,7 +68,7 @@ def obstacles(chart: Roofline, level: str, plot: Plot, placer: Placer) -> None:
         for known in filter(None, (point.measured, point.predicted, _roof_only(point))):
             x, y = spot(point, known.value, level, plot)
             r = radius(point) + 1
-            placer.avoided.append(rectangle(x - r, y - r, 2 * r, 2 * r))
+            placer.avoided += [rectangle(x - r, y - r, 2 * r, 2 * r)] * COVERED
 
 
 def _roof_only(point: Point) -> Interval | None:

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 from perfmodel.report.charts.cells import digits
 from perfmodel.report.charts.frame import Plot, Size
 from perfmodel.report.charts.kinds import COMPUTE, MEASURED, Ceiling, Roofline
-from perfmodel.report.charts.labels import Placer, segment
+from perfmodel.report.charts.labels import Placer, segment, text_box
 from perfmodel.report.charts.roofline_axes import compute_ceilings, key, level_ceiling, memory_ceilings, shown_keys
-from perfmodel.report.charts.scene import Group, Marker, Path, Shape, Text
+from perfmodel.report.charts.scene import XY, Group, Marker, Path, Shape, Text
 from perfmodel.units import format_si
 
 STEPS = 24
@@ -60,8 +60,8 @@ def _together(same: list[Ceiling]) -> Ceiling:
     return same[0] if len(same) == 1 else replace(same[0], name=f"{same[0].unit} {names}")
 
 
-def _placed(candidates: Iterator[Text], placer: Placer, size: Size) -> list[Shape]:
-    found = placer.place(candidates, size.font)
+def _placed(candidates: Iterator[Text], placer: Placer, size: Size, cost: Callable[[Text], int] = lambda text: 0) -> list[Shape]:
+    found = placer.place(candidates, size.font, cost=cost)
     return [] if found is None else [found]
 
 
@@ -153,13 +153,27 @@ def _ridge(ceiling: Ceiling, keys: list[str], memory: Ceiling, plot: Plot, size:
         return None
     x, y = plot.x.at(intensity), plot.y.at(ceiling.value)
     value = digits(intensity, 3)
+
+    def far(label: Text) -> int:
+        """A label further away may seem another ridge's."""
+        return int(math.dist((label.x, label.y), (x, y)) / (1.5 * size.font))
+
     places = (place for words in ([] if size.narrow else [f"{value} FLOP/B"]) + [value] for place in _around_ridge(x, y, words, size))
-    return Group([Marker("ridge", x, y, 2.6), *_placed(places, placer, size)], {"key": ",".join(keys)})
+    found = _placed(places, placer, size, far)
+    lines = [line for label in found if isinstance(label, Text) and (line := _leader((x, y), label, size))]
+    return Group([*lines, Marker("ridge", x, y, 2.6), *found], {"key": ",".join(keys)})
+
+
+def _leader(at: XY, label: Text, size: Size) -> Path | None:
+    """A thin line to a label that had to go further away."""
+    around = text_box(label, size.font, air=0)
+    edge = (min(max(at[0], around.left), around.right), min(max(at[1], around.top), around.bottom))
+    return Path("leader", [at, edge]) if math.dist(at, edge) > 1.2 * size.font else None
 
 
 def _around_ridge(x: float, y: float, text: str, size: Size) -> Iterator[Text]:
     gap = size.font * 0.5
-    for away in (0.0, 8.0, 18.0, 30.0):
+    for away in (0.0, 4.0, 8.0, 14.0, 22.0, 30.0):
         yield Text("ridge-label", x + gap + away, y + size.font * 1.25, text, "start")
         yield Text("ridge-label", x - gap - away, y - size.font * 0.5, text, "end")
         yield Text("ridge-label", x, y - size.font * 0.7 - away, text, "middle")

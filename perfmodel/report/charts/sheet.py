@@ -35,7 +35,8 @@ def panel(chart: Chart) -> Scene:
     shapes: list[Shape] = [Text("title", MARGIN, head, shortened(chart.title, FONT * 1.35, WIDTH - 2 * MARGIN, bold=True))]
     top = head + FONT
     if chart.caption:
-        shapes.append(Text("subtitle", MARGIN, head + FONT * 1.6, shortened(chart.caption, FONT, WIDTH - 2 * MARGIN)))
+        room = WIDTH - 2 * MARGIN - (KEY_WIDTH if isinstance(chart, Roofline) and chart.points else 0)
+        shapes.append(Text("subtitle", MARGIN, head + FONT * 1.6, shortened(chart.caption, FONT, room)))
         top += FONT * 1.6
     key = _key(chart, top + FONT) if isinstance(chart, Roofline) and chart.points else []
     width = WIDTH - 2 * MARGIN - (KEY_WIDTH + 20 if key else 0)

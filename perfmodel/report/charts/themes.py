@@ -100,7 +100,7 @@ ROLES = {
     "error-band": Style("quiet", opacity=0.13),
     "title": Style("ink", bold=True, size=1.35),
     "subtitle": Style("quiet"),
-    "key": Style("ink"),
+    "key": Style("ink", halo=True),
     "key-name": Style("ink", size=0.92),
     "key-number": Style("ink", bold=True, size=0.92),
     "key-value": Style("quiet", size=0.92),
