@@ -116,6 +116,8 @@ def test_text(run):
         ("llama-3-8b --recompute selective", "scores are never stored"),
         ("gpt2 --recompute full --no-flash", "once more"),
         ("gpt2 --lora 4 --lora-targets attention", "all matrices of attention"),
+        ("mixtral-8x7b --lora 8", "all matrices of attention and MLP, experts without adapters"),
+        ("llama-3-8b --batch 1 --dp 2", "--dp 2 does not divide the batch of 1"),
         ("mixtral-8x7b", "Every expert is taken"),
         ("gpt2 --hardware h200", "sequences at a time"),
     ],
@@ -158,6 +160,8 @@ def test_printed_formulas_give_the_printed_values(run, line):
     [
         ("memory", 2, ["MODEL"]),
         ("memory lama-3-8b", 2, ["no model is called 'lama-3-8b'", "llama-3-8b"]),
+        ("memory gpt2 --lora-targets qv", 2, ["--lora-targets qv without adapters", "--lora"]),
+        ("memory gpt2 --batch 4 --micro-batch 3", 2, ["--micro-batch 3 does not divide", "one of 1, 2, 4 does"]),
         ("memory gpt2 --batch 0", 2, ["--batch is 0"]),
         ("memory gpt2 --micro-batch 0", 2, ["--micro-batch is 0"]),
         ("memory gpt2 --n 0", 2, ["--n is 0"]),

@@ -128,6 +128,21 @@ def test_batch_names_knee_and_sides(run):
     assert "whatever the batch" in run("batch llama-3.1-405b").out
 
 
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("model llama-3-8b --n 500000 --hardware h100-sxm", "beside the weights not even one sequence of 500,000 tokens fits"),
+        ("model llama-3.1-405b", "the weights alone are too large"),
+        ("kv-cache llama-3-8b --reserve 200GB --hardware h200", "and the reserve of 200 GB"),
+        ("kv-cache llama-3.1-405b --hardware h200", "weights alone leave no room"),
+        ("model llama-3-8b --phase decode --n 10 --kv-len 512", "--n 10 changes nothing"),
+        ("model llama-3.1-405b --tp 16 --hardware h200", "16 GPUs are more than the 8"),
+    ],
+)
+def test_the_text_says_why(run, line, words):
+    assert words in " ".join(run(line).out.split())
+
+
 # Explanations
 
 

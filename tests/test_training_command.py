@@ -30,7 +30,9 @@ def test_rows_add_up_to_totals(run, line):
     assert data["tokens_per_s"] == pytest.approx(data["inputs"]["batch"] * data["inputs"]["n"] / data["step_s"])
     assert data["times_from"] == "predicted"
     assert set(data["conventions"]) == {"palm", "megatron"}
-    assert data["mfu"] == data["conventions"]["palm"]["mfu"] <= data["hfu"]
+    assert data["mfu"] == data["conventions"]["palm"]["mfu"] <= data["conventions"]["palm"]["hfu"]
+    assert data["needed_flops"] == data["gpus"] * totals["flops"] <= data["executed_flops"] == data["gpus"] * totals["executed_flops"]
+    assert 0 < data["hfu"] < 1
 
 
 def test_memory_is_that_of_the_memory_command(run):
@@ -125,6 +127,16 @@ def test_a_system_of_ones_own(run, tmp_path):
         ("--search 0", "--search is 0"),
         ("--dp 0", "--dp is 0"),
         ("--micro-batch 3", "--micro-batch 3"),
+        ("--batch 4 --micro-batch 3", "--micro-batch 3 does not divide the 4 sequences of a GPU"),
+        ("--batch 8 --dp 2 --micro-batch 3 --system h200-x8", "one of 1, 2, 4 does"),
+        ("--n 1", "1 token of a sequence"),
+        ("--hardware h200 --dp 16 --batch 16", "16 GPUs: one node of 8 H200 has 8"),
+        ("--hardware h200 --dp 16 --batch 16", "say with --system"),
+        ("--hardware h200 --search 16 --batch 16", "16 GPUs: one node of 8 H200 has 8"),
+        ("--hardware h100-sxm --dp 1032 --batch 1032", "1,032 GPUs: DGX H100 nodes has 1,024"),
+        ("--hardware h100-nvl --dp 4 --batch 4", "4 GPUs"),
+        ("--search 1000000000000000", "--search 1,000,000,000,000,000"),
+        ("--dtype fp16 --precision bf16", "--dtype fp16 with --precision bf16"),
         ("--batch 0", "--batch is 0"),
         ("--sp", "--sp divides what --tp"),
         ("--zero 4", "--zero 4"),
@@ -149,6 +161,57 @@ def test_options_of_training_are_refused_elsewhere(run):
     outcome = run("model llama-3-8b --zero 1")
     assert outcome.code == 2
     assert "--zero is an option of training, and the phase is prefill" in outcome.err
+
+
+def test_a_network_under_zero_has_a_note_and_no_interval(run):
+    line = "model llama-3-8b --phase train --batch 16 --n 1024 --dp 16 --system dgx-h100 --zero"
+    data = run(f"{line} 3 --json").json
+    times = data["totals"]["time_s"]
+    assert times["predicted"] == data["step_s"]
+    assert times["low"] is times["high"] is None
+    out = run(f"{line} 3").out
+    assert "ZeRO 3 over a network is not validated" in out
+    assert "times as long" in out
+    assert run(f"{line} 1 --json").json["totals"]["time_s"]["low"] > 0
+    assert "not validated" not in run(f"{line} 1").out
+    found = run("model llama-3-8b --phase train --batch 16 --n 1024 --system dgx-h100 --search 16")
+    assert ("--zero 2" in found.out or "--zero 3" in found.out) is ("Not validated" in found.out)
+
+
+def test_a_slower_node_takes_longer(run, tmp_path):
+    path, steps = tmp_path / "mine.yaml", []
+    for rate in (450, 45):
+        level = f"levels: [{{name: links, gpus: 8, bandwidth: {{value: {rate} GB/s, kind: datasheet, source: sheet}}}}]"
+        path.write_text(f"name: mine\ndevice: nvidia-h200-sxm\ngpus: 8\nsources: {{sheet: a datasheet}}\n{level}\n")
+        steps.append(run(f"model llama-3-8b --phase train --batch 8 --n 1024 --tp 8 --system {path} --json").json["parts_s"])
+    assert steps[1]["tensor parallel"] == pytest.approx(10 * steps[0]["tensor parallel"], rel=0.01)
+    assert "Exchanges over links: NCCL as calibrated" in run(f"model llama-3-8b --phase train --batch 8 --tp 8 --system {path}").out
+
+
+def test_what_gpus_without_sequences_do_is_said(run):
+    out = run("model llama-3-8b --phase train --batch 1 --n 512 --dp 2 --hardware h200").out
+    assert "--dp 2 does not divide the batch of 1: the fullest GPUs have 1, and the others wait; 1 of them have none" in out
+    assert "does not divide" not in run("model llama-3-8b --phase train --batch 2 --n 512 --dp 2 --hardware h200").out
+
+
+def test_rows_of_conventions_say_what_they_count(run):
+    out = run("model mixtral-8x7b --phase train --n 512 --lora 8 --hardware h200").out
+    for words in ("PaLM: 4N + 12LHQT", "the kernels: needed, executed", "experts are without adapters", "whole square of scores"):
+        assert words in out
+    assert "PaLM: 6N + 12LHQT" in run("model gpt2 --phase train --n 512 --hardware h200").out
+
+
+@pytest.mark.parametrize("more", ["", "--precision bf16", "--dtype bf16"])
+def test_a_format_of_vector_units_is_one(run, more):
+    assert run(f"model gpt2 --phase train --n 64 --hardware epyc {more} --json").json["inputs"]["dtype"] == "bf16"
+
+
+def test_a_search_over_short_sequences_and_odd_numbers_of_gpus(run):
+    line = "model gpt2 --phase train --hardware h200"
+    assert run(f"{line} --batch 16 --n 512 --search 8 --json").json["layouts"]
+    out = run(f"{line} --batch 64 --n 1024 --search 7").out
+    assert "No layout divides 64 sequences" in out
+    assert "fits" not in out
 
 
 def test_one_gpu_needs_no_links_and_several_do(run):

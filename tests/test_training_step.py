@@ -17,11 +17,13 @@ from perfmodel.transformer.op import ATTENTION, MATMUL
 from perfmodel.transformer.spec import DenseMlp, GroupedAttention, Layer, ModelSpec
 from perfmodel.transformer.training.question import (
     BF16,
+    BOTH_GRADIENTS,
     EVERY,
     FULL,
     FULL_GRADIENTS,
     NONE,
     SELECTIVE,
+    SIXTEEN_BIT,
     Parallel,
     Recompute,
     Training,
@@ -34,6 +36,7 @@ from perfmodel.transformer.training.step.exchange import DATA, STAGES, TENSOR, E
 from perfmodel.transformer.training.step.explain import explain
 from perfmodel.transformer.training.step.host import longest_way
 from perfmodel.transformer.training.step.job import state_of
+from perfmodel.transformer.training.step.links import inside_source
 from perfmodel.transformer.training.step.links import seconds as link_seconds
 from perfmodel.transformer.training.step.shares import layers_of
 from perfmodel.transformer.training.step.system import of_device, span, trusted, validated
@@ -161,7 +164,8 @@ def test_the_explanation_ends_at_the_reported_numbers():
     steps = {step.name: step.value for step in explain(found)}
     assert steps["step"] == pytest.approx(found.found.seconds)
     assert steps["tokens/s"] == pytest.approx(found.found.tokens_per_s)
-    assert (steps["MFU"], steps["HFU"]) == pytest.approx(found.shares["palm"])
+    assert (steps["MFU"], steps["HFU by convention"]) == pytest.approx(found.shares["palm"])
+    assert steps["HFU"] == pytest.approx(found.run_shares[1])
     assert steps["model FLOP"] == found.counted["palm"].model
     assert steps["hardware FLOP"] == found.counted["palm"].hardware
 
@@ -299,10 +303,97 @@ def test_a_wrong_system_is_refused(change, words):
 
 def test_gpus_without_a_system_share_the_links_of_their_profile():
     found = of_device(H200)
-    assert span(found, Parallel(tp=8, dp=512), DATA).level.bandwidth.number == 450e9
+    assert span(found, Parallel(tp=2, dp=4), DATA).level.bandwidth.number == 450e9
+    with pytest.raises(UsageError, match="say with --system"):
+        span(found, Parallel(tp=8, dp=2), DATA)
+
+
+@pytest.mark.parametrize(
+    ("name", "gpus"),
+    [
+        ("nvidia-h100-nvl-94gb", 2),
+        ("nvidia-h200-sxm", 8),
+        ("amd-mi210", 4),
+        ("amd-mi250x", 8),
+        ("amd-mi300x", 8),
+        ("nvidia-gb300", 72),
+        ("google-tpu-v6e", 256),
+    ],
+)
+def test_links_of_a_profile_join_no_more_gpus_than_they_do(name, gpus):
+    assert of_device(find_device(name)).gpus == gpus
+
+
+def test_slower_links_inside_of_a_node_take_longer_where_nccl_is_calibrated():
+    raw = {"name": "node", "device": H200.id, "gpus": 8, "sources": {"sheet": "a datasheet"}}
+    level = {"name": "links", "gpus": 8, "bandwidth": {"value": "450 GB/s", "kind": "datasheet", "source": "sheet"}}
+    same, slow = (
+        validated({**raw, "levels": [{**level, "bandwidth": {**level["bandwidth"], "value": value}}]}) for value in ("450 GB/s", "45 GB/s")
+    )
+    exchange, p = Exchange(TENSOR, "all_reduce", 1 << 28), Parallel(tp=8)
+    assert link_seconds(exchange, same, p, H200) == link_seconds(exchange, find_system("h200-x8"), p, H200)
+    assert link_seconds(exchange, slow, p, H200) == pytest.approx(10 * link_seconds(exchange, same, p, H200))
+    assert "times 10," in inside_source(slow, p, H200)
+    assert "as NCCL was calibrated" in inside_source(same, p, H200)
+    assert inside_source(same, Parallel(), H200) == ""
+
+
+@pytest.mark.parametrize("name", ["deepseek-v3", "llama-3-8b"])
+@pytest.mark.parametrize("parallel", [Parallel(), Parallel(cp=8)])
+@pytest.mark.parametrize("flash", [True, False])
+def test_one_token_of_a_sequence_per_gpu_is_refused(name, parallel, flash):
+    with pytest.raises(UsageError, match="1 token of a sequence") as caught:
+        answer(Training(find_model(name), 1, parallel.cp, flash=flash, parallel=parallel), H200, lenders, find_system("h200-x8"))
+    assert f"--n {2 * parallel.cp}" in caught.value.fix
+    assert (
+        answer(Training(find_model(name), 1, 2 * parallel.cp, parallel=parallel), H200, lenders, find_system("h200-x8")).found.seconds > 0
+    )
+
+
+@pytest.mark.parametrize("gradients", [SIXTEEN_BIT, FULL_GRADIENTS, BOTH_GRADIENTS])
+@pytest.mark.parametrize("name", ["llama-3-8b", "mixtral-8x7b"])
+def test_gradients_are_added_to_the_share_of_them_that_zero_leaves(name, gradients):
+    taken = {}
+    for zero in (1, 2, 3):
+        layout = Parallel(dp=8, ep=2 if name == "mixtral-8x7b" else 1, zero=zero)
+        found = step(Training(find_model(name), 16, 256, 1, gradients=gradients, parallel=layout), system="h200-x8")
+        taken[zero] = next(line.cost.dram.total for line in found.lines if line.row.op.name == "gradients added up")
+    state = state_of(found.training, layers_of(found.training.model), 0)
+    shares = {part.name.removeprefix("fp32 "): -(-part.elements // part.shards) for part in state.parts if part.group == "gradients"}
+    assert taken[2] == taken[3] == pytest.approx(taken[1] * sum(shares.values()) / state.trained, rel=1e-6)
+    assert taken[2] < taken[1] / 3
+
+
+@pytest.mark.parametrize(("dp", "zero", "known"), [(8, 3, True), (16, 1, True), (16, 2, False), (16, 3, False)])
+def test_dividing_gradients_over_a_network_is_not_validated(dp, zero, known):
+    training = Training(find_model("llama-3-8b"), dp, 512, parallel=Parallel(dp=dp, zero=zero))
+    assert step(training, system="dgx-h100").validated is known
 
 
 # Conventions
+
+
+@pytest.mark.parametrize(("name", "windowed"), [("mistral-7b", True), ("gemma-2-9b", True), ("llama-3-8b", False)])
+def test_windows_bound_what_the_conventions_count(name, windowed):
+    model = find_model(name)
+    short, long = (attention_flops(model, n) for n in (4096, 65536))
+    assert (long < 16 * short) is windowed
+    windows = [layer.attention.window for layer in model.layers]
+    counted = sum(
+        4 * min(65536, window or 65536) * layer.attention.heads * layer.attention.head_dim
+        for layer, window in zip(model.layers, windows, strict=True)
+    )
+    assert long == counted
+
+
+@pytest.mark.parametrize("name", ["mistral-7b", "gemma-2-9b", "llama-3-8b"])
+@pytest.mark.parametrize("recompute", [NONE, FULL])
+def test_what_kernels_execute_is_never_above_the_peak(name, recompute):
+    """By convention long sequences can be: the masked half of the scores counts."""
+    found = answer(Training(find_model(name), 1, 131072, recompute=Recompute(recompute)), H200, lenders)
+    needed, executed = found.run_shares
+    assert 0 < needed <= executed < 1
+    assert found.run.hardware == found.found.cost.executed_flops
 
 
 @given(st.integers(1, 60), st.sampled_from([2048, 6144, 12288]), st.integers(1, 64), st.sampled_from([1024, 2048]))

@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from perfmodel.transformer.training.step.system import System
 
 TRAIN = "train"
+MOST_GPUS = 10**6
+"""Of a search: more take long to be divided in every way, and no system has them."""
 
 MicroBatchOption = Annotated[int | None, typer.Option(help="Training: sequences at a time on one GPU. [default: all of its share]")]
 PrecisionOption = Annotated[str | None, typer.Option(help="Training: mixed, bf16 or fp32. [default: mixed]")]
@@ -88,13 +90,15 @@ def train_report(name: str, hardware: str | None, asked: Trained, sizes: Sizes, 
     from perfmodel.catalog import calibrated_devices, find_model
     from perfmodel.commands._model_options import DEFAULT_LENGTH
     from perfmodel.errors import UsageError
-    from perfmodel.transformer.training.checks import checked, recompute_named
+    from perfmodel.transformer.training.checks import recompute_named, timed
     from perfmodel.transformer.training.implementations import FUSED, implementation_named
     from perfmodel.transformer.training.question import MIXED, SIXTEEN_BIT, Training
 
     for option, value in foreign.items():
         if value:
             raise UsageError(f"{option} is an option of inference, and the phase is {TRAIN}", "leave it out")
+    if asked.search is not None:
+        _check_search(asked, sizes)
     model = find_model(name)
     device, system = _machine(hardware, asked.system)
     half, precision = _formats(sizes.dtype, asked.precision, device)
@@ -119,13 +123,12 @@ def train_report(name: str, hardware: str | None, asked: Trained, sizes: Sizes, 
         from perfmodel.transformer.training.step.pieces import machine
         from perfmodel.transformer.training.step.search import search
 
-        _check_search(asked, sizes)
         joined = _joined(asked.search, device, system)
-        return search_report(search(checked(training), asked.search, machine(device, lenders), joined, half=half, overlap=overlap))
+        return search_report(search(timed(training), asked.search, machine(device, lenders), joined, half=half, overlap=overlap))
     from perfmodel.report.train import report
     from perfmodel.transformer.training.step.answer import answer
 
-    joined = _joined(checked(training).parallel.gpus, device, system)
+    joined = _joined(timed(training).parallel.gpus, device, system)
     return report(answer(training, device, lenders, joined, made, half=half, overlap=overlap), explained=explained)
 
 
@@ -161,13 +164,16 @@ def _machine(hardware: str | None, system: str | None) -> tuple[Device, System |
 def _formats(dtype: str | None, precision: str | None, device: Device) -> tuple[str, str | None]:
     """Which 16-bit format, and the precision: ``--dtype fp32`` says both."""
     from perfmodel.errors import UsageError
-    from perfmodel.transformer.training.question import FP32
+    from perfmodel.transformer.training.question import BF16, FP32
 
     if dtype == FP32 and precision in (None, FP32):
         return "bf16", FP32
     if dtype not in (None, "bf16", "fp16"):
         raise UsageError(f"--dtype {dtype} with --phase train", "give bf16, fp16 or fp32, and --precision for the rest")
-    return dtype or ("bf16" if "bf16" in device.peaks.tensor else "fp16"), precision
+    if precision == BF16 and dtype == "fp16":
+        raise UsageError("--dtype fp16 with --precision bf16", "leave one of them out")
+    known = {**device.peaks.tensor, **device.peaks.vector}
+    return dtype or ("bf16" if precision == BF16 or "bf16" in known else "fp16"), precision
 
 
 def _joined(gpus: int, device: Device, system: System | None) -> System | None:
@@ -177,8 +183,8 @@ def _joined(gpus: int, device: Device, system: System | None) -> System | None:
 
     if gpus == 1:
         return None
-    shipped = system_of(device.id) if system is None else system
-    return of_device(device) if shipped is None or (system is None and shipped.gpus < gpus) else shipped
+    found = (system_of(device.id) or of_device(device)) if system is None else system
+    return found.holds(gpus)
 
 
 def _check_search(asked: Trained, sizes: Sizes) -> None:
@@ -195,3 +201,5 @@ def _check_search(asked: Trained, sizes: Sizes) -> None:
         raise UsageError("--search knows the kernels of fused only", "leave out --implementation")
     assert asked.search is not None
     whole("search", asked.search)
+    if asked.search > MOST_GPUS:
+        raise UsageError(f"--search {asked.search:,}: more GPUs than any system has", f"give at most {MOST_GPUS:,}")

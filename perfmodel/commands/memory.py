@@ -41,8 +41,8 @@ def memory(
     ] = False,
     lora: Annotated[int | None, typer.Option(help="Rank of adapters; all else is frozen. [default: train all]")] = None,
     lora_targets: Annotated[
-        str, typer.Option(help="Matrices with adapters: all, attention or qv. [default: all]", show_default=False)
-    ] = "all",
+        str | None, typer.Option(help="Matrices with adapters: all, attention or qv. [default: all]", show_default=False)
+    ] = None,
     gradients: Annotated[
         str, typer.Option(help="Kept in mixed precision: 16bit, fp32 or both. [default: 16bit]", show_default=False)
     ] = "16bit",
@@ -73,11 +73,14 @@ def memory(
     outputs = check_outputs(output)
     from perfmodel.catalog import find_model
     from perfmodel.commands._model_options import DEFAULT_LENGTH
+    from perfmodel.errors import UsageError
     from perfmodel.report.memory import report
     from perfmodel.transformer.training.checks import recompute_named
     from perfmodel.transformer.training.memory import evaluate
-    from perfmodel.transformer.training.question import Parallel, Training
+    from perfmodel.transformer.training.question import ALL, Parallel, Training
 
+    if lora_targets is not None and lora is None:
+        raise UsageError(f"--lora-targets {lora_targets} without adapters", "give their rank with --lora too, or leave it out")
     model = find_model(name)
     training = Training(
         model=model,
@@ -93,7 +96,7 @@ def memory(
         parallel=Parallel(tp, sp, pp, interleave, cp, ep, dp, zero),
         gradients=gradients,
         gradient_life=gradient_life,
-        lora_targets=lora_targets,
+        lora_targets=ALL if lora_targets is None else lora_targets,
         fused_optimizer=fused_optimizer,
     )
     emit(report(evaluate(training, device_for(hardware), implementation), explained=explain), json, outputs)

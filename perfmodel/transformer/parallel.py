@@ -11,6 +11,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from perfmodel.arith import Number, ceil_div
+from perfmodel.hardware import Device
 from perfmodel.transformer.attention_parts import kv_elements_per_token, visible
 from perfmodel.transformer.collectives import ALL_GATHER, P2P, collective
 from perfmodel.transformer.op import WEIGHTS, Op, total_bytes
@@ -18,8 +19,30 @@ from perfmodel.transformer.ops import head_ops, layer_ops, step_ops
 from perfmodel.transformer.spec import Layer, ModelSpec
 from perfmodel.transformer.step import Step
 
+NODE = 8
+"""GPUs that links of their own join in SXM and OAM boards of all vendors here (HGX, DGX, MI300X platforms, Gaudi)."""
+RACK, RACKS = 72, ("gb200", "gb300")
+"""GPUs of an NVL72 rack, which NVLink switches join, and the devices that come in one. Source: NVIDIA GB200 NVL72 datasheet."""
+FABRIC = "Infinity Fabric"
+"""Links without a switch: each GPU has one to every other (AMD Instinct platforms)."""
+BRIDGE, BRIDGED = 2, "bridge"
+"""GPUs that an NVLink bridge joins, and the word that says so in a profile."""
+SLICE, SLICED = 256, "ICI"
+"""TPUs that their own links join at least. Source: Google Cloud, TPU v5e and v6e, the smallest pods."""
 EVERY_EXPERT = 10**9
 """A batch in which no expert stays idle."""
+
+
+def joined_gpus(device: Device) -> int:
+    """GPUs like ``device`` that the links of its own profile join; beyond them there is a network, of which it says nothing."""
+    name = "" if device.interconnect is None else device.interconnect.name
+    if BRIDGED in name:
+        return BRIDGE
+    if SLICED in name:
+        return SLICE
+    if FABRIC in name and device.interconnect is not None and device.interconnect.links is not None:
+        return min(NODE, int(device.interconnect.links.number) + 1)
+    return RACK if any(word in device.id for word in RACKS) else NODE
 
 
 def hand_over(model: ModelSpec, step: Step) -> list[Op]:

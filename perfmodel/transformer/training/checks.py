@@ -24,6 +24,9 @@ from perfmodel.transformer.training.question import (
     Training,
 )
 
+LEAST_LENGTH = 2
+"""Tokens of a sequence on one GPU: one, and the next, which it predicts."""
+
 
 def recompute_named(text: str) -> Recompute:
     """``none``, ``selective``, ``full`` or ``every:K``.
@@ -60,6 +63,16 @@ def checked(training: Training) -> Training:
     return training
 
 
+def timed(training: Training) -> Training:
+    """``training``, if a step of it can be timed: one token alone has none before it to be predicted from."""
+    checked(training)
+    if training.length < LEAST_LENGTH:
+        where = f"--n {training.n}" + (f" --cp {training.parallel.cp}" if training.parallel.cp > 1 else "")
+        fix = f"give at least --n {LEAST_LENGTH * training.parallel.cp}"
+        raise UsageError(f"{where}: a GPU has {training.length} token of a sequence; a step predicts each from those before it", fix)
+    return training
+
+
 def _check_sizes(training: Training) -> None:
     model, parallel = training.model, training.parallel
     for option, value in (
@@ -77,6 +90,11 @@ def _check_sizes(training: Training) -> None:
     if training.sequences > own:
         fix = f"give at most {own}, or a larger --batch"
         raise UsageError(f"--micro-batch {training.sequences}: each GPU has {own} of the {training.batch} sequences", fix)
+    if own % training.sequences:
+        fits = [str(size) for size in range(1, min(int(own), 64) + 1) if own % size == 0]
+        raise UsageError(
+            f"--micro-batch {training.sequences} does not divide the {own} sequences of a GPU", f"one of {', '.join(fits)} does"
+        )
 
 
 def _check_gradients(training: Training) -> None:

@@ -8,7 +8,7 @@ from perfmodel.errors import PerfmodelError
 from perfmodel.hardware import Device
 from perfmodel.roofline import rates_of
 from perfmodel.timing.predict import Lenders
-from perfmodel.transformer.training.checks import checked
+from perfmodel.transformer.training.checks import timed
 from perfmodel.transformer.training.implementations import FUSED
 from perfmodel.transformer.training.question import Training
 from perfmodel.transformer.training.step.conventions import CONVENTIONS, Counted
@@ -44,6 +44,18 @@ class TrainingAnswer:
         return {name: counted.shares(seconds, gpus, rate) for name, counted in self.counted.items()}
 
     @property
+    def run(self) -> Counted:
+        """FLOP that the kernels need and execute, those of the slowest stage on all GPUs: masked scores are no need, and mostly not run."""
+        cost, gpus = self.found.cost, self.training.parallel.gpus
+        return Counted(gpus * cost.flops, gpus * cost.executed_flops)
+
+    @property
+    def run_shares(self) -> tuple[float, float]:
+        """Shares of the datasheet's peak that they are; neither can be above 1."""
+        rate = float(rates_of(self.device, self.found.job.frame.forward.dtype).matmul)
+        return self.run.shares(self.found.seconds, self.training.parallel.gpus, rate)
+
+    @property
     def capacity(self) -> int | None:
         """Bytes of one GPU; None where the profile does not say."""
         known = self.device.dram.capacity
@@ -66,7 +78,7 @@ def answer(
     overlap: bool = True,
 ) -> TrainingAnswer:
     """Everything about a step of ``training``."""
-    found = estimate(checked(training), device, lenders, system, implementation, half=half, overlap=overlap)
+    found = estimate(timed(training), device, lenders, system, implementation, half=half, overlap=overlap)
     counted = {name: count(training) for name, count in CONVENTIONS.items()}
     try:
         return TrainingAnswer(found, counted, peak(training, implementation))

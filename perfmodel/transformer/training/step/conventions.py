@@ -2,7 +2,7 @@
 
 MFU counts the FLOP that the model needs, HFU those that the hardware executes, recomputation among them. PaLM counts by parameters,
 6 N + 12 L H Q T per token; Megatron-LM by matrices, 72 B L s h^2 (1 + s / 6h + V / 12Lh) for a GPT. Both take attention over all
-pairs of tokens, causal mask or not; they differ by vectors, which are parameters but no matrices.
+pairs of tokens, causal mask or not, of a window all that it spans; they differ by vectors, which are parameters but no matrices.
 Sources: Chowdhery et al. 2022, arXiv 2204.02311, appendix B; Narayanan et al. 2021, arXiv 2104.04473, section 5.1; Korthikanti et al.
 2022, arXiv 2205.05198, section 6.3, but for selective recomputation: it prints s / 3h, which is three times what running Q K^T and
 P V once more takes; here the latter counts. Adapters are too small to count.
@@ -13,6 +13,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from perfmodel.arith import Number
+from perfmodel.transformer.attention_parts import visible
 from perfmodel.transformer.parameters import active, head_matrix, layer_matrices
 from perfmodel.transformer.spec import GroupedAttention, LatentAttention, ModelSpec
 from perfmodel.transformer.training.question import EVERY, FULL, SELECTIVE, Training
@@ -22,7 +23,7 @@ PALM, MEGATRON = "palm", "megatron"
 
 @dataclass(frozen=True, slots=True)
 class Counted:
-    """FLOP of a whole step, over all GPUs: those of the model, and those executed."""
+    """FLOP of a whole step, over all GPUs: those of the model, and with those of them that run again."""
 
     model: Number
     hardware: Number
@@ -34,8 +35,10 @@ class Counted:
 
 
 def attention_flops(model: ModelSpec, n: Number) -> Number:
-    """Forward FLOP per token of scores and weighted sums, over all ``n`` tokens: 4 L H Q T."""
-    return sum(count * 2 * n * layer.attention.heads * _features(layer.attention) for layer, count in model.layer_kinds)
+    """Forward FLOP per token of scores and weighted sums, over all ``n`` tokens, or the window of a layer: 4 L H Q T."""
+    return sum(
+        count * 2 * visible(layer.attention, n) * layer.attention.heads * _features(layer.attention) for layer, count in model.layer_kinds
+    )
 
 
 def _features(a: GroupedAttention | LatentAttention) -> Number:

@@ -22,7 +22,7 @@ from perfmodel.transformer.training.step.layer import LayerOps
 from perfmodel.transformer.training.step.parallel_time import StepTime, step_time
 from perfmodel.transformer.training.step.pieces import EMBEDDING, HEAD, Machine, end_piece, known, layer_piece, machine
 from perfmodel.transformer.training.step.row import StepOp, again, joined
-from perfmodel.transformer.training.step.system import System
+from perfmodel.transformer.training.step.system import System, over_network
 from perfmodel.transformer.training.step.update import adding_up, clearing, optimizer
 
 FORWARD, RECOMPUTE, BACKWARD, UPDATE = "forward", "recompute", "backward", "optimizer"
@@ -96,6 +96,11 @@ class TrainingEstimate:
         rest = seconds - sum(line.seconds for line in self.lines)
         low, high = (sum(line.times[index] for line in self.lines if line.times is not None) + rest for index in (1, 2))
         return seconds, max(lower, min(seconds, low)), max(seconds, high)
+
+    @property
+    def validated(self) -> bool:
+        """Whether its kind of layout was ever held against measured steps: ZeRO's stages 2 and 3 over a network were not."""
+        return self.job.system is None or not over_network(self.job.system, self.training.parallel)
 
     @property
     def tokens_per_s(self) -> float:

@@ -75,4 +75,6 @@ def _shares(trace: Trace, found: TrainingAnswer, tokens: Any, step: Any) -> None
     peak = trace.symbol("P", rate, f"FLOP/s, {job.frame.forward.dtype.name}, datasheet", f"profile of {found.device.id}")
     available = trace.define("available", "FLOP of all GPUs in that time", step * gpus * peak, PALM_SOURCE)
     trace.define("MFU", "share of them that the model needs", model / available, PALM_SOURCE)
-    trace.define("HFU", "share of them that is executed", hardware / available, PALM_SOURCE)
+    trace.define("HFU by convention", "share of them, with what runs again", hardware / available, PALM_SOURCE)
+    executed = trace.symbol("executed", found.found.cost.executed_flops, "FLOP of the kernels of one GPU", KERNEL_SOURCE)
+    trace.define("HFU", "share of them that is executed", gpus * executed / available, KERNEL_SOURCE)

@@ -13,15 +13,43 @@ from perfmodel.hardware import Device
 from perfmodel.timing.base import Case, calibrations, find_model
 from perfmodel.transformer.collectives import ALL_GATHER, ALL_REDUCE, ALL_TO_ALL, P2P, Collective
 from perfmodel.transformer.training.question import Parallel
-from perfmodel.transformer.training.step.exchange import STAGES, TENSOR, Exchange
+from perfmodel.transformer.training.step.exchange import CONTEXT, DATA, EXPERT, STAGES, TENSOR, Exchange
 from perfmodel.transformer.training.step.system import Span, System, span
+
+PROBE = 1 << 24
+"""Bytes of an exchange by which it is told whether calibrations cover a number of GPUs."""
 
 
 def seconds(exchange: Exchange, system: System, parallel: Parallel, device: Device | None = None) -> float:
     """All runs of ``exchange``, one after the other. ``device``: what its calibrations of NCCL cover, they tell."""
     where = span(system, parallel, exchange.group)
-    known = None if device is None or where.inside < where.world else calibrated(exchange, where.world, device)
+    known = None if device is None or where.level is not system.levels[0] else calibrated(exchange, where.world, device)
+    if known is not None and device is not None:
+        known *= slower(system, device)
     return float(exchange.count) * (system.start_s + _once(exchange, where) if known is None else known)
+
+
+def slower(system: System, device: Device) -> float:
+    """How many times slower the innermost links of ``system`` are than those beside which ``device`` was calibrated; below 1 if faster."""
+    own = device.interconnect
+    return 1.0 if own is None else float(own.bandwidth_per_direction.number / system.levels[0].bandwidth.number)
+
+
+def inside_source(system: System, parallel: Parallel, device: Device) -> str:
+    """A sentence on where the times of exchanges over the innermost links are from; empty if nothing passes there."""
+    level = system.levels[0]
+    spans = [span(system, parallel, group) for group in (TENSOR, CONTEXT, EXPERT, DATA)]
+    worlds = {each.world for each in spans if each.world > 1 and each.level is level}
+    if not worlds:
+        return ""
+    if all(calibrated(Exchange(TENSOR, ALL_REDUCE, PROBE), world, device) is None for world in worlds):
+        return f"Exchanges over {level.name}: by the steps and bandwidth that the system file gives."
+    factor = slower(system, device)
+    if factor == 1:
+        return f"Exchanges over {level.name}: as NCCL was calibrated on {device.name}, where a calibration covers them."
+    return (
+        f"Exchanges over {level.name}: NCCL as calibrated on {device.name}, times {factor:.3g}, the ratio of its links' bandwidth to these."
+    )
 
 
 def calibrated(exchange: Exchange, world: int, device: Device) -> float | None:

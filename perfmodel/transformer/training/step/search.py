@@ -86,7 +86,7 @@ def parallels(model: ModelSpec, gpus: int, batch: int, n: int, domain: int, flas
         for pp in divisors(gpus // tp, layers):
             if layers % pp and pp > 1:
                 continue
-            for cp in divisors(gpus // tp // pp, n // LEAST_PART) if flash else [1]:
+            for cp in divisors(gpus // tp // pp, max(n // LEAST_PART, 1)) if flash else [1]:
                 dp = gpus // tp // pp // cp
                 if batch % dp or n % cp:
                     continue

@@ -13,8 +13,12 @@ from perfmodel import units
 from perfmodel.errors import DataError, UnavailableError, UsageError
 from perfmodel.hardware import Bandwidth, Device, Duration, Quantity
 from perfmodel.transformer.collectives import ALPHA_S
+from perfmodel.transformer.parallel import joined_gpus
 from perfmodel.transformer.training.question import Parallel
 from perfmodel.transformer.training.step.exchange import CONTEXT, DATA, EXPERT, EXPERT_DATA, STAGES, TENSOR
+
+DIVIDED = 2
+"""The first stage of ZeRO in which more than the optimizer's state is divided."""
 
 
 @dataclass(frozen=True)
@@ -61,6 +65,13 @@ class System:
         """Seconds."""
         return 0.0 if self.start is None else float(self.start.number)
 
+    def holds(self, gpus: int) -> System:
+        """This system, if it has so many GPUs; else UsageError."""
+        if gpus > self.gpus:
+            fix = "give fewer, or say with --system what joins them: a name of configs/systems, or a file"
+            raise UsageError(f"{gpus:,} GPUs: {self.name} {'have' if self.name.startswith('GPUs') else 'has'} {self.gpus:,}", fix)
+        return self
+
     def check(self) -> System:
         """This system, if its levels grow and its sources are given; else DataError."""
         sizes = [level.gpus for level in self.levels]
@@ -91,15 +102,22 @@ def _quantities(raw: dict[str, Any], **fields: str) -> dict[str, Quantity]:
 
 
 def of_device(device: Device) -> System:
-    """GPUs that the links of their own profile join, as many as there may be."""
+    """GPUs that the links of their own profile join, as many as those join."""
     link = device.interconnect
     if link is None:
         raise UnavailableError(f"{device.id} has no interconnect in its profile", "give --system, or take one GPU")
-    most = 10**9
+    most = joined_gpus(device)
     return System(f"GPUs joined by {link.name}", device.id, most, {}, [Level(link.name, most, link.bandwidth_per_direction)])
 
 
 # Groups
+
+
+def over_network(system: System, parallel: Parallel) -> bool:
+    """Whether copies that divide gradients or weights (ZeRO's stages 2 and 3) lie beyond the innermost links."""
+    if parallel.zero < DIVIDED or parallel.dp * parallel.cp == 1:
+        return False
+    return span(system, parallel, DATA).level is not system.levels[0]
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,8 +132,7 @@ class Span:
 
 def span(system: System, parallel: Parallel, group: str) -> Span:
     """How the GPUs of ``group`` lie in ``system``; UsageError if all GPUs are more than it has."""
-    if parallel.gpus > system.gpus:
-        raise UsageError(f"{parallel.gpus:,} GPUs: {system.name} has {system.gpus:,}", "give fewer, or another --system")
+    system.holds(parallel.gpus)
     p = parallel
     stride, world = {
         TENSOR: (1, p.tp),

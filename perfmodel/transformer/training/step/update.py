@@ -43,12 +43,18 @@ def clearing(training: Training, state: State, step: Step) -> list[StepOp]:
     return [priced("gradients cleared", step, OTHERS, (stored(WEIGHTS, WRITE, state.gradients, 8),))]
 
 
+def accumulated(state: State) -> Number:
+    """Gradients that one GPU adds to: those of its share, once each however many formats they are kept in."""
+    parts = {"experts" if part.name.endswith("experts") else "": part for part in state.parts if part.group == GRADIENTS}
+    return sum(ceil_div(part.elements, part.shards) for part in parts.values())
+
+
 def adding_up(training: Training, state: State, step: Step) -> list[StepOp]:
-    """A micro-batch's gradients, added to those of the ones before it, in the format that they are kept in."""
+    """A micro-batch's gradients, added to those of the ones before it, in the format that they are kept in: under ZeRO 2 its share."""
     in_fp32 = training.precision == MIXED and training.gradients != SIXTEEN_BIT
     if training.micro_batches == 1 and not in_fp32:
         return []
-    size, trained = 4 if in_fp32 else weight_size(training), state.trained
+    size, trained = 4 if in_fp32 else weight_size(training), accumulated(state)
     accesses: tuple[Access, ...] = (stored(WEIGHTS, READ, trained * size, 8), stored(WEIGHTS, WRITE, trained * size, 8))
     if not in_fp32 or training.gradients != FULL_GRADIENTS:
         accesses = (stored(WEIGHTS, READ, trained * weight_size(training), 8), *accesses)

@@ -9,7 +9,7 @@ from perfmodel.hardware import Device
 from perfmodel.timing.predict import Lenders
 from perfmodel.transformer.model_step import ModelStep
 from perfmodel.transformer.step import PREFILL, Step
-from perfmodel.transformer.training.checks import checked
+from perfmodel.transformer.training.checks import timed
 from perfmodel.transformer.training.implementations import HUGGINGFACE
 from perfmodel.transformer.training.question import Training
 from perfmodel.transformer.training.step.estimate import TrainingEstimate, estimate
@@ -30,7 +30,7 @@ class TrainingStep(ModelStep):
     def check(self) -> TrainingStep:
         """This step, if it has a meaning; else UsageError."""
         assert self.training is not None
-        checked(self.training)
+        timed(self.training)
         return self
 
 
