@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field, fields, is_dataclass
+from functools import cache
 from typing import Annotated, Any, ClassVar, Literal
 
 from perfmodel import units
@@ -287,14 +288,19 @@ _PARTS = {
 }
 
 
+@cache
+def _adapter() -> Any:
+    from pydantic import TypeAdapter
+
+    return TypeAdapter(Device)
+
+
 def validated(raw: Any) -> Device:
     """The device that ``raw``, the content of a profile, describes.
 
     Raises pydantic's ValidationError for a wrong field, DataError for fields that do not go together.
     """
-    from pydantic import TypeAdapter
-
-    device = TypeAdapter(Device).validate_python(raw)
+    device: Device = _adapter().validate_python(raw)
     for place, quantity in quantities(device):
         if quantity.source not in device.sources:
             raise DataError(f"{place}: source {quantity.source!r} is not in 'sources' ({', '.join(device.sources)})")

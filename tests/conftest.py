@@ -5,7 +5,8 @@ from __future__ import annotations
 import io
 import json
 import os
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Iterator
 from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from typing import Any
@@ -18,11 +19,16 @@ UNTRACED = ("accuracy", "accuracy_moe", "counts", "counts_more", "fuzz_commands"
 """Modules that run long over code which others cover: tracing it again would take most of the time."""
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark what is not to be traced."""
-    for item in items:
-        if item.path.stem.removeprefix("test_") in UNTRACED:
-            item.add_marker(pytest.mark.no_cover)
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
+    """Run what is not to be traced without a trace function."""
+    tracer = sys.gettrace()
+    if item.path.stem.removeprefix("test_") in UNTRACED:
+        sys.settrace(None)
+    try:
+        return (yield)
+    finally:
+        sys.settrace(tracer)
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

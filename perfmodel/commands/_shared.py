@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import sys
 from collections.abc import Sequence
@@ -79,8 +80,29 @@ class _Conversion:
 _WORDS = {int: "a whole number", float: "a number"}
 
 
+_EXAMPLE = re.compile(r"\s*\b(?:Example|Or): (?=perfmodel )")
+
+
+def examples_apart(text: str) -> tuple[str, list[str]]:
+    """``text`` of a help page without its examples, and those.
+
+    >>> examples_apart("Adds numbers. Example: perfmodel add 1 2. Or: perfmodel add")
+    ('Adds numbers.', ['perfmodel add 1 2', 'perfmodel add'])
+    """
+    rest, *found = _EXAMPLE.split(text)
+    return rest, [" ".join(example.split()).removesuffix(".") for example in found]
+
+
 class Command(TyperCommand):
     """A command that starts fast: ``--help`` answers before anything is converted, and plain types convert plainly."""
+
+    def format_help_text(self, ctx: Any, formatter: Any) -> None:
+        """The text, then each example on a line of its own, whole, so that it can be copied."""
+        full = self.help or ""
+        self.help, examples = examples_apart(full)
+        super().format_help_text(ctx, formatter)
+        self.help = full
+        formatter.write("".join(f"\n  Example: {example}\n" for example in examples))
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Print help at once if asked for; else parse as usual."""

@@ -13,7 +13,10 @@ app = new_app(help="List, show and check device profiles.", no_args_is_help=True
 
 @app.command("list", cls=Command)
 def list_devices(json: JsonOption = False, output: OutputOption = None) -> None:
-    """List the shipped device profiles with their peaks and bandwidths."""
+    """List the shipped device profiles with their peaks and bandwidths.
+
+    Example: perfmodel hardware list
+    """
     outputs = check_outputs(output)
     from perfmodel.catalog import device_ids, find_device
     from perfmodel.report.hardware import list_report
@@ -28,7 +31,10 @@ def show(
     json: JsonOption = False,
     output: OutputOption = None,
 ) -> None:
-    """Show every number of one profile with its kind and source, and the ridge points they imply."""
+    """Show every number of one profile with its kind and source, and the ridge points they imply.
+
+    Example: perfmodel hardware show h200
+    """
     outputs = check_outputs(output)
     from perfmodel.catalog import find_device
     from perfmodel.report.hardware import show_report
@@ -38,7 +44,10 @@ def show(
 
 @app.command(cls=Command)
 def check(file: Annotated[str, typer.Argument(metavar="FILE", help="A device profile, or the id of a shipped one.")]) -> None:
-    """Check a profile: schema, units, sources, and rules such as SMs x FLOP/clk x clock = peak."""
+    """Check a profile: schema, units, sources, and rules such as SMs x FLOP/clk x clock = peak.
+
+    Example: perfmodel hardware check h200
+    """
     from perfmodel.catalog import find_device
     from perfmodel.errors import DataError
     from perfmodel.sanity import check as problems_of

@@ -72,7 +72,7 @@ def _node(entry: Any, index: int, places: Mapping[str, int], given: Mapping[str,
     if not isinstance(sources, list):
         raise DataError(f"node {name}: inputs is no list of names")
     for source in sources:
-        if source not in places and source not in given:
+        if not isinstance(source, str) or (source not in places and source not in given):
             raise DataError(
                 f"node {name}: no input or node before it is called {source!r}", "nodes stand in the order in which they are made"
             )

@@ -12,6 +12,8 @@ from perfmodel.units import parse as parse_quantity
 
 MOST_VALUES = 10**7
 """Of one axis: each takes 8 bytes as long as the sweep runs."""
+MOST_CHARACTERS = 100
+"""Of one number or range: patterns take time that grows with the square of a longer text."""
 
 _NUMBER = r"[0-9][0-9_]*(?:\.[0-9]+)?(?:[eE][+-]?[0-9]{1,3})?"
 _QUANTITY = re.compile(rf"\s*({_NUMBER})\s*((?:[kMGT]i?|[KMGT]i)?B)?\s*")
@@ -24,7 +26,7 @@ def is_expression(one: Input, raw: Any) -> bool:
     """Whether ``raw`` derives the input from others instead of listing its values."""
     if one.choice or not isinstance(raw, str) or raw.strip() == "":
         return False
-    return not all(_RANGE.fullmatch(item) or _QUANTITY.fullmatch(item) for item in raw.split(","))
+    return not all(len(item) <= MOST_CHARACTERS and (_RANGE.fullmatch(item) or _QUANTITY.fullmatch(item)) for item in raw.split(","))
 
 
 def values_of(one: Input, raw: Any) -> list[Any]:
@@ -62,6 +64,8 @@ def _listed(one: Input, item: Any) -> Iterable[Any]:
         return _flags(one, item)
     if one.kind == "name":
         return _names(one, item)
+    if isinstance(item, str) and len(item) > MOST_CHARACTERS:
+        raise UsageError(f"--{_option(one)}: {item[:40]!r}... is longer than any number", _HOW)
     match = _RANGE.fullmatch(item) if isinstance(item, str) else None
     if match is None:
         return [_checked(one, _number(one, item))]

@@ -1,0 +1,133 @@
+"""Shell completion: the script that a shell evaluates, and the words that it then asks for.
+
+A script calls ``perfmodel --complete WORDS...`` with the words up to the cursor, the last one unfinished. Only the module of the
+command in question is loaded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from perfmodel.errors import UsageError, suggest
+
+_BASH = """_perfmodel() {
+    local IFS=$'\\n'
+    COMPREPLY=($(perfmodel --complete "${COMP_WORDS[@]:1:COMP_CWORD}" 2>/dev/null))
+}
+complete -o default -F _perfmodel perfmodel
+"""
+_ZSH = """#compdef perfmodel
+_perfmodel() {
+    local -a found
+    found=("${(@f)$(perfmodel --complete "${(@)words[2,CURRENT]}" 2>/dev/null)}")
+    [[ -n "$found" ]] && compadd -U -- $found || _files
+}
+compdef _perfmodel perfmodel
+"""
+_FISH = """complete -c perfmodel -a '(perfmodel --complete (commandline -opc)[2..-1] (commandline -ct) 2>/dev/null)'
+"""
+SCRIPTS = {"bash": _BASH, "zsh": _ZSH, "fish": _FISH}
+
+
+def script(shell: str) -> str:
+    """What ``shell`` evaluates: eval "$(perfmodel --show-completion bash)"."""
+    if shell not in SCRIPTS:
+        raise UsageError(f"--show-completion: no script for {shell!r}", suggest(shell, list(SCRIPTS)))
+    return SCRIPTS[shell]
+
+
+def _devices() -> list[str]:
+    from perfmodel.catalog import device_ids
+
+    return device_ids()
+
+
+def _models() -> list[str]:
+    from perfmodel.catalog import model_names
+
+    return model_names()
+
+
+def _configs() -> list[str]:
+    from perfmodel.catalog import config_names
+
+    return config_names()
+
+
+def _dtypes() -> list[str]:
+    from perfmodel.dtypes import DTYPES
+
+    return list(DTYPES)
+
+
+def _algorithms() -> list[str]:
+    from perfmodel.attention.algorithms import names
+
+    return [*names(), "all"]
+
+
+_OF_OPTION: dict[str, Callable[[], list[str]]] = {
+    "--hardware": _devices,
+    "--model": _models,
+    "--config": _configs,
+    "--dtype": _dtypes,
+    "--algorithm": _algorithms,
+    "--pass": lambda: ["forward", "backward", "both"],
+    "--phase": lambda: ["prefill", "decode", "generate"],
+}
+_OF_ARGUMENT: dict[tuple[str, str], Callable[[], list[str]]] = {
+    ("device", "ID"): _devices,
+    ("file", "FILE"): _devices,
+    ("name", "MODEL"): _models,
+    ("model", "MODEL"): _models,
+}
+"""By the name of the parameter and its metavar."""
+
+
+def complete(words: Sequence[str], commands: Sequence[str], find: Callable[[str], Any]) -> list[str]:
+    """What the last of ``words`` may become; nothing leaves it to the shell, which completes names of files.
+
+    ``commands``: names of all commands; ``find`` makes the parser of one.
+    """
+    *before, unfinished = [word for word in words if word != "="] or [""]  # bash takes --hardware=h200 apart
+    if unfinished.startswith("--") and "=" in unfinished:
+        option, _, unfinished = unfinished.partition("=")
+        return [f"{option}={value}" for value in _matching(_OF_OPTION.get(option, list)(), unfinished)]
+    if words and words[-1] == "=":
+        before, unfinished = [*before, unfinished], ""
+    if not before:
+        return _matching([*commands, "--help", "--version", "--show-completion"], unfinished)
+    if before == ["--show-completion"]:
+        return _matching(list(SCRIPTS), unfinished)
+    if before[0] not in commands:
+        return []
+    command, rest = find(before[0]), before[1:]
+    inner = getattr(command, "commands", None)
+    if inner is not None:
+        if not rest:
+            return _matching([*inner, "--help"], unfinished)
+        if rest[0] not in inner:
+            return []
+        command, rest = inner[rest[0]], rest[1:]
+    return _in_command(command.params, rest, unfinished)
+
+
+def _in_command(params: Sequence[Any], before: Sequence[str], unfinished: str) -> list[str]:
+    """Values of the option before the cursor, names of options, or values of the arguments."""
+    last = before[-1] if before else ""
+    if last in _OF_OPTION:
+        return _matching(_OF_OPTION[last](), unfinished)
+    if any(last in param.opts and not param.is_flag for param in params if param.param_type_name == "option"):
+        return []
+    if unfinished.startswith("-"):
+        options = [opt for param in params if param.param_type_name == "option" for opt in (*param.opts, *param.secondary_opts)]
+        return _matching([option for option in options if option.startswith("--")], unfinished)
+    arguments = [(param.name, param.metavar) for param in params if param.param_type_name == "argument"]
+    return _matching([value for argument in arguments for value in _OF_ARGUMENT.get(argument, list)()], unfinished)
+
+
+def _matching(values: Sequence[str], unfinished: str) -> list[str]:
+    """Those that begin with ``unfinished``; if none does, those with it inside, so that h200 finds nvidia-h200-sxm."""
+    text = unfinished.lower()
+    return [value for value in values if value.startswith(text)] or [value for value in values if text and text in value]

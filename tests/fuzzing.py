@@ -1,0 +1,375 @@
+"""What the fuzz tests share: hostile values, command lines and files made of them, and a guarded run of the program.
+
+Commands are found through the command line, readers by their signature; both are fuzzed by being there. A command's line begins
+with the example in its help, a reader's file with one that it reads.
+"""
+
+from __future__ import annotations
+
+import ast
+import io
+import json
+import re
+import resource
+import shlex
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from hypothesis import HealthCheck, Phase, settings
+from hypothesis import strategies as st
+
+import perfmodel
+from perfmodel.catalog import device_ids, model_names
+from perfmodel.cli import Group, command_names, main
+from perfmodel.commands._shared import examples_apart
+from perfmodel.errors import UnavailableError
+
+RECORDS = Path(__file__).parent / "data" / "records.jsonl"
+"""One of each workload of the record format, and one of every kind that is shipped."""
+MOST_S = 60
+"""An example that takes longer hangs: the slowest honest one takes a tenth."""
+MOST_MEMORY = 3 << 30
+
+NUMBERS = [
+    *("0", "1", "2", "3", "7", "64", "100", "4096", "65537", "-1", "-0", "1000000000", "999999999999999", "1000000000000000"),
+    *("1000000000000001", "9223372036854775808", "9" * 400, "9" * 5000, "0.5", "0.1", "1e-320", "1e308", "1e400", "-0.0", "1e3"),
+    *("nan", "NaN", "inf", "-inf", "Infinity", "0x10", "1_000", "١٢", "½", "+5", " 8 ", "1,5", "25%", "1/3"),
+]
+SENSIBLE = ["1", "2", "3", "8", "63", "128", "4096", "65537", "1000000", "1000000000000000", "0.5"]
+SIZES = [
+    "0B",
+    "1B",
+    "64KiB",
+    "163KiB",
+    "1.5B",
+    "80GB",
+    "1e15B",
+    "1e30TB",
+    "+64KiB",
+    "-1KiB",
+    "1e-3B",
+    "10 GFLOP",
+    "3 TB/s",
+    "2.5us",
+    "64 kib",
+]
+WORDS = [
+    *("", " ", "all", "auto", "none", "null", "true", "-", "--", "---", "%s", "{}", "[red]", "*", "a b", "é", "💥", "\u202e", "\x1b[31m"),
+    *("/", "/dev/null", "/proc/self/mem", "no/such.yaml", "x.yaml", ".", "..", "../..", "~", "\n", "\ud800", "\0", "a\0.yaml", "$(ls)"),
+    *("a" * 300, "b" * 5000 + ".yaml", "A100", "h200", "llama-3-8b", "__import__('os')", "1,2,3", "0,0", "2:64:2", "1..8", "n<9"),
+]
+
+
+NOT_A_NUMBER = re.compile(r"(?<![a-z])(nan|inf)(?![a-z])", re.IGNORECASE)
+
+
+class Hangs(Exception):
+    """An example took longer than MOST_S."""
+
+
+def SETTINGS(examples: int) -> settings:
+    """The same few examples in every run; different ones in a run of many."""
+    return settings(
+        max_examples=examples,
+        derandomize=examples <= 200,
+        database=None,
+        deadline=None,
+        suppress_health_check=list(HealthCheck),
+        phases=[Phase.explicit, Phase.generate, Phase.shrink],
+    )
+
+
+def no_measuring(monkeypatch: Any) -> None:
+    """Commands that would measure this machine say that they cannot, and the shipped records are a few."""
+
+    def refused(*_: Any, **__: Any) -> Any:
+        raise UnavailableError("nothing is measured in a fuzz test")
+
+    for function in ("validation.session.run", "validation.calibration_run.this_machine", "sweep.bench.bench"):
+        monkeypatch.setattr(f"perfmodel.{function}", refused)
+    for module in ("validation.records", "study.recorded"):
+        monkeypatch.setattr(f"perfmodel.{module}.shipped_records", lambda: [RECORDS])
+
+
+@contextmanager
+def guard() -> Iterator[None]:
+    """Whatever runs inside ends in time and within memory, or fails."""
+
+    def ring(*_: object) -> None:
+        raise Hangs(f"more than {MOST_S} s")
+
+    before = resource.getrlimit(resource.RLIMIT_AS)
+    used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    resource.setrlimit(resource.RLIMIT_AS, (used + MOST_MEMORY, before[1]))
+    handler = signal.signal(signal.SIGALRM, ring)
+    signal.alarm(MOST_S)
+    try:
+        yield
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, handler)
+        resource.setrlimit(resource.RLIMIT_AS, before)
+
+
+def answer(args: list[str]) -> tuple[int, str, str]:
+    """Exit code, stdout and stderr of the program; whatever is raised is a fault."""
+    out, err = (io.TextIOWrapper(io.BytesIO(), "utf-8", errors, newline="") for errors in ("strict", "backslashreplace"))
+    with guard(), redirect_stdout(out), redirect_stderr(err):
+        code = main(args)
+    return code, *(printed(stream) for stream in (out, err))
+
+
+def printed(stream: io.TextIOWrapper) -> str:
+    stream.flush()
+    return stream.buffer.getvalue().decode()  # type: ignore[attr-defined]
+
+
+def refuse(constant: str) -> Any:
+    raise AssertionError(f"{constant} in JSON")
+
+
+def check(args: list[str], code: int, out: str, err: str, given: str = "") -> None:
+    """An answer, or one message: nothing between. ``given``: the text of an input, which may be told again."""
+    given = " ".join([given, *args])
+    assert code in (0, 1, 2, 3), code
+    assert "Traceback" not in err
+    assert "output cannot be written" not in err, err  # stdout takes everything here: the error was about something else
+    if code in (1, 2):
+        assert err.strip(), "a failure without a word"
+    if "--json" in args and code in (0, 3) and out:
+        json.loads(out, parse_constant=refuse)
+    if code in (0, 3) and not NOT_A_NUMBER.search(given):
+        assert not NOT_A_NUMBER.search(out), out
+
+
+# Commands
+
+
+def command(name: str) -> Any:
+    """The parser of ``name``, such as ``attention`` or ``hardware show``."""
+    first, _, second = name.partition(" ")
+    found = Group(name="perfmodel").get_command(None, first)
+    return found.commands[second] if second else found
+
+
+def all_commands() -> list[str]:
+    """Every command, those of groups with both words."""
+    names = [name.replace("_", "-") for name in command_names()]
+    return [full for name in names for full in ([f"{name} {sub}" for sub in getattr(command(name), "commands", {})] or [name])]
+
+
+def examples(name: str) -> list[list[str]]:
+    """Arguments of the examples in the help of ``name``."""
+    return [shlex.split(line)[1:] for line in examples_apart(command(name).help or "")[1]]
+
+
+@st.composite
+def values(draw: st.DrawFn, param: Any) -> str:
+    """Values for one option: sensible ones, which its type and the words of its help tell, and hostile ones."""
+    told = re.findall(r"[\w.+-]{2,}", getattr(param, "help", None) or "")
+    known = {"hardware": device_ids(), "device": device_ids(), "file": device_ids(), "name": model_names(), "model": model_names()}.get(
+        param.name, []
+    )
+    number = re.search("int|float", str(param.type_descriptor.annotation))
+    sensible = st.sampled_from(SENSIBLE if number else [*SENSIBLE, *SIZES[:5], *told, *told, *known, *known])
+    hostile = st.one_of(*map(st.sampled_from, (NUMBERS, SIZES, WORDS)), st.text(max_size=8), st.integers().map(str), st.floats().map(str))
+    return draw(hostile if draw(st.integers(0, 4)) == 4 else sensible)
+
+
+@st.composite
+def lines(draw: st.DrawFn, name: str, base: list[list[str]]) -> list[str]:
+    """A line of ``base`` with options taken out, added and changed, and arguments changed or added."""
+    words = [*draw(st.sampled_from(base))]
+    params = [param for param in command(name).params if param.name != "help"]
+    first = len(name.split())
+    arguments = next((place for place, word in enumerate(words) if word.startswith("-")), len(words)) - first
+    if draw(st.integers(0, 9)) == 9 and len(words) > first:
+        del words[draw(st.integers(first, len(words) - 1))]
+        arguments = 0
+    for _ in range(draw(st.integers(1, 3))):
+        param = draw(st.sampled_from(params))
+        if param.param_type_name == "argument":
+            place = draw(st.integers(0, arguments))
+            words[first + place : first + place + (place < arguments)] = [draw(values(param))]
+            continue
+        words.append(draw(st.sampled_from([*param.opts, *param.secondary_opts])))
+        if not param.is_flag:
+            words.append(draw(outputs() if param.name == "output" else values(param)))
+    return words
+
+
+def outputs() -> st.SearchStrategy[str]:
+    """Files to write in the working folder, right and wrong."""
+    suffixes = [".json", ".md", ".txt", ".json", ".md", ".txt", ".yaml", ".jsonl", ".html", ".csv", ".pdf", "", "/", "/x.json"]
+    return st.one_of(st.sampled_from(suffixes).map(lambda suffix: f"out{suffix}"), st.sampled_from(["-", "/dev/full", *WORDS]))
+
+
+# Files
+
+SCALARS: list[Any] = [
+    *(None, True, False, 0, 1, -1, 2, 3, 10**9, 10**15, 10**15 + 1, 2**63, 10**400, 0.5, -0.0, 1e308, 5e-324, float("nan"), float("inf")),
+    *("", " ", "nan", "inf", "1e999", "é", "💥", "\ud800", "\0", "a\nb", "x" * 3000, "1e300 TB/s", "1e-300 GB/s", "0 B", "-1 B", "1e30 TB"),
+    *("3 GHz", "1e15 B", "fp8", "h200", "__import__('os').system('true')", "/etc/passwd", "<b>", "[red]", "2024-01-01"),
+]
+FRAGMENTS = [
+    *(
+        "\0",
+        "\r",
+        "\t",
+        "\n",
+        ": ",
+        "- ",
+        "{",
+        "}",
+        "[",
+        "]",
+        "[" * 3000,
+        "- " * 3000,
+        '{"a":' * 2000,
+        '"',
+        "'",
+        "#",
+        ",",
+        ",,",
+        "&a ",
+        "*a",
+    ),
+    *(
+        "!!python/object/apply:os.system [x]",
+        "!!binary x",
+        "<<: *a",
+        "---\n",
+        "...",
+        "? ",
+        "|",
+        ">",
+        "%YAML 9.9\n",
+        "\ufeff",
+        "\ud7ff",
+        "é",
+    ),
+    *(
+        "NaN",
+        "Infinity",
+        "-Infinity",
+        "1e999",
+        "9" * 5000,
+        "0x1F",
+        "1:30",
+        ".inf",
+        ".nan",
+        "null",
+        "true",
+        "==PROF== x\n",
+        "\\ud800",
+        "\\u0000",
+    ),
+    *("a: &x [1]\n", "a: 1\na: 1\n", "\u2028", "\x85", "\x0c", "\x1c"),
+]
+
+
+def junk() -> st.SearchStrategy[Any]:
+    """Values of any kind, nested a little or a lot."""
+    scalars = st.one_of(st.sampled_from(SCALARS), st.integers(), st.floats(), st.text(max_size=5))
+    deep = st.integers(5, 200).map(lambda depth: json.loads("[" * depth + "]" * depth))
+    return st.one_of(scalars, scalars, st.lists(scalars, max_size=4), st.dictionaries(st.text(max_size=5), scalars, max_size=4), deep)
+
+
+def written(value: Any, suffix: str) -> str:
+    """``value`` as JSON, which is YAML as well but for three numbers."""
+    text = json.dumps(value, ensure_ascii=False)
+    return text if suffix != ".yaml" else re.sub(r"-?\bInfinity\b", ".inf", re.sub(r"\bNaN\b", ".nan", text))
+
+
+def similar(value: Any) -> st.SearchStrategy[Any]:
+    """Values of the type of ``value``: other numbers, with the unit that it has, and other words."""
+    if isinstance(value, (bool, type(None))):
+        return st.booleans()
+    if isinstance(value, (int, float)):
+        others = [scalar for scalar in SCALARS if isinstance(scalar, (int, float))]
+        return st.one_of(st.integers(0, 10**4), st.sampled_from(others), st.integers(1, 10**15), st.floats())
+    number = re.match(r"[\d.]+", value)
+    if number:
+        return st.sampled_from([*SENSIBLE, *NUMBERS]).map(lambda other: other + value[number.end() :])
+    return st.one_of(st.text(max_size=5), st.sampled_from([scalar for scalar in SCALARS if isinstance(scalar, str)]))
+
+
+@st.composite
+def grafted(draw: st.DrawFn, seed: Any) -> Any:
+    """``seed`` with a value at some depth changed or replaced, taken out, doubled or renamed."""
+    if not isinstance(seed, (dict, list)):
+        return draw(junk() if draw(st.integers(0, 4)) == 4 else similar(seed))
+    keys = list(seed) if isinstance(seed, dict) else list(range(len(seed)))
+    how = draw(st.integers(0, 24))
+    if how == 24 or not keys:
+        return draw(junk())
+    key = draw(st.sampled_from(keys))
+    changed: Any = seed.copy()
+    if how == 23:
+        del changed[key]
+    elif how == 22 and isinstance(seed, dict):
+        changed[draw(st.one_of(st.sampled_from(["", "id", "value", "\ud800", "a.b"]), st.text(max_size=4)))] = changed.pop(key)
+    elif how == 21 and isinstance(seed, list):
+        changed = changed * draw(st.sampled_from([2, 3, 12]))
+    else:
+        changed[key] = draw(grafted(seed[key]))
+    return changed
+
+
+@st.composite
+def edited(draw: st.DrawFn, text: str) -> str:
+    """``text`` with up to three words replaced, fragments put in, or parts taken out or doubled."""
+    for _ in range(draw(st.integers(1, 3))):
+        place = draw(st.integers(0, len(text)))
+        end = min(place + draw(st.integers(0, 40)), len(text))
+        word = re.compile(r"[\w.+-]+").search(text, place)
+        new = draw(st.one_of(st.sampled_from(FRAGMENTS), st.sampled_from(NUMBERS), st.text(max_size=4)))
+        how = draw(st.integers(0, 5))
+        if how < 3 and word:
+            text = text[: word.start()] + new + text[word.end() :]
+        elif how == 3:
+            text = text[:place] + new + text[place:]
+        else:
+            text = text[:place] + text[end:] if how == 4 else text[:end] + text[place:]
+    return text
+
+
+def contents(seeds: list[Any], suffix: str) -> st.SearchStrategy[bytes]:
+    """Bytes of files: edited and grafted seeds, and what was never one. A seed is a text, or the value that a text holds."""
+
+    def encoded(text: str) -> bytes:
+        return text.encode("utf-8", "surrogatepass")
+
+    texts = [seed if isinstance(seed, str) else json.dumps(seed) for seed in seeds]
+    trees = [seed for seed in seeds if not isinstance(seed, str)]
+    kinds = [st.sampled_from(texts).flatmap(edited).map(encoded)]
+    if trees:
+        grafts = st.sampled_from(trees).flatmap(grafted)
+        kinds += 3 * [grafts.map(lambda value: encoded(written(value, suffix)))]
+        kinds += [st.tuples(grafts, st.sampled_from(trees)).map(lambda two: encoded("\n".join(json.dumps(value) for value in two)))]
+    return st.one_of(*kinds, st.one_of(st.binary(max_size=60), junk().map(lambda value: encoded(written(value, suffix)))))
+
+
+# Readers
+
+
+def readers() -> dict[str, Callable[[Path], Any]]:
+    """Public functions that read a file: load_*, read_*, find_* and parse, of a path alone or of a name that may be one."""
+    root = Path(perfmodel.__path__[0])
+    found: dict[str, Callable[[Path], Any]] = {}
+    for file in sorted(root.rglob("*.py")):
+        for node in ast.parse(file.read_text()).body:
+            if not isinstance(node, ast.FunctionDef) or not re.match(r"(load|read|find)_|parse$", node.name):
+                continue
+            arguments = node.args.args
+            kind = ast.unparse(arguments[0].annotation) if arguments and arguments[0].annotation else ""
+            named = kind == "str" and ".yaml" in ast.unparse(node)
+            if len(arguments) == 1 + len(node.args.defaults) and (kind == "Path" or named):
+                module = ".".join(file.relative_to(root.parent).with_suffix("").parts)
+                function = getattr(import_module(module), node.name)
+                found[f"{module}.{node.name}"] = (lambda path, function=function: function(str(path))) if named else function
+    return found

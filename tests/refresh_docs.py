@@ -1,0 +1,223 @@
+"""Write the pages of docs/ that come from the code: ``python tests/refresh_docs.py``. A test checks that they are current."""
+
+from __future__ import annotations
+
+import inspect
+import io
+import json
+import re
+import shlex
+from collections.abc import Iterable
+from contextlib import redirect_stdout
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from fuzzing import all_commands, command
+
+from perfmodel.attention.algorithms import find, names
+from perfmodel.catalog import device_ids, find_device, model_names, system_names
+from perfmodel.cli import main
+from perfmodel.commands._shared import examples_apart
+from perfmodel.explain import L2_SOURCE, ROOF_SOURCE
+from perfmodel.hardware import Device
+from perfmodel.report.formats.md import render
+from perfmodel.report.hardware import list_report
+from perfmodel.timing.base import find_model
+from perfmodel.timing.base import model_names as time_models
+
+DOCS = Path(__file__).parents[1] / "docs"
+GENERATED = "<!-- From the code, by tests/refresh_docs.py. -->\n\n"
+
+
+def table(columns: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
+    """A table of Markdown."""
+    cells = [list(columns), *map(list, rows)]
+    lines = [f"| {' | '.join(cell.replace('|', chr(92) + '|').replace(chr(10), ' ') for cell in row)} |" for row in cells]
+    return "\n".join([lines[0], "|" + " --- |" * len(cells[0]), *lines[1:]]) + "\n"
+
+
+def code(text: str) -> str:
+    return f"`{text}`" if text else ""
+
+
+def paragraphs(text: str | None) -> list[str]:
+    """Of a docstring, without doctests."""
+    found = re.split(r"\n\s*\n", inspect.cleandoc(text or ""))
+    return [" ".join(part.split()).replace("``", "`") for part in found if not part.lstrip().startswith(">>>")]
+
+
+def answer(line: str) -> Any:
+    """The JSON that a command prints."""
+    out = io.StringIO()
+    with redirect_stdout(out):
+        assert main(shlex.split(line)) == 0, line
+    return json.loads(out.getvalue())
+
+
+# Commands
+
+CONVENTIONS = """Data goes to stdout, progress and messages to stderr. `-o FILE` writes a file whole or not at all, in the format that
+its suffix names; `-o -` is stdout. Exit codes: 0 answered, 1 failed, 2 wrong usage, 3 out of tolerance, 130 interrupted. `NO_COLOR` is
+honoured. `eval "$(perfmodel --show-completion bash)"` completes commands, options, devices and models; zsh and fish too.
+"""
+
+
+def commands_page() -> str:
+    """Every command with its options and examples."""
+    parts = [f"{GENERATED}# Commands\n\n{CONVENTIONS}"]
+    for name in all_commands():
+        found = command(name)
+        text, examples = examples_apart(found.help or "")
+        rows = []
+        for param in found.params:
+            if param.name == "help":
+                continue
+            argument = param.param_type_name == "argument"
+            shown = param.metavar or str(param.name).upper() if argument else ", ".join(param.opts)
+            shown += f" / {', '.join(param.secondary_opts)}" if param.secondary_opts else ""
+            value = "" if getattr(param, "is_flag", False) else kind(param)
+            rows.append([code(shown), value, getattr(param, "help", None) or ""])
+        shown_examples = "".join(f"$ {example}\n" for example in examples)
+        parts.append(f"## {name}\n\n" + "\n\n".join(paragraphs(text)) + f"\n\n```console\n{shown_examples}```\n")
+        parts.append(table(["option", "value", "meaning"], rows))
+    return "\n".join(parts)
+
+
+def kind(param: Any) -> str:
+    """What a value of ``param`` is, in a word or two."""
+    text = str(param.type_descriptor.annotation)
+    word = next((word for known, word in (("int", "whole number"), ("float", "number")) if known in text), "text")
+    return f"{word}, repeatable" if "list" in text else word
+
+
+# Formulas
+
+KERNEL = "matmul -m 8192 -n 128 -k 8192 --explain --json"
+ATTENTION = "attention --n 4096 --d 64 --heads 16 --batch 8 --pass {} --algorithm {} {} --explain --json"
+OPTIONS = {"block-sparse": "--sparsity 0.25", "split-kv": "--splits 4"}
+QUESTIONS = {
+    "Matrix multiplication": KERNEL,
+    "Softmax": "softmax --rows 4096 --cols 32768 --explain --json",
+    "Two-layer MLP": "mlp --batch 4096 --d-in 1024 --d-hidden 4096 --d-out 1024 --explain --json",
+    "Elementwise chain": "fuse --elements 1048576 --ops 30 --explain --json",
+    "Store or recompute": "recompute --bytes 64MiB --flops 10GFLOP --explain --json",
+    "Occupancy and sectors": "occupancy --threads 256 --registers 64 --sram 48KiB --stride 2 --explain --json",
+    "KV cache": "kv-cache llama-3-8b --n 8192 --batch 16 --explain --json",
+    "Memory of a training step": "memory llama-3-8b --batch 8 --n 4096 --dp 8 --zero 3 --recompute full --explain --json",
+    "Rematerialization": "remat --layers 10 --checkpoints 5 --explain --json",
+}
+SHARED = re.compile(
+    r"(total |term |lower bound|roofline$|without |compulsory|intensity|reads$|writes$|(SRAM|DRAM) (read|write) bytes|BW_|P_)"
+)
+"""Names of what every kernel has."""
+FORMULAS = """What `--explain` shows, in symbols: the functions that compute the numbers, run on numbers that remember how they
+came about. Every command prints the same with its values. A multiply-add counts 2 FLOP; elements become bytes by their format's size.
+"""
+
+
+def steps(line: str) -> list[tuple[str, list[dict[str, Any]]]]:
+    """Parts of an explanation, each with what it is of."""
+    found = []
+    for part in answer(line)["explanation"]:
+        title = ", ".join(str(value) for key, value in part.items() if key != "steps" and isinstance(value, str))
+        found.append((title, part["steps"]))
+    return found
+
+
+def formulas(listed: Iterable[dict[str, Any]]) -> str:
+    shown = [step for step in listed if step["formula"] or step["source"] == "given"]
+    rows = [[step["name"], code(step["formula"]), step["meaning"], step["source"]] for step in shown]
+    return table(["name", "formula", "meaning", "source"], rows)
+
+
+def own(listed: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Without what every kernel has."""
+    return [step for step in listed if not SHARED.match(step["name"].rsplit("] ", 1)[-1]) and step["source"] != L2_SOURCE]
+
+
+def formulas_page() -> str:
+    """Formulas with their sources."""
+    [(_, kernel)] = steps(KERNEL)
+    parts = [f"{GENERATED}# Formulas\n\n{FORMULAS}"]
+    parts.append("## Every kernel: bytes, bound and roof\n\nHere of a matrix multiplication with its tile.\n")
+    parts.append(formulas(step for step in kernel if SHARED.match(step["name"]) or step["source"] in (L2_SOURCE, ROOF_SOURCE)))
+    for name in names():
+        algorithm = find(name)
+        module = import_module(algorithm.forward.__module__)
+        parts.append(f"## {algorithm.title}\n\n" + "\n\n".join(paragraphs(module.__doc__)) + "\n")
+        parts.append(f"`--algorithm {name}`. Accesses grow as {algorithm.io_class}. Source: {algorithm.source}.\n")
+        for direction in ("forward", "backward"):
+            if algorithm.obstacle(workload(name), direction) is None:
+                [(_, found)] = steps(ATTENTION.format(direction, name, OPTIONS.get(name, "")))
+                parts.append(f"### {name}, {direction}\n\n{formulas(own(found))}")
+    for title, line in QUESTIONS.items():
+        parts.append(f"## {title}\n\n`perfmodel {line.removesuffix(' --explain --json')}`\n")
+        parts += [(f"### {title}: {name}\n\n" if many else "") + formulas(own(found)) for many, name, found in told(line)]
+    parts.append(time_models_part())
+    return "\n".join(parts)
+
+
+def told(line: str) -> list[tuple[bool, str, list[dict[str, Any]]]]:
+    found = steps(line)
+    return [(len(found) > 1, name, listed) for name, listed in found if any(step["formula"] for step in own(listed))]
+
+
+def workload(name: str) -> Any:
+    from perfmodel.attention.request import AttentionRequest
+
+    options: dict[str, Any] = {"block-sparse": {"sparsity": 0.25}, "split-kv": {"splits": 4}}.get(name, {})
+    return AttentionRequest(n=4096, d=64, heads=16, batch=8, **options).workload()
+
+
+def time_models_part() -> str:
+    """What is fitted, model by model."""
+    parts = ["## Time models\n\nEach predicts the seconds of one family of kernels; its parameters are fitted to measurements.\n"]
+    for name in time_models():
+        model = find_model(name)
+        module = import_module(f"perfmodel.timing.models.{name.replace('-', '_')}")
+        parts.append(f"### {name}\n\n" + "\n\n".join(paragraphs(module.__doc__)) + f"\n\nSource: {model.source}.\n")
+        parts.append(table(["parameter", "meaning"], ([code(one.name), one.meaning] for one in model.parameters)))
+    return "\n".join(parts)
+
+
+# Devices
+
+
+def devices_page() -> str:
+    """All profiles, what was fitted on them, models and systems."""
+    devices = [find_device(name) for name in device_ids()]
+    listed = render(list_report(devices)).removeprefix(f"## {len(devices)} device profiles\n\n")
+    rows = [row for device in devices for row in calibrated(device)]
+    columns = ["device", "implementation", "workload", "pass", "formats", "points", "median error, held out", "date"]
+    return "\n".join(
+        [
+            f"{GENERATED}# Devices\n\n{len(devices)} profiles; `perfmodel hardware show ID` prints each number with kind and source.\n",
+            listed,
+            "## Calibrations\n\nTime models fitted to measurements, and how far off they were on measurements that no fit saw.\n",
+            table(columns, rows),
+            f"## Models\n\n{', '.join(map(code, model_names()))}; or the path of any config.json.\n",
+            f"## Systems\n\n{', '.join(map(code, system_names()))}; or the path of a YAML file.\n",
+        ]
+    )
+
+
+def calibrated(device: Device) -> list[list[str]]:
+    def share(value: float | None) -> str:
+        return "-" if value is None else f"{value:.1%}"
+
+    return [
+        [
+            *(device.id, block.implementation, block.workload, block.direction, ", ".join(block.dtypes), str(block.points)),
+            *(share(block.held_out_median_error), block.date),
+        ]
+        for block in device.calibration
+    ]
+
+
+PAGES = {"commands.md": commands_page, "formulas.md": formulas_page, "devices.md": devices_page}
+
+if __name__ == "__main__":
+    DOCS.mkdir(exist_ok=True)
+    for name, page in PAGES.items():
+        (DOCS / name).write_text(page(), encoding="utf-8")

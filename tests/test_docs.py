@@ -1,0 +1,173 @@
+"""The pages of docs/ are current, the examples of every help page run, what docs/adding.md shows works; shells complete."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+import refresh_docs
+from fuzz_seeds import MEASURING, tree
+from fuzzing import all_commands, examples, no_measuring
+
+from perfmodel.catalog import device_ids, model_names
+from perfmodel.cli import command_names
+from perfmodel.commands._completion import SCRIPTS
+
+DOCS = refresh_docs.DOCS
+README = DOCS.parent / "README.md"
+BLOCK = re.compile(r"```(\w+)\n(.*?)```", re.DOTALL)
+NOT_MEASURED = "nothing is measured in a fuzz test"
+
+
+@pytest.mark.parametrize("name", refresh_docs.PAGES)
+def test_generated_pages_are_current(name):
+    assert (DOCS / name).read_text() == refresh_docs.PAGES[name](), "refresh with: python tests/refresh_docs.py"
+
+
+def test_links_lead_somewhere():
+    """Those of the pages, and the README leads to every page."""
+    assert {path.name for path in DOCS.glob("*.md")} <= set(re.findall(r"\(docs/([^)]+)\)", README.read_text()))
+    pages = [*DOCS.glob("*.md"), README]
+    for page in pages:
+        for target in re.findall(r"\]\(([^)#:]+)[^):]*\)", page.read_text()):
+            assert (page.parent / target).exists(), (page.name, target)
+
+
+# Help
+
+
+@pytest.mark.parametrize("name", all_commands())
+def test_examples_of_help_run(run, tmp_path, monkeypatch, name):
+    """Each, as it is printed; what measures says that it would, and the shipped records are a few."""
+    monkeypatch.chdir(tmp_path)
+    no_measuring(monkeypatch)
+    for document in ("before.json", "after.json"):
+        Path(document).write_text(json.dumps(tree("report/example.json")))
+    page = run(f"{name} --help")
+    assert page.code == 0
+    assert examples(name)
+    for example in examples(name):
+        assert f"\n  Example: perfmodel {' '.join(map(quoted, example))}\n" in page.out
+        outcome = run("", *example)
+        assert outcome.code in (0, 3) or (name in MEASURING and NOT_MEASURED in outcome.err) or NOT_MEASURED in outcome.err, outcome
+        for place, word in enumerate(example):
+            assert word != "-o" or outcome.code or Path(example[place + 1]).stat().st_size
+
+
+def quoted(word: str) -> str:
+    return shlex.quote(word) if shlex.quote(word) == word else f"'{word}'"
+
+
+# Adding
+
+
+def blocks() -> list[tuple[str, str]]:
+    found: list[tuple[str, str]] = BLOCK.findall((DOCS / "adding.md").read_text())
+    return found
+
+
+def test_what_adding_shows_works(run, tmp_path, monkeypatch):
+    """Files go into folders beside the package's own; every line shown is then answered."""
+    monkeypatch.chdir(tmp_path)
+    ran = 0
+    for language, text in blocks():
+        if language == "python":
+            path = re.match(r"# (perfmodel/\S+)/(\w+)\.py\n", text)
+            assert path is not None
+            package = import_module(path[1].replace("/", "."))
+            folder = tmp_path / path[1]
+            folder.mkdir(parents=True)
+            (folder / f"{path[2]}.py").write_text(text)
+            monkeypatch.setattr(package, "__path__", [*package.__path__, str(folder)])
+        elif language == "yaml":
+            name = re.match(r"# (\S+\.yaml)\n", text)
+            assert name is not None
+            Path(name[1]).write_text(text)
+        elif language == "json":
+            Path("runs.jsonl").write_text(text)
+        else:
+            for line in text.splitlines():
+                outcome = run("", *shlex.split(line.removeprefix("$ perfmodel ")))
+                assert outcome.code == 0, (line, outcome)
+                ran += 1
+    assert ran == len(re.findall(r"^\$ ", (DOCS / "adding.md").read_text(), re.MULTILINE))
+    assert Path("softmax.tsv").read_text().count("\t") > 10
+    for name, module in list(sys.modules.items()):
+        if str(tmp_path) in str(getattr(module, "__file__", "")):
+            del sys.modules[name]
+
+
+# Completion
+
+
+@pytest.mark.parametrize(
+    ("words", "found"),
+    [
+        (["att"], ["attention"]),
+        (["kv"], ["kv-cache"]),
+        (["--v"], ["--version"]),
+        (["hardware", ""], ["list", "show", "check", "--help"]),
+        (["hardware", "show", "nvidia-h2"], ["nvidia-h200-sxm"]),
+        (["hardware", "check", "mi300x"], ["amd-mi300x"]),
+        (["attention", "--hardware", "h200-sxm"], ["nvidia-h200-sxm"]),
+        (["attention", "--hardware", "=", "nvidia-h2"], ["nvidia-h200-sxm"]),
+        (["attention", "--hardware=nvidia-h2"], ["--hardware=nvidia-h200-sxm"]),
+        (["attention", "--kv-"], ["--kv-heads", "--kv-len"]),
+        (["attention", "--algorithm", "fla"], ["flash1", "flash2"]),
+        (["attention", "--config", "flash"], ["flashattention-fig2"]),
+        (["attention", "--dtype", "bf"], ["bf16"]),
+        (["model", "llama-3-8"], ["llama-3-8b"]),
+        (["kv-cache", "gpt2-x"], ["gpt2-xl"]),
+        (["attention", "-o", ""], []),
+        (["attention", "--n", ""], []),
+        (["no-such-command", ""], []),
+        (["hardware", "nothing", ""], []),
+        (["--show-completion", "f"], ["fish"]),
+    ],
+)
+def test_words_are_completed(run, words, found):
+    outcome = run("--complete", *words)
+    assert (outcome.code, outcome.out.split(), outcome.err) == (0, found, "")
+
+
+def test_all_commands_devices_and_models_are_completed(run):
+    assert run("--complete", "").out.split()[: len(command_names())] == [name.replace("_", "-") for name in command_names()]
+    assert run("--complete", "attention", "--hardware", "").out.split() == device_ids()
+    assert run("--complete", "model", "").out.split() == model_names()
+
+
+@pytest.mark.parametrize("shell", SCRIPTS)
+def test_scripts_are_in_the_language_of_their_shell(run, shell):
+    script = run(f"--show-completion {shell}").out
+    assert "perfmodel --complete" in script
+    if shutil.which(shell):
+        subprocess.run([shell, "-n", "-c", script], check=True)
+    assert run("--show-completion csh").code == 2
+
+
+def test_bash_completes():
+    """The script as bash evaluates it, with the words that bash hands over."""
+    words = "COMP_WORDS=(perfmodel attention --hardware nvidia-h2); COMP_CWORD=3"
+    line = f'eval "$(perfmodel --show-completion bash)"; {words}; _perfmodel; echo ${{COMPREPLY[@]}}'
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    finished = subprocess.run(["bash", "-c", line], env=os.environ | {"PATH": path}, capture_output=True, text=True, check=True)
+    assert finished.stdout == "nvidia-h200-sxm\n"
+
+
+def test_completion_loads_no_more_than_it_needs():
+    code = "import sys; from perfmodel.cli import main; main(sys.argv[1:]); print(*sorted(sys.modules))"
+    words = ["--complete", "attention", "--hardware", "h200"]
+    modules = subprocess.run([sys.executable, "-c", code, *words], capture_output=True, text=True, check=True).stdout.split()
+    assert {"numpy", "numba", "pydantic", "rich.table"}.isdisjoint(modules)
+    assert not [name for name in modules if name.startswith("perfmodel.commands.") and name.rsplit(".", 1)[1] not in LOADED]
+
+
+LOADED = ("_completion", "_shared", "attention")

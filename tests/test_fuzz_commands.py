@@ -1,0 +1,100 @@
+"""Every command with options right and wrong: an answer or one clear message, in time, and no file but those asked for, whole.
+
+20 lines per command here; 2,000 with ``pytest -m slow -s tests/test_fuzz_commands.py``.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import time
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from fuzz_seeds import MEASURING
+from fuzzing import SETTINGS, all_commands, answer, check, examples, lines, no_measuring
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+LARGEST = 10**15
+
+
+@pytest.fixture(autouse=True)
+def _apart(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    no_measuring(monkeypatch)
+
+
+def test_every_command_has_an_example() -> None:
+    for name in all_commands():
+        assert examples(name), name
+        assert all(" ".join(line).startswith(name) for line in examples(name))
+
+
+def answered(name: str) -> list[list[str]]:
+    """Examples that need no file of the user's."""
+    return [line for line in examples(name) if not any(word.endswith((".json", ".yaml", ".csv")) for word in line)] or examples(name)
+
+
+@pytest.mark.parametrize("count", [20, pytest.param(2_000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("name", all_commands())
+def test_any_line_is_answered_or_refused(name: str, count: int) -> None:
+    base = [MEASURING[name].split()] if name in MEASURING else answered(name)
+    counted, begun = Counter[str](), time.perf_counter()
+
+    @SETTINGS(count)
+    @example(base[0])
+    @given(lines(name, base))
+    def try_one(args: list[str]) -> None:
+        code, out, err = answer(args)
+        check(args, code, out, err)
+        counted[f"exit {code}"] += 1
+        files = [path for path in Path().rglob("*") if not path.is_dir()]
+        asked = {args[place + 1] for place, word in enumerate(args[:-1]) if word in ("-o", "--output")}
+        assert {path.parts[0] for path in files} <= {Path(name).parts[0] for name in asked if Path(name).parts} or "--resume" in args
+        assert not files or code in (0, 3), "a failure that leaves a file"
+        for path in files:
+            if path.suffix == ".json":
+                json.loads(path.read_text())
+            path.unlink()
+        for folder in Path().iterdir():
+            shutil.rmtree(folder)
+
+    try_one()
+    told = ", ".join(f"{what} {number:,}" for what, number in sorted(counted.items()))
+    print(f"{name}: {told}; no uncaught exception; {time.perf_counter() - begun:.0f} s")
+    assert counted["exit 0"] + counted["exit 3"] + counted["exit 1"], "not even the example was answered"
+
+
+@pytest.mark.parametrize("name", [name for name in all_commands() if name not in MEASURING])
+def test_one_option_at_its_largest(name: str) -> None:
+    """Every whole number of an example at 10^15 is answered or refused; one more and 10^18 are no larger in what they may do."""
+    for line in examples(name):
+        for place, word in enumerate(line):
+            if word.isdecimal():
+                for number in (LARGEST, LARGEST + 1, 10**18, 10**30):
+                    args = [*line[:place], str(number), *line[place + 1 :]]
+                    code, out, err = answer(args)
+                    check(args, code, out, err)
+                    assert number <= LARGEST or code in (1, 2), (args, "taken though too large")
+
+
+SIZE = st.integers(1, LARGEST)
+
+
+@SETTINGS(20)
+@given(SIZE, SIZE, SIZE, st.integers(1, 100))
+def test_counts_are_exact_to_the_last_digit(n: int, kv_len: int, d: int, batch: int) -> None:
+    line = f"attention --n {n} --kv-len {kv_len} --d {d} --batch {batch} --algorithm standard --json"
+    code, out, err = answer(line.split())
+    assert code == 0, err
+    [result] = json.loads(out)["results"]
+    assert result["flops"] == 4 * batch * n * kv_len * d
+    assert result["accesses"]["total"] == batch * (4 * n * kv_len + 2 * n * d + 2 * kv_len * d)
+    code, out, err = answer(f"matmul -m {n} -n {kv_len} -k {d} --batch {batch} --json".split())
+    assert code == 0, err
+    assert json.loads(out)["results"][0]["flops"] == 2 * batch * n * kv_len * d
+    code, out, err = answer(f"kv-cache llama-3-8b --n {n} --batch {batch} --json".split())
+    assert code == 0, err
+    assert json.loads(out)["bytes"] == 131072 * n * batch
