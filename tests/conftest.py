@@ -7,7 +7,7 @@ import json
 import os
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import redirect_stderr, redirect_stdout
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,16 +19,31 @@ UNTRACED = ("accuracy", "accuracy_moe", "counts", "counts_more", "fuzz_commands"
 """Modules that run long over code which others cover: tracing it again would take most of the time."""
 
 
+@contextmanager
+def without_trace() -> Iterator[None]:
+    """No trace function inside."""
+    tracer = sys.gettrace()
+    sys.settrace(None)
+    try:
+        yield
+    finally:
+        sys.settrace(tracer)
+
+
+@pytest.fixture
+def untraced() -> Iterator[None]:
+    """For what is timed."""
+    with without_trace():
+        yield
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
     """Run what is not to be traced without a trace function."""
-    tracer = sys.gettrace()
-    if item.path.stem.removeprefix("test_") in UNTRACED:
-        sys.settrace(None)
-    try:
+    if item.path.stem.removeprefix("test_") not in UNTRACED:
         return (yield)
-    finally:
-        sys.settrace(tracer)
+    with without_trace():
+        return (yield)
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
