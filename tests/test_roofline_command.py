@@ -21,6 +21,10 @@ from perfmodel.validation.records import shipped_records
 DATA = Path(__file__).parent / "data"
 RECORDED = DATA / "ncu_h200.csv"
 """Kernels of this package on an H200, as ncu wrote them."""
+WITH_FLOP = DATA / "ncu_h200_kernels.csv"
+"""As COMMAND says, --page raw: nine cases of this package, 14 launches."""
+LIBRARIES = DATA / "ncu_h200_libraries.csv"
+"""The same of PyTorch: products of 4096 x 4096 matrices in five formats (fp64: 1024), fused attention, an addition."""
 H200 = "nvidia-h200-sxm"
 LAUNCHED = {
     15: (4 * 16 * 16384**2 * 128, "fp32"),
@@ -79,6 +83,69 @@ def test_kernels_of_a_recording_lie_at_their_intensity_and_rate(run) -> None:
         assert bound(point) == max(terms, key=lambda name: terms[name])
         assert share_of_roof(point) == pytest.approx(max(terms.values()) / spent)
         assert not flag(point)
+
+
+BANDWIDTH = {"dram": 4.8e12, "l2": 9.7e12, "sram": 33.45e12}
+"""Of the H200: datasheet, measured, 128 bytes per clock and SM at 1.98 GHz as its profile rounds it."""
+
+
+def wide_rows(path: Path) -> list[dict[str, float]]:
+    """Counters of a --page raw file, by launch; its second row holds units."""
+    lines = [line for line in path.read_text(encoding="utf-8").splitlines() if not line.startswith("==")]
+    units, *launches = csv.DictReader(lines)
+    assert {units[name] for name in ("gpu__time_duration.sum", "dram__bytes_read.sum")} == {"ns", "byte"}
+    return [{name: float(row[name].replace(",", "")) for name in COLLECTED} for row in launches]
+
+
+def test_a_recording_with_flop_counters_places_every_kernel(run) -> None:
+    """Without --flops: intensity and rate from the counters alone, read here in a way of its own."""
+    report = report_of(run, f"--ncu {WITH_FLOP} --hardware h200")
+    [chart] = report.rooflines
+    device, raw = find_device(H200), wide_rows(WITH_FLOP)
+    assert len(chart.points) == len(raw) == 14
+    for point, m in zip(chart.points, raw, strict=True):
+        spent = m["gpu__time_duration.sum"] * 1e-9
+        vector = sum(m[f"smsp__sass_thread_inst_executed_op_f{op}_pred_on.sum"] * flop for op, flop in (("add", 1), ("mul", 1), ("fma", 2)))
+        tensor = m["sm__ops_path_tensor_src_fp16.sum"]
+        levels = {
+            "dram": m["dram__bytes_read.sum"] + m["dram__bytes_write.sum"],
+            "l2": m["l1tex__m_xbar2l1tex_read_bytes.sum"] + m["l1tex__m_l1tex2xbar_write_bytes.sum"],
+            "sram": m["smsp__sass_data_bytes_mem_shared.sum"],
+        }
+        flops, peak = (tensor, device.peaks_of("tensor")["fp16"]) if tensor else (vector, device.peaks_of("vector")["fp32"])
+        assert point.flops / point.measured.value == pytest.approx(flops / spent)
+        for level, moved in levels.items():
+            if flops:
+                assert intensity(point, level) == (pytest.approx(flops / moved) if moved else None)
+        terms = {level: moved / BANDWIDTH[level] for level, moved in levels.items()}
+        terms["tensor" if tensor else "vector"] = flops / float(peak.number)
+        assert bound(point) == max(terms, key=lambda name: terms[name])
+        assert share_of_roof(point) == pytest.approx(max(terms.values()) / spent)
+        assert not flag(point)
+        assert any(said.startswith(f"{point.name} is bound by ") for said in report.verdict)
+
+
+def test_flop_counters_equal_the_counts() -> None:
+    """A product's 2 m n k, and 4 d per score of the tiles that are visited, to the FLOP."""
+    own = {kernel.name: kernel for kernel in read_kernels(WITH_FLOP)}
+    assert own["matmul"].flops["vector", "fp32"] == 2 * 2048**3
+    assert own["flash_mma #7"].flops["tensor", "fp16"] == 4 * 2 * 16 * 4096**2 * 128
+    visited = sum(128 * (128 * (row + 1)) for row in range(4096 // 128))
+    assert own["flash_mma #8"].flops["tensor", "fp16"] == 4 * 2 * 16 * visited * 64
+    assert own["build_outputs::standard_outputs"].flops["vector", "fp32"] == 2 * 8 * 2048**2 * 64
+    found = {dtype: flop for one in read_kernels(LIBRARIES) for (unit, dtype), flop in one.flops.items() if unit == "tensor" and flop}
+    assert found == {**dict.fromkeys(("fp16", "tf32", "fp8"), 2 * 4096**3), "fp64": 2 * 1024**3, "bf16": 4 * 2 * 16 * 4096**2 * 128}
+
+
+def test_shared_memory_that_only_wgmma_reads_is_missing_not_small(run) -> None:
+    kernels = [one for one in read_kernels(LIBRARIES) if one.name.startswith(("nvjet", "pytorch_flash"))]
+    assert [("sram" in one.bytes, any("wgmma" in word for word in one.missing)) for one in kernels] == [(False, True)] * 2 + [
+        (True, False),
+        (False, True),
+    ]
+    report = report_of(run, f"--ncu {LIBRARIES} --hardware h200")
+    assert any("wgmma and bulk copies" in note for note in report.notes)
+    assert any("one read of the L2 fed several SMs" in said for said in report.verdict)
 
 
 def test_the_limiting_roof_of_each_kernel_is_named(run) -> None:

@@ -13,7 +13,7 @@ from perfmodel.validation.bounds import case_of, evaluated
 from perfmodel.validation.libraries.base import FIT, HELD_OUT
 from perfmodel.validation.records import as_record, read_records
 from perfmodel.validation.split import held_out
-from perfmodel.validation.steps.cases import DRAWN_APART, FITTED, MODELS, OPS, collective_sizes, step_cases
+from perfmodel.validation.steps.cases import DRAWN_APART, FITTED, MODELS, OPS, PARALLEL_MODELS, collective_sizes, step_cases
 from perfmodel.validation.steps.llama import Sizes
 from perfmodel.validation.training.cases import cases, profiled_cases, segment_counts
 
@@ -29,10 +29,19 @@ def shipped(name):
 
 
 def test_shipped_steps_are_the_cases():
-    wanted = {key(case.shape, case.role) for name, role in MODELS.items() for case in step_cases(name, role)}
+    wanted = {key(case.shape, case.role) for name in MODELS for case in step_cases(name)}
     found = {key(r.shape, HELD_OUT if held_out(r) else FIT) for r in shipped("steps")}
     assert found == wanted
     assert len(wanted) == 68
+
+
+def test_shipped_steps_of_several_gpus_are_cases_that_no_fit_sees():
+    wanted = {key(case.shape) for name in PARALLEL_MODELS for case in step_cases(name, 2)}
+    assert {key(r.shape) for r in shipped("steps-parallel")} == wanted
+    assert len(wanted) == 47
+    sizes = {(r.shape["op"], r.shape["bytes"]) for r in shipped("collectives")}
+    assert sizes == {(op, size) for op in OPS for size in collective_sizes()}
+    assert all(held_out(r) for name in ("steps-parallel", "collectives") for r in shipped(name))
 
 
 @pytest.mark.parametrize("name", ["training", "chains", "attention-memory"])
@@ -56,13 +65,13 @@ def test_models_batches_and_lengths_are_apart():
         assert not set(FITTED[phase]) & set(DRAWN_APART[phase])
     by_role = [{name for name, role in MODELS.items() if role == wanted} for wanted in (FIT, HELD_OUT)]
     assert by_role == [{"llama-3-8b", "llama-3.2-1b"}, {"llama-2-7b", "llama-2-13b"}]
-    assert [case.world for case in step_cases("llama-3-8b", FIT, 4)] == [4] * 10
+    assert {(case.world, case.role) for case in step_cases("llama-3-8b", 4)} == {(4, HELD_OUT)}
 
 
-def test_collective_sizes_alternate():
+def test_collective_sizes():
     sizes = collective_sizes()
-    assert len(sizes) == len({size for size, _ in sizes}) == 28
-    assert sum(role == HELD_OUT and size >= 1 << 20 for size, role in sizes) >= 10
+    assert sizes == sorted(set(sizes))
+    assert sum(size >= 1 << 20 for size in sizes) == 16
     assert "all_reduce" in OPS
 
 

@@ -18,7 +18,7 @@ from perfmodel.timing.base import Parameter
 from perfmodel.timing.predict import Lenders, Prediction, nearest
 from perfmodel.transformer.op import COLLECTIVE, ELEMENTWISE, Op
 from perfmodel.transformer.spec import GroupedAttention, ModelSpec
-from perfmodel.transformer.step import Step
+from perfmodel.transformer.step import Split, Step
 
 MODEL = "torch-step"
 """Time model of the calibrations that hold these parameters."""
@@ -32,6 +32,9 @@ PARAMETERS = (
 
 LARGEST_SAVING = 0.5
 """Of the time alone: even the smallest kernel, alone mostly launch, keeps half of it."""
+
+MEASURED_SPLITS = (Split(), Split(tp=2))
+"""Those that steps were held against."""
 
 TIMED_IN_GRAPHS = ("experts", "latent-attention")
 """Models of kernels whose measurements were graphs of many runs: there is no launch to take off."""
@@ -104,6 +107,6 @@ def _block(device: Device) -> Calibration | None:
 
 
 def calibrated_for(model: ModelSpec, step: Step) -> bool:
-    """Whether calibrated steps are like this one: dense layers in plain PyTorch, each element-wise operation a kernel, one GPU."""
+    """Whether calibrated steps are like this one: dense layers in plain PyTorch, element-wise kernels apart, on one GPU or two."""
     dense = not model.is_moe and all(isinstance(layer.attention, GroupedAttention) for layer, _ in model.layer_kinds)
-    return dense and not step.fused and step.cached and step.split.gpus == 1
+    return dense and not step.fused and step.cached and step.split in MEASURED_SPLITS

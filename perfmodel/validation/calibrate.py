@@ -90,15 +90,21 @@ def _kin(point: Point) -> str:
     return json.dumps(kin(point.record), sort_keys=True)
 
 
-def _alike(known: Sequence[Point]) -> list[str]:
-    """What each of ``known`` errs with: steps of one model, whatever their batch and length, if there are several; else its kin."""
+def _left_out_with(known: Sequence[Point]) -> list[str]:
+    """What each of ``known`` is left out with: steps of one model, whatever their batch and length, if there are several; else its kin."""
     models = [str(point.record.shape.get("model", "")) for point in known]
     return models if len(set(models)) > 1 else [_kin(point) for point in known]
 
 
+def _errs_with(known: Sequence[Point]) -> list[str]:
+    """What each of ``known`` errs with: as it is left out, but prefill and decode of a model apart."""
+    phases = [str(point.record.shape.get("phase", "")) for point in known]
+    return [f"{name} {phase}" for name, phase in zip(_left_out_with(known), phases, strict=True)]
+
+
 def cross_residuals(model: Model, known: Sequence[Point], p: Mapping[str, float]) -> list[float]:
     """The residual of each point by parameters refitted, from ``p`` on, without its fold; kin points share one."""
-    kins = _alike(known)
+    kins = _left_out_with(known)
     fold_of = {name: place % FOLDS for place, name in enumerate(dict.fromkeys(kins))}
     residuals: dict[int, float] = {}
     for fold in range(FOLDS):
@@ -133,7 +139,7 @@ def calibrate(
         assert len(model.parameters) <= MAX_PARAMETERS
         p = {name: float(f"{value:.4g}") for name, value in fitted(model, known).items()}
         residuals = cross_residuals(model, known, p)
-        labels = _alike(known)
+        labels = _errs_with(known)
         errors = [(q.device.id, Residual(value, label)) for value, q, label in zip(residuals, known, labels, strict=True)]
         for name in sorted({point.device.id for point in own}):
             mine = [residual for device, residual in errors if device == name] or [residual for _, residual in errors]

@@ -38,6 +38,9 @@ READS_ONLY = "l1tex__m_xbar2l1tex_read_bytes.sum"
 TENSOR = re.compile(
     r"sm__ops_path_tensor_src_(?P<src>(?:bf|tf|fp)\d+)(?:_(?:bf|tf|fp)\d+)*(?P<dst>_dst_\w+?)?(?P<sparse>_sparsity_o(?:n|ff))?\.sum"
 )
+MOST_PER_BYTE = {"fp8": 128, "fp16": 64, "bf16": 64, "tf32": 32}
+"""FLOP of the tensor unit per byte of shared memory, at most: wgmma of 64 x 256, its left operand in registers, reads 256 k elements
+for 2 x 64 x 256 k FLOP. Source: PTX ISA, wgmma.mma_async."""
 TENSOR_RUNS = ("sm__inst_executed_pipe_tensor.sum", "smsp__inst_executed_pipe_tensor.sum")
 """Instructions of the tensor unit: that it ran, not how many FLOP."""
 COLLECTED = (
@@ -95,6 +98,9 @@ def count_of(kernel: CountedKernel) -> KernelCount:
     time_s = next((metrics[name] for name in TIMES if metrics.get(name)), None)
     moved, missing = _bytes(metrics, time_s)
     flops = {**_vector_flops(metrics, time_s), **_tensor_flops(metrics, time_s)}
+    if unseen_in_sram(flops, moved):
+        del moved["sram"]
+        missing.append("SRAM bytes of wgmma and bulk copies, which no counter of loads and stores sees")
     tensor_ran = any(metrics.get(name) for name in TENSOR_RUNS)
     if time_s is None:
         missing.insert(0, "duration")
@@ -116,6 +122,16 @@ def _bytes(metrics: Mapping[str, float], time_s: float | None) -> tuple[dict[str
         elif level != "sram":
             missing.append({"dram": "DRAM bytes", "l2": "bytes between L2 and SMs"}[level])
     return found, missing
+
+
+def unseen_in_sram(flops: Mapping[tuple[str, str], float], moved: Mapping[str, float]) -> bool:
+    """Whether the tensor unit must have read more shared memory than loads and stores of threads moved.
+
+    >>> [unseen_in_sram({("tensor", "bf16"): 64e9}, {"sram": sram}) for sram in (9e8, 2e9)]
+    [True, False]
+    """
+    least = sum(flop / MOST_PER_BYTE[dtype] for (unit, dtype), flop in flops.items() if unit == "tensor" and dtype in MOST_PER_BYTE)
+    return "sram" in moved and moved["sram"] < least
 
 
 def _all_of(names: Sequence[str], metrics: Mapping[str, float], time_s: float | None) -> list[float] | None:

@@ -75,8 +75,13 @@ def flag(point: Point) -> str:
         return f"faster than its lower bound ({times}): the measurement, a count or the bound is wrong"
     if point.roofline_s is not None and spent < point.roofline_s * (1 - EQUAL):
         above = text(point.roofline_s / spent, "ratio")
-        return f"{above} above its roof: the clock ran above the datasheet's, the L2 caught more bytes than counted, or a count is wrong"
+        return f"{above} above its roof: {CAUSES.get(bound(point) or '', CLOCK)}, or a count is wrong"
     return ""
+
+
+CLOCK = "the clock ran above the datasheet's"
+CAUSES = {"dram": "the L2 caught more bytes than counted", "l2": "one read of the L2 fed several SMs (a multicast)"}
+"""Why a kernel may be above its roof, by what that roof is of."""
 
 
 SOFT = 0.005

@@ -15,7 +15,8 @@ from typing import Any
 from perfmodel.catalog import find_model
 from perfmodel.validation.libraries.cases import cases
 from perfmodel.validation.libraries.measure import as_line, measure
-from perfmodel.validation.steps.cases import DECODE, MODELS, OPS, PARALLEL_MODELS, PREFILL, StepCase, collective_sizes, step_cases
+from perfmodel.validation.steps.cases import DECODE, OPS, PARALLEL_MODELS, PREFILL, StepCase, collective_sizes, step_cases
+from perfmodel.validation.steps.clock import among
 from perfmodel.validation.steps.llama import Llama
 from perfmodel.validation.steps.measure import HARDWARE, collective_record, step_record, step_run
 
@@ -39,7 +40,7 @@ def one_gpu(out: Path, seconds: float, names: list[str]) -> None:
     with (out / f"steps-{names[0]}.jsonl").open("a") as file:
         for name in names:
             model = Llama(find_model(name), torch, "cuda", torch.bfloat16)
-            for case in step_cases(name, MODELS[name]):
+            for case in step_cases(name):
                 if time.monotonic() > end:
                     return
                 try:
@@ -48,13 +49,8 @@ def one_gpu(out: Path, seconds: float, names: list[str]) -> None:
                 except (RuntimeError, ValueError) as error:
                     _fails(error, case)
                 torch.cuda.empty_cache()
-            for case in (StepCase(name, PREFILL, 1, 2048, 1, ""), StepCase(name, DECODE, 16, 2048, 1, "")):
-                if time.monotonic() < end:
-                    try:
-                        with (out / "profiles.jsonl").open("a") as profiles:
-                            profiles.write(profile(case, model))
-                    except (RuntimeError, ValueError) as error:
-                        _fails(error, case)
+            if time.monotonic() < end:
+                _profiles(out / "profiles.jsonl", model, name, 1)
             del model
             torch.cuda.empty_cache()
         if names[0] == ROPE_WITH:
@@ -71,6 +67,16 @@ def _rope(file: Any, end: float) -> None:
     for case in cases("rope"):
         if time.monotonic() < end:
             measure([case], HARDWARE, on_record=write, on_skip=lambda case, reason: _say(f"{case}: {reason}"))
+
+
+def _profiles(path: Path, model: Llama, name: str, world: int) -> None:
+    """What kernels a prefill and a decode consist of."""
+    with path.open("a") as file:
+        for case in (StepCase(name, PREFILL, 1, 2048, world, ""), StepCase(name, DECODE, 16, 2048, world, "")):
+            try:
+                file.write(profile(case, model))
+            except (RuntimeError, ValueError) as error:
+                _fails(error, case)
 
 
 def profile(case: StepCase, model: Llama) -> str:
@@ -101,31 +107,33 @@ def several_gpus(out: Path, seconds: float) -> None:
             if rank in ranks:
                 own[size] = (made, ranks)
     with (out / "parallel.jsonl" if rank == 0 else Path(os.devnull)).open("a") as file:
-        for line in _parallel_lines(own, rank, dist, end):
+        for line in _parallel_lines(own, rank, dist, end, out / "profiles.jsonl" if rank == 0 else Path(os.devnull)):
             file.write(line)
             file.flush()
     dist.barrier()
     os._exit(0)
 
 
-def _parallel_lines(own: dict[int, Any], rank: int, dist: Any, end: float) -> Iterator[str]:
+def _parallel_lines(own: dict[int, Any], rank: int, dist: Any, end: float, profiles: Path) -> Iterator[str]:
+    together = {size: among(torch, dist, group) for size, (group, _) in own.items()}
     for size, (group, ranks) in own.items():
-        for count, role in collective_sizes():
+        for count in collective_sizes():
             for op in OPS:
                 if op != "p2p" or size == 2:
-                    yield collective_record(op, size, count, role, torch, dist, group, ranks)
+                    yield collective_record(op, size, count, torch, dist, group, ranks, together[size])
     _say(f"rank {rank}: collectives done, {end - time.monotonic():.0f} s left")
-    for name, role in PARALLEL_MODELS.items():
+    for name in PARALLEL_MODELS:
         for size, (group, ranks) in reversed(own.items()):
             model = Llama(find_model(name), torch, "cuda", torch.bfloat16, group, size, ranks.index(rank))
-            for case in step_cases(name, role, size):
+            for case in step_cases(name, size):
                 if _late(end, dist):
                     return
                 try:
-                    yield step_record(case, model, lambda group=group: dist.barrier(group=group))  # type: ignore[misc]
+                    yield step_record(case, model, together[size])
                 except RuntimeError as error:
                     _fails(error, case)
                 torch.cuda.empty_cache()
+            _profiles(profiles, model, name, size)
             del model
             torch.cuda.empty_cache()
 

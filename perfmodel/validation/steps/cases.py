@@ -45,15 +45,17 @@ DRAWN_APART = {
     DECODE: [(1, 1024), (32, 1536), (8, 3072), (2, 6144), (1, 12288), (32, 384), (96, 768), (8, 1024), (1, 384), (24, 2560)],
 }
 """(batch, length), the most telling first."""
-PARALLEL_SHAPES = 5
+PARALLEL_SHAPES = 8
 """How many of each are run on several GPUs."""
 
 MODELS = {"llama-3.2-1b": FIT, "llama-2-7b": HELD_OUT, "llama-3-8b": FIT, "llama-2-13b": HELD_OUT}
-PARALLEL_MODELS = {"llama-3-8b": FIT, "llama-2-13b": HELD_OUT, "llama-3-70b": HELD_OUT}
+PARALLEL_MODELS = ("llama-3-8b", "llama-2-13b", "llama-3-70b")
+"""No step or collective of several GPUs is fitted: kernels are known from one GPU, collectives from public tables."""
 
 
-def step_cases(model: str, role: str, world: int = 1) -> list[StepCase]:
+def step_cases(model: str, world: int = 1) -> list[StepCase]:
     """Prefills and decodes of one model in turn."""
+    role = MODELS.get(model, HELD_OUT)
     shapes = FITTED if role == FIT else DRAWN_APART
     most = None if world == 1 else PARALLEL_SHAPES
     pairs = zip_longest(shapes[PREFILL][:most], shapes[DECODE][:most])
@@ -61,15 +63,14 @@ def step_cases(model: str, role: str, world: int = 1) -> list[StepCase]:
     for pair in pairs:
         for phase, size in zip((PREFILL, DECODE), pair, strict=True):
             if size is not None:
-                found.append(StepCase(model, phase, size[0], size[1], world, role))
+                found.append(StepCase(model, phase, size[0], size[1], world, role if world == 1 else HELD_OUT))
     return found
 
 
 OPS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "p2p")
 
 
-def collective_sizes() -> list[tuple[int, str]]:
-    """Bytes of the full buffer with the set they belong to: powers of four for the fit, one and a half and three times as much else."""
-    fitted = [(4**power, FIT) for power in range(6, 15)] + [(GIB, FIT)]
-    apart = [(3 * 4**power // 2, HELD_OUT) for power in range(6, 15)] + [(3 * 4**power, HELD_OUT) for power in range(6, 15)]
-    return sorted(fitted + apart)
+def collective_sizes() -> list[int]:
+    """Bytes of the full buffer: powers of four, one and a half and three times as much, up to 1 GiB."""
+    powers = [4**power for power in range(6, 15)]
+    return sorted([*powers, *(3 * size // 2 for size in powers), *(3 * size for size in powers), GIB])

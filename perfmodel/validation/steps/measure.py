@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from perfmodel.validation.libraries.base import HELD_OUT
 from perfmodel.validation.libraries.measure import as_line
 from perfmodel.validation.libraries.timer import seconds
 from perfmodel.validation.records import Record
 from perfmodel.validation.steps.cases import DECODE, StepCase
-from perfmodel.validation.steps.clock import captured, step_times
+from perfmodel.validation.steps.clock import ALONE, Together, captured, step_times
 from perfmodel.validation.steps.llama import Llama
 
 RUNS = 5
@@ -29,11 +30,11 @@ def step_run(case: StepCase, model: Llama) -> Callable[[], Any]:
     return captured(torch, run) if case.phase == DECODE else run
 
 
-def step_record(case: StepCase, model: Llama, before: Callable[[], Any] = lambda: None) -> str:
+def step_record(case: StepCase, model: Llama, together: Together = ALONE) -> str:
     """A line of the record format."""
     torch = model.torch
     with torch.no_grad():
-        times = step_times(torch, step_run(case, model), RUNS, before)
+        times = step_times(torch, step_run(case, model), RUNS, together)
     return as_line(_record("transformer", "torch", case.shape, times, torch, case.role))
 
 
@@ -52,7 +53,7 @@ def _record(workload: str, implementation: str, shape: dict[str, Any], times: li
     )
 
 
-REPEATED, REPETITIONS = 10, 5
+REPEATED, REPETITIONS = 10, 11
 """A collective is timed over so many in a row, so often."""
 
 
@@ -74,7 +75,7 @@ def collective_run(op: str, world: int, size: int, torch: Any, dist: Any, group:
     return lambda: dist.recv(full, ranks[0], group=group)
 
 
-def collective_record(op: str, world: int, size: int, role: str, torch: Any, dist: Any, group: Any, ranks: list[int]) -> str:
+def collective_record(op: str, world: int, size: int, torch: Any, dist: Any, group: Any, ranks: list[int], together: Together) -> str:
     """A line of the record format: seconds of one of REPEATED collectives in a row."""
     once = collective_run(op, world, size, torch, dist, group, ranks)
 
@@ -82,6 +83,6 @@ def collective_record(op: str, world: int, size: int, role: str, torch: Any, dis
         for _ in range(REPEATED):
             once()
 
-    times = [found / REPEATED for found in step_times(torch, run, REPETITIONS, lambda: dist.barrier(group=group))]
+    times = [found / REPEATED for found in step_times(torch, run, REPETITIONS, together)]
     shape = {"op": op, "world": world, "bytes": size // 2 // world * world * 2}
-    return as_line(_record("collective", "nccl", shape, times, torch, role))
+    return as_line(_record("collective", "nccl", shape, times, torch, HELD_OUT))
