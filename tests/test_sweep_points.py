@@ -1,4 +1,4 @@
-"""A sweep is the single points: every column equal, to the last digit as long as all counts are below 2^53, to 1e-12 beyond."""
+"""A sweep is the single points: counts to the last digit as long as all of them are below 2^53; times, and counts beyond, to 1e-12."""
 
 from __future__ import annotations
 
@@ -32,8 +32,11 @@ EXACT = 2**53
 POINTS = 10_000
 
 
-def agrees(found: float, wanted: float, exact: bool) -> bool:
-    return found == wanted if exact else abs(found - wanted) <= 1e-12 * abs(wanted)
+TIMES = {"lower_s", "lower_warm_s", "roofline_s", "no_overlap_s"}
+
+
+def agrees(name: str, found: float, wanted: float, exact: bool = True) -> bool:
+    return found == wanted if exact and name not in TIMES else abs(found - wanted) <= 1e-12 * abs(wanted)
 
 
 def rows(columns: Any) -> Iterator[dict[str, Any]]:
@@ -110,7 +113,7 @@ def test_attention_on_ten_thousand_random_points() -> None:
             wanted = single(row, axes)
             exact = all(abs(value) < EXACT for value in wanted.values() if isinstance(value, int))
             for name in COLUMNS:
-                assert agrees(row[name], wanted[name], exact), (name, row, wanted[name])
+                assert agrees(name, row[name], wanted[name], exact), (name, row, wanted[name])
             checked, exact_ones = checked + 1, exact_ones + exact
             algorithms.add(row["algorithm"])
     assert algorithms == set(names())
@@ -126,7 +129,7 @@ def test_named_patterns(pattern: str) -> None:
     for row in rows(found):
         options = {name: row[name] for name in ("n", "d", "heads", "kv_heads", "causal", "packed", "pattern")}
         total = AttentionRequest().updated({**options, "algorithm": "block-sparse"}).compare(device_named("h200")).results[0].total
-        assert all(row[name] == value for name, value in costs(total).items())
+        assert all(agrees(name, row[name], value) for name, value in costs(total).items())
 
 
 def test_rows_without_an_answer_are_those_that_fail_alone() -> None:
@@ -188,7 +191,7 @@ def test_matmul() -> None:
             wanted = {**costs(alone.total), "memory_bytes": memory_bytes([kernel for kernel, _ in alone.kernels])}
             wanted |= {"tile_rows": alone.tile.br, "tile_columns": alone.tile.bc}
             exact = all(abs(value) < EXACT for value in wanted.values() if isinstance(value, int))
-            assert all(agrees(row[name], wanted[name], exact) for name in names), row
+            assert all(agrees(name, row[name], wanted[name], exact) for name in names), row
 
 
 def test_kv_cache() -> None:

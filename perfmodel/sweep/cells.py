@@ -75,7 +75,8 @@ class CellRunner:
                 numbers[name] = int(plain) if whole else plain
         formulas = self.cell.formulas(numbers)
         usual = tuple(one.stop - one.start for one in owner.blocks.slices(0))
-        return compiled({name: formulas[name] for name in self.fast}, axes, usual)
+        loose = {one.name for one in grid.workload.columns if not one.whole}
+        return compiled({name: formulas[name] for name in self.fast}, axes, usual, loose)
 
     def _least(self, name: str) -> float:
         """What an input is never below: rows where it would be are left out, and computed with another value."""

@@ -152,7 +152,7 @@ def _low_of(coefficient: int, factors: Monomial) -> float:
     return coefficient if not factors else -inf
 
 
-def _split(number: Number) -> tuple[int, Monomial]:
+def split(number: Number) -> tuple[int, Monomial]:
     """A whole number as coefficient x factors; a sum is a factor of its own."""
     if type(number) is not Node:
         return number, ()
@@ -165,7 +165,7 @@ def terms(number: Number) -> dict[Monomial, int]:
         return {(): number} if number else {}
     if number.kind == "sum":
         return dict(number.payload)
-    coefficient, factors = _split(number)
+    coefficient, factors = split(number)
     return {factors: coefficient}
 
 
@@ -191,8 +191,50 @@ def total(collected: Mapping[Monomial, int], graph: Graph) -> Number:
 def _sum(kept: Mapping[Monomial, int], graph: Graph) -> Node:
     listed = tuple(sorted(kept.items(), key=lambda item: [node.index for node in item[0]]))
     inputs = tuple({node: None for factors in kept for node in factors})
-    low = sum(_low_of(coefficient, factors) for factors, coefficient in kept.items())
+    low = sum(_low_of(coefficient, factors) for factors, coefficient in _uncancelled(kept).items())
     return graph.node("sum", listed, inputs, whole=True, low=low)
+
+
+def _uncancelled(kept: Mapping[Monomial, int]) -> Mapping[Monomial, int]:
+    """What is left of a sum once its negative terms have been set against positive ones that are known to be no smaller."""
+    left = {factors: coefficient for factors, coefficient in kept.items() if coefficient > 0}
+    for factors, coefficient in kept.items():
+        if coefficient < 0:
+            larger = next((one for one, count in left.items() if count >= -coefficient and _covers(one, factors)), None)
+            if larger is None:
+                return kept
+            left[larger] += coefficient
+    return {factors: coefficient for factors, coefficient in left.items() if coefficient}
+
+
+def _covers(larger: Monomial, smaller: Monomial) -> bool:
+    """Whether each factor of ``smaller`` is at most one of ``larger``'s, and those left over are at least 1."""
+    rest = list(larger)
+    for factor in smaller:
+        other = next((one for one in rest if at_most(factor, one)), None)
+        if other is None or factor.low < 0:
+            return False
+        rest.remove(other)
+    return all(one.low >= 1 for one in rest)
+
+
+def at_most(x: Number, y: Number) -> bool:
+    """Whether x is known never to exceed y."""
+    if x is y:
+        return True
+    if type(x) is not Node:
+        return bool(x <= _low(y))
+    if x.kind == "minimum":
+        return any(at_most(one, y) for one in x.payload)
+    return x.kind == "floor" and _is_share(x.payload[0], y)
+
+
+def _is_share(x: Node, y: Number) -> bool:
+    """Whether x is y times something that is at most 1: rounding does not lift that above y."""
+    if x.kind != "multiply" or _low(y) < 0 or y not in x.payload:
+        return False
+    [share] = [one for one in x.payload if one is not y] or [y]
+    return type(share) is Node and share.kind == "minimum" and any(type(one) is not Node and one <= 1 for one in share.payload)
 
 
 # Arithmetic
@@ -229,7 +271,7 @@ def multiply(x: Number, y: Number) -> Number:
             if type(other) is not Node:
                 return one * other
     if _whole(x) and _whole(y):
-        (a, left), (b, right) = _split(x), _split(y)
+        (a, left), (b, right) = split(x), split(y)
         return product(a * b, joined(left, right), _graph(x, y))
     low = _low(x) * _low(y) if _low(x) >= 0 and _low(y) >= 0 else -inf
     return _operation("multiply", *_ordered(x, y), low=low)
@@ -254,7 +296,7 @@ def divide(x: Number, y: Number) -> Number:
 
 
 def _cancelled(x: Number, y: Number) -> tuple[Number, Number]:
-    graph, (a, left), (b, right) = _graph(x, y), _split(x), _split(y)
+    graph, (a, left), (b, right) = _graph(x, y), split(x), split(y)
     shared, common = shared_by(left, right), gcd(a, b) if b > 0 else -gcd(a, b)
     return product(a // common, without(left, shared), graph), product(b // common, without(right, shared), graph)
 
@@ -269,20 +311,19 @@ def rounded(how: str, x: Number) -> Number:
 
 def extreme(which: str, x: Number, y: Number) -> Number:
     """``minimum`` or ``maximum``; what both share and is never negative stands before it."""
-    if x is y:
-        return x
-    for one, other in ((x, y), (y, x)):
-        if type(one) is not Node and one <= _low(other):
-            return one if which == "minimum" else other
     if type(x) is not Node and type(y) is not Node:
         return min(x, y) if which == "minimum" else max(x, y)
+    for one, other in ((x, y), (y, x)):
+        if at_most(one, other):
+            return one if which == "minimum" else other
     whole = _whole(x) and _whole(y)
     if whole:
-        (a, left), (b, right) = _split(x), _split(y)
-        shared = tuple(node for node in shared_by(left, right) if node.low >= 0)
-        if shared:
-            graph = _graph(x, y)
-            inner = (product(coefficient, without(factors, shared), graph) for coefficient, factors in ((a, left), (b, right)))
-            return multiply(product(1, shared, graph), extreme(which, *inner))
+        (a, left), (b, right) = split(x), split(y)
+        common, scale = left if b == 0 else right if a == 0 else shared_by(left, right), gcd(a, b)
+        shared, graph = tuple(node for node in common if node.low >= 0), _graph(x, y)
+        if shared or scale > 1:
+            one = product(a // scale, without(left, shared) if a else (), graph)
+            other = product(b // scale, without(right, shared) if b else (), graph)
+            return multiply(product(scale, shared, graph), extreme(which, one, other))
     low = min(_low(x), _low(y)) if which == "minimum" else max(_low(x), _low(y))
     return _operation(which, *_ordered(x, y), whole=whole, low=low)

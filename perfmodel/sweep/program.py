@@ -8,15 +8,17 @@ therefore formed from their smallest parts first.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import reduce
 from typing import Any
 
 import numpy as np
 
 from perfmodel.arith import Number
 from perfmodel.sweep.graph import Node
-from perfmodel.sweep.products import Monomial, without
+from perfmodel.sweep.loose import SCALED, SEVERAL, Term, loosened
+from perfmodel.sweep.products import Monomial, shared_by, without
 
 Shape = tuple[int, ...]
 Array = Any
@@ -84,7 +86,9 @@ class Program:
         return self.known[key]
 
     def emit(self, function: Callable[..., Any], *inputs: int, called: bool = False) -> int:
-        """The register of ``function(*inputs)``; each result is computed once."""
+        """The register of ``function(*inputs)``; each result is computed once, that of plain numbers now."""
+        if not called and all(register in self.constants for register in inputs):
+            return self.constant(float(function(*(self.constants[register] for register in inputs))))
         key = (function, inputs)
         if key not in self.known:
             axes = 0
@@ -94,11 +98,14 @@ class Program:
         return self.known[key]
 
 
-def compiled(columns: Mapping[str, Number], leaf_axes: Mapping[str, int], lengths: Shape) -> Program:
-    """The program that computes ``columns``. ``leaf_axes``: along which axes each input varies; ``lengths`` of the axes."""
+def compiled(columns: Mapping[str, Number], leaf_axes: Mapping[str, int], lengths: Shape, loose: Collection[str] = ()) -> Program:
+    """The program that computes ``columns``. ``leaf_axes``: along which axes each input varies; ``lengths`` of the axes.
+
+    ``loose``: columns whose last digits may differ from those of the formula as it is written.
+    """
     program = Program(lengths)
     for name, number in columns.items():
-        program.outputs[name] = _lowered(program, number, leaf_axes)
+        program.outputs[name] = _lowered(program, loosened(number) if name in loose else number, leaf_axes)
     return program
 
 
@@ -114,11 +121,14 @@ def _lowered(program: Program, number: Number, leaf_axes: Mapping[str, int]) -> 
 
     if number.kind == "leaf":
         found = program.leaves[number.payload] = program.register(number, leaf_axes[number.payload])
-    elif number.kind == "product":
+    elif number.kind in ("product", SCALED):
         coefficient, factors = number.payload
         found = _product(program, coefficient, factors, of)
     elif number.kind == "sum":
         found = _sum(program, number.payload, of)
+    elif number.kind == SEVERAL:
+        kind, several = number.payload
+        found = _several(program, _BINARY[kind], several, of)
     elif number.kind == "call":
         function, arguments = number.payload
         found = program.emit(function, *map(of, arguments), called=True)
@@ -130,18 +140,36 @@ def _lowered(program: Program, number: Number, leaf_axes: Mapping[str, int]) -> 
     return found
 
 
-def _product(program: Program, coefficient: int, factors: Monomial, of: Callable[[Number], int]) -> int:
+def _product(program: Program, coefficient: float, factors: Monomial, of: Callable[[Number], int]) -> int:
     registers = [of(factor) for factor in factors]
-    return _folded(program, np.multiply, registers + ([program.constant(coefficient)] if coefficient != 1 else []))
+    return _folded(program, np.multiply, registers + ([program.constant(coefficient)] if coefficient != 1 or not factors else []))
+
+
+def _several(program: Program, function: Callable[..., Any], terms: Sequence[Term], of: Callable[[Number], int]) -> int:
+    """``function`` over real terms, those that share a factor which is never negative first among themselves."""
+    left, parts = list(terms), []
+    while (shared := _most_shared([(_unsigned(term.factors), 1) for term in left])) is not None:
+        inside = [term for term in left if shared in term.factors]
+        common = _unsigned(reduce(shared_by, [term.factors for term in inside]))
+        group = _several(program, function, [Term(term.coefficient, without(term.factors, common)) for term in inside], of)
+        parts.append(_folded(program, np.multiply, [*map(of, common), group]))
+        left = [term for term in left if shared not in term.factors]
+    return _folded(program, function, parts + [_product(program, term.coefficient, term.factors, of) for term in left])
+
+
+def _unsigned(factors: Monomial) -> Monomial:
+    """Those that are never negative."""
+    return tuple(factor for factor in factors if factor.low >= 0)
 
 
 def _sum(program: Program, terms: Sequence[tuple[Monomial, int]], of: Callable[[Number], int]) -> int:
     """Terms, with a factor that several of them share taken out, added or subtracted: each time the two whose result is smallest."""
     shared = _most_shared(terms)
     if shared is not None:
-        inside = [(without(factors, (shared,)), coefficient) for factors, coefficient in terms if shared in factors]
+        common = reduce(shared_by, [factors for factors, _ in terms if shared in factors])
+        inside = [(without(factors, common), coefficient) for factors, coefficient in terms if shared in factors]
         outside = [(factors, coefficient) for factors, coefficient in terms if shared not in factors]
-        group = program.emit(np.multiply, *sorted((of(shared), _sum(program, inside, of))))
+        group = _folded(program, np.multiply, [*map(of, common), _sum(program, inside, of)])
         signed = [(group, 1), *_signed(program, outside, of)]
     else:
         signed = _signed(program, terms, of)

@@ -37,6 +37,8 @@ FULL_ENOUGH = 0.8
 """Share of the slots that blocks of unsplit keys must fill for splits not to pay."""
 NEARLY_BEST = 0.85
 """Share of the best wave efficiency with which the heuristic is content."""
+CASES = 4096
+"""Cases that are looked at together, each with a column of MAX_SPLITS numbers."""
 BLOCKS_PER_MULTIPROCESSOR = 2
 COMBINE_VECTOR = 2  # per partial element: multiply by its weight, add
 PARTIAL_SIZE = 4
@@ -108,27 +110,35 @@ def _num_splits_arrays(blocks: Number, slots: Number, key_tiles: Number) -> Numb
     chosen = np.ones(few.shape)
     if few.any():
         cases, where = np.unique(np.stack([blocks[few], slots[few], key_tiles[few]]), axis=1, return_inverse=True)
-        blocks, slots, key_tiles = cases
-        sizes = range(1, int(min(MAX_SPLITS, slots.max(), key_tiles.max())) + 1)
-        possible = (_differs(key_tiles, s) & (s <= np.minimum(slots, key_tiles)) for s in sizes)
-        table = [np.where(may, _efficiency(blocks * s, slots), 0) for s, may in zip(sizes, possible, strict=True)]
-        best, found = np.maximum.reduce(table), np.zeros(len(blocks))
-        for s, reached in zip(reversed(sizes), reversed(table), strict=True):
-            found = np.where((reached > 0) & (reached >= NEARLY_BEST * best), s, found)
-        chosen[few] = found[where.reshape(-1)]
+        parts = [_table_of(cases[:, first : first + CASES]) for first in range(0, cases.shape[1], CASES)]
+        chosen[few] = np.concatenate(parts)[where.reshape(-1)]
     return chosen
+
+
+def _table_of(cases: Number) -> Number:
+    """The choice for each column of blocks, slots and key tiles, from a table of all numbers of splits."""
+    import numpy as np
+
+    blocks, slots, key_tiles = cases
+    sizes = np.arange(1, int(min(MAX_SPLITS, slots.max(), key_tiles.max())) + 1)[:, None]
+    longest = ceil_div(key_tiles, sizes)
+    possible = sizes <= np.minimum(slots, key_tiles)
+    possible[1:] &= longest[1:] != longest[:-1]
+    efficiency = np.where(possible, _efficiency(blocks * sizes, slots), 0)
+    return 1 + np.argmax((efficiency > 0) & (efficiency >= NEARLY_BEST * efficiency.max(axis=0)), axis=0)
 
 
 def complete(w: Attention, device: Device, tile: Tile) -> Tile:
     """``tile`` with the splits given, else the heuristic's; one where the profile has no multiprocessors to fill."""
     tiles, blocks, origin = key_tiles(w, tile.bc), w.row_heads * row_tiles(w, tile.br), "given"
-    splits = w.splits
-    if splits is None:
+    if w.splits is None:
         slots = 0 if device.multiprocessors is None else BLOCKS_PER_MULTIPROCESSOR * int(device.multiprocessors.number)
-        splits, origin = num_splits(blocks, slots, tiles), "FlashAttention-2's heuristic"
-    if is_deferred(splits, tiles):
-        return replace(tile, splits=splits)  # the forward pass takes the effective ones of them, which changes nothing the second time
-    found = int(effective_splits(tiles, splits))
+        found, origin = num_splits(blocks, slots, tiles), "FlashAttention-2's heuristic"  # which all hold a tile
+    else:
+        found = effective_splits(tiles, w.splits)
+    if is_deferred(found):
+        return replace(tile, splits=found)
+    found = int(found)
     return replace(tile, splits=found, origin=f"{tile.origin}; {found} split{'s' * (found > 1)} of the keys, {origin}")
 
 
@@ -145,7 +155,8 @@ def forward(w: Attention, tile: Tile) -> list[Kernel]:
     s = named("s", "splits launched", effective_splits(key_tiles(w, tile.bc), tile.splits))
     several = is_deferred(tile.splits) or tile.splits > 1
     cut = named("cut", "1 if there is more than one split, else 0", minimum(s - 1, 1)) if several else 0
-    size, rows, parts = w.dtype.size, query_rows(w), s * cut * query_rows(w)
+    each = named("p", "partial results of a row: s, but none of a single split", minimum(s, 2 * (s - 1))) if several else 0
+    size, rows, parts = w.dtype.size, query_rows(w), each * query_rows(w)
     key_rows = w.row_heads * streamed_key_rows(w, tile.br, tile.bc)
     distinct, needed = w.stored_kv_heads * distinct_key_rows(w, tile.bc), seen_keys(w)
     accesses = (
