@@ -167,6 +167,9 @@ def test_what_a_file_lacks_is_told_with_the_command(run) -> None:
     assert any("MemoryWorkloadAnalysis" in note and "--page raw" in note for note in report.notes)
     assert all(metric in COMMAND for metric in COLLECTED)
     assert run("roofline --ncu-command").out == COMMAND + "\n"
+    both = run("roofline --ncu-command --json")
+    assert (both.code, both.out) == (2, "")
+    assert "give it alone" in both.err
 
 
 def test_a_count_that_cannot_be_is_flagged_in_words(run) -> None:

@@ -236,7 +236,7 @@ def test_numba_cuda_that_does_not_load_is_explained(tmp_path: Path) -> None:
     (package / "cuda.py").write_text("import types\ntypes.ModuleType('numpy').row_stack\n")
     said = in_a_process(OPEN, PYTHONPATH=str(tmp_path))
     assert "numba.cuda does not load" in said
-    assert "row_stack" in said
+    assert "row_stack" in said or "numba.core" in said  # where numba-cuda has taken over the import of numba.cuda
     assert "numpy<2.5" in said
 
 

@@ -54,12 +54,15 @@ def roofline(
     Example: perfmodel roofline --attention 'n=4096 d=64 heads=16 batch=8' --matmul 8192x8192x8192 --hardware h200 -o roofline.svg
     """
     outputs = check_outputs(output, OFFERS)
+    given: dict[str, Any] = {"attention": attention, "matmul": matmul, "model": model, "records": records, "ncu": ncu, "flops": flops}
     if ncu_command:
+        from perfmodel.errors import UsageError
         from perfmodel.validation.ncu_points import COMMAND
 
+        if study or json or outputs or hardware or implementation or baseline or any(given.values()):
+            raise UsageError("--ncu-command only prints a command", "give it alone")
         typer.echo(COMMAND)
         return
-    given: dict[str, Any] = {"attention": attention, "matmul": matmul, "model": model, "records": records, "ncu": ncu, "flops": flops}
     line = command_line(*([study] if study else []), **given, hardware=hardware, implementation=implementation, baseline=baseline).replace(
         "perfmodel", "perfmodel roofline", 1
     )
