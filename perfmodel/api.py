@@ -40,6 +40,7 @@ def attention(*, hardware: str | Device | None = None, **options: Any) -> Compar
     (134348800, 128)
     """
     from perfmodel.attention.request import AttentionRequest
+    from perfmodel.hardware import Device
     from perfmodel.sweep.base import DEFAULT_DEVICE
     from perfmodel.sweep.devices import device_named
 
@@ -47,8 +48,37 @@ def attention(*, hardware: str | Device | None = None, **options: Any) -> Compar
     for name in options:
         if name not in known:
             raise UsageError(f"attention has no option {name!r}", suggest(name, known))
-    device = device_named(hardware or DEFAULT_DEVICE) if hardware is None or isinstance(hardware, str) else hardware
-    return AttentionRequest().updated(options).compare(device)
+    if hardware is not None and not isinstance(hardware, (str, Device)):
+        raise UsageError(f"hardware is {hardware!r:.40}", "give a device's name, the path of a profile, or a Device")
+    device = hardware if isinstance(hardware, Device) else device_named(DEFAULT_DEVICE if hardware is None else hardware)
+    kinds = {field.name: str(field.type) for field in fields(AttentionRequest)}
+    return AttentionRequest().updated({name: _option(name, kinds[name], value) for name, value in options.items()}).compare(device)
+
+
+def _option(name: str, kind: str, value: Any) -> Any:
+    """``value`` of a field annotated as ``kind``, numbers of NumPy as Python's; UsageError for one of another kind."""
+    from perfmodel.sweep.values import scalar
+
+    value = scalar(value)
+    if value is None:
+        return None
+    if kind.startswith("bool"):
+        return _of(name, value, isinstance(value, bool), "True or False")
+    number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    if kind.startswith("int"):
+        _of(name, value, number and value == value // 1, "a whole number")
+        return int(value)
+    if kind.startswith("float"):
+        return _of(name, value, number, "a number")
+    if "list" in kind and isinstance(value, (list, tuple)):
+        return _of(name, list(value), all(isinstance(one, str) for one in value), "a text or several")
+    return _of(name, value, isinstance(value, str), "a text")
+
+
+def _of(name: str, value: Any, holds: bool, what: str) -> Any:
+    if not holds:
+        raise UsageError(f"{name} is {value!r:.40}", f"give {what}")
+    return value
 
 
 class Columns(Mapping[str, Any]):
@@ -99,14 +129,15 @@ def sweep(
     workload: str = "attention",
     *,
     where: str | Sequence[str] = (),
-    columns: Sequence[str] | None = None,
+    columns: str | Sequence[str] | None = None,
     most_bytes: int = MOST_BYTES,
     **axes: Any,
 ) -> Columns:
     """Every combination of ``axes``, as columns in memory; for more rows than fit ``most_bytes`` there is ``perfmodel sweep -o``.
 
     ``workload``: attention, matmul, kv-cache or model. ``axes`` are the options of that command with underscores; a value is a
-    number, a list, a range or an expression of other axes. ``where``: constraints on inputs and columns.
+    number, a list, a range or an expression of other axes. ``where``: constraints on inputs and columns. ``columns``: a list of names,
+    or a text with commas in between.
 
     >>> found = sweep("matmul", m="1024:4096:x2", n=4096, k="m / 2", where="roofline_s > 0.1 ms", columns=["flops", "roofline_s"])
     >>> found["m"].tolist(), found["flops"].tolist(), found.units["roofline_s"], found.excluded
@@ -117,8 +148,10 @@ def sweep(
     from perfmodel.sweep.study import Study
     from perfmodel.sweep.table import fields_of, row_bytes
 
-    constraints = (where,) if isinstance(where, str) else tuple(where)
-    grid = grid_of(Study(workload, axes, constraints, None if columns is None else tuple(columns)))
+    listed = columns.split(",") if isinstance(columns, str) else columns
+    wanted = None if listed is None else tuple(name.strip() for name in _texts("columns", listed))
+    grid = grid_of(Study(workload, axes, _texts("where", [where] if isinstance(where, str) else where), wanted))
+    _of("most_bytes", most_bytes, isinstance(most_bytes, (int, float)), "a number of bytes")
     size = grid.points * row_bytes(fields_of(grid))
     if size > most_bytes:
         fix = "take fewer values, allow more with most_bytes, or write them to a file with: perfmodel sweep -o rows.parquet"
@@ -127,3 +160,11 @@ def sweep(
     [chunk] = runner.chunks()
     table = runner.evaluate(chunk, [counts])
     return Columns(table.part(0, table.rows), counts.left_out, counts.excluded)
+
+
+def _texts(name: str, value: Any) -> tuple[str, ...]:
+    """``value`` as several texts; UsageError if it is none."""
+    found = tuple(value) if hasattr(value, "__iter__") and not isinstance(value, (str, bytes, Mapping)) else (value,)
+    for one in found:
+        _of(name, one, isinstance(one, str), "a text or a list of texts")
+    return found

@@ -30,7 +30,23 @@ _PACKAGE = Path(__file__).parent
 
 _Model = TypeVar("_Model")
 _TAGS = {f"tag:yaml.org,2002:{kind}" for kind in ("map", "seq", "str", "int", "float", "bool", "null")}
-_Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+_BaseLoader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+_NUMBERS = {
+    "tag:yaml.org,2002:int": re.compile(r"[-+]?(?:0|[1-9][0-9]*(?:_[0-9]+)*|0b[01]+|0x[0-9a-fA-F]+)$"),
+    "tag:yaml.org,2002:float": re.compile(
+        r"(?:[-+]?(?:[0-9]+(?:_[0-9]+)*\.[0-9]*|\.[0-9]+)(?:[eE][-+][0-9]+)?|[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN))$"
+    ),
+}
+"""What a number looks like. YAML 1.1 would also read 1:30 as 90, in base 60, 020 as 16 and 5__1 as 51: here they are text."""
+
+
+def _resolvers() -> dict[str, list[tuple[str, Any]]]:
+    """By the first character of a text: how its kind is told."""
+    usual = _BaseLoader.yaml_implicit_resolvers
+    return {first: [(tag, _NUMBERS.get(tag, how)) for tag, how in known] for first, known in usual.items()}
+
+
+_Loader: Any = type("Loader", (_BaseLoader,), {"yaml_implicit_resolvers": _resolvers()})
 
 
 def data_folder(name: str) -> Path:
@@ -138,7 +154,7 @@ def _validated(path: Path, section: tuple[str, ...], validate: Callable[[Any], _
 
 def _first_problem(path: Path, section: tuple[str, ...], error: ValidationError, lines: dict[tuple[str | int, ...], int]) -> str:
     problems = error.errors(include_url=False, include_input=False, include_context=False)
-    first = problems[0]
+    first = next((one for one in problems if one["type"] in _UNKNOWN), problems[0])  # a name misspelt is also one that is missing
     place = (*section, *first["loc"])
     known = place
     while known and known not in lines:
@@ -149,6 +165,7 @@ def _first_problem(path: Path, section: tuple[str, ...], error: ValidationError,
     return message if len(problems) == 1 else f"{message} (and {len(problems) - 1} more)"
 
 
+_UNKNOWN = ("unexpected_keyword_argument", "extra_forbidden")
 _WORDS = {
     "unexpected_keyword_argument": "unknown field; take it out or mend its name",
     "missing": "this field is required",
@@ -298,6 +315,8 @@ def load_model(path: Path) -> ModelSpec:
 
     path = path / "config.json" if os.path.isdir(path) else path  # unlike Path.is_dir, False for names that are too long
     raw, name, source = None, path.parent.resolve().name if path.stem == "config" else path.stem, str(path)
+    if not os.path.lexists(path):
+        raise DataError(f"{path}: No such file", "give the path of a config.json, or a model's name, such as llama-3-8b")
     if path.suffix == ".json":
         raw = read_json(path)
     else:

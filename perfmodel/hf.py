@@ -9,10 +9,17 @@ from typing import Any, ClassVar
 from perfmodel.errors import DataError
 from perfmodel.transformer.architectures import build
 from perfmodel.transformer.facts import Facts
+from perfmodel.transformer.quantized import quantized
 from perfmodel.transformer.spec import ModelSpec
 
+OUTSIDE = ("tie_word_embeddings", "torch_dtype", "dtype", "quantization_config")
+"""Fields that may stand outside of that place only."""
 NESTS = ("text_config", "llm_config", "language_config")
 """Where the configuration of the language model stands if the model does more than language."""
+WANTED = {"int": ("a whole number", "4096"), "bool": ("true or false", "true"), "string": ("text", '"silu"'), "list": ("a list", "[0, 1]")}
+"""What a field of that type takes, and how it is written, by the start of pydantic's name for the mistake."""
+MOST_SHOWN = 40
+"""Characters of a value from a file."""
 
 
 @dataclass(frozen=True)
@@ -78,6 +85,7 @@ class Config:
     mlp_only_layers: list[int] | None = None
     no_rope_layers: list[int] | None = None
     moe_layers: list[int] | None = None
+    quantization_config: dict[str, Any] | None = None
 
 
 def parse(raw: Any, name: str, source: str) -> ModelSpec:
@@ -88,20 +96,17 @@ def parse(raw: Any, name: str, source: str) -> ModelSpec:
 
 def spec(values: dict[str, Any], name: str, source: str) -> ModelSpec:
     """The model that the fields ``values`` describe."""
-    return replace(build(Facts(values)), name=name, source=source)
+    return replace(build(Facts(values)), name=name, source=source, quantized=quantized(values.get("quantization_config")))
 
 
 def flat(raw: Any) -> tuple[dict[str, Any], str]:
-    """The fields of the language model, and the prefix under which they stand.
-
-    tie_word_embeddings may stand outside the nest only.
-    """
+    """The fields of the language model, and the prefix under which they stand."""
     if not isinstance(raw, dict):
-        raise DataError("not a mapping of fields to values")
+        raise DataError("not a mapping of fields to values", "give the config.json of a transformers model, one object {...}")
     nest = next((nest for nest in NESTS if isinstance(raw.get(nest), dict)), None)
     if nest is None:
         return raw, ""
-    outer = {key: raw[key] for key in ("tie_word_embeddings", "torch_dtype", "dtype") if key in raw}
+    outer = {key: raw[key] for key in OUTSIDE if key in raw}
     return {**outer, **raw[nest]}, f"{nest}."
 
 
@@ -113,8 +118,25 @@ def validated(values: dict[str, Any], place: str = "") -> dict[str, Any]:
         TypeAdapter(Config).validate_json(json.dumps(values))  # strict, and a mapping is a Config, only in JSON
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False, include_context=False)[0]
-        field, text = place + ".".join(map(str, first["loc"])), first["msg"]
+        field = place + ".".join(map(str, first["loc"]))
         if first["type"] == "missing":
             raise DataError(f"{field}: missing, so no rule can be chosen", "config.json of a transformers model has one") from None
-        raise DataError(f"{field}: {text[:1].lower()}{text[1:]}") from None
+        raise _wrong(field, _at(values, first["loc"]), first["type"], first["msg"]) from None
     return {field.name: values[field.name] for field in fields(Config) if field.name in values}
+
+
+def _wrong(field: str, value: Any, kind: str, words: str) -> DataError:
+    """A value of the wrong type, shown as the file has it, with how to write it instead."""
+    shown = json.dumps(value)
+    shown = shown if len(shown) <= MOST_SHOWN else f"{shown[:MOST_SHOWN]}..."
+    wanted, example = WANTED.get(kind.partition("_")[0], ("", ""))
+    if not wanted:
+        return DataError(f"{field} is {shown}: {words[:1].lower()}{words[1:]}", "write it as config.json of a transformers model does")
+    hint = ", without quotes, fraction or exponent" if wanted == WANTED["int"][0] else ""
+    return DataError(f"{field} is {shown}: it should be {wanted}", f"write it like {example}{hint}")
+
+
+def _at(values: Any, place: tuple[int | str, ...]) -> Any:
+    for key in place:
+        values = values[key]
+    return values

@@ -92,6 +92,51 @@ def test_rows_that_do_not_fit_are_refused() -> None:
         perfmodel.sweep(n="1:100:+1", d=64, most_bytes=1 << 10)
 
 
+def test_numbers_of_numpy_are_numbers() -> None:
+    found = perfmodel.sweep(n=np.arange(1, 4), d=np.int64(64), causal=np.True_, hardware=np.array(["h200"]), columns="flops, roofline_s")
+    same = perfmodel.sweep(n=[1, 2, 3], d=64, causal=True, hardware="h200", columns=["flops", "roofline_s"])
+    assert list(found) == list(same)
+    assert all((found[name] == same[name]).all() for name in same)
+    options = {"n": np.int64(512), "d": np.int32(64), "causal": np.True_, "dropout": np.float64(0.1), "batch": 2.0}
+    assert perfmodel.attention(**options) == perfmodel.attention(n=512, d=64, causal=True, dropout=0.1, batch=2)
+    device = perfmodel.attention(n=64, d=64).device
+    assert perfmodel.attention(n=64, d=64, hardware=device) == perfmodel.attention(n=64, d=64)
+
+
+@pytest.mark.parametrize(
+    ("function", "options", "words"),
+    [
+        ("attention", {"n": "512"}, "n is '512'"),
+        ("attention", {"n": 512.5}, "n is 512.5"),
+        ("attention", {"n": float("nan")}, "n is nan"),
+        ("attention", {"n": float("inf")}, "n is inf"),
+        ("attention", {"n": True}, "n is True"),
+        ("attention", {"n": np.array([1, 2])}, "n is array"),
+        ("attention", {"causal": "no"}, "causal is 'no'"),
+        ("attention", {"dropout": "0.1"}, "dropout is '0.1'"),
+        ("attention", {"dtype": 3}, "dtype is 3"),
+        ("attention", {"algorithm": [3]}, "algorithm is"),
+        ("attention", {"hardware": 3}, "hardware is 3"),
+        ("attention", {"hardware": ""}, "no device is called ''"),
+        ("sweep", {"n": b"64"}, "b'64' is no number"),
+        ("sweep", {"n": {"a": 1}}, "is no number"),
+        ("sweep", {"n": object()}, "is no number"),
+        ("sweep", {"hardware": 3}, "--hardware is 3"),
+        ("sweep", {"where": 3}, "where is 3"),
+        ("sweep", {"where": ["n < 3", 3]}, "where is 3"),
+        ("sweep", {"columns": 3}, "columns is 3"),
+        ("sweep", {"columns": "flop"}, "no column 'flop'"),
+        ("sweep", {"workload": 3}, "no sweep over 3"),
+        ("sweep", {"most_bytes": "1 GB"}, "most_bytes is '1 GB'"),
+    ],
+)
+def test_what_has_no_meaning_is_a_usage_error(function: str, options: dict[str, object], words: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        getattr(perfmodel, function)(**{"n": 64, "d": 64, **options})
+    assert words in caught.value.message
+    assert caught.value.fix
+
+
 def test_constraints_on_results() -> None:
     found = perfmodel.sweep(n="64:8192:x2", d=64, where=["io < 10 MB", "n > 64"], columns=["flops"])
     assert found.excluded == 16 - found.rows

@@ -8,6 +8,9 @@ import sys
 from pathlib import Path
 
 import pytest
+import yaml
+
+from perfmodel.catalog import read_yaml
 
 PROFILE = (Path(__file__).parents[1] / "hardware_specs" / "nvidia-h200-sxm.yaml").read_text()
 
@@ -117,6 +120,21 @@ def test_profile_mistakes_name_file_line_and_field(run, tmp_path, text, words):
         for word in words:
             assert word in outcome.err
         assert "Traceback" not in outcome.err
+
+
+def test_numbers_of_other_bases_are_text(tmp_path):
+    """YAML 1.1 reads 1:30 as 90, in base 60, and 020 as 16; nobody who writes these means that."""
+    path = tmp_path / "mine.yaml"
+    path.write_text("a: [1:30, -1:30, 1:30.5, 020, 1_000, 0x10, -3, 1.5, 1.5e+3, .inf, 0, true]\n")
+    assert read_yaml(path)[0]["a"] == ["1:30", "-1:30", "1:30.5", "020", 1000, 16, -3, 1.5, 1500, float("inf"), 0, True]
+
+
+def test_shipped_files_hold_no_such_number():
+    """So all of them mean to this reader what they mean to any other."""
+    files = [*Path(__file__).parents[1].glob("hardware_specs/*.yaml"), *Path(__file__).parents[1].glob("configs/**/*.yaml")]
+    assert len(files) > 60
+    for path in files:
+        assert read_yaml(path)[0] == yaml.safe_load(path.read_text()), path
 
 
 def test_contradicting_profile_fails_the_check(run, tmp_path):

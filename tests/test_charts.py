@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import random
+import re
 from dataclasses import replace
 
 import pytest
@@ -14,6 +15,7 @@ from report_example import ceilings, crowded, example, long_names, point
 
 from perfmodel.catalog import device_ids, find_device
 from perfmodel.report.charts.cells import as_text, percent, text
+from perfmodel.report.charts.draw import Pen
 from perfmodel.report.charts.frame import NARROW, WIDE, Size
 from perfmodel.report.charts.kinds import Bar, BarChart, Interval, Limit, LineChart, Mark, Point, Roofline, Series
 from perfmodel.report.charts.labels import rectangle, segment, text_box
@@ -36,7 +38,7 @@ from perfmodel.report.charts.points import (
 )
 from perfmodel.report.charts.roofline_axes import first_level, keys_of, levels_of, limits, plot_of, shown_keys
 from perfmodel.report.charts.scale import LINEAR, Axis, fitted, power_of_two_text, tick_text
-from perfmodel.report.charts.scene import Group, Marker, Path, Rect, Scene, Shape, Text
+from perfmodel.report.charts.scene import Grid, Group, Marker, Path, Rect, Scene, Shape, Text
 from perfmodel.report.charts.sheet import panel
 from perfmodel.report.charts.text_width import shortened, text_width
 from perfmodel.report.charts.themes import DARK, LIGHT, ROLES
@@ -397,6 +399,27 @@ def test_a_prediction_above_its_roof_is_said_to_be() -> None:
         assert soft_roof(other) == ""
 
 
+def test_a_soft_roof_is_no_aim() -> None:
+    """From 90 % of a soft roof on, the next hard one is; below, the caveat stands beside the advice."""
+    ceilings = example().rooflines[0].ceilings
+    product = Point(1, "product", 4_000, {"l2": 1e6}, "bf16", roofline_s=20e-6, terms={"l2": 20e-6, "tensor": 16e-6}, soft="l2")
+    near = replace(product, predicted=Interval(21e-6))
+    said = sentence(near, ceilings)
+    assert "predicted at 95% of its roof: that roof is soft (it counts every tile's load, while clusters multicast" in said
+    assert "the next hard one, the tensor unit (" in said
+    assert "is at 76%: reaching that would make it 1.31x faster." in said
+    assert "reaching it would" not in said
+    above = sentence(replace(product, measured=Interval(19e-6)), ceilings)
+    assert "ABOVE ITS ROOF: " in above
+    assert "is at 84%: reaching that would make it 1.19x faster." in above
+    far = sentence(replace(product, predicted=Interval(40e-6)), ceilings)
+    assert "reaching it would make it 2x faster; that roof is soft (" in far
+    for hard in (replace(near, soft=""), replace(near, terms={"l2": 16e-6, "tensor": 20e-6})):
+        assert "soft" not in sentence(hard, ceilings)
+    chart = replace(example().rooflines[0], points=[near])
+    assert any("its largest roof is soft" in said for said in remarks([chart]))
+
+
 def test_a_tiny_kernel_is_bound_by_its_launch() -> None:
     chart = example().rooflines[0]
     tiny = point(1, "tiny", 4_000, 6e3, 1e3, 1.5e-9, predicted=Interval(8.2e-6))
@@ -436,28 +459,37 @@ def test_no_capacity_strikes_a_value_and_every_one_is_named(size: Size) -> None:
         assert not [line for line in lines if box.left < line.points[0][0] < box.right], label.text
 
 
-@pytest.mark.parametrize("size", [Size(760, 360), Size(368, 300, 11.0)])
-def test_every_mark_has_its_label(size: Size) -> None:
+@pytest.mark.parametrize("grouped", [True, False])
+@pytest.mark.parametrize("size", [Size(760, 360), Size(560, 420, 13.0), Size(368, 300, 11.0)])
+def test_every_mark_has_its_label_clear_of_the_curves(size: Size, grouped: bool) -> None:
     speeds = [(2**n, 100.0 * 2**n / (1 + 2**n / 60)) for n in range(10)]
     marks = [
-        Mark(x, f"{what} at {x} (NVIDIA {device})", y)
-        for device, scale, last in (("H200 SXM", 1, 498), ("A100 SXM 80 GB", 0.4, 256))
+        Mark(x, f"{what} at {x}", y, device) if grouped else Mark(x, f"{what} at {x} ({device})", y)
+        for device, scale, last in (("NVIDIA H200 SXM", 1, 498), ("NVIDIA A100 SXM 80 GB", 0.4, 256))
         for what, x in (("knee", 38), ("memory ends", last))
         for y in [scale * 100.0 * x / (1 + x / 60)]
     ]
-    name = "at 2,048 tokens, as a legend names it"
-    series = [Series(f"H200 {name}", speeds), Series(f"A100 {name}", [(x, 0.4 * y) for x, y in speeds])]
+    lines = [(marks[0].group, speeds), (marks[2].group, [(x, 0.4 * y) for x, y in speeds])]
+    series = [Series(f"{group or place} at 2,048 tokens, a long name", found, group=group) for place, (group, found) in enumerate(lines)]
     chart = LineChart("tokens per second", "batch", "tokens per second", series, y_unit="tokens/s", marks=marks)
     picture = scene(chart, size)
     assert problems(picture, size.font) == []
-    labels = words_of(picture, "mark-label")
-    assert len(labels) == len(marks)
-    roles = [shape.role for shape, _ in flat(picture.children)]
-    over = roles[roles.index("mark-label") :]
+    role = "mark-of-series" if grouped else "mark-label"
+    labels = words_of(picture, role)
+    assert [label.text for label in labels] == [mark.label for mark in marks]
+    shapes = [shape for shape, _ in flat(picture.children)]
+    over = [shape.role for shape in shapes][[shape.role for shape in shapes].index(role) :]
     assert not {"mark", "series", "dot"} & set(over), "a line drawn later strikes the halo of a label"
-    lines = [segment(shape.points) for shape, _ in flat(picture.children) if isinstance(shape, Path) and shape.role == "mark"]
-    struck = [label.text for label in labels if any(text_box(label, size.font, air=0).meets(line) for line in lines)]
-    assert size.narrow or struck == ["memory ends at 256 (NVIDIA A100 SXM 80 GB)"]  # wider than the room on either side of its line
+    boxes = [text_box(label, size.font, air=0) for label in labels]
+    if grouped:
+        assert [label.series for label in labels] == [0, 0, 1, 1]
+        assert [shape.series for shape in shapes if isinstance(shape, Marker) and shape.shape == "diamond"] == [0, 0, 1, 1]
+        assert all(f"{mark.label} ({mark.group}) at {mark.x}" in picture.description for mark in marks)
+    if grouped or size.width > 700:
+        curves = [
+            segment(ends) for one in shapes if isinstance(one, Path) and one.role == "series" for ends in itertools.pairwise(one.points)
+        ]
+        assert not [label.text for label, box in zip(labels, boxes, strict=True) if any(box.meets(curve) for curve in curves)]
 
 
 @pytest.mark.parametrize(("count", "seed"), [(12, 10), (30, 0), (30, 10), (50, 2), (50, 3)])
@@ -470,6 +502,56 @@ def test_no_marker_lies_on_the_words_of_a_ridge(size: Size, count: int, seed: in
     for label in labels:
         box = text_box(label, size.font, air=0)
         assert not [dot for dot in dots if box.meets(rectangle(dot.x - dot.r, dot.y - dot.r, 2 * dot.r, 2 * dot.r))], label.text
+
+
+@pytest.mark.parametrize("size", [WIDE, NARROW])
+def test_points_that_a_picture_cannot_show_are_named_at_every_size(size: Size) -> None:
+    chart = replace(example().rooflines[0], level="dram")
+    shown = [point for point in chart.points if point.bytes.get("dram") and point.flops]
+    lost = [point.number for point in chart.points if point not in shown]
+    assert lost
+    notes = [shape.text for shape, _ in flat(scene(chart, size).children, "dram") if isinstance(shape, Text) and shape.role == "note"]
+    assert f"not shown: {', '.join(map(str, lost))}" in "; ".join(notes)
+    assert "beyond the edge: " in "; ".join(notes)
+
+
+@pytest.mark.parametrize("size", [WIDE, NARROW])
+def test_no_marker_lies_on_the_name_of_a_roof(size: Size) -> None:
+    """The points of a batch saturation: large markers on the DRAM roof, and many in one place."""
+    spots = [(1.0, 3.9e12, 0.4)] + [(1.0, r * 1e12, 0.02) for r in (2.8, 3.2, 3.6)] + [(4.0, 17e12, 0.4), (4.0, 3e12, 0.02)]
+    spots += [(63.0, r * 1e12, 0.03) for r in (180, 220, 250, 270)]
+    found = [
+        Point(n, f"kernel {n}", 10**12, {"dram": 1e12 / x}, "bf16", predicted=Interval(1e12 / rate), share=share)
+        for n, (x, rate, share) in enumerate(spots, 1)
+    ]
+    chart = Roofline("t", "h200", "H200", device_ceilings(find_device("nvidia-h200-sxm")), found, level="dram")
+    shapes = [shape for shape, _ in flat(scene(chart, size).children, "dram", set(shown_keys(chart)))]
+    dots = [rectangle(s.x - s.r, s.y - s.r, 2 * s.r, 2 * s.r) for s in shapes if isinstance(s, Marker) and s.role == "predicted"]
+    labels = [shape for shape in shapes if isinstance(shape, Text) and shape.role == "roof-label"]
+    assert {"SRAM", "L2", "DRAM"} <= {label.text.split()[0] for label in labels}
+    assert [label.text for label in labels if any(text_box(label, size.font, air=0).meets(dot) for dot in dots)] == []
+
+
+def test_lines_of_a_grid_are_where_they_were() -> None:
+    """Written by differences, they end on the same tenth of a pixel."""
+    lines = [
+        ((10.04, 20.0), (10.04, 320.26)),
+        ((33.33, 20.0), (33.33, 320.26)),
+        ((5.0, 41.7), (405.5, 41.7)),
+        ((5.0, 30.15), (405.5, 30.15)),
+    ]
+    drawn = Pen(None, 12).draw([Grid("grid", lines)])
+    steps = re.findall(r"([Mmhv])(-?[\d.]+)(?:[ ]?(-?[\d.]+))?", drawn.split('d="')[1])
+    x = y = 0.0
+    ends = []
+    for command, first, second in steps:
+        if command == "M":
+            x, y = float(first), float(second)
+        else:
+            x += float(first) if command in "mh" else 0.0
+            y += float(second) if command == "m" else float(first) if command == "v" else 0.0
+        ends.append((x, y))
+    assert [value for end in ends for value in end] == pytest.approx([value for line in lines for end in line for value in end], abs=0.051)
 
 
 def test_names_of_any_length_stay_in_their_pictures() -> None:

@@ -76,6 +76,36 @@ def test_a_report_is_the_same_as_itself(run, tmp_path: Path) -> None:
     assert "FASTER" not in outcome.out.split("SAME:")[0]
 
 
+@pytest.mark.parametrize(("gate", "code"), [("slower", 1), ("changed", 1), ("never", 0)])
+def test_a_gate_that_could_compare_nothing_does_not_pass(run, tmp_path: Path, gate: str, code: int) -> None:
+    old, new = tmp_path / "old.json", tmp_path / "new.json"
+    for path, size in ((old, 1024), (new, 2048)):
+        document(run, path, "roofline", "--matmul", f"{size}x{size}x{size}", "--hardware", "h200")
+    outcome = run(f"compare {old} {new} --fail-on {gate}")
+    assert outcome.code == code
+    assert "nothing in common to compare" in outcome.out
+    assert ("nothing was checked" in outcome.err) == bool(code)
+
+
+def test_a_gate_on_slower_needs_a_time_or_a_rate(run, tmp_path: Path) -> None:
+    old, new = tmp_path / "old.json", tmp_path / "new.json"
+    made = document(run, old, "roofline", "--matmul", "1024x1024x1024", "--hardware", "h200")
+    point = made["charts"][0]["points"][0]
+    point |= {"predicted": None, "roofline_s": None, "lower_s": None, "terms": {}}
+    new.write_text(json.dumps(made), encoding="utf-8")
+    assert "no time or rate in common" in run(f"compare {new} {new} --fail-on slower").err
+    assert run(f"compare {new} {new} --fail-on changed").code == 0
+
+
+def test_a_baseline_without_a_common_point_is_told(run, tmp_path: Path) -> None:
+    saved = tmp_path / "before.json"
+    document(run, saved, "roofline", "--matmul", "1024x1024x1024", "--hardware", "h200")
+    for size, told in ((1024, False), (2048, True)):
+        outcome = run(f"roofline --matmul {size}x{size}x{size} --hardware h200 --baseline {saved} --json")
+        assert outcome.code == 0
+        assert outcome.json["verdict"][0].startswith("NOTHING TO COMPARE WITH: no point of this report is in before") == told
+
+
 def test_two_reports_of_which_one_is_slower(run, tmp_path: Path) -> None:
     old, new = tmp_path / "old.json", tmp_path / "new.json"
     made = document(run, old, "roofline", "--attention", ATTENTION, "--hardware", "h200")

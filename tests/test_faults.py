@@ -39,6 +39,14 @@ def _apart(tmp_path, monkeypatch):
     no_measuring(monkeypatch)
 
 
+@pytest.fixture(autouse=True)
+def _interrupts_arrive():
+    """In what a shell runs in the background they are ignored, and in all that it starts."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
 def started(line: str, **options: Any) -> subprocess.Popen[str]:
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE} | options
     return subprocess.Popen([sys.executable, "-m", "perfmodel", *line.split()], text=True, **pipes)

@@ -318,6 +318,13 @@ def test_default_length_is_the_models_own(run):
     assert "more than the 1,024" in run("kv-cache gpt2 --n 1025").out
 
 
+def test_fp8_weights_are_multiplied_in_fp8_where_the_device_does(run):
+    for device, form in (("h200", "fp8"), ("a100-sxm-80gb", "fp16")):
+        line = f"kv-cache llama-3-8b --n 64 --weights-dtype fp8 --hardware {device}"
+        assert f"fp8, multiplied in {form}." in run(line).out
+        assert run(f"{line} --json").json["generation"]["with_cache"]["roofline_s"] > 0
+
+
 def test_what_the_profile_lacks_is_said(run):
     assert "no bf16 peak" in run("kv-cache llama-2-7b --n 8 --dtype bf16 --hardware t4").out
     found = run("kv-cache gpt2 --n 8 --dtype fp32 --hardware amd-epyc-9654")

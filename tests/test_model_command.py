@@ -143,6 +143,194 @@ def test_the_text_says_why(run, line, words):
     assert words in " ".join(run(line).out.split())
 
 
+# Number formats of weights
+
+
+def formats(run, weights, line="llama-3-70b --n 2048 --batch 4 --dtype bf16 --hardware h200 --fused"):
+    return run(f"model {line} --weights-dtype {weights} --json").json
+
+
+def matmuls(data):
+    return [op for op in data["ops"] if op["group"] == "matmul"]
+
+
+@pytest.mark.parametrize("weights", ["bf16", "fp8", "int8", "int4"])
+@pytest.mark.parametrize(
+    "line",
+    [
+        "llama-3-70b --n 2048 --batch 4 --dtype bf16 --hardware h200 --fused",
+        "llama-3-70b --n 8192 --dtype bf16 --hardware h200",
+        "mixtral-8x7b --n 8192 --batch 8 --dtype bf16 --hardware b200",
+        "llama-3-8b --phase decode --batch 256 --kv-len 128 --dtype bf16 --kv-dtype fp8 --hardware h200",
+    ],
+)
+def test_no_more_than_the_peaks_of_the_formats_that_rows_run_in(run, weights, line):
+    data = formats(run, weights, line)
+    assert 0 < data["mfu"] <= 1
+    assert set(data["mfu_peaks"]) == {"fp8" if weights == "fp8" else "bf16", "fp8" if "--kv-dtype fp8" in line else "bf16"}
+
+
+def test_mfu_divides_by_the_time_at_the_peak_of_each_row(run):
+    data = formats(run, "fp8")
+    at_peak = sum(op["flops"] / data["mfu_peaks"]["fp8" if op["group"] == "matmul" else "bf16"] for op in data["ops"])
+    assert data["mfu"] == pytest.approx(at_peak / data["ttft_s"])
+    assert data["mfu_peaks"]["fp8"] == pytest.approx(2 * data["mfu_peaks"]["bf16"], rel=1e-3)
+    out = run("model llama-3-70b --n 2048 --dtype bf16 --weights-dtype fp8 --hardware h200").out
+    assert "of the fp8 and bf16 peaks" in out
+    assert "(W8A8)" in out
+
+
+def test_integer_weights_are_read_narrow_and_multiplied_wide(run):
+    wide, narrow, float8 = (formats(run, name) for name in ("bf16", "int8", "fp8"))
+    for one, other, rounded in zip(matmuls(wide), matmuls(narrow), matmuls(float8), strict=True):
+        assert 2 * other["weight_bytes"] == one["weight_bytes"] == 2 * rounded["weight_bytes"]
+        assert (other["implementation"], other["time_s"]["predicted"]) == (None, None)
+        assert "8-bit integer weights and bf16 activations" in other["not_predicted"]
+        assert rounded["implementation"] == "trtllm-fp8-linear"
+        assert rounded["time_s"]["lower"] <= other["time_s"]["lower"] <= one["time_s"]["lower"]
+    largest = max(matmuls(narrow), key=lambda op: op["flops"])
+    assert largest["time_s"]["lower"] == pytest.approx(largest["flops"] / 989.4e12 * 1830 / 1980, rel=0.01), "bound by bf16's peak"
+    out = run("model llama-3-8b --weights-dtype int8 --hardware h200").out
+    assert "int8 weights: they alone are narrower" in out
+    assert "fp8" not in out
+
+
+def test_what_is_not_fp8_is_not_called_so(run):
+    """int8 on a device without fp8; int4 beside fp8 activations; an int8 cache."""
+    assert all("fp8" not in op["not_predicted"] for op in matmuls(formats(run, "int8", "llama-3-8b --phase decode")))
+    assert all(op["implementation"] is None for op in matmuls(formats(run, "int4", "llama-3-8b --dtype fp8 --hardware h200")))
+    for kv, name in (("int8", None), ("fp8", "vllm-flash-attn-fp8-cache")):
+        data = run(f"model llama-3-8b --phase decode --kv-len 4096 --kv-dtype {kv} --hardware h200 --json").json
+        assert rows(data)["attention"]["implementation"] == name
+    assert "does not multiply fp8" in run("model llama-3-8b --phase decode --weights-dtype fp8").out
+
+
+# The format that a model's file names
+
+
+@pytest.fixture
+def quantized(tmp_path):
+    """Writes a config.json with that quantization_config and gives its path."""
+    sizes = {"hidden_size": 256, "intermediate_size": 512, "num_hidden_layers": 2, "num_attention_heads": 4, "vocab_size": 1000}
+
+    def write(quantization, **outer):
+        path = tmp_path / "config.json"
+        config = {"model_type": "llama", **sizes, "quantization_config": quantization}
+        path.write_text(json.dumps({**outer, "text_config": config} if outer else config))
+        return path
+
+    return write
+
+
+@pytest.mark.parametrize(
+    ("quantization", "bits", "words"),
+    [
+        ({"quant_method": "gptq", "bits": 4, "group_size": 128}, 4, "names gptq, 4 bits for its weights: every weight is counted as int4"),
+        ({"quant_method": "awq", "bits": 8}, 8, "awq, 8 bits for its weights: every weight is counted as int8"),
+        ({"quant_method": "fp8", "fmt": "e4m3"}, 8, "fp8 for its weights: every weight is counted as fp8"),
+        ({"load_in_4bit": True, "load_in_8bit": False}, 4, "bitsandbytes, 4 bits for its weights: every weight is counted as int4"),
+        ({"quant_method": "gptq", "bits": 3}, 16, "gptq, 3 bits for its weights, which nothing here is like: they are counted as fp16"),
+        ({"quant_method": "mxfp4"}, 16, "--weights-dtype fp8, int8 or int4 counts them narrower"),
+        (None, 16, ""),
+        ({}, 16, ""),
+    ],
+)
+def test_the_format_of_the_file_counts(run, quantized, quantization, bits, words):
+    path = quantized(quantization)
+    data = run(f"model {path} --n 32 --json").json
+    assert data["memory"]["weights"] == data["parameters"]["total"] * bits // 8
+    assert data["inputs"]["integer_weights"] == ("int" in words.partition("counted as ")[2])
+    cache = run(f"kv-cache {path} --n 32 --json").json
+    assert cache["memory"]["weights_bytes"] == data["memory"]["weights"]
+    for line in (f"model {path} --n 32", f"batch {path} --kv-len 32", f"kv-cache {path} --n 32"):
+        out = " ".join(run(line).out.split())
+        assert words in out
+        assert ("for its weights" in out) == bool(words)
+
+
+def test_an_option_counts_more_than_the_file(run, quantized):
+    path = quantized({"quant_method": "gptq", "bits": 4})
+    data = run(f"model {path} --n 32 --weights-dtype bf16 --json").json
+    assert data["memory"]["weights"] == 2 * data["parameters"]["total"]
+    assert "for its weights" not in run(f"model {path} --n 32 --weights-dtype bf16").out
+    assert "for its weights" not in run(f"kv-cache {path} --n 32 --weights-dtype bf16").out
+
+
+def test_the_format_may_stand_inside_a_nest_or_beside_it(run, quantized):
+    path = quantized({"quant_method": "fp8"}, model_type="some-vision-model")
+    assert run(f"model {path} --n 32 --json").json["inputs"]["weights_from_file"] == "fp8"
+    config = json.loads(path.read_text())
+    config["quantization_config"] = config["text_config"].pop("quantization_config")
+    path.write_text(json.dumps(config))
+    assert run(f"model {path} --n 32 --json").json["inputs"]["weights_from_file"] == "fp8"
+
+
+@pytest.mark.parametrize(("name", "words", "bits"), [("deepseek-v3", "fp8", 8), ("kimi-k2", "fp8", 8), ("gpt-oss-20b", "mxfp4", 16)])
+def test_shipped_models_that_were_published_narrow(run, name, words, bits):
+    data = run(f"model {name} --phase decode --tp 8 --hardware h200 --json").json
+    assert (data["inputs"]["weights_from_file"], data["inputs"]["weight_bits"]) == (words, bits)
+
+
+# Steps of which some rows have no prediction
+
+
+PARTLY = (
+    "deepseek-v3 --phase decode --kv-len 4096 --dtype fp8 --hardware h200 --tp 8 --batch 64",
+    "llama-3-8b --phase generate --n 64 --kv-len 96 --weights-dtype int4 --hardware h200",
+    "llama-3-8b --n 512 --weights-dtype int8",
+)
+
+
+@pytest.mark.parametrize("line", PARTLY)
+def test_the_headline_is_the_sum_of_predictions_and_of_roofs_elsewhere(run, line):
+    data = run(f"model {line} --json").json
+    totals, ops = data["totals"]["time_s"], data["ops"]
+    assert (totals["predicted"], data["times_from"]) == (None, "predicted and roofline")
+    best = [op["time_s"]["predicted"] or op["time_s"]["roofline"] for op in ops]
+    assert totals["at_least"] == pytest.approx(sum(best))
+    assert totals["lower"] <= totals["at_least"]
+    assert totals["at_least"] > sum(op["time_s"]["predicted"] or 0 for op in ops) > 0
+    assert [op["share"] for op in ops] == pytest.approx([seconds / sum(best) for seconds in best])
+    steps = data["inputs"]["kv_len"] - data["inputs"]["n"] - 1 if data["inputs"]["phase"] == "generate" else 1
+    assert (data["ttft_s"] or 0) + steps * (data["tpot_s"] or 0) == pytest.approx(sum(best))
+    assert data["mfu"] <= 1
+    out = run(f"model {line}").out
+    for words in ("at least", "(predicted; roof where nothing is calibrated)", "At most", "The roof stands for those rows"):
+        assert words in out
+
+
+def test_a_row_without_a_prediction_shows_its_roof(run):
+    out = run("model llama-3-8b --n 512 --weights-dtype int8").out
+    [row] = [line for line in out.splitlines() if line.startswith("QKV projection")]
+    data = run("model llama-3-8b --n 512 --weights-dtype int8 --json").json
+    assert f"roof, {1e3 * rows(data)['QKV projection']['time_s']['roofline']:.4g} ms" in row
+
+
+def test_a_roof_alone_is_the_least_too(run):
+    out = run("model llama-3-8b --hardware mi300x").out
+    assert "takes at least" in out
+    assert "(roof)" in out
+    plain = run("model llama-3-8b --hardware h200").out
+    assert "at least" not in plain
+    assert "at most" not in plain.lower()
+
+
+def test_batches_whose_steps_are_partly_predicted(run):
+    line = "batch deepseek-v3 --kv-len 4096 --dtype fp8 --hardware h200 --tp 8"
+    data = run(f"{line} --json").json
+    step = run(f"model {PARTLY[0]} --json").json
+    [same] = [point for point in data["results"] if point["batch"] == 64]
+    assert same["tpot_s"] == same["time_s"]["at_least"] == pytest.approx(step["tpot_s"])
+    for point in data["results"]:
+        assert (point["times_from"], point["time_s"]["predicted"]) == ("predicted and roofline", None)
+        assert point["time_s"]["lower"] <= point["tpot_s"]
+        assert point["tokens_per_s"] == pytest.approx(point["batch"] / point["tpot_s"])
+    [row] = [line for line in run(line).out.splitlines() if line.startswith("64 ")]
+    assert "at least" in row
+    assert "at most" in row
+    assert "at least" not in run("batch llama-3-8b --hardware h200").out
+
+
 # Explanations
 
 
@@ -153,6 +341,7 @@ EXPLAINED = (
     "gemma-2-9b --phase generate --n 5000 --kv-len 5010",
     "deepseek-v2 --n 100 --ep 4 --pp 2 --hardware h200",
     "gpt2 --n 100 --weights-dtype int4",
+    "llama-3-8b --n 2048 --weights-dtype fp8 --kv-dtype fp8 --hardware h200",
 )
 
 

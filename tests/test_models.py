@@ -235,7 +235,7 @@ def test_the_language_model_may_be_nested():
     nested = {"model_type": "gemma4", "tie_word_embeddings": True, "vision_config": {"hidden_size": 7}, "text_config": LLAMA}
     assert parse(nested, "x", "x").tied_embeddings
     assert parse({**nested, "text_config": {**LLAMA, "tie_word_embeddings": False}}, "x", "x").tied_embeddings is False
-    with pytest.raises(DataError, match=r"text_config\.hidden_size"):
+    with pytest.raises(DataError, match=r'text_config\.hidden_size is "64": it should be a whole number\n  write it like 4096'):
         parse({"text_config": {**LLAMA, "hidden_size": "64"}}, "x", "x")
 
 
@@ -346,7 +346,7 @@ def test_an_edited_shipped_file_says_what_is_wrong(tmp_path, monkeypatch):
     ("text", "words"),
     [
         ("", ["line 1"]),
-        ("[]", ["not a mapping"]),
+        ("[]", ["not a mapping", "give the config.json of a transformers model"]),
         ('{"model_type": "llama",}', ["line 1"]),
         ('{"a": 1, "a": 2}', ["'a' appears twice"]),
         ('{"a": ' + "[" * 5000, ["nested deeper"]),
@@ -354,16 +354,23 @@ def test_an_edited_shipped_file_says_what_is_wrong(tmp_path, monkeypatch):
         ("{}", ["model_type: missing", "no rule can be chosen"]),
         ('{"model_type": "rwkv"}', ["no rule for the architecture 'rwkv'", "llama"]),
         ('{"model_type": "lama"}', ["no rule", "did you mean llama"]),
-        (json.dumps({**LLAMA, "model_type": 7}), ["model_type", "string"]),
+        (json.dumps({**LLAMA, "model_type": 7}), ["model_type is 7: it should be text"]),
         (json.dumps({k: v for k, v in LLAMA.items() if k != "vocab_size"}), ["vocab_size: missing", "'llama' needs it"]),
-        (json.dumps({**LLAMA, "hidden_size": 64.5}), ["hidden_size", "integer"]),
-        (json.dumps({**LLAMA, "hidden_size": True}), ["hidden_size", "integer"]),
+        (json.dumps({**LLAMA, "hidden_size": 64.5}), ["hidden_size is 64.5: it should be a whole number"]),
+        (json.dumps({**LLAMA, "hidden_size": True}), ["hidden_size is true: it should be a whole number"]),
+        (json.dumps({**LLAMA, "hidden_size": "4096"}), ['hidden_size is "4096"', "write it like 4096, without quotes"]),
+        (json.dumps({**LLAMA, "hidden_size": 1e3}), ["hidden_size is 1000.0", "without quotes, fraction or exponent"]),
+        (json.dumps({**LLAMA, "hidden_size": [1] * 999}), ["hidden_size is [1, 1, 1", " 1, ...: it should be"]),
+        (json.dumps({**LLAMA, "quantization_config": "fp8"}), ['quantization_config is "fp8"', "object", "write it as"]),
         (json.dumps({**LLAMA, "hidden_size": 0}), ["hidden_size is 0"]),
         (json.dumps({**LLAMA, "hidden_size": 10**12}), ["hidden_size is 1000000000000"]),
         (json.dumps({**LLAMA, "num_hidden_layers": 10**6}), ["num_hidden_layers is 1000000"]),
         (json.dumps({**LLAMA, "num_attention_heads": 6}), ["head_dim: missing", "does not divide by 6"]),
         (json.dumps({**LLAMA, "num_key_value_heads": 3}), ["num_key_value_heads is 3"]),
-        (json.dumps({**LLAMA, "tie_word_embeddings": "no"}), ["tie_word_embeddings", "boolean"]),
+        (
+            json.dumps({**LLAMA, "tie_word_embeddings": "no"}),
+            ['tie_word_embeddings is "no": it should be true or false', "write it like true"],
+        ),
         (json.dumps({**LLAMA, "layer_types": ["linear_attention"] * 3}), ["layer_types.0", "'linear_attention'"]),
         (json.dumps({**LLAMA, "model_type": "gemma2", "layer_types": ["mamba"] * 3}), ["layer_types.0: no rule for 'mamba'"]),
         (json.dumps({**LLAMA, "model_type": "gemma2", "layer_types": ["full_attention"]}), ["layer_types", "3 layers"]),
@@ -382,6 +389,12 @@ def test_a_wrong_file_is_one_message_with_its_place(run, tmp_path, text, words):
     for word in (str(path), *words):
         assert word in outcome.err
     assert "Traceback" not in outcome.err
+
+
+def test_a_file_that_is_not_there(run):
+    outcome = run("model ./nope.json")
+    assert (outcome.code, outcome.out) == (1, "")
+    assert "nope.json: No such file\n  give the path of a config.json, or a model's name" in outcome.err
 
 
 @pytest.mark.parametrize("kind", known())

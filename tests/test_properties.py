@@ -92,7 +92,7 @@ def test_accesses_grow(w: Attention, tile: Tile, algorithm: Any, direction: str,
     assert moved(replace(w, heads=2 * w.heads, kv_heads=2 * w.kv_heads)) == 2 * moved(w)
 
 
-@settings(max_examples=40)
+@settings(max_examples=40, deadline=None)
 @given(
     points=st.lists(workloads(largest=5000), min_size=2, max_size=6),
     algorithm=algorithms,

@@ -6,6 +6,7 @@ import json
 import re
 import struct
 import xml.etree.ElementTree as ET
+import zlib
 from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
@@ -17,9 +18,11 @@ from perfmodel.catalog import calibrated_devices, data_folder, find_device
 from perfmodel.errors import DataError, UsageError
 from perfmodel.report import check_output, formats, render_for, write
 from perfmodel.report.charts.kinds import Interval, Point, Roofline, Series
-from perfmodel.report.document import DataTable, Report, Table
+from perfmodel.report.document import Column, DataTable, Report, Table
 from perfmodel.report.formats import html, png
+from perfmodel.report.formats._html_tables import data_table as as_html_table
 from perfmodel.report.formats._readable import readable
+from perfmodel.report.formats._woff import woff
 from perfmodel.report.formats.txt import render as as_txt
 from perfmodel.report.roofline_chart import ceilings as device_ceilings
 from perfmodel.report.roofline_chart import formulas, point, point_of_row, profile_use, roofline, sentences, with_baseline, with_shares
@@ -437,3 +440,35 @@ def test_long_names_leave_the_terminal_its_numbers() -> None:
     whole = rendered_text(".txt", long_names())
     assert long_names().title in whole
     assert "…" not in "".join(line for line in whole.splitlines() if line.startswith("void_"))
+
+
+def test_numbers_in_a_page_are_those_of_the_table() -> None:
+    """Words that repeat stand in a list, and a cell has their place in it."""
+    rows: list[list[str | int | float | None]] = [
+        ["a long name", 1, 1 / 3],
+        ["a long name", 2, None],
+        ["another one", 10**15, 0.5],
+        ["ab", 4, 2.0],
+    ]
+    text = as_html_table(DataTable("t", [Column("name", "name"), Column("n", "n", "count"), Column("s", "s", "s")], rows), "t")
+    held = json.loads(text.split('data-table="t">')[1].split("</script>")[0])
+    assert held["words"] == ["a long name"]
+    found = [[held["words"][value[0]] if isinstance(value, list) else value for value in row] for row in held["rows"]]
+    assert [row[:2] for row in found] == [row[:2] for row in rows]
+    assert [row[2] for row in found] == [pytest.approx(1 / 3, rel=1e-9), None, 0.5, 2.0]
+
+
+@pytest.mark.parametrize("name", ["Regular", "SemiBold"])
+def test_fonts_of_a_page_hold_the_same_tables(name: str) -> None:
+    font = (html.ASSETS / f"Inter-{name}.otf").read_bytes()
+    packed = woff(font)
+    assert len(packed) < 0.8 * len(font)
+    signature, flavor, length, count = struct.unpack(">4s4sIH", packed[:14])
+    assert (signature, flavor, length, count) == (b"wOFF", font[:4], len(packed), int.from_bytes(font[4:6], "big"))
+    assert struct.unpack(">I", packed[16:20])[0] == len(font)
+    for place in range(count):
+        tag, at, size, whole, checksum = struct.unpack(">4sIIII", packed[44 + 20 * place : 64 + 20 * place])
+        table = packed[at : at + size]
+        data = zlib.decompress(table) if size < whole else table
+        old_tag, old_sum, start, old_length = struct.unpack(">4sIII", font[12 + 16 * place : 28 + 16 * place])
+        assert (tag, checksum, len(data), data) == (old_tag, old_sum, old_length, font[start : start + old_length])

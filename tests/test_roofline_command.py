@@ -13,6 +13,7 @@ from perfmodel.catalog import find_device
 from perfmodel.ops.matmul import Matmul, evaluate
 from perfmodel.report.charts.points import bound, flag, intensity, share_of_roof
 from perfmodel.report.readings import of_report
+from perfmodel.report.roofline_chart import roofline
 from perfmodel.report.saved import from_data
 from perfmodel.validation.cuda.ncu_csv import CountedKernel
 from perfmodel.validation.ncu_points import COLLECTED, COMMAND, KernelCount, added, count_of, read_kernels, short_name
@@ -290,6 +291,37 @@ def test_a_profile_in_a_study_is_found_beside_it(run, tmp_path: Path) -> None:
     assert len(report.rooflines[0].points) == 6
 
 
+def without(path: Path, unwanted: str, rows: int | None = None) -> str:
+    """``path`` without columns that have ``unwanted`` in their name, and with its first ``rows`` rows alone."""
+    lines = [line for line in path.read_text(encoding="utf-8").splitlines() if not line.startswith("==")]
+    found = list(csv.reader(lines))[:rows]
+    kept = [place for place, name in enumerate(found[0]) if not unwanted or unwanted not in name]
+    return "".join(",".join(f'"{row[place]}"' for place in kept) + "\n" for row in found)
+
+
+def test_a_file_without_a_kernel_is_told(run, tmp_path: Path) -> None:
+    file = tmp_path / "header.csv"
+    file.write_text(without(WITH_FLOP, "", rows=2), encoding="utf-8")
+    outcome = run(f"roofline --ncu {file} --hardware h200")
+    assert (outcome.code, outcome.out) == (1, "")
+    assert "no kernel in the file" in outcome.err
+    assert "--ncu-command" in outcome.err
+
+
+def test_without_counters_of_the_vector_unit_no_roof_is_certain(run, tmp_path: Path) -> None:
+    file = tmp_path / "tensor.csv"
+    file.write_text(without(WITH_FLOP, "thread_inst_executed_op"), encoding="utf-8")
+    report = report_of(run, f"--ncu {file} --hardware h200")
+    assert any(note.startswith("Not in the file: FLOP of the vector unit (14 of 14 kernels)") for note in report.notes)
+    tensor = [point for point in report.rooflines[0].points if point.flops]
+    assert [point.name for point in tensor] == ["flash_mma #7", "flash_mma #8"]
+    assert {(p.dtype, p.unit) for p in report.rooflines[0].points if not p.flops} == {("", "")}
+    assert not any(" is bound by " in said for said in report.verdict)
+    assert any(said.startswith("flash_mma #7 is, as far as its counters tell, bound by ") for said in report.verdict)
+    assert any(said.startswith("flash #0 is, as far as its bytes tell, bound by ") for said in report.verdict)
+    assert "12 of 14 kernels have no FLOP in the file" in "\n".join(report.verdict)
+
+
 # Workloads and records
 
 
@@ -316,6 +348,46 @@ def test_a_phase_of_a_model_is_a_point_per_kernel(run) -> None:
     assert sum(point.predicted.value for point in points) == pytest.approx(entry["totals"]["time_s"]["predicted"])
     assert {op["name"]: op["time_s"]["roofline"] for op in entry["ops"]} == {point.name: point.roofline_s for point in points}
     assert "of the time is in" in report.verdict[0]
+
+
+SQUARE = ("--matmul", "4096x4096x4096")
+
+
+@pytest.mark.parametrize(("device", "soft"), [("h200", "l2"), ("b200", "l2"), ("a100-sxm-80gb", ""), ("rtx-5090", ""), ("mi300x", "")])
+def test_the_l2_roof_of_a_product_is_soft_where_clusters_multicast(run, device: str, soft: str) -> None:
+    report = report_of(run, f"--hardware {device}", *SQUARE, "--attention", "n=4096 d=64 algorithm=flash2")
+    attention, product = report.rooflines[0].points
+    assert (product.soft, attention.soft) == (soft, "")
+    assert ("that roof is soft" in report.verdict[1]) == (bound(product) == soft == "l2")
+
+
+def test_a_product_at_its_l2_roof_is_told_of_the_next_hard_one(run) -> None:
+    [said] = report_of(run, "--hardware h200", *SQUARE).verdict
+    assert "bound by L2 bandwidth" in said
+    assert "that roof is soft" in said
+    assert "the next hard one, the tensor unit (989.4 TFLOP/s, derived), is at " in said
+    assert "reaching it" not in said
+    counted = report_of(run, f"--ncu {LIBRARIES} --hardware h200")
+    assert {point.soft for point in counted.rooflines[0].points if point.name.startswith("nvjet")} == {"l2"}
+    assert {point.soft for point in counted.rooflines[0].points if point.unit == "vector"} == {""}
+    near = [said for said in counted.verdict if said.startswith(("nvjet", "sm90_xmma_gemm_f32f32"))]
+    assert len(near) == 4
+    assert all("the next hard one, the tensor unit" in said and "reaching it" not in said for said in near)
+    verdict = run("matmul -m 4096 -n 4096 -k 4096 --hardware h200").out.splitlines()[1]
+    assert "bound by L2 bandwidth" in verdict
+    assert "that roof is soft" in verdict
+
+
+def test_kernels_of_a_model_above_their_roofs_are_named(run) -> None:
+    report = report_of(run, "--hardware h200", "--model", "llama-3-8b prefill n=2048 dtype=bf16")
+    above = {point.name: share for point in report.rooflines[0].points if (share := share_of_roof(point)) > 1.0005}
+    assert len(above) == 2
+    assert f"2 of its {len(report.rooflines[0].points)} kernels are predicted ABOVE THE ROOF: " in report.verdict[0]
+    assert all(f"{name} ({share:.1%})" in report.verdict[0] for name, share in above.items())
+    assert "soft" in report.verdict[0]
+    plain = report_of(run, "--hardware h200", "--model", "llama-3-8b decode batch=8 kv_len=2048 dtype=bf16")
+    assert max(share_of_roof(point) for point in plain.rooflines[0].points) < 1
+    assert "ABOVE" not in plain.verdict[0]
 
 
 def test_what_does_not_fit_cannot_run(run) -> None:
@@ -416,6 +488,33 @@ def test_records_of_a_file_lie_beside_workloads(run, tmp_path: Path) -> None:
     assert [point.number for point in chart.points] == [1, 2]
     assert chart.points[1].measured.value == 2.1e-4
     assert report.provenance.inputs.keys() == {"mine.jsonl"}
+
+
+def test_hardware_chooses_among_records(run) -> None:
+    records = ("--records", str(DATA / "records.jsonl"))
+    assert len(report_of(run, "", *records).rooflines) > 4
+    [chart] = report_of(run, "--hardware h200", *records).rooflines
+    assert chart.device == H200
+    both = report_of(run, "--hardware h200 --hardware a100-sxm-80gb --hardware t4", *records)
+    assert [one.device for one in both.rooflines] == [H200, "nvidia-a100-sxm-80gb"]
+    assert "No record in " in both.notes[0]
+    assert both.notes[0].endswith(" is of nvidia-t4.")
+    most = report_of(run, "--hardware h200 --hardware a100-sxm-80gb", "--records", "shipped implementation=torch-sdpa-flash most=4")
+    assert sum(len(one.points) for one in most.rooflines) == 4
+    outcome = run("roofline --hardware t4", *records)
+    assert (outcome.code, outcome.out) == (2, "")
+    assert "is of nvidia-t4\n  its records are of nvidia-h200-sxm, " in outcome.err
+
+
+def test_a_picture_opens_at_the_roof_that_is_passed(run) -> None:
+    """A point above its roof lies above a ceiling only at the level of that roof."""
+    [chart] = report_of(run, f"--ncu {LIBRARIES} --hardware h200").rooflines
+    above = [point for point in chart.points if flag(point)]
+    assert [point.number for point in above] == [6, 14]
+    assert chart.level == "l2"
+    assert all(point.flops / point.measured.value > BANDWIDTH[chart.level] * intensity(point, chart.level) for point in above)
+    others = [point for point in chart.points if not flag(point)]
+    assert roofline(find_device(H200), others).level == "dram"
 
 
 def test_a_device_alone_is_a_roofline_too(run) -> None:

@@ -16,6 +16,11 @@ from perfmodel.attention.crossover import crossover
 from perfmodel.attention.request import AttentionRequest
 from perfmodel.catalog import calibrated_devices, data_folder, find_device, find_model
 from perfmodel.report import render_for
+from perfmodel.report.charts.cells import formula_text
+from perfmodel.report.charts.draw import clean
+from perfmodel.report.charts.kinds import LineChart
+from perfmodel.report.charts.line import scene
+from perfmodel.report.charts.scene import Text
 from perfmodel.report.document import Report
 from perfmodel.report.saved import read_report
 from perfmodel.study.base import MOST_FORMULAS, Scope
@@ -30,9 +35,10 @@ from perfmodel.validation.statistics import quantile
 
 TEXTS = ("html", "md", "svg", "json", "txt")
 A100 = "nvidia-a100-sxm-80gb"
-H200 = "nvidia-h200-sxm"
+H200, H200_NAME = "nvidia-h200-sxm", "NVIDIA H200 SXM"
 SECONDS = 3.0
 PAGE_BYTES = 300_000
+SHIPPED_BYTES = 260_000
 
 
 @pytest.fixture(scope="module")
@@ -70,6 +76,47 @@ def test_every_format_of_every_study(run, tmp_path: Path, name: str) -> None:
     assert time.process_time() - started < SECONDS
     assert all(file.stat().st_size > 500 for file in files)
     assert files[0].stat().st_size < PAGE_BYTES
+
+
+FIFTY = """study:
+  title: fifty points
+  sections:
+    - kind: roofline
+      devices: [nvidia-h200-sxm, nvidia-a100-sxm-80gb]
+      workloads:
+        - {name: prefill, model: {name: llama-3-8b, phase: prefill, n: 2048, dtype: bf16}}
+        - {name: decode, model: {name: llama-3-8b, phase: decode, batch: 64, kv_len: 2048, dtype: bf16}}
+    - {kind: batch, devices: [nvidia-h200-sxm, nvidia-a100-sxm-80gb], models: [{name: llama-3-8b, kv_len: 2048, dtype: bf16}]}
+    - kind: sweep
+      devices: [nvidia-a100-sxm-80gb, nvidia-h200-sxm]
+      workload: {attention: {d: 64, heads: 16, batch: 8, dtype: bf16, algorithm: [standard, flash2]}}
+      over: n
+      values: [128, 256, 512, 1024, 2048, 4096, 8192, 16384, 32768]
+"""
+
+
+def test_a_page_of_fifty_points_is_light(tmp_path: Path) -> None:
+    (tmp_path / "fifty.yaml").write_text(FIFTY, encoding="utf-8")
+    report = build(read_study(str(tmp_path / "fifty.yaml")))
+    assert sum(len(chart.points) for chart in report.rooflines) >= 50
+    page = render_for(Path("fifty.html"), report)
+    assert isinstance(page, str)
+    assert len(page.encode()) < PAGE_BYTES
+
+
+def test_a_page_has_every_formula_and_each_source_once(reports: dict[str, Report]) -> None:
+    report = reports["standard-vs-flash"]
+    page = render_for(Path("report.html"), report)
+    assert isinstance(page, str)
+    assert len(page.encode()) < SHIPPED_BYTES
+    assert len(report.formulas) > 100
+    shown = page.split("Formulas: ", 1)[1]
+    assert all(clean(formula_text(formula)) in shown for formula in report.formulas)
+    assert all(shown.count(f"] {clean(source)}</li>") == 1 for source in {formula.source for formula in report.formulas if formula.source})
+    given = [formula for formula in report.formulas if (formula.name, formula.formula) == ("H", "")]
+    assert len(given) == 2
+    assert shown.count(f"<dt>{formula_text(given[0])}<") == 1
+    assert f"<dt>as in {clean(given[0].group)}</dt><dd>" in shown
 
 
 @pytest.mark.parametrize("name", study_names())
@@ -163,6 +210,28 @@ def test_a_sweep_compares_where_both_fit_the_memory(reports: dict[str, Report]) 
         head = f"attention, 8 x 16 heads of 64, {find_device(device).name}: flash2 is "
         [said] = [said for said in reports["standard-vs-flash"].verdict if said.startswith(head)]
         assert f"faster at n {last:,}, the largest of them at which both fit the memory (" in said
+
+
+def test_a_sweep_of_two_devices_compares_like_with_like(reports: dict[str, Report]) -> None:
+    """Standard attention has no calibration on the A100: its roof stands beside roofs, and predictions are told first."""
+    report = reports["standard-vs-flash"]
+    chart = next(chart for chart in report.charts if isinstance(chart, LineChart))
+    drawn = {(series.name, series.style) for series in chart.series}
+    solid = {f"{name}, {device}" for name, device in (("flash2", "NVIDIA A100 SXM 80 GB"), ("standard", H200_NAME), ("flash2", H200_NAME))}
+    assert {name for name, style in drawn if style == "line"} == solid
+    assert {name for name, style in drawn if style == "dashed"} == {f"{name}, roof" for name in [*solid, "standard, NVIDIA A100 SXM 80 GB"]}
+    assert "No prediction is known of standard on NVIDIA A100 SXM 80 GB: compare its roof" in chart.caption
+    keys = [shape.text for shape in scene(chart).children if isinstance(shape, Text) and shape.role == "legend"]
+    assert keys == ["standard, NVIDIA A100 SXM 80 GB, roof", *(one.name for one in chart.series if one.style == "line"), "roof"]
+    first = report.verdict[0]
+    assert first.startswith(f"attention, 8 x 16 heads of 64, {H200_NAME}: flash2 is ")
+    times = {(one.name.split(",")[0], one.style): dict(one.points) for one in chart.series if H200_NAME in one.name}
+    predicted, roofs = (times["standard", style][16384] / times["flash2", style][16384] for style in ("line", "dashed"))
+    assert f"{predicted:.2f}x faster at n 16,384" in first
+    assert f", predicted); at their roofs {roofs:.2f}x faster." in first
+    [other] = [said for said in report.verdict if "NVIDIA A100 SXM 80 GB: flash2 is" in said]
+    assert other.endswith("at the roof); standard cannot be predicted there, so roofs are compared.")
+    assert not any("at their roofs" in said for said in report.verdict if said.startswith("the same with a causal mask"))
 
 
 def test_what_never_fits_is_compared_as_if_it_did() -> None:

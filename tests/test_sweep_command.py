@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import json
+import re
+import shlex
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +21,7 @@ import perfmodel
 from perfmodel.catalog import data_folder
 from perfmodel.commands._progress import Teller
 from perfmodel.sweep.search import front
-from perfmodel.sweep.study import read_study
+from perfmodel.sweep.study import WORKLOADS, read_study
 
 
 def test_the_json_object(run: Any) -> None:
@@ -149,7 +153,30 @@ def test_shipped_studies_answer(run: Any, path: Path) -> None:
         ("sweep --n 64 --d 64 -o - --format csv --resume", ["need a file"]),
         ("sweep --n 64 --d 64 -o a.csv --dask tcp://x:1", ["folder of Parquet files"]),
         ("sweep --n 64 --d 64 -o no/where/a.csv", ["no folder no/where"]),
-        ("sweep --n 64 --d 64 -o a.pdf", ["'.pdf'"]),
+        ("sweep --n 64 --d 64 -o a.pdf", ["'.pdf'", ".csv, .jsonl or .parquet", ".html, .json, .md, .txt"]),
+        ("sweep --n 64 --d 64 -o /dev/stdout", ["without suffix", "-o - --format csv"]),
+        ("sweep --n 64 --d 64 -o a.csv/", ["a name that ends in / is a folder of Parquet files"]),
+        ("sweep --n 64 --d 64 --memory 1", ["--memory", "no unit", "512MiB"]),
+        ("sweep --n 1__0 --d 64", ["--n '1__0'"]),
+        ("sweep --n 64 --d 64_", ["--d '64_'"]),
+        ("sweep --n 64 --d 64 --where n<1__0", ["--where 'n<1__0'"]),
+        ("sweep --n 1:10:x2KiB --d 64", ["--n: '2KiB' is no factor"]),
+        ("sweep --n 1:10:x1.0000001 --d 64 -o a.csv", ["--n: 23,025,853 steps", "10,000,000"]),
+        ("sweep --n 64 --d 64 --implementation nosuch -o e.csv", ["none is called 'nosuch'", "torch-sdpa-flash"]),
+        ("sweep matmul --m -5 --n 3 --k 4", ["--m is -5"]),
+        ("sweep --n 64 --d 64 --dropout 1", ["--dropout is 1", "up to, not including, 1"]),
+        ("sweep --n 64 --d 64 --heads 6 --kv-heads heads/4 -o e.csv", ["no row has an answer: kv_heads = heads/4"]),
+        ("sweep --n 64 --d 64 --heads 6 --kv-heads heads/4", ["no row has an answer: kv_heads = heads/4"]),
+        ("sweep --n 64 --d 64 --heads 5 --kv-heads 3 -o e/", ["no row has an answer: kv_heads does not divide heads"]),
+        ("sweep --n 1 --d 64 --heads 4 --kv-heads 10", ["no row has an answer: kv_heads does not divide heads"]),
+        ("sweep --n 64 --d 64 --heads 'a'", ["--heads \"'a'\" is a text"]),
+        ("sweep --n 64 --d 64 --heads 6 --kv-heads heads/0", ["divides by zero"]),
+        ("sweep --n 64 --d 64 --dtype fp8 -o e.csv", ["no fp8 peak"]),
+        ("sweep model --model llama-3-8b --tp 3 -o e.csv", ["no row has an answer: --tp does not divide 32 heads"]),
+        ("sweep --n 64 --d 64 --splits 4", ["--splits is for split-kv", "add --algorithm split-kv"]),
+        ("sweep --n 64 --d 64 --sparsity 0.3", ["--sparsity is for block-sparse", "add --algorithm block-sparse"]),
+        ("sweep --n 64 --d 64 --pattern causal --algorithm flash", ["--pattern is for block-sparse"]),
+        ("sweep --n 64 --d 64 --where sparsity<0.5", ["sparsity has no value here"]),
         ("sweep --n 64 --d 64 --packed maybe", ["true, false or both"]),
         ("bench --rows 0", ["--rows"]),
     ],
@@ -174,9 +201,10 @@ def test_rows_that_are_left_out_are_said(run: Any) -> None:
     out = run("sweep --n 64 --d 64 --hardware h200,trainium2,tpu-v3 --dtype bf16 --algorithm flash").out
     assert "1 rows; 2 without an answer." in out
     assert "no SRAM size per block" in out
-    out = run("sweep --n 64 --d 64 --heads 5 --kv-heads 3").out
+    out = run("sweep --n 64 --d 64 --heads 5 --kv-heads 3,5").out
+    assert "Without an answer: 2 rows: kv_heads does not divide heads." in out
+    out = run("sweep --n 64 --d 64 --where d<64").out
     assert "No row is left." in out
-    assert "kv_heads does not divide heads" in out
 
 
 def test_rows_to_a_file_and_the_report_to_others(run: Any, tmp_path: Path) -> None:
@@ -240,3 +268,124 @@ def test_a_benchmark(run: Any) -> None:
     assert len(found["speeds"]) == 2 * 6 + 3
     assert found["starts"][0]["ratio"] == 1
     assert found["memory"]["peak_bytes"] > 10e6
+
+
+def test_a_model_has_the_defaults_of_its_command(run: Any) -> None:
+    for options in ("--phase generate --n 391", "--phase prefill", "--phase decode --kv-len 300", "--phase generate"):
+        [row] = run(f"sweep model --model gpt2-xl {options} --json").json["rows"]
+        alone = run(f"model gpt2-xl {options} --json").json
+        told = ("phase", "kv_len", *(() if "decode" in options else ("n",)))  # of a decode step, the command tells the new token
+        assert {name: row[name] for name in told} == {name: alone["inputs"][name] for name in told}
+        assert row["flops"] == alone["totals"]["flops"]
+    rows = run("sweep model --model gpt2-xl --phase all --json").json["rows"]
+    assert [(row["phase"], row["n"], row["kv_len"]) for row in rows] == [
+        ("prefill", 1024, 1024),
+        ("decode", 1024, 1024),
+        ("generate", 896, 1024),
+    ]
+    rows = run("sweep kv-cache --model gpt2-xl,llama-3-8b --json").json["rows"]
+    assert [row["n"] for row in rows] == [1024, 8192]
+
+
+def test_rows_of_models_that_fail_alike_are_counted_together(run: Any) -> None:
+    found = run("sweep model --model gpt2-xl --phase generate --n 1:30 --kv-len 25 --columns seconds --json").json
+    assert found["counts"]["rows"] == 24
+    assert found["counts"]["left_out"] == {"--kv-len leaves nothing to generate after --n": 6}
+
+
+def test_a_study_whose_ranges_look_like_numbers_of_other_bases(run: Any, tmp_path: Path) -> None:
+    path = tmp_path / "mine.yaml"
+    path.write_text("sweep:\n  axes: {n: 1:3, d: [64, 020], batch: 1:8:+7}\n")
+    rows = run(f"sweep {path} --json").json["rows"]
+    assert [sorted({row[name] for row in rows}) for name in ("n", "d", "batch")] == [[1, 2, 3], [20, 64], [1, 8]]
+
+
+@pytest.mark.parametrize(
+    ("words", "found"),
+    [
+        (["--n", "5", "--kv"], ["--kv-len", "--kv-heads"]),
+        (["matmul", "--ti"], ["--tile-m", "--tile-n"]),
+        (["matmul-tiles", "--tile-m", "8", "--tile-n"], ["--tile-n"]),
+        (["mat"], ["matmul", "matmul-tiles"]),
+        (["model", "--phase", ""], ["prefill", "decode", "generate", "all"]),
+        (["--hardware", "h200-s"], ["nvidia-h200-sxm"]),
+        (["--causal", ""], ["true", "false", "both"]),
+        (["--n", ""], []),
+        (["--minimize", "tim"], ["time"]),
+        (["kv-cache", "--columns", "max_"], ["max_batch", "max_context"]),
+        (["nowhere.yaml", "--"], []),
+        (["--n", "64", ""], []),
+    ],
+)
+def test_axes_and_studies_are_completed(run: Any, words: list[str], found: list[str]) -> None:
+    outcome = run("--complete", "sweep", *words)
+    assert (outcome.code, outcome.out.split(), outcome.err) == (0, found, "")
+
+
+def test_every_axis_and_option_and_study_is_completed(run: Any) -> None:
+    options = run("--complete", "sweep", "--n", "5", "--").out.split()
+    assert {"--n", "--d", "--hardware", "--kv-heads", "--where", "--resume"} <= set(options)
+    assert len(options) == len(set(options))
+    assert run("--complete", "sweep", "").out.split() == [*WORKLOADS, "decode-time", "flash-crossover", "matmul-tiles"]
+
+
+def test_where_it_pays_goes_back_and_forth(run: Any) -> None:
+    axes = {"n": "16:300", "d": [64, 128, 256], "heads": 16}
+    done = run_json("sweep", axes)
+    [entry] = [one for one in done["comparison"]["along"] if one["axis"] == "n"]
+    columns = perfmodel.sweep(**axes)
+    standard, flash = (columns["algorithm"] == name for name in ("standard", "flash2"))
+    wins, n = columns["roofline_s"][flash] < columns["roofline_s"][standard], columns["n"][flash]
+    for key, share in (("never_at", 0), ("always_at", 1)):
+        told = {value for first, last in entry[key] for value in range(first, last + 1)}
+        assert told == {value for value in np.unique(n).tolist() if wins[n == value].mean() == share}
+        assert len(entry[key]) > 2
+    [line] = [line for line in run("sweep --n 16:300 --d 64,128,256 --heads 16").out.splitlines() if line.startswith("flash2  n ")]
+    assert "16 to 26, 129 to 139, 257 to 292" in line
+    many = run("sweep --n 16:1400:+3 --d 64,128,256 --heads 16").out
+    assert " more up to 1," in many
+
+
+PAGE = (Path(__file__).parents[1] / "docs" / "sweeps.md").read_text()
+ADDRESS = "tcp://localhost:8786"
+
+
+@contextmanager
+def scheduler(wanted: bool) -> Iterator[str]:
+    """The address of a dask scheduler with a worker, if one is wanted."""
+    if not wanted:
+        yield ""
+        return
+    from distributed import LocalCluster
+
+    settings: dict[str, Any] = {"n_workers": 1, "threads_per_worker": 1, "processes": False, "dashboard_address": ":0"}
+    with LocalCluster(**settings, protocol="tcp", silence_logs=60) as made:  # type: ignore[no-untyped-call]
+        yield made.scheduler_address
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+@pytest.mark.filterwarnings("ignore::ResourceWarning")
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_what_the_page_on_sweeps_shows_works(run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every command of docs/sweeps.md, in its order, on what the commands before it left."""
+    monkeypatch.chdir(tmp_path)
+    [study] = re.findall(r"```yaml\n# (mine\.yaml\n.*?)```", PAGE, re.DOTALL)
+    name, _, text = study.partition("\n")
+    Path(name).write_text(text)
+    lines = re.findall(r"^\$ perfmodel (.*)$", PAGE, re.MULTILINE)
+    assert len(lines) == PAGE.count("$ perfmodel") > 15
+    for line in lines:
+        with scheduler(ADDRESS in line) as address:
+            words = shlex.split(line.replace(ADDRESS, address))
+            if "-" in words:  # rows are bytes: to a real stdout
+                done = subprocess.run([sys.executable, "-m", "perfmodel", *words], capture_output=True, text=True, check=True)
+                assert done.stdout.count("\n") == 4001
+                continue
+            outcome = run("", *words)
+        assert outcome.code == 0, (line, outcome)
+    for folder in ("rows", "cluster"):
+        assert [path.name for path in Path(folder).iterdir()] == ["part-00000000.parquet"]
+    assert Path("rows.csv").read_text().count("\n") == 4001
+    [code] = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.startswith("20 s ")

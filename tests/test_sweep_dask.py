@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
+from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +19,7 @@ import pyarrow.parquet as pq
 import pytest
 from distributed import Client, LocalCluster
 
-from perfmodel.errors import DataError
+from perfmodel.errors import DataError, UsageError
 from perfmodel.sweep.ask import Output, Search, ask, complete
 from perfmodel.sweep.study import Study
 
@@ -86,7 +90,7 @@ def test_a_worker_killed_midway_changes_nothing(cluster: LocalCluster, local: An
 
 
 def test_what_goes_wrong_on_a_worker_is_said_here(cluster: LocalCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("perfmodel.sweep.dask_run.prepare", lambda *_: None)  # as where the folder is not shared
+    monkeypatch.setattr("perfmodel.sweep.dask_run.prepared", lambda folder, study, rows, resume: nullcontext(rows))  # as if not shared
     with pytest.raises(DataError, match="no such folder on the worker"):
         ask(STUDY, SEARCH, Output(tmp_path / "nowhere", "parquet", folder=True, dask=cluster.scheduler_address), MEMORY)
 
@@ -151,6 +155,55 @@ def test_no_scheduler_is_one_message(run: Any, tmp_path: Path, monkeypatch: pyte
     assert list(tmp_path.iterdir()) == []
     monkeypatch.setitem(sys.modules, "distributed", None)
     assert "pip install 'perfmodel[dask]'" in run(f"sweep --n 64 --d 64 --dask tcp://127.0.0.1:1 -o {tmp_path / 'rows'}").err
+
+
+def refused(address: str, folder: Path) -> str:
+    """What the command says, in a process of its own: what a client says as it is taken down comes after the command's end."""
+    line = [sys.executable, "-m", "perfmodel", "sweep", "--n", "64", "--d", "64", "--dask", address, "-o", f"{folder}/"]
+    done = subprocess.run(line, capture_output=True, text=True, check=False, timeout=15)
+    assert (done.returncode, done.stderr.count("\n"), folder.exists()) == (2, 2, False), done.stderr
+    return done.stderr
+
+
+@pytest.mark.parametrize(("address", "words"), [("garbage", "missing port number"), ("", "the address is empty"), ("x://h:1", "unknown")])
+def test_no_address_is_one_message_at_once(tmp_path: Path, address: str, words: str) -> None:
+    assert words in refused(address, tmp_path / "rows")
+
+
+def test_something_else_answers(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def answer() -> None:
+            with server.accept()[0] as taken:
+                taken.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+                taken.recv(1 << 16)
+
+        thread = threading.Thread(target=answer)
+        thread.start()
+        assert "something else does" in refused(f"tcp://127.0.0.1:{server.getsockname()[1]}", tmp_path / "rows")
+        thread.join()
+
+
+def test_a_folder_is_one_run_s(cluster: LocalCluster, tmp_path: Path) -> None:
+    """A second run is refused meanwhile; carried on, chunks stay as they were begun, whatever memory is given then."""
+    output = Output(tmp_path / "rows", "parquet", folder=True, resume=True, dask=cluster.scheduler_address)
+    met = []
+
+    def meet(points: int) -> None:
+        if not met:
+            for dask in (None, cluster.scheduler_address):
+                with pytest.raises(UsageError, match="another run is writing"):
+                    ask(STUDY, SEARCH, replace(output, dask=dask), MEMORY)
+                met.append(dask)
+
+    whole = ask(STUDY, SEARCH, output, MEMORY, lambda total: meet)
+    assert len(met) == 2
+    parts = sorted(output.path.iterdir()) if output.path else []
+    parts[-1].unlink()
+    parts[0].unlink()
+    again = ask(STUDY, SEARCH, output, 16 * MEMORY)
+    assert sorted(output.path.iterdir() if output.path else []) == parts
+    assert pq.read_table(tmp_path / "rows").num_rows == whole.counts.rows == again.counts.rows
 
 
 def test_a_task_writes_its_chunk_and_sums_it_up(tmp_path: Path, local: Any) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from perfmodel.errors import UsageError, suggest
+from perfmodel.errors import PerfmodelError, UsageError, suggest
 
 _BASH = """_perfmodel() {
     local IFS=$'\\n'
@@ -110,6 +110,8 @@ def complete(words: Sequence[str], commands: Sequence[str], find: Callable[[str]
         if rest[0] not in inner:
             return []
         command, rest = inner[rest[0]], rest[1:]
+    if before[0] == "sweep":
+        return _in_sweep(command.params, rest, unfinished)
     return _in_command(command.params, rest, unfinished)
 
 
@@ -125,6 +127,28 @@ def _in_command(params: Sequence[Any], before: Sequence[str], unfinished: str) -
         return _matching([option for option in options if option.startswith("--")], unfinished)
     arguments = [(param.name, param.metavar) for param in params if param.param_type_name == "argument"]
     return _matching([value for argument in arguments for value in _OF_ARGUMENT.get(argument, list)()], unfinished)
+
+
+def _in_sweep(params: Sequence[Any], before: Sequence[str], unfinished: str) -> list[str]:
+    """A study or a workload, then its axes beside the options that every sweep has; columns for what asks for one."""
+    from perfmodel.sweep.study import WORKLOADS, read_study, shipped_studies, workload_named
+
+    if not before and not unfinished.startswith("-"):
+        return _matching([*WORKLOADS, *shipped_studies()], unfinished)
+    named = before[0] if before and not before[0].startswith("-") else WORKLOADS[0]
+    try:
+        workload = workload_named(named if named in WORKLOADS else read_study(named).workload)
+    except PerfmodelError:
+        return []
+    axes = {f"--{one.name.replace('_', '-')}": one for one in workload.inputs}
+    last = axes.get(before[-1]) if before else None
+    if last is not None and not unfinished.startswith("-"):
+        words = ["true", "false", "both"] if last.kind == "flag" else [] if last.names is None else [*last.names(), "all"]
+        return _matching(words, unfinished)
+    if before and before[-1] in ("--minimize", "--columns", "--pareto"):
+        return _matching([*workload.words, *(one.name for one in workload.columns)], unfinished)
+    found = _in_command(params, before, unfinished)
+    return [*_matching(list(axes), unfinished), *found] if unfinished.startswith("-") else found
 
 
 def _matching(values: Sequence[str], unfinished: str) -> list[str]:

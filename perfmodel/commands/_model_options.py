@@ -16,7 +16,9 @@ DEFAULT_GENERATED = 128
 ModelArgument = Annotated[str, typer.Argument(metavar="MODEL", help="A model's name, such as llama-3-8b, or the path of a config.json.")]
 LengthOption = Annotated[int | None, typer.Option(help="Tokens of the prompt. [default: 2048, or what the model takes at most]")]
 KvLenOption = Annotated[int | None, typer.Option(help="Tokens of a sequence at the end. [default: n; generate: n + 128]")]
-WeightsDtypeOption = Annotated[str | None, typer.Option(help="Format of the weights; int8 and int4 too. [default: the dtype]")]
+WeightsDtypeOption = Annotated[
+    str | None, typer.Option(help="Format of the weights; int8 and int4 too. [default: as config.json says, else the dtype]")
+]
 KvDtypeOption = Annotated[str | None, typer.Option(help="Format of the KV cache; int8 and int4 too. [default: the dtype]")]
 TpOption = Annotated[int, typer.Option(help="GPUs that share each matrix. [default: 1]", show_default=False)]
 PpOption = Annotated[int, typer.Option(help="Pipeline stages of consecutive layers. [default: 1]", show_default=False)]
@@ -51,8 +53,7 @@ def request_for(
     """The request that the options make; lengths that are not given fit the model."""
     from perfmodel.catalog import find_model
     from perfmodel.ops.checks import dtype_on
-    from perfmodel.transformer.kv_cache import bits_of
-    from perfmodel.transformer.request import GENERATE, Request
+    from perfmodel.transformer.request import GENERATE, Request, formats
     from perfmodel.transformer.step import DECODE, Split
 
     model, form = find_model(name), dtype_on(dtype, device)
@@ -68,10 +69,9 @@ def request_for(
         n=n,
         kv_len=n + more if kv_len is None else kv_len,
         dtype=form,
-        weight_bits=8 * form.size if weights_dtype is None else bits_of("weights-dtype", weights_dtype),
-        kv_bits=8 * form.size if kv_dtype is None else bits_of("kv-dtype", kv_dtype),
         fused=fused,
         graph=graph,
         cached=cached,
         split=Split(tp, ep, pp),
+        **formats(model, form, weights_dtype, kv_dtype),
     ).check()

@@ -21,7 +21,7 @@ JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object.
 ExplainOption = Annotated[bool, typer.Option("--explain", help="Show every number as its formula, with values and source.")]
 OutputOption = Annotated[
     list[str] | None,
-    typer.Option("--output", "-o", metavar="FILE", help="Write the report to FILE: .json, .md or .txt; - is stdout. Repeatable."),
+    typer.Option("--output", "-o", metavar="FILE", help="Write the report to FILE: .html, .json, .md or .txt; - is stdout. Repeatable."),
 ]
 
 

@@ -64,6 +64,8 @@ def where_to(output: Sequence[str] | None, form: str | None, resume: bool, dask:
         suffix = Path(name).suffix.removeprefix(".")
         data = name.endswith("/") or suffix in ("csv", "jsonl", "parquet") or (name == "-" and form is not None) or (dask and not suffix)
         (rows if data else reports).append(name)
+    for name in reports:
+        _check_suffix(name)
     if len(rows) > 1:
         raise UsageError(f"--output: rows go to one place, not to {len(rows)}", "run the sweep again for another format")
     if not rows:
@@ -72,6 +74,16 @@ def where_to(output: Sequence[str] | None, form: str | None, resume: bool, dask:
                 raise UsageError(f"{option} is about rows in a file", "say where with -o, such as -o rows.parquet")
         return None, reports
     return _rows_output(rows[0], form, resume, dask), reports
+
+
+def _check_suffix(name: str) -> None:
+    """UsageError for a file that is neither of rows nor of the report."""
+    from perfmodel.report.formats import suffixes
+
+    if name != "-" and Path(name).suffix not in suffixes(()):
+        kind = repr(Path(name).suffix) if Path(name).suffix else "a file without suffix"
+        fix = f"end it in .csv, .jsonl or .parquet, or in / for a folder, for rows; in {', '.join(suffixes(()))} for the report"
+        raise UsageError(f"--output: no format is written to {kind} ({name})", f"{fix}; rows to stdout: -o - --format csv")
 
 
 def _rows_output(name: str, form: str | None, resume: bool, dask: str | None) -> Output:
@@ -89,12 +101,25 @@ def _rows_output(name: str, form: str | None, resume: bool, dask: str | None) ->
     if form not in (None, written):
         raise UsageError(f"--format {form} does not fit {name}", "leave it out: the suffix says it")
     if folder and path.suffix in (".csv", ".jsonl"):
-        raise UsageError(f"--dask writes a folder of Parquet files, not {name}", "name a folder, such as -o rows/")
+        who = "--dask writes a" if dask else "a name that ends in / is a"
+        raise UsageError(f"{who} folder of Parquet files, not {name}", "name a folder, such as -o rows/")
     if not path.parent.is_dir():
         raise UsageError(f"--output: there is no folder {path.parent}", "create it first")
     if not folder and path.is_dir():
         raise UsageError(f"--output: {path} is a folder", "end it in / to write Parquet files into it, or name a file")
     return Output(path, written, folder, resume, dask)
+
+
+def memory_bytes(text: str | None) -> int:
+    """The memory that ``--memory`` gives a sweep."""
+    from perfmodel.ops.checks import size_bytes
+    from perfmodel.sweep.ask import DEFAULT_MEMORY
+
+    if text is None:
+        return DEFAULT_MEMORY
+    if not text.strip().endswith("B"):
+        raise UsageError(f"--memory: {text[:40]!r} has no unit", "give a size of 1MiB or more, such as 512MiB")
+    return size_bytes("memory", text, least=1 << 20)
 
 
 def axes_help() -> str:

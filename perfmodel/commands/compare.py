@@ -36,7 +36,9 @@ def compare(
     model: ModelOption = None,
     hardware: Annotated[str | None, typer.Option(help="Device on which algorithms or implementations run.")] = None,
     threshold: Annotated[str, typer.Option(help="Changes up to this are SAME; the noise of a measurement if that is larger.")] = "5%",
-    fail_on: Annotated[str, typer.Option(help="Exit code 3 if something is 'slower', or 'changed' at all.")] = "never",
+    fail_on: Annotated[
+        str, typer.Option(help="Exit code 3 if something is 'slower', or 'changed'; 1 if nothing can be compared.")
+    ] = "never",
     json: JsonOption = False,
     output: PictureOption = None,
 ) -> None:
@@ -46,7 +48,7 @@ def compare(
     """
     outputs = check_outputs(output, OFFERS)
     allowed = share_of("--threshold", threshold)
-    from perfmodel.errors import UsageError, suggest
+    from perfmodel.errors import DataError, UsageError, suggest
 
     if fail_on not in FAILS:
         raise UsageError(f"--fail-on is {fail_on!r}", suggest(fail_on, list(FAILS)))
@@ -61,6 +63,13 @@ def compare(
     else:
         found, changed = _named(before, after, (attention, matmul, model), hardware, allowed, line)
     emit(found, json, outputs)
+    checked = [one for one in changed if one.before.better or fail_on == "changed"]
+    if fail_on != "never" and not checked:
+        what = "nothing" if fail_on == "changed" else "no time or rate"
+        raise DataError(
+            f"--fail-on {fail_on}: {before} and {after} have {what} in common, so nothing was checked",
+            "compare two documents of one command, whose workloads have the same names",
+        )
     words = {one.word for one in changed}
     if (fail_on == "slower" and "SLOWER" in words) or (fail_on == "changed" and words - {"SAME"}):
         raise typer.Exit(3)

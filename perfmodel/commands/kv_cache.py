@@ -32,7 +32,7 @@ def kv_cache(
     scale_group: Annotated[int | None, typer.Option(help="Elements that share a 4-byte scale, if quantized. [default: no scales]")] = None,
     block_size: Annotated[int, typer.Option(help="Tokens per page of a paged cache. [default: 1]", show_default=False)] = 1,
     weights_dtype: Annotated[
-        str | None, typer.Option(help=f"Of the weights: {_FORMATS}. [default: --dtype if 16 or 32 bit, else fp16]")
+        str | None, typer.Option(help=f"Of the weights: {_FORMATS}. [default: as config.json says, else a 16 or 32 bit --dtype, else fp16]")
     ] = None,
     reserve: Annotated[str | None, typer.Option(help="Memory for neither weights nor cache, such as 4GiB. [default: none]")] = None,
     hardware: HardwareOption = None,
@@ -50,12 +50,14 @@ def kv_cache(
     from perfmodel.report.kv_cache import report
     from perfmodel.transformer.cache_plan import CacheWorkload, default_weights_dtype, evaluate
     from perfmodel.transformer.kv_cache import CacheFormat
+    from perfmodel.transformer.quantized import weights_dtype_of
 
     spec = find_model(given_model(model))
     length = given("n", n if n is not None else spec.max_positions, "kv-cache llama-3-8b --n 8192")
     form = CacheFormat(dtype, rope_dtype, block_size, scale_group)
     kept = 0 if reserve is None else size_bytes("reserve", reserve, least=0)
-    w = CacheWorkload(spec, length, batch, form, weights_dtype or default_weights_dtype(dtype), kept).check()
+    weights, from_file = weights_dtype_of(spec, weights_dtype), weights_dtype is None and spec.quantized is not None
+    w = CacheWorkload(spec, length, batch, form, weights or default_weights_dtype(dtype), kept, from_file).check()
     emit(report(evaluate(w, device_for(hardware)), explained=explain), json, outputs)
 
 

@@ -23,6 +23,8 @@ from perfmodel.commands._shared import DEFAULT_DEVICE, Command, ImplementationOp
 
 if TYPE_CHECKING:
     from perfmodel.report import Report
+    from perfmodel.study.base import Scope
+    from perfmodel.study.recorded import RecordChoice
 
 app = new_app()
 
@@ -99,11 +101,14 @@ def _of_options(given: dict[str, Any], hardware: Sequence[str] | None, implement
         raise UsageError("--flops without --ncu", "FLOP are told of kernels that ncu counted")
     if given["ncu"] and not hardware:
         raise UsageError("--ncu: which device was profiled?", "say so with --hardware, such as --hardware h200")
+    scope = Scope()
     told = dict(_told(text) for text in given["flops"] or ())
     workloads = workloads_of(given["attention"], given["matmul"], given["model"], implementation)
     choices = [records_of(text) for text in given["records"] or ()]
+    absent = list[str]()
+    if hardware:
+        choices, absent = _on(choices, hardware, scope)
     devices = list(hardware or ([] if choices and not workloads else [DEFAULT_DEVICE]))
-    scope = Scope()
     sections = (
         [Section(devices, workloads, ncu=NcuFile(given["ncu"], told) if given["ncu"] else None)]
         if workloads or given["ncu"] or not choices
@@ -111,7 +116,30 @@ def _of_options(given: dict[str, Any], hardware: Sequence[str] | None, implement
     )
     sections += [Section([], records=choice) for choice in choices]
     parts = [section.build(scope) for section in sections]
-    return joined(_title(parts), _one_chart_each(parts), scope, line)
+    return joined(_title(parts), _one_chart_each(parts), scope, line, absent)
+
+
+def _on(choices: Sequence[RecordChoice], hardware: Sequence[str], scope: Scope) -> tuple[list[RecordChoice], list[str]]:
+    """Those of ``choices`` that name no device on those of --hardware, and which of these have no record. UsageError if none has."""
+    from dataclasses import replace
+
+    from perfmodel.errors import UsageError
+    from perfmodel.study.recorded import devices_of
+
+    found, absent = [], []
+    for choice in choices:
+        known = devices_of(choice, scope) if choice.hardware is None else []
+        if not known:
+            found.append(choice)
+            continue
+        wanted = [device.id for device in scope.devices(hardware)]
+        there = [device for device in wanted if device in known]
+        if not there:
+            message = f"--hardware: no record in --records {choice.file} is of {' or '.join(wanted)}"
+            raise UsageError(message, f"its records are of {', '.join(known)}")
+        absent += [f"No record in {choice.file} is of {device}." for device in wanted if device not in there]
+        found.append(replace(choice, hardware=there))
+    return found, absent
 
 
 def _told(text: str) -> tuple[str, str]:

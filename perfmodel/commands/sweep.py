@@ -14,7 +14,7 @@ import typer
 
 from perfmodel.commands._progress import Teller
 from perfmodel.commands._shared import Command, JsonOption, check_outputs, emit, new_app
-from perfmodel.commands._sweep_options import merged, where_to
+from perfmodel.commands._sweep_options import memory_bytes, merged, where_to
 
 if TYPE_CHECKING:
     from perfmodel.sweep.ask import Output, Result
@@ -46,7 +46,9 @@ def sweep(
     subject_to: Annotated[list[str] | None, typer.Option(help="The same as --where: 'memory < 80 GB'. Repeatable.")] = None,
     pareto: Annotated[str | None, typer.Option(help="Two columns, as time,memory: the rows that none beats in both.")] = None,
     top: Annotated[int | None, typer.Option(help="Rows that --minimize shows. [default: 10]")] = None,
-    memory: Annotated[str | None, typer.Option(help="Memory to use, such as 512MiB. [default: 1GiB]")] = None,
+    memory: Annotated[
+        str | None, typer.Option(help="Memory for rows held at once, such as 512MiB; libraries take about 100 MB more. [default: 1GiB]")
+    ] = None,
     form: Annotated[str | None, typer.Option("--format", help="csv, jsonl or parquet, for rows to stdout (-o -).")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with a file that was interrupted.")] = False,
     dask: Annotated[str | None, typer.Option(metavar="ADDRESS", help="Run on this dask scheduler, into a folder of Parquet files.")] = None,
@@ -57,7 +59,7 @@ def sweep(
             "--output",
             "-o",
             metavar="FILE",
-            help="Rows to FILE: .csv, .jsonl, .parquet, a folder/ of Parquet files, - for stdout; or the report: .json, .md.",
+            help="Rows to FILE: .csv, .jsonl, .parquet, a folder/ of Parquet files, - with --format; or the report: .html, .json, .md.",
         ),
     ] = None,
 ) -> None:
@@ -67,12 +69,11 @@ def sweep(
     """
     rows, reports = where_to(output, form, resume, dask)
     outputs = check_outputs(reports)
-    from perfmodel.ops.checks import size_bytes
-    from perfmodel.sweep.ask import DEFAULT_MEMORY, ask, complete
+    from perfmodel.sweep.ask import ask, complete
 
     given = {"columns": columns, "minimize": minimize, "pareto": pareto, "top": top, "where": [*(where or ()), *(subject_to or ())]}
     study, search = complete(*merged(words or [], given))
-    budget = DEFAULT_MEMORY if memory is None else size_bytes("memory", memory, least=1 << 20)
+    budget = memory_bytes(memory)
     teller = Teller()
     try:
         with _terminated_is_interrupted():

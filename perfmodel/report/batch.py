@@ -6,6 +6,8 @@ from typing import Any
 
 from perfmodel.report.document import Report, Table
 from perfmodel.report.model import inputs_of
+from perfmodel.report.model_formats import weights_notes
+from perfmodel.report.model_tables import least, most
 from perfmodel.report.operation import head
 from perfmodel.transformer.batch import PAYS, Curve, Point
 from perfmodel.units import format_count, format_si, format_time
@@ -43,12 +45,13 @@ def _entry(point: Point) -> dict[str, Any]:
             "predicted": seconds,
             "low": low,
             "high": high,
+            "at_least": point.step.seconds,
             "parts": point.parts,
         },
         "tokens_per_s": point.tokens_per_s,
         "tokens_per_s_bound": point.batch / cost.lower_s,
         "tpot_s": point.step.seconds,
-        "times_from": "roofline" if known is None else "predicted",
+        "times_from": point.step.times_from,
         "bound": point.bound,
         "mfu": point.step.mfu,
         "memory_bytes": point.memory,
@@ -82,13 +85,13 @@ def _table(found: Curve) -> Table:
     columns = ["batch", "tokens/s", "per step", "bound", "predicted", "weights", "KV cache", "compute", "memory", "filled by"]
     rows = []
     for point in found.points:
-        cost, known = point.step.cost, point.step.prediction
+        cost, known, made = point.step.cost, point.step.prediction, point.step.times_from
         mark = " knee" if point.batch == found.knee else ""
         rows.append(
             [
                 format_count(point.batch) + mark,
-                format_si(point.tokens_per_s),
-                format_time(point.step.seconds),
+                most(made) + format_si(point.tokens_per_s),
+                least(made) + format_time(point.step.seconds),
                 format_time(cost.lower_s),
                 "-" if known is None else format_time(known[0]),
                 *(format_time(seconds, 3) for seconds in point.parts.values()),
@@ -103,10 +106,11 @@ def _notes(found: Curve) -> list[str]:
     words = [
         f"Knee: the batch from which twice the batch brings less than {PAYS:.3g}x the tokens/s, by the lower bound.",
         "Weights and KV cache: their bytes at DRAM bandwidth; compute: needed FLOP at the highest clock. Per GPU, for one step.",
+        *weights_notes(found.request),
     ]
     if any(point.step.prediction is None for point in found.points):
         missing = next(row.missing for point in found.points for row in point.step.rows if row.prediction is None)
-        words.append(f"Where no time is predicted, tokens/s are those of the roof: {missing}.")
+        words.append(f"At least, at most: the roof stands for rows of the step of which no time is predicted: {missing}.")
     if found.max_batch is None:
         words.append(f"The profile of {found.request.device.id} has no DRAM capacity: where memory ends is unknown.")
     return words

@@ -10,6 +10,7 @@ from perfmodel.transformer.cache_explain import explain
 from perfmodel.transformer.cache_plan import CacheResult, compute_dtype, roofline_s
 from perfmodel.transformer.generation import Generation, Measured, heads_at_every_token, score_flops
 from perfmodel.transformer.kv_cache import LayerCache, equivalent_kv_heads, kind_label
+from perfmodel.transformer.quantized import told
 from perfmodel.transformer.spec import GroupedAttention
 from perfmodel.units import format_binary, format_count, format_si, format_time
 
@@ -197,16 +198,16 @@ def _generation(result: CacheResult) -> Table:
 
 
 def _notes(result: CacheResult) -> list[str]:
-    w = result.workload
+    w, multiplied = result.workload, compute_dtype(result.workload.weights_dtype, result.device)
     shares = [f"{cost.attention / cost.flops:.2%}" for cost in (result.cached, result.uncached)]
     notes = [
         "For n tokens of width d the cache turns O(n^2 d^2 + n^3 d) into O(n d^2 + n^2 d); attention, the term that n^2 d^2 and n d^2 "
         f"leave out, is {shares[0]} of the FLOP with it and {shares[1]} without.",
-        f"Weights: {format_count(result.parameters)} parameters; {w.weights_dtype}, multiplied in {compute_dtype(w.weights_dtype)}.",
+        f"Weights: {format_count(result.parameters)} parameters; {w.weights_dtype}, multiplied in {multiplied}.",
         f"Configuration: {w.spec.source}.",
     ]
     if result.peak is None or result.bandwidth is None:
-        what = "DRAM bandwidth" if result.bandwidth is None else f"{compute_dtype(w.weights_dtype)} peak"
+        what = "DRAM bandwidth" if result.bandwidth is None else f"{multiplied} peak"
         notes.append(f"The profile of {result.device.id} has no {what}: no roofline of generation.")
     if w.spec.max_positions is not None and w.n > w.spec.max_positions:
         notes.append(f"{w.n:,} tokens are more than the {w.spec.max_positions:,} that {w.spec.name} was made for.")
@@ -219,6 +220,8 @@ def _notes(result: CacheResult) -> list[str]:
     ]
     if w.spec.is_moe:
         notes.append("Weights read are those of the experts that one token visits; all experts stay in memory.")
+    if w.weights_from_file:
+        notes += told(w.spec, None if w.spec.quantized is None else w.spec.quantized.weights_dtype, w.weights_dtype)
     return notes + [_measured(row) for row in result.measured]
 
 

@@ -21,10 +21,12 @@ from perfmodel.ops.matmul import (
 from perfmodel.ops.matmul_explain import explain
 from perfmodel.ops.occupancy import LIMIT_WORDS
 from perfmodel.ops.tile import SLICE_DEPTH
+from perfmodel.report.charts.soft import WHY
 from perfmodel.report.counts import counts
 from perfmodel.report.document import Report, Table
 from perfmodel.report.operation import bound_by, count_rows, fits, head, unknown_rates, with_steps
 from perfmodel.report.predicted import cell, note, put
+from perfmodel.report.roofline_chart import multicasts
 from perfmodel.roofline import Estimate, rates_of
 from perfmodel.timing.predict import Prediction
 from perfmodel.units import format_binary, format_count, format_si
@@ -145,7 +147,14 @@ def _verdict(result: Result) -> str:
     best, ridge = minimum_intensity(w), rates.matmul / rates.dram
     side = "memory bound" if best < ridge else "compute bound"
     reason = f"{best:,.2f} FLOP/B at minimum traffic against a ridge point of {ridge:.1f}"
-    return f"At best {side}: {reason}. With {result.tile.br} x {result.tile.bc} tiles it is bound by {bound_by(result.total)}."
+    tiled = f"With {result.tile.br} x {result.tile.bc} tiles it is bound by {bound_by(result.total)}"
+    soft = f"; that roof is soft: {WHY}" if result.total.bound == "l2" and _on_tensor(result) and multicasts(result.device) else ""
+    return f"At best {side}: {reason}. {tiled}{soft}."
+
+
+def _on_tensor(result: Result) -> bool:
+    dtype = result.workload.dtype
+    return result.device.matmul_unit(dtype.name, dtype.matmul_unit) == "tensor"
 
 
 def _tables(result: Result) -> list[Table]:

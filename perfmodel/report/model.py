@@ -59,6 +59,9 @@ def inputs_of(r: Request) -> dict[str, Any]:
         "dtype": r.dtype.name,
         "weight_bits": r.weight_bits,
         "kv_bits": r.kv_bits,
+        "integer_weights": r.integer_weights,
+        "integer_kv": r.integer_kv,
+        "weights_from_file": r.model.quantized.words if r.model.quantized is not None and r.weights_from_file else None,
         "fused_elementwise": r.fused,
         "cuda_graph": {phase: r.in_graph(phase) for phase in (PREFILL, DECODE) if r.phase in (phase, GENERATE)},
         "kv_cache": r.cached,
@@ -75,13 +78,14 @@ def data(found: Answer) -> dict[str, Any]:
         **head("model", inputs_of(r), r.device),
         "parameters": {"total": total(r.model), "active": active(r.model), "parts": parts(r.model)},
         "ops": [_entry(line, found) for line in found.lines],
-        "totals": _with_times(counts(cost), found.prediction),
+        "totals": _with_times(counts(cost), found.prediction, found.seconds),
         "model_flops": found.flops,
         "ttft_s": found.ttft_s,
         "tpot_s": found.tpot_s,
         "tokens_per_s": found.tokens_per_s,
         "mfu": found.mfu,
-        "times_from": "roofline" if found.prediction is None else "predicted",
+        "mfu_peaks": found.mfu_peaks,
+        "times_from": found.times_from,
         "memory": {
             "weights": memory.weights,
             "kv_cache": memory.kv_cache,
@@ -104,7 +108,7 @@ def _entry(line: Line, found: Answer) -> dict[str, Any]:
         "count": line.count,
         "weight_bytes": op.count * op.bytes_of(WEIGHTS) * runs,
         "kv_bytes": op.count * op.bytes_of(CACHE) * runs,
-        **_with_times(counts(line.cost), times),
+        **_with_times(counts(line.cost), times, line.seconds),
         "share": share(line, found),
         "bytes": moved_bytes(line),
     }
@@ -115,7 +119,9 @@ def _entry(line: Line, found: Answer) -> dict[str, Any]:
     return {**entry, "implementation": p.calibration.implementation, "prediction": source}
 
 
-def _with_times(entry: dict[str, Any], times: tuple[float, float, float] | None) -> dict[str, Any]:
+def _with_times(entry: dict[str, Any], times: tuple[float, float, float] | None, at_least: float) -> dict[str, Any]:
+    """``at_least``: predictions where there are some, roofs elsewhere."""
+    entry["time_s"]["at_least"] = at_least
     if times is not None:
         entry["time_s"] |= dict(zip(("predicted", "low", "high"), times, strict=True))
     return entry

@@ -6,8 +6,10 @@ from perfmodel.arith import Number
 from perfmodel.cost import READ
 from perfmodel.report.counts import BOUND_WORDS
 from perfmodel.report.document import Table
+from perfmodel.report.model_formats import format_notes
 from perfmodel.report.operation import unknown_rates
 from perfmodel.transformer.answer import Answer, Line
+from perfmodel.transformer.estimate import MIXED, PREDICTED, ROOF
 from perfmodel.transformer.in_step import launch_saving_s
 from perfmodel.transformer.op import ATTENTION, COLLECTIVE, MATMUL
 from perfmodel.transformer.parallel import joined_gpus
@@ -23,25 +25,50 @@ def moved_bytes(line: Line) -> Number:
 
 
 def share(line: Line, found: Answer) -> float:
-    """Part of the whole time: of the predicted one, or of the roof where a row has no prediction."""
-    own = line.cost.roofline_s if found.prediction is None or line.times is None else line.times[0]
-    return float(own / found.seconds)
+    """Part of the whole time, both of predictions as far as there are some, of roofs elsewhere."""
+    return line.seconds / found.seconds
+
+
+def least(times_from: str) -> str:
+    """What goes before a time in which roofs stand for predictions."""
+    return "" if times_from == PREDICTED else "at least "
+
+
+def most(times_from: str) -> str:
+    """What goes before a rate at such a time."""
+    return "" if times_from == PREDICTED else "at most "
+
+
+TIMES = {PREDICTED: "predicted", ROOF: "roof", MIXED: "predicted; roof where nothing is calibrated"}
+"""Of what a time is made, in words."""
 
 
 def verdict(found: Answer) -> list[str]:
     """How long, what for, how near to the bound, and whether it fits."""
-    r, cost, known = found.request, found.cost, found.prediction
+    r, cost, made = found.request, found.cost, found.times_from
     largest = max(found.lines, key=lambda line: share(line, found))
     what = {PREFILL: "Prefill", DECODE: "A decode step", GENERATE: "Generation"}[r.phase]
-    took = f"takes {format_time(found.seconds)} ({'predicted' if known else 'roof'})"
+    took = f"takes {least(made)}{format_time(found.seconds)} ({TIMES[made]})"
     bound = f"the bound is {format_time(cost.lower_s)}; the largest term of the roof is {BOUND_WORDS.get(cost.bound or '', 'unknown')}"
-    rate = f"{format_si(found.tokens_per_s)} tokens/s, MFU {100 * found.mfu:.3g} %"
-    sentences = [f"{what} {took}; {bound}. {rate}. {largest.row.op.name} takes {100 * share(largest, found):.3g} %."]
+    rate = f"{most(made)}{format_si(found.tokens_per_s)} tokens/s, MFU {most(made)}{100 * found.mfu:.3g} %{_peaks(found)}"
+    sentences = [f"{what} {took}; {bound}. {rate[:1].upper()}{rate[1:]}. {largest.row.op.name} takes {100 * share(largest, found):.3g} %."]
     memory = found.memory
     if memory.fits is False:
         spare = _spare(found)
         sentences.append(f"It does not fit: {format_si(memory.total, 'B')} of {format_si(memory.capacity or 0, 'B')} per GPU; {spare}.")
     return sentences
+
+
+def _peaks(found: Answer) -> str:
+    """Of which peaks the MFU is a share, where it is not that of the activations' format alone."""
+    names = list(found.mfu_peaks)
+    return (
+        ""
+        if names == [found.request.dtype.name]
+        else f" of the {' and '.join(names)} peaks"
+        if len(names) > 1
+        else f" of the {names[0]} peak"
+    )
 
 
 def _spare(found: Answer) -> str:
@@ -74,13 +101,13 @@ def _ops_row(line: Line, found: Answer, with_phase: bool) -> list[str]:
         format_time(times[0]) if times else "-",
         f"{100 * cost.lower_s / times[0]:.3g} %" if times else "-",
         f"{100 * share(line, found):.3g} %",
-        f"{p.calibration.implementation}, {p.kind}" if known and p else "-",
+        f"{p.calibration.implementation}, {p.kind}" if known and p else f"roof, {format_time(line.seconds)}",
     ]
 
 
 def totals_table(found: Answer) -> Table:
     """Sums over all rows, and the times and rates that follow."""
-    cost, known = found.cost, found.prediction
+    cost, known, made = found.cost, found.prediction, found.times_from
     predicted = "-" if known is None else f"{format_time(known[0])} ({format_time(known[1], 3)} to {format_time(known[2], 3)})"
     rows = [
         ["FLOP", format_si(cost.flops, "FLOP")],
@@ -89,10 +116,11 @@ def totals_table(found: Answer) -> Table:
         ["  activations in the caches", format_time(cost.lower_warm_s)],
         ["roofline", format_time(cost.roofline_s)],
         ["predicted", predicted],
-        ["time to the first token", "-" if found.ttft_s is None else format_time(found.ttft_s)],
-        ["time per output token", "-" if found.tpot_s is None else format_time(found.tpot_s)],
-        ["tokens/s", format_si(found.tokens_per_s)],
-        ["MFU", f"{100 * found.mfu:.3g} %"],
+        *([["  roof where nothing is calibrated", f"at least {format_time(found.seconds)}"]] if made == MIXED else []),
+        ["time to the first token", "-" if found.ttft_s is None else least(made) + format_time(found.ttft_s)],
+        ["time per output token", "-" if found.tpot_s is None else least(made) + format_time(found.tpot_s)],
+        ["tokens/s", most(made) + format_si(found.tokens_per_s)],
+        ["MFU", f"{most(made)}{100 * found.mfu:.3g} %"],
     ]
     return Table("totals", ["", found.request.phase], rows)
 
@@ -128,14 +156,15 @@ def notes(found: Answer) -> list[str]:
         words.append("Without a KV cache a step computes all tokens so far anew.")
     if r.model.is_moe:
         words.append("Experts touched are the mean over batches whose tokens pick experts alike and independently.")
-    return [*words, *_prediction_notes(found), *_split_notes(r), *unknown_rates([found.cost], r.device)]
+    return [*words, *format_notes(found), *_prediction_notes(found), *_split_notes(r), *unknown_rates([found.cost], r.device)]
 
 
 def _prediction_notes(found: Answer) -> list[str]:
     r, words = found.request, []
     missing = list(dict.fromkeys(f"{line.row.op.name} ({line.row.missing})" for line in found.lines if line.row.prediction is None))
     if missing:
-        words.append(f"No total is predicted: {'; '.join(missing[:3])}{'; ...' if len(missing) > 3 else ''}.")
+        reasons = f"{'; '.join(missing[:3])}{'; ...' if len(missing) > 3 else ''}"
+        words.append(f"No total is predicted: {reasons}. The roof stands for those rows, so times are the least and rates the most.")
     graphs = [phase for phase in (PREFILL, DECODE) if r.phase in (phase, GENERATE) and r.in_graph(phase)]
     within = found.steps[0][0].within
     if graphs and within.block is None and launch_saving_s(r.device) is None:

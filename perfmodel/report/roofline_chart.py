@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Literal
 from perfmodel.errors import UnavailableError
 from perfmodel.hardware import Device, Quantity
 from perfmodel.report.charts.kinds import COMPUTE, LEVELS, MEASURED, MEMORY, Before, Ceiling, Interval, Point, Roofline
-from perfmodel.report.charts.points import sentence, time_s
+from perfmodel.report.charts.points import bound, flag, sentence, time_s
 from perfmodel.report.document import Formula, ProfileUse
 from perfmodel.roofline import Estimate
 from perfmodel.trace import Step
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 PROBES = {"shared memory read": "sram", "L2 read, plateau": "l2", "DRAM read, largest": "dram"}
 """Microbenchmarks that say what a memory level reached."""
 FMA_PROBE = "fp32 FMA"
+MULTICASTING = ("9", "10")
+"""Compute capabilities, before the dot."""
 NO_MATMUL = "vector FLOP: it has no matmul"
 MOST_LETTERS = 80
 """Of a name in a sentence."""
@@ -69,14 +71,18 @@ def _ceiling(
 
 
 def roofline(device: Device, points: Sequence[Point], title: str = "", caption: str = "") -> Roofline:
-    """The roofline of ``device`` with ``points``; it opens at the level that limits most of them."""
+    """The roofline of ``device`` with ``points``; it opens at the level that limits most of them, of those above their roofs if any are."""
     heading = title or f"Roofline of {device.name}"
     return Roofline(heading, device.id, device.name, ceilings(device), list(points), level=_level(points), caption=caption)
 
 
 def _level(points: Sequence[Point]) -> str:
+    """A point above its roof is seen to be at the level of that roof alone: such points choose before the others."""
+    wrong = [point for point in points if flag(point) and bound(point) in LEVELS]
     limits = [
-        max(known, key=lambda name: known[name]) for point in points if (known := {n: s for n, s in point.terms.items() if n in LEVELS})
+        max(known, key=lambda name: known[name])
+        for point in wrong or points
+        if (known := {n: s for n, s in point.terms.items() if n in LEVELS})
     ]
     seen = [level for point in points for level in point.bytes]
     return max(limits, key=limits.count, default=None) or ("dram" if "dram" in seen or not seen else seen[0])
@@ -101,9 +107,14 @@ def point(
     measured: Interval | None = None,
     group: str = "",
     note: str = "",
+    tiled: bool = False,
 ) -> Point:
-    """``cost`` as a point. ``unit``: the one that its matmuls prefer. Without matmuls the FLOP of the vector unit count."""
+    """``cost`` as a point. ``unit``: the one that its matmuls prefer. Without matmuls the FLOP of the vector unit count.
+
+    ``tiled``: it is a matrix product, whose tiles several SMs load.
+    """
     matmul = cost.flops > 0
+    runs_on = device.matmul_unit(dtype, unit) if matmul else "vector"
     known = prediction and Interval(float(prediction.seconds), float(prediction.low), float(prediction.high))
     terms = {name: float(seconds) for name, seconds in cost.terms.items()}
     words = [note, "" if matmul or not cost.work.vector else NO_MATMUL, _executed(cost), predicted_by(prediction)]
@@ -113,7 +124,7 @@ def point(
         flops=cost.flops if matmul else cost.work.vector,
         bytes={level: traffic for level, traffic in (("l2", cost.sram.total), ("dram", cost.dram.total)) if traffic},
         dtype=dtype,
-        unit=device.matmul_unit(dtype, unit) if matmul else "vector",
+        unit=runs_on,
         group=group,
         lower_s=float(cost.lower_s),
         roofline_s=float(cost.roofline_s),
@@ -121,7 +132,16 @@ def point(
         measured=measured,
         terms=terms,
         note="; ".join(filter(None, words)),
+        soft="l2" if tiled and runs_on == "tensor" and multicasts(device) else "",
     )
+
+
+def multicasts(device: Device) -> bool:
+    """Whether one load of a tile may go to several SMs: thread block clusters with TMA, which Hopper and data-centre Blackwell have.
+
+    Source: CUDA C++ Programming Guide, tensor memory access; CUTLASS, Blackwell SM120 GEMMs: GeForce parts have no multicast.
+    """
+    return device.vendor == "NVIDIA" and (device.compute_capability or "").partition(".")[0] in MULTICASTING
 
 
 def predicted_by(prediction: Prediction | None) -> str:
@@ -139,6 +159,7 @@ def _executed(cost: Estimate) -> str:
 
 def point_of_row(number: int, row: Row, group: str = "", name: str = "") -> Point | None:
     """A measurement beside the model; None where its kernels or its device are unknown."""
+    from perfmodel.ops.matmul import Matmul
     from perfmodel.validation.session import label
 
     if row.case is None or row.device is None or row.lower_s is None:
@@ -149,7 +170,10 @@ def point_of_row(number: int, row: Row, group: str = "", name: str = "") -> Poin
         return None
     dtype = row.case.workload.dtype
     seen = Interval(times.median, times.p10, times.p90)
-    made = point(number, name or label(row), cost, row.device, dtype.name, dtype.matmul_unit, row.prediction, seen, group, row.reason)
+    tiled = isinstance(row.case.workload, Matmul)
+    made = point(
+        number, name or label(row), cost, row.device, dtype.name, dtype.matmul_unit, row.prediction, seen, group, row.reason, tiled
+    )
     return replace(made, lower_s=row.lower_s)
 
 

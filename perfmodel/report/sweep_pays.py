@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,12 +12,15 @@ from perfmodel.sweep.summary import Shares
 
 SHOWN_WORDS = 3
 
+Stretch = tuple[int | float, int | float]
+
 
 @dataclass(frozen=True, slots=True)
 class Pays:
     """Along one axis: values at which the other wins in every configuration, in none, and its share at the ends.
 
     ``always`` and ``never`` are (first, last) of the stretch at an end of a sorted axis, or lists of words; None for no such value.
+    ``always_at`` and ``never_at`` are all such stretches of an axis of numbers, those at its ends among them.
     """
 
     other: str
@@ -26,6 +29,8 @@ class Pays:
     never: Any
     lowest: float
     highest: float
+    always_at: Sequence[Stretch] = ()
+    never_at: Sequence[Stretch] = ()
 
 
 def pays(result: Result) -> Iterator[Pays]:
@@ -48,10 +53,24 @@ def _along(other: str, axis: str, shares: Shares) -> Pays | None:
         return Pays(other, axis, values[share == 1].tolist(), values[share == 0].tolist(), float(share.min()), float(share.max()))
     order = values.argsort()
     values, share = values[order], share[order]
-    return Pays(other, axis, _end(values, share == 1), _end(values, share == 0), float(share.min()), float(share.max()))
+    always, never, least, most = share == 1, share == 0, float(share.min()), float(share.max())
+    return Pays(other, axis, _end(values, always), _end(values, never), least, most, _stretches(values, always), _stretches(values, never))
 
 
-def _end(values: Any, holds: Any) -> tuple[int | float, int | float] | None:
+def _stretches(values: Any, holds: Any) -> list[Stretch]:
+    """Every stretch of the axis in which ``holds`` is true throughout."""
+    found: list[Stretch] = []
+    begun = None
+    for index, one in enumerate([*holds.tolist(), False]):
+        if one and begun is None:
+            begun = index
+        elif not one and begun is not None:
+            found.append((_plain(values[begun]), _plain(values[index - 1])))
+            begun = None
+    return found
+
+
+def _end(values: Any, holds: Any) -> Stretch | None:
     """The stretch from one end of the axis in which ``holds`` is true throughout; the longer one if both ends have one."""
     count = len(values)
     first = count if holds.all() else int(holds.argmin())
@@ -79,17 +98,32 @@ def pays_sentences(result: Result) -> list[str]:
 
 def pays_table(result: Result) -> list[Table]:
     """One line per axis along which the answer changes."""
-    rows = [[one.other, one.axis, _words(one.never), _words(one.always), f"{one.lowest:.0%} to {one.highest:.0%}"] for one in pays(result)]
+    rows = [
+        [
+            one.other,
+            one.axis,
+            _words(one.never_at or one.never),
+            _words(one.always_at or one.always),
+            f"{one.lowest:.0%} to {one.highest:.0%}",
+        ]
+        for one in pays(result)
+    ]
     title = f"where less {result.summary.objective} than {result.summary.reference}"
     return [Table(title, ["", "along", "nowhere at", "everywhere at", "share of configurations"], rows, "llrrr")] if rows else []
 
 
-def _words(stretch: Any) -> str:
-    if not stretch:
+def _words(stretches: Any) -> str:
+    """Words, or stretches of numbers; of many the first few, and how far the others reach."""
+    if not stretches:
         return "-"
-    if isinstance(stretch, list):
-        return ", ".join(stretch[:SHOWN_WORDS]) + (f" and {len(stretch) - SHOWN_WORDS} more" if len(stretch) > SHOWN_WORDS else "")
-    first, last = stretch
+    named = [one if isinstance(one, str) else _told(*one) for one in stretches]
+    if len(named) <= SHOWN_WORDS:
+        return ", ".join(named)
+    more = f"{len(named) - SHOWN_WORDS} more"
+    return f"{', '.join(named[:SHOWN_WORDS])} and {more}" + ("" if isinstance(stretches[-1], str) else f" up to {stretches[-1][1]:,}")
+
+
+def _told(first: float, last: float) -> str:
     return f"{first:,}" if first == last else f"{first:,} to {last:,}"
 
 
@@ -105,6 +139,8 @@ def pays_data(result: Result) -> dict[str, Any] | None:
             "axis": one.axis,
             "never": one.never,
             "always": one.always,
+            "never_at": list(one.never_at),
+            "always_at": list(one.always_at),
             "least_share": one.lowest,
             "most_share": one.highest,
         }

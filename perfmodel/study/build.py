@@ -59,7 +59,12 @@ def with_base(report: Report, base: Report, name: str, threshold: float = DEFAUL
     """``report`` with arrows from the points of the same name in ``base``, and what became faster or slower since, first."""
     said = verdict(changes(of_report(base), of_report(report), threshold), name, "this report", threshold)
     charts = [_arrows(chart, base, name) if isinstance(chart, Roofline) else chart for chart in report.charts]
-    return replace(report, verdict=[*said, *report.verdict], charts=charts)
+    found = replace(report, verdict=[*said, *report.verdict], charts=charts)
+    points = [point for chart in found.rooflines for point in chart.points]
+    if points and not any(point.before for point in points):
+        lost = f"NOTHING TO COMPARE WITH: no point of this report is in {name} with a time, on the same device and by the same name"
+        found = replace(found, verdict=[f"{lost}; no arrow is drawn.", *found.verdict])
+    return found
 
 
 def _arrows(chart: Roofline, base: Report, name: str) -> Roofline:

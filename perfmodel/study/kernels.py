@@ -11,10 +11,10 @@ from perfmodel.errors import UsageError, suggest
 from perfmodel.hardware import Device
 from perfmodel.ops.checks import flop_count
 from perfmodel.report.charts.kinds import Interval, Point
-from perfmodel.report.roofline_chart import with_shares
+from perfmodel.report.roofline_chart import multicasts, with_shares
 from perfmodel.study.base import Scope
 from perfmodel.units import format_si
-from perfmodel.validation.ncu_points import COMMAND, FROM_REPORT, SECTIONS, KernelCount, read_kernels
+from perfmodel.validation.ncu_points import COMMAND, FROM_REPORT, NO_TENSOR, NO_VECTOR, SECTIONS, KernelCount, read_kernels
 
 UNNUMBERED = 0
 UNKNOWN = "", ""
@@ -98,12 +98,18 @@ def _point(kernel: KernelCount, device: Device, time_s: float) -> Point:
         measured=Interval(time_s),
         terms=terms,
         note="; ".join(notes),
+        soft="l2" if unit == "tensor" and multicasts(device) else "",
     )
 
 
 def known_flops(point: Point) -> bool:
     """Whether FLOP were counted or told, if only that there are none."""
     return point.group != GROUP or bool(point.dtype)
+
+
+def certain(point: Point) -> bool:
+    """Whether FLOP of both units are known, so that its limiting roof is."""
+    return known_flops(point) and not (point.group == GROUP and any(word in point.note for word in (NO_VECTOR, NO_TENSOR)))
 
 
 def _whole(value: float) -> int | float:
@@ -121,7 +127,9 @@ def _memory_terms(kernel: KernelCount, device: Device) -> dict[str, float]:
 
 
 def _main(kernel: KernelCount, device: Device) -> tuple[tuple[str, str], float]:
-    """Unit and format whose FLOP take longest at the peak; without counted FLOP neither."""
+    """Unit and format whose FLOP take longest at the peak; neither where none are counted, of one unit with the other's unknown."""
+    if NO_VECTOR in kernel.missing and not any(kernel.flops.values()):
+        return UNKNOWN, 0.0
 
     def seconds(key: tuple[str, str]) -> float:
         peak = device.peaks_of(key[0]).get(key[1])

@@ -14,6 +14,7 @@ from perfmodel.ops.matmul import evaluate as evaluate_matmul
 from perfmodel.ops.matmul_explain import explain as explain_matmul
 from perfmodel.report.charts.cells import text
 from perfmodel.report.charts.kinds import Interval, Point
+from perfmodel.report.charts.soft import soft_bound
 from perfmodel.report.roofline_chart import point, predicted_by, with_shares
 from perfmodel.study.base import Scope
 from perfmodel.study.workloads import Workload, request_words, shape_words
@@ -130,7 +131,7 @@ def _matmul(w: Workload, device: Device, scope: Scope) -> list[Found]:
     except PerfmodelError as error:
         missing = [f"matmul is not predicted: {error.message}."]
     label = w.name or f"matmul {shape_words(work)}"
-    made = point(UNNUMBERED, label, result.total, device, work.dtype.name, work.dtype.matmul_unit, known, group="matmul")
+    made = point(UNNUMBERED, label, result.total, device, work.dtype.name, work.dtype.matmul_unit, known, group="matmul", tiled=True)
     size = (work.m * work.k + work.k * work.n + work.m * work.n) * work.batch * work.dtype.size
     fits = None if device.dram.capacity is None else size <= device.dram.capacity.number
     one = Found(made, "matmul", result.total.access_bytes, size, fits, missing=missing, steps=lambda: explain_matmul(result))
@@ -145,11 +146,13 @@ def _model(w: Workload, device: Device, scope: Scope) -> list[Found]:
     series = w.name or f"{request.model.name} {request.phase}"
     form = request.dtype
     whole = point(UNNUMBERED, label, known.cost, device, form.name, form.matmul_unit, group=series)
-    whole = replace(whole, predicted=_interval(known.prediction))
+    parts = _ops(known, device, label)
+    soft = next((part.soft for part in parts if soft_bound(part)), "")
+    whole = replace(whole, predicted=_interval(known.prediction), soft=soft)
     unknown = next((line.row.missing for line in known.lines if line.row.prediction is None), "")
     missing = (f"{label} is not predicted: {unknown}.",) if unknown else ()
     memory = known.memory
-    return [_flagged(Found(whole, series, None, memory.total, memory.fits, _ops(known, device, label), missing), device)]
+    return [_flagged(Found(whole, series, None, memory.total, memory.fits, parts, missing), device)]
 
 
 def _ops(known: Answer, device: Device, label: str) -> list[Point]:
@@ -157,7 +160,8 @@ def _ops(known: Answer, device: Device, label: str) -> list[Point]:
     form, found = known.request.dtype, []
     for line in known.lines:
         phase = f" in {line.phase}" if len({one.phase for one in known.lines}) > 1 else ""
-        made = point(UNNUMBERED, f"{line.row.op.name}{phase}", line.cost, device, form.name, form.matmul_unit, group=label)
+        name, tiled = f"{line.row.op.name}{phase}", line.row.op.group == "matmul"
+        made = point(UNNUMBERED, name, line.cost, device, form.name, form.matmul_unit, group=label, tiled=tiled)
         runs = f"{int(line.count)} runs" if line.count != 1 else ""
         told = predicted_by(line.row.prediction) if line.row.prediction else line.row.missing
         words = "; ".join(filter(None, [runs, made.note, told]))

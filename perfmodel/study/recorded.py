@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from perfmodel.errors import UsageError, suggest
-from perfmodel.hardware import Device
 from perfmodel.ops.matmul import Matmul
 from perfmodel.study.base import Scope
 from perfmodel.study.workloads import shape_words
@@ -31,7 +30,7 @@ class RecordChoice:
     OPTION_NAMES: ClassVar[dict[str, str]] = {"pass": "direction"}
 
     file: str = SHIPPED
-    hardware: str | None = None
+    hardware: list[str] | str | None = None
     workload: list[str] | str | None = None
     implementation: list[str] | str | None = None
     direction: list[str] | str | None = None
@@ -60,11 +59,11 @@ def rows_of(choice: RecordChoice, scope: Scope) -> list[Row]:
     """The chosen records beside the model, in the order of their groups. UsageError if there are none."""
     if choice.most is not None and choice.most < 1:
         raise UsageError(f"most is {choice.most}", "give a whole number of at least 1")
-    device = None if choice.hardware is None else scope.device(choice.hardware)
+    devices = _devices(choice, scope)
     groups: dict[tuple[str, str], list[tuple[dict[str, Any], Record]]] = {}
     seen: set[str] = set()
-    for path in _paths(choice, scope, device):
-        found = [(raw, record) for raw, record in scope.records(path) if device is None or record.hardware == device.id]
+    for path in _paths(choice, scope, devices):
+        found = [(raw, record) for raw, record in scope.records(path) if not devices or record.hardware in devices]
         seen |= {record.implementation for _, record in found}
         taken = [(raw, record) for raw, record in found if choice.takes(record)]
         if taken:
@@ -81,10 +80,22 @@ def rows_of(choice: RecordChoice, scope: Scope) -> list[Row]:
     ]
 
 
-def _paths(choice: RecordChoice, scope: Scope, device: Device | None) -> list[Path]:
+def devices_of(choice: RecordChoice, scope: Scope) -> list[str]:
+    """Ids of the devices whose records meet the conditions."""
+    devices = _devices(choice, scope)
+    found = (record for path in _paths(choice, scope, devices) for _, record in scope.records(path) if choice.takes(record))
+    return list(dict.fromkeys(record.hardware for record in found if not devices or record.hardware in devices))
+
+
+def _devices(choice: RecordChoice, scope: Scope) -> list[str]:
+    """Ids of the devices that ``choice`` names; none means all."""
+    return [] if choice.hardware is None else [device.id for device in scope.devices(_listed(choice.hardware))]
+
+
+def _paths(choice: RecordChoice, scope: Scope, devices: list[str]) -> list[Path]:
     if choice.file != SHIPPED:
         return [scope.file(choice.file)]
-    return [path for path in shipped_records() if device is None or path.parent.name == device.id]
+    return [path for path in shipped_records() if not devices or path.parent.name in devices]
 
 
 def thinned(groups: list[list[Any]], most: int | None) -> list[Any]:

@@ -13,8 +13,7 @@ from perfmodel.ops.checks import dtype_on
 from perfmodel.ops.matmul import Matmul
 from perfmodel.study.fields import Fields
 from perfmodel.timing.implementations import MODELS_OF
-from perfmodel.transformer.kv_cache import bits_of
-from perfmodel.transformer.request import GENERATE, Request
+from perfmodel.transformer.request import GENERATE, Request, formats
 from perfmodel.transformer.spec import GroupedAttention, ModelSpec
 from perfmodel.transformer.step import DECODE, PREFILL, Split
 from perfmodel.workload import Attention
@@ -88,8 +87,7 @@ class ModelOptions(_Record):
             n=n,
             kv_len=n + more if self.kv_len is None else self.kv_len,
             dtype=form,
-            weight_bits=8 * form.size if self.weights_dtype is None else bits_of("weights-dtype", self.weights_dtype),
-            kv_bits=8 * form.size if self.kv_dtype is None else bits_of("kv-dtype", self.kv_dtype),
+            **formats(model, form, self.weights_dtype, self.kv_dtype),
             fused=self.fused,
             graph=self.graph,
             split=Split(self.tp, self.ep, self.pp),

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from perfmodel.errors import UsageError, suggest
 from perfmodel.sweep.base import Workload
+from perfmodel.sweep.evaluate import check_cells
 from perfmodel.sweep.files import write_file, write_stream
 from perfmodel.sweep.grid import Grid, grid_of
 from perfmodel.sweep.rows import Reader, Row, plain
@@ -94,11 +96,40 @@ def consumers_of(search: Search, objective: str, grid: Grid) -> list[Consumer]:
     return made
 
 
+TRIED, TRIED_SLOW = 1 << 14, 8
+"""Rows of a chunk when it is tried whether any has an answer."""
+MOST_CHUNKS = 4
+
+
+def check_answers(grid: Grid) -> None:
+    """UsageError if no row of a small grid has an answer: said before a file is made for rows."""
+    counts = Counts()
+    runner = Runner(grid, 0, tables=False, rows=TRIED_SLOW if grid.slow else TRIED)
+    for chunk in islice(runner.chunks(), MOST_CHUNKS + 1):
+        if counts.rows or counts.excluded or chunk.index == MOST_CHUNKS:
+            return
+        runner.evaluate(chunk, [counts])
+    _check_rows(counts)
+
+
+def _check_rows(counts: Counts) -> None:
+    """UsageError if there is no row, and not because of constraints."""
+    if counts.rows or counts.excluded or not counts.left_out:
+        return
+    reason = max(counts.left_out, key=lambda one: counts.left_out[one])
+    others = len(counts.left_out) - 1
+    more = f" (and {others} other reasons)" if others else ""
+    raise UsageError(f"no row has an answer: {reason}{more}", "give other values; those that have none are left out of a sweep")
+
+
 def ask(
     study: Study, search: Search, output: Output | None, memory: int = DEFAULT_MEMORY, expect: Callable[[int], Progress] | None = None
 ) -> Result:
     """Run ``study``, completed, and write its rows to ``output`` if there is one. ``expect``: told the number of rows, tells progress."""
     grid = grid_of(study)
+    check_cells(grid)
+    if output is not None:
+        check_answers(grid)
     tell = None if expect is None else expect(grid.points)
     usual = grid.workload.objective if grid.workload.objective in grid.columns else grid.columns[0]
     make = partial(consumers_of, search, search.minimize or usual)
@@ -115,6 +146,8 @@ def ask(
     else:
         write_file(grid, study, output.path, output.form, memory, consumers, tell, output.resume)
     found = {type(one): one for one in consumers}
+    if output is None or not output.resume:  # what was there before is not counted again
+        _check_rows(found[Counts])  # type: ignore[arg-type]
     return Result(study, grid, found[Counts], found[Summary], found.get(Best), found.get(Pareto), rows)  # type: ignore[arg-type]
 
 

@@ -71,7 +71,11 @@ class AttentionCell:
 
     def _workload(self, numbers: Mapping[str, Number]) -> Attention:
         options = {name: numbers[name] for name in ("window", "splits") if name in numbers}
-        return replace(self.probe, **{name: numbers[name] for name in _SIZES}, **options)
+        sizes = {name: numbers[name] for name in _SIZES}
+        heads, kv_heads = sizes["heads"], sizes["kv_heads"]
+        if isinstance(heads, int) and isinstance(kv_heads, int) and heads % kv_heads:
+            sizes["kv_heads"] = heads  # rows that are left out, all of them; no group of heads would be divided by
+        return replace(self.probe, **sizes, **options)
 
     def _result(self, w: Attention, direction: str, numbers: Mapping[str, Number]) -> Result:
         if self.algorithm.tiling is None:
@@ -125,6 +129,7 @@ def split(
 ) -> list[tuple[dict[str, Any], dict[str, Any]]]:
     """Decode apart from prefill: unless it was said, K and V are packed for a single query, which matters to shared heads."""
     has = {"windowed": "window" in numbers or "window" in derived, "sram_given": "sram" in numbers or "sram" in derived}
+    has["causal"] = has["windowed"] if choices["causal"] is None else choices["causal"]
     chosen, shared = {**choices, **has}, "kv_heads" in numbers or derived["kv_heads"].alias != "heads"
     if chosen["packed"] is not None or not shared:
         return [({**chosen, "packed": bool(chosen["packed"])}, dict(numbers))]
@@ -134,6 +139,13 @@ def split(
     wholes = ({**chosen, "packed": packed} for packed in (True, False))
     parts = ((one, {**numbers, "n": n[(n == 1) == one["packed"]]}) for one in wholes)
     return [(one, values) for one, values in parts if len(values["n"])]
+
+
+def check(choices: Mapping[str, Sequence[Any]], axes: Mapping[str, Any]) -> None:
+    """Options that one algorithm alone reads go with that algorithm, as in ``perfmodel attention``."""
+    for option, algorithm in (("splits", "split-kv"), ("sparsity", "block-sparse"), ("pattern", "block-sparse")):
+        if axes.get(option) is not None and algorithm not in choices["algorithm"]:
+            raise UsageError(f"--{option} is for {algorithm}", f"add --algorithm {algorithm}")
 
 
 def _whole(name: str, meaning: str, default: Any = None, **more: Any) -> Input:
@@ -162,7 +174,7 @@ WORKLOAD = Workload(
         _choice("algorithm", "name", "algorithm", ["standard", "flash2"], names=names, canonical=_canonical),
         _flag("causal", "causal mask, aligned bottom right; by default where there is a window", None),
         _flag("mask", "additive mask"),
-        _choice("dropout", "number", "dropout probability", 0.0, least=0, most=1),
+        _choice("dropout", "number", "dropout probability", 0.0, least=0, most=1, below=1),
         _flag("unfused_scale", "1/sqrt(d) in a kernel of its own"),
         _flag("printed_backward", "flash2 backward loads as Algorithm 2 prints them"),
         _flag("packed", "K, V read once per KV head; by default where n is 1", None),
@@ -196,4 +208,5 @@ WORKLOAD = Workload(
     compared="algorithm",
     always=("hardware", "algorithm", "n", "d"),
     split=split,
+    check=check,
 )

@@ -23,7 +23,8 @@ Kind = Literal["whole", "size", "number", "name", "flag"]
 class Input:
     """An option of the workload's command. ``default``: a value, the expression that gives it, or None to let a cell choose.
 
-    ``choice``: whether it decides which formulas apply. ``names``: what ``all`` stands for. ``least``, ``most``: of a number.
+    ``choice``: whether it decides which formulas apply. ``names``: what ``all`` stands for. ``least``, ``most``: of a number, which
+    must be below ``below``. ``varies``: its default depends on the choices (``Workload.defaults``).
     """
 
     name: str
@@ -36,7 +37,9 @@ class Input:
     canonical: Callable[[str], str] | None = None
     least: float = 1
     most: float = LARGEST_SIZE
+    below: float | None = None
     unit: str = ""
+    varies: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +84,9 @@ class Workload:
     ``cell`` makes the cell for one combination of choices; PerfmodelError where there is none. ``shown``: columns that are
     written unless others are asked for. ``compared``: the choice whose values are held against each other, its first value the
     reference. ``always``: inputs written even if they were not given. ``words``: short names of columns in constraints.
-    ``objective``: what is best, if nothing is said. ``split``: parts of a grid that need a choice of their own.
+    ``objective``: what is best, if nothing is said. ``split``: parts of a grid that need a choice of their own. ``check``: raises
+    UsageError for axes, as written, that do not go together with these choices. ``defaults``: values of inputs that vary, by choices.
+    ``meant``: axes as written to axes as the command would take them.
     """
 
     name: str
@@ -97,6 +102,9 @@ class Workload:
         Callable[[Mapping[str, Any], Mapping[str, Any], Mapping[str, Any]], Sequence[tuple[Mapping[str, Any], Mapping[str, Any]]]] | None
     ) = None
     pointwise: bool = False
+    check: Callable[[Mapping[str, Sequence[Any]], Mapping[str, Any]], None] | None = None
+    defaults: Callable[[Mapping[str, Any]], Mapping[str, float]] | None = None
+    meant: Callable[[Mapping[str, Any]], Mapping[str, Any]] | None = None
 
     def input(self, name: str) -> Input | None:
         """The input called ``name``."""

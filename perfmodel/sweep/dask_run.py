@@ -6,8 +6,9 @@ worker thread are under way at a time, so that memory stays flat on both sides. 
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import import_module
 from itertools import islice
 from pathlib import Path
@@ -16,7 +17,7 @@ from typing import Any
 
 from perfmodel.errors import DataError, UnavailableError, UsageError
 from perfmodel.sweep.chunks import Chunk
-from perfmodel.sweep.dataset import fill, prepare, write_part
+from perfmodel.sweep.dataset import fill, prepared, write_part
 from perfmodel.sweep.grid import Grid, grid_of
 from perfmodel.sweep.run import Consumer, Progress, Runner
 from perfmodel.sweep.study import Study
@@ -72,18 +73,34 @@ def connected(address: str) -> Any:
     except ImportError:
         raise UnavailableError("--dask needs dask.distributed, which is not installed", "pip install 'perfmodel[dask]'") from None
     try:
+        asyncio.run(_reached(address))
         return library.Client(address, timeout=CONNECT_S, set_as_default=False)
-    except (OSError, TimeoutError, ValueError) as error:
-        text = str(error).splitlines()[0] if str(error) else type(error).__name__
+    except (OSError, TimeoutError, ValueError, MemoryError) as error:
+        text = "something else does" if isinstance(error, MemoryError) else str(error).partition("\n")[0] or type(error).__name__
         raise UsageError(
-            f"--dask {address}: no scheduler answers: {text}", "give it as tcp://HOST:8786, where 'dask scheduler' runs"
+            f"--dask {address!r}: no scheduler answers: {text}", "give it as tcp://HOST:8786, where 'dask scheduler' runs"
         ) from None
+
+
+async def _reached(address: str) -> None:
+    """Whether something at ``address`` speaks as dask does: a client that finds out by itself hangs when it is taken down.
+
+    What else is there may answer with anything; read as the size of a message, that raises MemoryError.
+    """
+    if not address.strip():
+        raise ValueError("the address is empty")
+    if import_module("dask.config").get("distributed.client.security-loader", None):
+        return  # keys are the client's to find
+    core: Any = import_module("distributed.comm.core")
+    security: Any = import_module("distributed.security")
+    comm = await core.connect(address, timeout=CONNECT_S, **security.Security().get_connection_args("client"))
+    await comm.close()
 
 
 def write_cluster(address: str, runner: Runner, job: Job, consumers: Sequence[Consumer], tell: Progress | None) -> None:
     """Every chunk on the cluster at ``address``; ``consumers`` take in what the tasks have seen, in the order of the chunks."""
-    with connected(address) as client:
-        prepare(Path(job.folder), job.study, job.resume)
+    with connected(address) as client, prepared(Path(job.folder), job.study, job.rows, job.resume) as rows:
+        job, runner = replace(job, rows=rows), Runner(runner.grid, 0, tables=False, rows=rows)
         waiting: dict[int, tuple[Sequence[Consumer], int]] = {}
         following = 0
         for chunk, found in _results(client, job, runner.chunks()):

@@ -1,25 +1,32 @@
 """A sweep into a folder: one Parquet file per chunk, so that chunks can be written in any order, by any machine, more than once.
 
 A file gets its name only when it is whole, and a chunk always means the same rows: written again, after a machine was lost, it takes
-the place of an equal one.
+the place of an equal one. What a chunk means depends on how many rows it has at most, which every file says.
 """
 
 from __future__ import annotations
 
-import os
+import json
 import re
-from collections.abc import Sequence
+import secrets
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 from perfmodel.errors import DataError, UsageError
 from perfmodel.sweep.chunks import Chunk
-from perfmodel.sweep.files import about
+from perfmodel.sweep.files import SCHEMA, about
+from perfmodel.sweep.lock import alone_in
+from perfmodel.sweep.resume import uninterrupted
 from perfmodel.sweep.run import Consumer, Progress, Runner
 from perfmodel.sweep.study import Study
+from perfmodel.sweep.table import Table
 from perfmodel.sweep.writers._sink import Sink
 from perfmodel.sweep.writers.parquet import ParquetWriter, library
 
-_PART = re.compile(r"part-[0-9]{8}\.parquet")
+_PART = re.compile(r"part-[0-9]{8,}\.parquet")
+_UNFINISHED = re.compile(r"\.part-[0-9]{8,}\.parquet\.[0-9a-f]+")
 
 
 def part_path(folder: Path, index: int) -> Path:
@@ -27,33 +34,63 @@ def part_path(folder: Path, index: int) -> Path:
     return folder / f"part-{index:08}.parquet"
 
 
-def prepare(folder: Path, study: Study, resume: bool) -> None:
-    """Make ``folder`` ready; UsageError if it holds what is not to be carried on or is another study's."""
+@contextmanager
+def prepared(folder: Path, study: Study, rows: int, resume: bool) -> Iterator[int]:
+    """``folder`` ready, and no other run's meanwhile; the rows per chunk: those of the files to be carried on, or ``rows``.
+
+    UsageError, and nothing is changed, if the folder holds what is not to be carried on or is no sweep's.
+    """
     library()
-    try:
-        folder.mkdir(exist_ok=True)
-        found = sorted(path for path in folder.iterdir() if not path.name.startswith("."))
-    except OSError as error:
-        raise UsageError(f"--output: {folder}: {error.strerror or error}", "name a folder that can be written") from None
+    with ExitStack() as stack:
+        try:
+            folder.mkdir(exist_ok=True)
+            stack.enter_context(alone_in(folder))
+            found = sorted(folder.iterdir())
+            parts = _parts([path for path in found if not path.name.startswith(".")])
+            if resume:
+                rows = _rows_per_chunk(parts, study, rows)
+            for path in [path for path in found if _UNFINISHED.fullmatch(path.name)] + ([] if resume else list(parts)):
+                path.unlink(missing_ok=True)
+        except OSError as error:
+            raise UsageError(f"--output: {folder}: {error.strerror or error}", "name a folder that can be written") from None
+        yield rows
+
+
+def _parts(found: Sequence[Path]) -> dict[Path, Mapping[str, Any]]:
+    """What each file says of itself; UsageError if one was not written by a sweep."""
     for path in found:
         if not _PART.fullmatch(path.name):
-            raise UsageError(f"--output: {folder} holds {path.name}, which is no part of a sweep", "name an empty or a new folder")
-        if not resume:
-            path.unlink()
-        elif _study_of(path) != study.fingerprint():
-            raise UsageError(
-                f"--resume: {path} is of another study, or another version", "give the same options as then, or another folder"
-            )
+            raise UsageError(f"--output: {path.parent} holds {path.name}, which is no part of a sweep", "name an empty or a new folder")
+    said = {path: _said(path) for path in found}
+    for path, text in said.items():
+        if text.get("schema") != SCHEMA:
+            raise UsageError(f"--output: {path} is not from a sweep, or is damaged", "move it away, or name an empty or a new folder")
+    return said
 
 
-def _study_of(path: Path) -> str | None:
+def _said(path: Path) -> Mapping[str, Any]:
+    """The metadata of a file; none where it cannot be read."""
     pa = library()
     try:
         metadata = pa.parquet.read_schema(path).metadata or {}
-    except (pa.ArrowException, OSError):
-        return None
-    found = re.search(rb'"study": "([0-9a-f]{16})"', metadata.get(b"perfmodel", b""))
-    return found[1].decode() if found else None
+        found = json.loads(metadata.get(b"perfmodel", b"{}"))
+    except (pa.ArrowException, OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _rows_per_chunk(parts: Mapping[Path, Mapping[str, Any]], study: Study, rows: int) -> int:
+    """By which all ``parts`` were cut; ``rows`` if there are none. UsageError if they are not all of ``study``, or cut differently."""
+    for path, text in parts.items():
+        if text.get("study") != study.fingerprint() or not isinstance(text.get("rows_per_chunk"), int):
+            raise UsageError(
+                f"--resume: {path} is of another study, or another version", "give the same options as then, or another folder"
+            )
+    sizes = {text["rows_per_chunk"] for text in parts.values()}
+    if len(sizes) > 1:
+        folder = next(iter(parts)).parent
+        raise UsageError(f"--resume: files in {folder} hold some rows twice or lack some", "leave out --resume to write them anew")
+    return sizes.pop() if sizes else rows
 
 
 def write_part(
@@ -62,16 +99,28 @@ def write_part(
     """Evaluate ``chunk`` into its file; the number of its rows."""
     path = part_path(folder, chunk.index)
     table = runner.evaluate(chunk, consumers, tell)
-    unfinished = path.with_name(f".{path.name}.{os.getpid()}")
+    unfinished = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
     try:
-        made = ParquetWriter(Sink(unfinished), runner.fields, about(study))
-        made.write(table)
-        made.close()
+        _write(runner, study, table, unfinished)
         unfinished.replace(path)
-    except OSError as error:
-        unfinished.unlink(missing_ok=True)
+    except BaseException as error:
+        with uninterrupted():
+            unfinished.unlink(missing_ok=True)
+        if not isinstance(error, OSError):
+            raise
         raise DataError(f"{path}: {error.strerror or error}", "the other files can be read; make room and go on with --resume") from None
     return table.rows
+
+
+def _write(runner: Runner, study: Study, table: Table, path: Path) -> None:
+    made = ParquetWriter(Sink(path), runner.fields, about(study, runner.rows))
+    try:
+        made.write(table)
+    except BaseException:
+        with suppress(OSError):
+            made.close()
+        raise
+    made.close()
 
 
 def fill(runner: Runner, study: Study, chunk: Chunk, folder: Path, consumers: Sequence[Consumer], tell: Progress | None = None) -> None:
@@ -84,6 +133,7 @@ def fill(runner: Runner, study: Study, chunk: Chunk, folder: Path, consumers: Se
 
 def write_folder(runner: Runner, study: Study, folder: Path, consumers: Sequence[Consumer], tell: Progress | None, resume: bool) -> None:
     """Every chunk that ``folder`` does not hold yet."""
-    prepare(folder, study, resume)
-    for chunk in runner.chunks():
-        fill(runner, study, chunk, folder, consumers, tell)
+    with prepared(folder, study, runner.rows, resume) as rows:
+        runner = runner if rows == runner.rows else Runner(runner.grid, 0, rows=rows)
+        for chunk in runner.chunks():
+            fill(runner, study, chunk, folder, consumers, tell)

@@ -37,6 +37,20 @@ class Block:
         return {**self.part.choices, **self.values, str(self.compared): answer.name}
 
 
+def check_cells(grid: Grid) -> None:
+    """The error of every combination of choices, if there is but one: they have no answer, whatever the numbers."""
+    errors: dict[str, PerfmodelError] = {}
+    for part in grid.parts:
+        for value in grid.compared:
+            try:
+                grid.workload.cell({**part.choices, **({grid.workload.compared: value} if grid.workload.compared else {})})
+                return
+            except PerfmodelError as error:
+                errors.setdefault(error.message, error)
+    if len(errors) == 1:
+        raise next(iter(errors.values()))
+
+
 class Evaluator:
     """One part of a grid, ready to be evaluated in blocks of at most ``points``."""
 
@@ -47,7 +61,8 @@ class Evaluator:
         for value in grid.compared:
             chosen = {**part.choices, **({grid.workload.compared: value} if grid.workload.compared else {})}
             try:
-                self.cells[value] = CellRunner(self, grid.workload.cell(chosen), whole)
+                with np.errstate(all="ignore"):  # some derived numbers mean nothing
+                    self.cells[value] = CellRunner(self, grid.workload.cell(chosen), whole)
             except PerfmodelError as error:
                 self.cells[value] = error.message
 

@@ -3,7 +3,7 @@
 A formula that is run once on ``Node`` numbers leaves a graph of what it computes; ``program`` evaluates that graph on arrays.
 Equal nodes are one node. Whole numbers are kept as sums of products, where common factors are taken out and cancelled: that
 changes no result, as sums and products of whole numbers below 2^53 are exact in float64 in whatever order, and a quotient is
-rounded from the same fraction. What is not whole is computed in the order in which the formula does it.
+rounded from the same fraction. What is not whole is computed in the order in which the formula does it, but for times (``loose``).
 """
 
 from __future__ import annotations

@@ -19,8 +19,9 @@ import numpy as np
 from perfmodel.errors import UsageError, suggest
 from perfmodel.sweep.base import Input, Workload
 from perfmodel.sweep.expression import Expression, parse
+from perfmodel.sweep.meaning import understood
 from perfmodel.sweep.study import Study, workload_named
-from perfmodel.sweep.values import is_expression, values_of
+from perfmodel.sweep.values import checked, is_expression, values_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,11 +101,15 @@ class Grid:
 def grid_of(study: Study) -> Grid:
     """The grid of ``study``; UsageError for what has no meaning."""
     workload = workload_named(study.workload)
-    choices, numbers, derived = _inputs(workload, study.axes)
+    choices, numbers, derived = _inputs(workload, study.axes if workload.meant is None else workload.meant(study.axes))
+    if workload.check is not None:
+        workload.check(choices, study.axes)
     shown = _columns(workload, study.columns)
     where, filters = constraints(workload, study.where, "--where")
+    varying = {one.name for one in workload.inputs if one.varies}
+    valued = {one.name for one in workload.inputs if one.choice and (one.kind == "flag" or choices[one.name] != (None,))}
     for name in {name for one in (*where, *filters) for name in one.names} - {one.name for one in workload.columns}:
-        if name not in choices and name not in numbers and name not in derived:
+        if name not in valued and name not in numbers and name not in derived and name not in varying:
             raise UsageError(f"--where: {name} has no value here", f"give --{name.replace('_', '-')}")
     read = {name for one in filters for name in one.names if workload.input(name) is None}
     wanted = tuple(dict.fromkeys([*shown, *sorted(read)]))
@@ -114,32 +119,40 @@ def grid_of(study: Study) -> Grid:
 
 
 def _inputs(workload: Workload, axes: Mapping[str, Any]) -> tuple[dict[str, Sequence[Any]], dict[str, Any], dict[str, Expression]]:
-    known = {one.name: one.name for one in workload.inputs}
+    known = {one.name: one for one in workload.inputs}
     for name in axes:
         if name not in known:
             raise UsageError(f"--{name.replace('_', '-')}: {workload.name} has no such axis", suggest(name, list(known)))
     choices: dict[str, Sequence[Any]] = {}
     numbers: dict[str, Any] = {}
     derived: dict[str, Expression] = {}
-    names = {one.name: one.name for one in workload.inputs if not one.choice}
     for one in workload.inputs:
         raw = axes.get(one.name, one.default)
-        if raw is None:
-            if one.required:
-                raise UsageError(f"--{one.name.replace('_', '-')} is missing", f"give it as {_example(one)}")
-            if one.choice:
-                choices[one.name] = (None,)
-        elif one.choice:
-            choices[one.name] = tuple(values_of(one, raw))
-        elif is_expression(one, raw):
-            derived[one.name] = parse(raw, f"--{one.name.replace('_', '-')}", names)
-        else:
+        if raw is None and one.required:
+            raise UsageError(f"--{one.name.replace('_', '-')} is missing", f"give it as {_example(one)}")
+        if one.choice:
+            choices[one.name] = (None,) if raw is None else tuple(values_of(one, raw))
+        elif raw is not None and is_expression(one, raw):
+            _compute(workload, one, raw, numbers, derived)
+        elif raw is not None:
             numbers[one.name] = np.array(values_of(one, raw), float)
     for name, expression in derived.items():
         for other in expression.names:
-            if other not in numbers and other not in derived:
+            if other not in numbers and other not in derived and not known[other].varies:
                 raise UsageError(f"--{name.replace('_', '-')} {expression.text!r} needs {other}, which has no value", f"give --{other}")
     return choices, numbers, derived
+
+
+def _compute(workload: Workload, one: Input, raw: str, numbers: dict[str, Any], derived: dict[str, Expression]) -> None:
+    """An expression is a derived input, or one value if it reads no other."""
+    option = f"--{one.name.replace('_', '-')}"
+    names = {other.name: other.name for other in workload.inputs if not other.choice}
+    expression = understood(parse(raw, option, names), workload, option)
+    if expression.names:
+        derived[one.name] = expression
+        return
+    value = float(expression.value({}))
+    numbers[one.name] = np.array([checked(one, int(value) if value.is_integer() else value)], float)
 
 
 def _example(one: Input) -> str:
@@ -170,7 +183,7 @@ def constraints(workload: Workload, texts: Sequence[str], option: str) -> tuple[
     """Constraints on inputs alone, and those that read columns."""
     named = [*(one.name for one in workload.inputs), *(one.name for one in workload.columns)]
     known = dict(zip(named, named, strict=True)) | dict(workload.words)
-    parsed = [parse(text, option, known) for text in texts]
+    parsed = [understood(parse(text, option, known), workload, option) for text in texts]
     inputs = tuple(one for one in parsed if all(workload.input(name) is not None for name in one.names))
     return inputs, tuple(one for one in parsed if one not in inputs)
 
@@ -182,7 +195,10 @@ def _parts(grid: Grid) -> list[Part]:
     found = []
     for combination in product(*others.values()):
         choices = dict(zip(others, combination, strict=True))
-        pieces = [(choices, axes)] if workload.split is None else workload.split(choices, axes, grid.derived)
+        usual = {} if workload.defaults is None else workload.defaults(choices)
+        missing = {name: np.array([float(value)]) for name, value in usual.items() if name not in axes and name not in grid.derived}
+        numbers = {**missing, **axes}
+        pieces = [(choices, numbers)] if workload.split is None else workload.split(choices, numbers, grid.derived)
         found += [_part(chosen, values) for chosen, values in pieces]
     return found
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from perfmodel import catalog
 from perfmodel.arith import Number
+from perfmodel.errors import UsageError
 from perfmodel.hardware import Device
 from perfmodel.sweep.base import DEFAULT_DEVICE, Column, Input, LeftOut, Workload
 from perfmodel.sweep.devices import canonical, device_ids, device_named
@@ -24,6 +25,7 @@ from perfmodel.transformer.kv_cache import (
     weight_bytes,
 )
 from perfmodel.transformer.parameters import total
+from perfmodel.transformer.quantized import weights_dtype_of
 from perfmodel.transformer.spec import ModelSpec
 
 
@@ -85,11 +87,19 @@ def cell(choices: Mapping[str, Any]) -> CacheCell:
     """The cell for one combination of choices; PerfmodelError says why there is none."""
     device, spec = device_named(choices["hardware"]), model_named(choices["model"])
     form = CacheFormat(choices["dtype"], choices["rope_dtype"], 1, choices["scale_group"])
-    weights_dtype = choices["weights_dtype"] or default_weights_dtype(choices["dtype"])
+    weights_dtype = weights_dtype_of(spec, choices["weights_dtype"]) or default_weights_dtype(choices["dtype"])
     probe = CacheWorkload(spec, 1, 1, form, weights_dtype, choices["reserve"]).check()
     weights = int(weight_bytes(int(total(spec)), weights_dtype))
     capacity = device.dram.capacity
     return CacheCell(probe, device, weights, None if capacity is None else int(capacity.number) - weights - probe.reserve)
+
+
+def defaults(choices: Mapping[str, Any]) -> Mapping[str, float]:
+    """As in ``perfmodel kv-cache``: the most tokens that the model takes."""
+    longest = model_named(choices["model"]).max_positions
+    if longest is None:
+        raise UsageError(f"--n is missing, and {choices['model']} does not say how much it takes", "give it as --n 8192")
+    return {"n": longest}
 
 
 WORKLOAD = Workload(
@@ -111,7 +121,7 @@ WORKLOAD = Workload(
         Input("scale_group", "whole", "elements that share a scale, if quantized", choice=True),
         Input("weights_dtype", "name", "format of the weights", choice=True, names=lambda: list(BITS)),
         Input("reserve", "size", "memory for neither weights nor cache", 0, True, least=0, unit="B"),
-        Input("n", "whole", "tokens of a sequence", required=True),
+        Input("n", "whole", "tokens of a sequence; by default the most that the model takes", varies=True),
         Input("batch", "whole", "sequences", 1),
         Input("block_size", "whole", "tokens per page", 1),
     ),
@@ -131,4 +141,5 @@ WORKLOAD = Workload(
     objective="memory_bytes",
     words={"memory": "memory_bytes", "io": "cache_bytes"},
     always=("model", "hardware", "n", "batch"),
+    defaults=defaults,
 )

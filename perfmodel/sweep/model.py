@@ -6,6 +6,7 @@ milliseconds.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -13,7 +14,7 @@ from typing import Any
 from perfmodel import catalog
 from perfmodel.arith import Number
 from perfmodel.dtypes import DTYPES
-from perfmodel.errors import UsageError, suggest
+from perfmodel.errors import PerfmodelError, UsageError, suggest
 from perfmodel.hardware import Device
 from perfmodel.ops.checks import dtype_on
 from perfmodel.sweep.base import DEFAULT_DEVICE, Column, Input, LeftOut, Workload
@@ -21,9 +22,15 @@ from perfmodel.sweep.devices import canonical, device_ids, device_named, lenders
 from perfmodel.sweep.kv_cache import canonical_model, model_named
 from perfmodel.transformer.answer import Answer, answer
 from perfmodel.transformer.kv_cache import BITS
-from perfmodel.transformer.request import PHASES, Request
+from perfmodel.transformer.request import GENERATE, PHASES, Request, formats
 from perfmodel.transformer.spec import ModelSpec
-from perfmodel.transformer.step import PREFILL, Split
+from perfmodel.transformer.step import DECODE, PREFILL, Split
+
+DEFAULT_LENGTH, DEFAULT_GENERATED = 2048, 128
+"""Tokens of the prompt, unless the model takes fewer, and of what is generated after it, as in ``perfmodel model``."""
+
+_VALUE = re.compile(r"(--[a-z-]+) \d+")
+"""A size in a message: rows that fail alike are counted together, whatever theirs are."""
 
 _NOTHING: Mapping[str, Number] = {}
 
@@ -50,7 +57,6 @@ class ModelCell:
 
     def _request(self, values: Mapping[str, int]) -> Request:
         chosen, form = self.choices, dtype_on(self.choices["dtype"], self.device)
-        bits = {name: 8 * form.size if chosen[name] is None else BITS[chosen[name]] for name in ("weights_dtype", "kv_dtype")}
         return Request(
             model=self.model,
             device=self.device,
@@ -59,17 +65,19 @@ class ModelCell:
             n=values["n"],
             kv_len=values["kv_len"],
             dtype=form,
-            weight_bits=bits["weights_dtype"],
-            kv_bits=bits["kv_dtype"],
             fused=chosen["fused"],
             graph=chosen["graph"],
             cached=chosen["kv_cache"],
             split=Split(values["tp"], values["ep"], values["pp"]),
+            **formats(self.model, form, chosen["weights_dtype"], chosen["kv_dtype"]),
         ).check()
 
     def point(self, values: Mapping[str, int], columns: Sequence[str]) -> Mapping[str, float | None]:
         """Every column of one row."""
-        return _columns(answer(self._request(values), lenders))
+        try:
+            return _columns(answer(self._request(values), lenders))
+        except PerfmodelError as error:
+            raise type(error)(_VALUE.sub(r"\1", error.message), error.fix) from None
 
 
 def _columns(found: Answer) -> dict[str, float | None]:
@@ -107,6 +115,19 @@ def cell(choices: Mapping[str, Any]) -> ModelCell:
     return ModelCell(model_named(choices["model"]), device, choices)
 
 
+def defaults(choices: Mapping[str, Any]) -> Mapping[str, float]:
+    """Lengths that fit the model."""
+    generated = DEFAULT_GENERATED if choices["phase"] == GENERATE else 0
+    longest = model_named(choices["model"]).max_positions or DEFAULT_LENGTH
+    return {"n": max(min(DEFAULT_LENGTH, longest - generated), 1), "generated": generated}
+
+
+def meant(axes: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A decode step has no prompt to tell of where it is said how long its sequences are."""
+    only_decode = axes.get("phase") in (DECODE, [DECODE])
+    return {**axes, "n": "kv_len"} if only_decode and "n" not in axes and "kv_len" in axes else axes
+
+
 WORKLOAD = Workload(
     name="model",
     inputs=(
@@ -128,8 +149,9 @@ WORKLOAD = Workload(
         Input("fused", "flag", "element-wise operations inside other kernels", False, True),
         Input("graph", "flag", "kernels launched as a CUDA graph; by default in decode", choice=True),
         Input("kv_cache", "flag", "keep K and V", True, True),
-        Input("n", "whole", "tokens of the prompt", required=True),
-        Input("kv_len", "whole", "tokens of a sequence at the end", "n"),
+        Input("n", "whole", "tokens of the prompt; by default 2048, or what the model takes at most", varies=True),
+        Input("generated", "whole", "tokens after the prompt, where kv_len is not given; by default 128 in generate", least=0, varies=True),
+        Input("kv_len", "whole", "tokens of a sequence at the end", "n + generated"),
         Input("batch", "whole", "sequences", 1),
         Input("tp", "whole", "GPUs that share each matrix", 1),
         Input("pp", "whole", "pipeline stages", 1),
@@ -162,4 +184,6 @@ WORKLOAD = Workload(
     words={"time": "seconds", "io": "dram_bytes", "memory": "memory_bytes"},
     always=("model", "hardware", "phase", "n", "kv_len", "batch"),
     pointwise=True,
+    defaults=defaults,
+    meant=meant,
 )

@@ -1,6 +1,7 @@
 """Text to tree, for the expressions of sweeps: recursive descent, one method per level of binding strength.
 
-Trees are tuples that begin with their kind: number, text, name, call, binary, compare, negative, not, and, or.
+Trees are tuples that begin with their kind: number (its value, its unit as written or None), text, name, call, binary, compare,
+negative, not, and, or.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ MAX_TOKENS = 200
 MAX_DEPTH = 40
 
 _TOKEN = re.compile(
-    r"\s*(?:(?P<number>[0-9][0-9_]*(?:\.[0-9]+)?(?:[eE][+-]?[0-9]{1,3})?)"
+    r"\s*(?:(?P<number>[0-9]+(?:_[0-9]+)*(?:\.[0-9]+)?(?:[eE][+-]?[0-9]{1,3})?)"
     r"(?:\s*(?!(?:and|or|not)\b)(?P<unit>[A-Za-z]+(?:/s)?(?![A-Za-z0-9_(])))?"
     r"|(?P<name>[A-Za-z_][A-Za-z0-9_]*)|(?P<text>\"[^\"]*\"|'[^']*')|(?P<sign>\*\*|//|<=|>=|==|!=|[-+*/%<>(),]))"
 )
@@ -56,7 +57,7 @@ class Parser:
                 self.fail(f"{self.text[place:].strip()[:1]!r} has no meaning")
             place = match.end()
             if match["number"]:
-                found.append(("number", self._number(match["number"], match["unit"])))
+                found.append(("number", (self._number(match["number"], match["unit"]), match["unit"])))
             elif match["name"]:
                 found.append(("sign" if match["name"] in _WORDS else "name", match["name"]))
             else:
@@ -86,7 +87,8 @@ class Parser:
         """The whole text."""
         tree = self.either(0)
         if self.peek() is not None:
-            self.fail(f"{self.peek()[1]!r} does not belong here")
+            kind, found = self.peek()
+            self.fail(f"{found[0] if kind == 'number' else found!r} does not belong here")
         return tree
 
     def _descend(self, depth: int) -> None:
@@ -150,6 +152,8 @@ class Parser:
         if token is None or token[0] == "sign":
             self.fail("something is missing at its end" if token is None else f"{token[1]!r} does not belong here")
         self.place += 1
+        if token[0] == "number":
+            return ("number", *token[1])
         if token[0] != "name":
             return token
         return self._call(str(token[1]), depth) if self._taken("(") else self._name(str(token[1]))

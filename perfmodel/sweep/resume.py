@@ -54,11 +54,12 @@ def done(path: Path) -> None:
 
 
 def noted(path: Path, study: str) -> Progress | None:
-    """How far ``path`` is; None if there is neither file. UsageError if it is another study's, or whole."""
+    """How far ``path`` is; None if there is neither file. UsageError if it is another study's, or whole. An empty file notes nothing."""
     place = progress_path(path)
-    if not path.exists() and not place.exists():
+    begun = place.exists() and place.stat().st_size > 0
+    if not path.exists() and not begun:
         return None
-    if not place.exists():
+    if not begun:
         raise UsageError(f"--resume: {path} is whole, or was not begun by a sweep", "leave out --resume to write it anew")
     try:
         raw: dict[str, Any] = json.loads(place.read_bytes()[: _BYTES + 1])

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from perfmodel import __version__
-from perfmodel.errors import UsageError, suggest
+from perfmodel.errors import DataError, UsageError, suggest
 from perfmodel.sweep.base import Workload
 
 WORKLOADS = ("attention", "matmul", "kv-cache", "model")
@@ -22,7 +22,7 @@ WORKLOADS = ("attention", "matmul", "kv-cache", "model")
 def workload_named(name: str) -> Workload:
     """The kind of workload called ``name``; only its own module is loaded."""
     if name not in WORKLOADS:
-        raise UsageError(f"there is no sweep over {name!r}", suggest(name, list(WORKLOADS)))
+        raise UsageError(f"there is no sweep over {name!r}", suggest(str(name), list(WORKLOADS)))
     found: Workload = import_module(f"perfmodel.sweep.{name.replace('-', '_')}").WORKLOAD
     return found
 
@@ -53,6 +53,27 @@ def _plain(raw: Any) -> Any:
     return raw.tolist() if hasattr(raw, "tolist") else [_plain(item) for item in raw]
 
 
+class AxisValues:
+    """What an axis of a file may be, checked by one rule, so that one message names it."""
+
+    @classmethod
+    def __get_pydantic_core_schema__(cls, source: Any, handler: Any) -> Any:
+        """The rule as pydantic takes it, which is loaded only where a file is read."""
+        from pydantic_core import core_schema
+
+        return core_schema.no_info_plain_validator_function(_listed_values)
+
+
+def _listed_values(raw: Any) -> Any:
+    for one in raw if isinstance(raw, list) else [raw]:
+        if not isinstance(one, (bool, int, float, str)):
+            told = "a list inside it" if isinstance(one, list) else "a mapping" if isinstance(one, dict) else "nothing"
+            raise ValueError(f"{told}, where values stand; give a number, a text such as 512:131072:x2, or a list of those")
+    if raw == []:
+        raise ValueError("an empty list; give a value at least")
+    return raw
+
+
 @dataclass(frozen=True, slots=True)
 class StudyFile:
     """The ``sweep:`` section of a YAML file. It names columns and values, never code."""
@@ -60,7 +81,7 @@ class StudyFile:
     __pydantic_config__: ClassVar[dict[str, str]] = {"extra": "forbid"}
     OPTION_NAMES: ClassVar[dict[str, str]] = {}
 
-    axes: dict[str, bool | int | float | str | list[bool | int | float | str]]
+    axes: dict[str, AxisValues]
     workload: str = "attention"
     where: list[str] | str = field(default_factory=list)
     columns: list[str] | None = None
@@ -70,18 +91,61 @@ class StudyFile:
     top: int = 10
 
 
+def shipped_studies() -> dict[str, Path]:
+    """Files of the shipped studies, by name."""
+    from perfmodel.catalog import data_folder
+
+    return {path.stem: path for path in sorted((data_folder("configs") / "sweeps").glob("*.yaml"))}
+
+
 def read_study(name: str) -> StudyFile:
     """The study in a YAML file, or shipped under ``name``."""
-    from perfmodel.catalog import data_folder, load_config
+    from perfmodel.catalog import load_config
 
     path = Path(name)
     if not name.endswith((".yaml", ".yml")):
-        shipped = {path.stem: path for path in sorted((data_folder("configs") / "sweeps").glob("*.yaml"))}
+        shipped = shipped_studies()
         if name not in shipped:
             known = [*WORKLOADS, *shipped]
             raise UsageError(f"no study or workload is called {name!r}", f"{suggest(name, known)}; or give a path ending in .yaml")
         path = shipped[name]
-    return load_config(str(path), "sweep", StudyFile)
+    file = load_config(str(path), "sweep", StudyFile)
+    _check_axes(path, file)
+    return file
+
+
+def _check_axes(path: Path, file: StudyFile) -> None:
+    """DataError with file and line for a workload that is none, an axis that it lacks, or values that it cannot have."""
+    try:
+        workload = workload_named(file.workload)
+    except UsageError as error:
+        raise _wrong(path, ("workload",), f"sweep.workload: {error.message}", error.fix) from None
+    for name, raw in file.axes.items():
+        try:
+            _check_axis(workload, name, raw)
+        except UsageError as error:
+            message = error.message.replace(f"--{name.replace('_', '-')}", f"sweep.axes.{name}", 1)
+            raise _wrong(path, ("axes", name), message, error.fix) from None
+
+
+def _check_axis(workload: Workload, name: str, raw: Any) -> None:
+    from perfmodel.sweep.expression import parse
+    from perfmodel.sweep.values import is_expression, values_of
+
+    one = workload.input(name)
+    if one is None:
+        known = [one.name for one in workload.inputs]
+        raise UsageError(f"sweep.axes.{name}: {workload.name} has no such axis", suggest(name, known))
+    if is_expression(one, raw):
+        parse(raw, f"sweep.axes.{name}", {one.name: one.name for one in workload.inputs if not one.choice})
+    else:
+        values_of(one, raw)
+
+
+def _wrong(path: Path, place: tuple[str, ...], message: str, fix: str | None) -> DataError:
+    from perfmodel.catalog import read_yaml
+
+    return DataError(f"{path}, line {read_yaml(path)[1].get(('sweep', *place), 1)}: {message}", fix)
 
 
 def listed(value: list[str] | str | None) -> tuple[str, ...]:

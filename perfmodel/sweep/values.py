@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from perfmodel.errors import DataError, UsageError, suggest
@@ -15,7 +16,7 @@ MOST_VALUES = 10**7
 MOST_CHARACTERS = 100
 """Of one number or range: patterns take time that grows with the square of a longer text."""
 
-_NUMBER = r"[0-9][0-9_]*(?:\.[0-9]+)?(?:[eE][+-]?[0-9]{1,3})?"
+_NUMBER = r"[0-9]+(?:_[0-9]+)*(?:\.[0-9]+)?(?:[eE][+-]?[0-9]{1,3})?"
 _QUANTITY = re.compile(rf"\s*({_NUMBER})\s*((?:[kMGT]i?|[KMGT]i)?B)?\s*")
 _RANGE = re.compile(rf"(?P<first>[^:]+):(?P<last>[^:]+?)(?::\s*(?P<how>[x+])\s*(?P<step>{_NUMBER}\s*(?:[A-Za-z]+)?)\s*)?")
 _FLAGS = {"true": (True,), "yes": (True,), "false": (False,), "no": (False,), "both": (False, True)}
@@ -29,17 +30,20 @@ def is_expression(one: Input, raw: Any) -> bool:
     return not all(len(item) <= MOST_CHARACTERS and (_RANGE.fullmatch(item) or _QUANTITY.fullmatch(item)) for item in raw.split(","))
 
 
-def values_of(one: Input, raw: Any) -> list[Any]:
-    """Every value that ``raw`` lists, in its order, each once; UsageError names the option.
+def values_of(one: Input, raw: Any) -> Sequence[Any]:
+    """Every value that ``raw`` lists, in its order, each once; UsageError names the option. A single range stays one.
 
     >>> n = Input("n", "whole", "")
     >>> values_of(n, "512:4096:x2"), values_of(n, "1:10:+4,64"), values_of(n, [3, 3, 5])
     ([512, 1024, 2048, 4096], [1, 5, 9, 64], [3, 5])
     """
     found: dict[Any, None] = {}
-    for item in _items(raw):
-        for value in _listed(one, item):
-            found[value] = None
+    items = list(_items(raw))
+    for item in items:
+        listed = _listed(one, item)
+        if isinstance(listed, range) and len(items) == 1 and not one.choice:
+            return listed
+        found |= dict.fromkeys(listed)
         if len(found) > MOST_VALUES:
             raise UsageError(f"--{_option(one)}: more than {MOST_VALUES:,} values", "use a larger step, or another axis")
     if not found:
@@ -52,11 +56,18 @@ def _option(one: Input) -> str:
 
 
 def _items(raw: Any) -> Iterable[Any]:
+    raw = scalar(raw)
     if isinstance(raw, str):
         return [item.strip() for item in raw.split(",")]
-    if isinstance(raw, (int, float)):
+    if isinstance(raw, (bytes, Mapping)) or not hasattr(raw, "__iter__"):
         return [raw]
-    return [item for part in raw for item in (_items(part) if isinstance(part, str) else [part])]
+    parts = [scalar(part) for part in raw]
+    return [item for part in parts for item in (_items(part) if isinstance(part, str) else [part])]
+
+
+def scalar(value: Any) -> Any:
+    """A number of NumPy as Python's; anything else as it is."""
+    return value.item() if hasattr(value, "item") and getattr(value, "ndim", None) == 0 else value
 
 
 def _listed(one: Input, item: Any) -> Iterable[Any]:
@@ -68,7 +79,7 @@ def _listed(one: Input, item: Any) -> Iterable[Any]:
         raise UsageError(f"--{_option(one)}: {item[:40]!r}... is longer than any number", _HOW)
     match = _RANGE.fullmatch(item) if isinstance(item, str) else None
     if match is None:
-        return [_checked(one, _number(one, item))]
+        return [checked(one, _number(one, item))]
     return _range(one, match)
 
 
@@ -98,10 +109,12 @@ def _number(one: Input, item: Any) -> int | float:
         raise UsageError(f"--{_option(one)}: {item!r} is no number", _HOW)
     if isinstance(item, (int, float)):
         return item
+    if isinstance(item, bytes):
+        raise UsageError(f"--{_option(one)}: {item!r} is no number", _HOW)
     if not isinstance(item, str):
         try:  # a number of another library
             return int(item) if item == int(item) else float(item)
-        except (TypeError, ValueError):
+        except (OverflowError, TypeError, ValueError):
             raise UsageError(f"--{_option(one)}: {item!r} is no number", _HOW) from None
     match = _QUANTITY.fullmatch(item)
     if match is None:
@@ -119,19 +132,24 @@ def _plain(digits: str) -> int | float:
     return int(digits) if digits.replace("_", "").isdigit() else float(digits)
 
 
-def _checked(one: Input, value: int | float) -> int | float:
+def checked(one: Input, value: int | float) -> int | float:
+    """``value``, if ``one`` may have it; UsageError names the option."""
     whole = one.kind in ("whole", "size")
-    if not one.least <= value <= one.most or (whole and value != int(value)):
-        what = "a whole number" if whole else "a number"
-        raise UsageError(f"--{_option(one)} is {value}", f"give {what} from {one.least:g} to {one.most:.0e}")
+    inside = one.least <= value <= one.most and (one.below is None or value < one.below)
+    if not inside or (whole and value != int(value)):
+        what, most = "a whole number" if whole else "a number", f"{one.most:g}" if one.most < MOST_VALUES else f"{one.most:.0e}"
+        upto = f"to {most}" if one.below is None else f"up to, not including, {one.below:g}"
+        raise UsageError(f"--{_option(one)} is {value}", f"give {what} from {one.least:g} {upto}")
     return int(value) if whole else value
 
 
 def _range(one: Input, match: re.Match[str]) -> Iterable[int | float]:
-    first, last = (_checked(one, _number(one, match[end].strip())) for end in ("first", "last"))
+    first, last = (checked(one, _number(one, match[end].strip())) for end in ("first", "last"))
     text = match["step"] or "1"
     times = match["how"] == "x"
-    step = _plain(text.strip()) if times or match["how"] is None or one.kind != "size" else _number(one, text.strip())
+    if not (one.kind == "size" and match["how"] == "+") and re.fullmatch(_NUMBER, text.strip()) is None:
+        raise UsageError(f"--{_option(one)}: {text.strip()[:40]!r} is no {'factor' if times else 'step'}", _HOW)
+    step = _number(one, text.strip()) if one.kind == "size" and match["how"] == "+" else _plain(text.strip())
     if first > last or step <= (1 if times else 0):
         raise UsageError(f"--{_option(one)}: the range {match[0]!r} is empty or endless", "write it like 512:131072:x2 or 1:100:+3")
     return _multiplied(one, first, last, step) if times else _added(one, first, last, step)
@@ -143,17 +161,20 @@ def _added(one: Input, first: int | float, last: int | float, step: int | float)
         raise UsageError(f"--{_option(one)}: {count:,} values", f"an axis has at most {MOST_VALUES:,}: use a larger step")
     if isinstance(first, int) and isinstance(step, int):
         return range(first, first + count * step, step)
-    return [_checked(one, first + index * step) for index in range(count)]
+    return [checked(one, first + index * step) for index in range(count)]
 
 
 def _multiplied(one: Input, first: int | float, last: int | float, factor: int | float) -> Iterable[int | float]:
     """Whole numbers stay whole: a fraction is rounded."""
     if first <= 0:
         raise UsageError(f"--{_option(one)}: a range of factors cannot begin at {first}", "begin above zero")
-    found: list[int | float] = []
+    steps = math.log(last / first) / math.log(factor) + 1
+    if steps > MOST_VALUES:
+        raise UsageError(f"--{_option(one)}: {steps:,.0f} steps", f"an axis has at most {MOST_VALUES:,}: use a larger factor")
+    found: dict[int | float, None] = {}
     value, index = first, 0
-    while value <= last and len(found) <= MOST_VALUES:
-        found.append(_checked(one, value))
+    while value <= last:
+        found[checked(one, value)] = None
         index += 1
         exact = first * factor**index
         value = exact if one.kind == "number" or isinstance(exact, int) else round(exact)

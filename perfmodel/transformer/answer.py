@@ -12,9 +12,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from perfmodel.arith import Number
+from perfmodel.dtypes import DTYPES
 from perfmodel.roofline import Estimate, rates_of, total
 from perfmodel.timing.predict import Lenders
-from perfmodel.transformer.estimate import Pass, Row, run_pass
+from perfmodel.transformer.estimate import Pass, Row, run_pass, times_from
 from perfmodel.transformer.layout import Layout, layout
 from perfmodel.transformer.op_time import scaled
 from perfmodel.transformer.request import GENERATE, Request
@@ -26,13 +27,17 @@ MOST_LENGTHS = 16
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """All runs of one op in the whole answer. ``times``: predicted seconds with the ends of their interval."""
+    """All runs of one op in the whole answer. ``times``: predicted seconds with the ends of their interval.
+
+    ``seconds``: of each run the predicted ones, else the roof.
+    """
 
     phase: str
     row: Row
     count: Number
     cost: Estimate
     times: tuple[float, float, float] | None
+    seconds: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,8 +70,13 @@ class Answer:
 
     @property
     def seconds(self) -> float:
-        """The best known time: predicted, else the roof."""
+        """The best known time: of each row the predicted one, else the roof, which makes the sum the least it takes."""
         return _seconds(self.steps)
+
+    @property
+    def times_from(self) -> str:
+        """Of what ``seconds`` is the sum: predictions, roofs or both."""
+        return times_from(row for one, _ in self.steps for row in one.rows)
 
     @property
     def ttft_s(self) -> float | None:
@@ -100,8 +110,14 @@ class Answer:
 
     @property
     def mfu(self) -> float:
-        """FLOP of the model over what all GPUs could do in the time, at the datasheet's peak."""
-        return float(self.flops / (self.seconds * rates_of(self.request.device, self.request.dtype).matmul * self.request.split.gpus))
+        """What the FLOP of the model take at the datasheet's peak of the format that each row multiplies in, over the time taken."""
+        return sum(one.at_peak_s * times for one, times in self.steps) / (self.seconds * self.request.split.gpus)
+
+    @property
+    def mfu_peaks(self) -> dict[str, float]:
+        """FLOP/s of one GPU in each format that its products run in."""
+        names = dict.fromkeys(name for one, _ in self.steps for name in one.flops_by_format)
+        return {name: float(rates_of(self.request.device, DTYPES[name]).matmul) for name in names}
 
 
 def _predicted(steps: Sequence[tuple[Pass, int]]) -> tuple[float, float, float] | None:
@@ -113,19 +129,19 @@ def _predicted(steps: Sequence[tuple[Pass, int]]) -> tuple[float, float, float] 
 
 
 def _seconds(steps: Sequence[tuple[Pass, int]]) -> float:
-    found = _predicted(steps)
-    return sum(float(one.cost.roofline_s) * times for one, times in steps) if found is None else found[0]
+    return sum(one.seconds * times for one, times in steps)
 
 
 def _joined(before: Line | None, phase: str, row: Row, times: int) -> Line:
     cost, p = scaled(row.cost, times), row.prediction
     seconds = None if p is None else (p.seconds * times, p.low * times, p.high * times)
     if before is None:
-        return Line(phase, row, row.op.count * times, cost, seconds)
+        return Line(phase, row, row.op.count * times, cost, seconds, row.seconds * times)
     both = None
     if before.times is not None and seconds is not None:
         both = (before.times[0] + seconds[0], before.times[1] + seconds[1], before.times[2] + seconds[2])
-    return Line(phase, before.row, before.count + row.op.count * times, before.cost + cost, both)
+    whole = before.seconds + row.seconds * times
+    return Line(phase, before.row, before.count + row.op.count * times, before.cost + cost, both, whole)
 
 
 def answer(request: Request, lenders: Lenders = tuple) -> Answer:

@@ -81,7 +81,7 @@ def attend(w: Attention, step: Step, *, sinks: Number = 0, latent: bool = False)
     )
     if sinks:
         accesses = (*accesses, stored(WEIGHTS, READ, sinks, step.weight_bits))
-    form = narrow(step, step.kv_bits) if w.n == 1 else None
+    form = narrow(step, step.kv_bits, step.integer_kv) if w.n == 1 else None
     name = "attention" if window is None else f"attention, window {plain(window)}"
     timed = _latent_timed(w, step) if latent else _timed(w, step, form)
     return Op(name, ATTENTION, 1, replace(kernel, name=name, accesses=accesses), timed, form)
@@ -90,8 +90,8 @@ def attend(w: Attention, step: Step, *, sinks: Number = 0, latent: bool = False)
 def _timed(w: Attention, step: Step, form: Dtype | None) -> Timed:
     """``form``: what it multiplies in, if that is narrower than the activations."""
     if form is None:
-        same = step.kv_bits == 8 * step.dtype.size
-        return Timed("attention", w, None, "" if same else f"no kernel with a {step.kv_bits}-bit cache is calibrated")
+        same = step.kv_bits == 8 * step.dtype.size and not step.integer_kv
+        return Timed("attention", w, None, "" if same else _no_cache_kernel(step))
     sizes = {name: getattr(w, name) for name in ("n", "kv_len", "d", "dv", "batch", "heads", "kv_heads", "dtype")}
     return Timed("attention", NarrowCacheAttention(**sizes, packed=True, kv_bits=step.kv_bits), ("vllm-flash-attn-fp8-cache",))
 
@@ -99,9 +99,13 @@ def _timed(w: Attention, step: Step, form: Dtype | None) -> Timed:
 def _latent_timed(w: Attention, step: Step) -> Timed:
     """The cache's rows are K, the first ``dv`` elements of each V; Q is rotated and the cache written by other rows."""
     sizes = {name: getattr(w, name) for name in ("batch", "heads", "kv_len", "n", "dtype")}
-    obstacle = "" if step.kv_bits in (8, 16) else f"no kernel with a {step.kv_bits}-bit cache is calibrated"
+    obstacle = "" if step.kv_bits in (8, 16) and not step.integer_kv else _no_cache_kernel(step)
     cache = LatentDecode(**sizes, kv_lora_rank=w.dv, rope=w.d - w.dv, kv_bits=step.kv_bits, appends=False)
     return Timed("latent-attention", cache, ("trtllm-mla",), obstacle)
+
+
+def _no_cache_kernel(step: Step) -> str:
+    return f"no kernel with a {step.kv_bits}-bit {'integer ' if step.integer_kv else ''}cache is calibrated"
 
 
 def norm(name: str, model: ModelSpec, step: Step, rows: Number, cols: Number, *, kind: str | None = None) -> Op:

@@ -29,7 +29,10 @@ from perfmodel.transformer.spec import ModelSpec
 
 @dataclass(frozen=True, slots=True)
 class CacheWorkload:
-    """``batch`` sequences of ``n`` tokens. ``reserve``: bytes of the device that neither weights nor cache may use."""
+    """``batch`` sequences of ``n`` tokens. ``reserve``: bytes of the device that neither weights nor cache may use.
+
+    ``weights_from_file``: nobody gave the format of the weights, and the model's file names one.
+    """
 
     spec: ModelSpec
     n: int
@@ -37,6 +40,7 @@ class CacheWorkload:
     form: CacheFormat = field(default_factory=CacheFormat)
     weights_dtype: str = "fp16"
     reserve: int = 0
+    weights_from_file: bool = False
 
     def check(self) -> CacheWorkload:
         """This workload, if every value has a meaning; else UsageError names the option and the fix."""
@@ -125,14 +129,16 @@ def _unpaged(form: CacheFormat) -> CacheFormat:
     return CacheFormat(form.dtype, form.rope_dtype, 1, form.scale_group)
 
 
-def compute_dtype(weights_dtype: str) -> str:
-    """The format that matrices are multiplied in: the weights' own, fp16 for integers, which are unpacked first."""
+def compute_dtype(weights_dtype: str, device: Device) -> str:
+    """The format that matrices are multiplied in: the weights' own; fp16 for integers, and for fp8 that the device does not multiply."""
+    if weights_dtype == "fp8" and "fp8" not in device.peaks_of("tensor"):
+        return "fp16"
     return weights_dtype if weights_dtype in DTYPES else "fp16"
 
 
 def matmul_peak(weights_dtype: str, device: Device) -> float | None:
     """FLOP/s of ``device`` for weights of that format; None if its profile has none."""
-    dtype = DTYPES[compute_dtype(weights_dtype)]
+    dtype = DTYPES[compute_dtype(weights_dtype, device)]
     try:
         return float(device.matmul_peak(dtype.name, dtype.matmul_unit).number)
     except UnavailableError:

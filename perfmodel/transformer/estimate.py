@@ -6,11 +6,12 @@ activations count only beyond the caches, and once per step weights and KV cache
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from perfmodel.arith import Number
 from perfmodel.cache import beyond_caches
+from perfmodel.dtypes import DTYPES
 from perfmodel.errors import PerfmodelError
 from perfmodel.hardware import Device
 from perfmodel.ops.matmul import default_columns
@@ -24,6 +25,8 @@ from perfmodel.transformer.parallel import hand_over
 from perfmodel.transformer.spec import ModelSpec
 from perfmodel.transformer.step import Split, Step
 
+PREDICTED, ROOF, MIXED = "predicted", "roofline", "predicted and roofline"
+
 
 @dataclass(frozen=True, slots=True)
 class Row:
@@ -33,6 +36,11 @@ class Row:
     cost: Estimate
     prediction: Prediction | None
     missing: str = ""
+
+    @property
+    def seconds(self) -> float:
+        """Predicted, else the roof."""
+        return float(self.cost.roofline_s) if self.prediction is None else self.prediction.seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,21 +79,48 @@ class Pass:
 
     @property
     def seconds(self) -> float:
-        """The best known time: predicted, else the roof."""
-        found = self.prediction
-        return float(self.cost.roofline_s) if found is None else found[0]
+        """The best known time: of each row the predicted one, else the roof, which makes the sum the least it takes."""
+        return sum(row.seconds for row in self.rows)
+
+    @property
+    def times_from(self) -> str:
+        """Of what ``seconds`` is the sum: predictions, roofs or both."""
+        return times_from(self.rows)
 
     @property
     def flops(self) -> Number:
         """Matmul FLOP of the model, without what several GPUs each compute."""
-        ops = step_ops(self.model, replace(self.step, split=Split()))
-        return sum(op.count * op.kernel.flops for op in ops)
+        return sum(op.count * op.kernel.flops for op in self._undivided)
+
+    @property
+    def flops_by_format(self) -> dict[str, Number]:
+        """The same, by the format that they are multiplied in."""
+        found: dict[str, Number] = {}
+        for op in self._undivided:
+            if op.kernel.flops:
+                name = as_multiplied(op, self.device).dtype.name
+                found[name] = found.get(name, 0) + op.count * op.kernel.flops
+        return found
+
+    @property
+    def at_peak_s(self) -> float:
+        """Seconds of one GPU for ``flops`` at the datasheet's peaks, each at that of the format it is multiplied in."""
+        return sum(float(flops / rates_of(self.device, DTYPES[name]).matmul) for name, flops in self.flops_by_format.items())
 
     @property
     def mfu(self) -> float:
-        """FLOP of the model over what all GPUs could do in the time, at the datasheet's peak."""
-        rate = rates_of(self.device, self.step.dtype).matmul
-        return float(self.flops / (self.seconds * rate * self.step.split.gpus))
+        """``at_peak_s``, divided among all GPUs, over the time taken."""
+        return self.at_peak_s / (self.seconds * self.step.split.gpus)
+
+    @property
+    def _undivided(self) -> list[Op]:
+        return step_ops(self.model, replace(self.step, split=Split()))
+
+
+def times_from(rows: Iterable[Row]) -> str:
+    """Of what the sum of these rows' seconds is made: ``PREDICTED``, ``ROOF`` or ``MIXED``."""
+    known = {row.prediction is not None for row in rows}
+    return MIXED if len(known) > 1 else ROOF if False in known else PREDICTED
 
 
 def run_pass(model: ModelSpec, step: Step, device: Device, lenders: Lenders = tuple, graph: bool = False) -> Pass:

@@ -17,7 +17,7 @@ from perfmodel.trace import Trace, Traced
 from perfmodel.transformer.collectives import Collective, collective_estimate, least_bytes, link_bandwidth
 from perfmodel.transformer.estimate import Pass
 from perfmodel.transformer.op import Op
-from perfmodel.transformer.op_time import scaled
+from perfmodel.transformer.op_time import as_multiplied, scaled
 from perfmodel.transformer.ops import step_ops
 from perfmodel.transformer.parallel import hand_over
 from perfmodel.transformer.spec import Layer, ModelSpec
@@ -73,8 +73,7 @@ def explain(found: Pass) -> list[Line]:
         n=step.n if step.n == 1 else trace.symbol("N", step.n, "new tokens per sequence", "given"),
         kv_len=trace.symbol("N_kv", step.kv_len, "tokens of a sequence", "given"),
     )
-    rates = traced_rates(trace, found.device, step.dtype)
-    costs = _explained(trace, [*step_ops(model, step), *hand_over(model, step)], found.device, rates)
+    costs = _explained(trace, [*step_ops(model, step), *hand_over(model, step)], found.device)
     cost = total(costs)
     sums = {"FLOP": cost.flops, "DRAM read bytes": cost.dram.read, "DRAM write bytes": cost.dram.write}
     times = {"lower bound": cost.lower_s, "roofline": cost.roofline_s}
@@ -83,8 +82,9 @@ def explain(found: Pass) -> list[Line]:
     return sourced(trace, SOURCE)
 
 
-def _explained(trace: Trace, ops: Sequence[Op], device: Device, rates: Rates) -> list[Estimate]:
+def _explained(trace: Trace, ops: Sequence[Op], device: Device) -> list[Estimate]:
     costs: list[Estimate] = []
+    rates: dict[str, Rates] = {}
     seen: set[str] = set()
     for op in ops:
         label = f"[{op.name}] " if op.name not in seen else f"[{op.name} {len(seen)}] "
@@ -93,7 +93,11 @@ def _explained(trace: Trace, ops: Sequence[Op], device: Device, rates: Rates) ->
         if op.timed is not None and isinstance(op.timed.workload, Collective):
             cost = _explained_collective(trace, op.timed.workload, device, label)
         else:
-            cost = estimate(_named(trace, op.kernel, label), device, rates, label)
+            kernel = as_multiplied(op, device)
+            form = kernel.dtype
+            if form.name not in rates:
+                rates[form.name] = traced_rates(trace, device, form)
+            cost = estimate(_named(trace, kernel, label), device, rates[form.name], label)
         costs.append(scaled(cost, runs))
     return costs
 

@@ -18,6 +18,8 @@ from perfmodel.workload import LARGEST_SIZE
 
 BITS = {"fp32": 32, "fp16": 16, "bf16": 16, "fp8": 8, "int8": 8, "int4": 4}
 """Bits of a stored element, by number format."""
+INTEGERS = ("int8", "int4")
+"""Those that are dequantised before they are multiplied."""
 
 SCALE_SIZE = 4
 """Bytes of a scale that quantized elements share: fp32, as in FlashMLA's FP8 cache."""

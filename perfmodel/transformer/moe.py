@@ -66,9 +66,9 @@ def expert_ops(mlp: MoeMlp, model: ModelSpec, step: Step) -> list[Op]:
 
 def _routed(mlp: MoeMlp, model: ModelSpec, step: Step, width: Number, pairs: Number, touched: Number) -> Experts | None:
     """The routed experts as the workload of a calibrated kernel; None for those that none was calibrated of."""
-    if not mlp.gated or step.dtype.size != 2 or step.weight_bits not in (8, 16):
+    if not mlp.gated or step.dtype.size != 2 or step.weight_bits not in (8, 16) or step.integer_weights:
         return None
-    form = narrow(step, step.weight_bits) or step.dtype
+    form = narrow(step, step.weight_bits, step.integer_weights) or step.dtype
     own, picked = share(mlp.experts, step.split.ep), min(plain(touched), plain(pairs))
     return Experts(step.tokens, model.hidden, width, own, mlp.experts_per_token, max(picked, 1), form, pairs)
 

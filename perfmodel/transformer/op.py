@@ -120,22 +120,27 @@ def linear(
 
 
 def product_timed(w: Matmul, step: Step) -> tuple[Timed, Dtype | None]:
-    """What is asked of a product with weights, and its ``Op.multiplied``: 8-bit weights are multiplied in fp8, x rounded on the way."""
-    form = narrow(step, step.weight_bits)
-    if form is not None or step.dtype.name == "fp8":
-        return Timed("matmul", replace(w, dtype=DTYPES["fp8"]), ("trtllm-fp8-linear",)), form
-    return Timed("matmul", w, ("torch-matmul", "cublas"), unlike("weights", step, step.weight_bits)), None
+    """What is asked of a product with weights, and its ``Op.multiplied``: fp8 weights are multiplied in fp8, x rounded on the way.
+
+    Integer weights are dequantised on the way to a product in the format of the activations.
+    """
+    form = narrow(step, step.weight_bits, step.integer_weights)
+    if form is not None:
+        return Timed("matmul", replace(w, dtype=form), ("trtllm-fp8-linear",)), form
+    implementations = ("trtllm-fp8-linear",) if step.dtype.name == "fp8" else ("torch-matmul", "cublas")
+    return Timed("matmul", w, implementations, unlike("weights", step, step.weight_bits, step.integer_weights)), None
 
 
-def narrow(step: Step, bits: int) -> Dtype | None:
-    """fp8 for operands stored in 8 bits beside 16-bit activations, else None."""
-    return DTYPES["fp8"] if bits == 8 and step.dtype.size == 2 else None
+def narrow(step: Step, bits: int, integers: bool) -> Dtype | None:
+    """fp8 for operands stored in it beside 16-bit activations, else None. ``integers``: they are no floats."""
+    return DTYPES["fp8"] if bits == 8 and step.dtype.size == 2 and not integers else None
 
 
-def unlike(what: str, step: Step, bits: int) -> str:
+def unlike(what: str, step: Step, bits: int, integers: bool) -> str:
     """Why nothing calibrated reads ``what`` in that many bits; empty where they are those of activations."""
-    same = bits == 8 * step.dtype.size
-    return "" if same else f"no kernel with {bits}-bit {what} and {step.dtype.name} activations is calibrated"
+    same = bits == 8 * step.dtype.size and not integers
+    kind = f"{bits}-bit {'integer ' if integers else ''}{what}"
+    return "" if same else f"no kernel with {kind} and {step.dtype.name} activations is calibrated"
 
 
 VECTOR_WORK = {"add": 1, "norm": 4, "layer norm": 6, "rotate": 3, "copy": 0, "silu-mul": 4, "gelu": 8}

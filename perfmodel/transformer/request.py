@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
 from perfmodel.dtypes import DTYPES, Dtype
 from perfmodel.errors import UsageError, suggest
 from perfmodel.hardware import Device
+from perfmodel.transformer.kv_cache import INTEGERS, bits_of
+from perfmodel.transformer.quantized import weights_dtype_of
 from perfmodel.transformer.spec import ModelSpec
 from perfmodel.transformer.step import DECODE, PREFILL, Split, Step
 
@@ -18,7 +21,10 @@ TRAIN = "train"
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """``kv_len``: tokens of a sequence at the end. ``graph``: CUDA graphs; None: in decode only, as serving engines do."""
+    """``kv_len``: tokens of a sequence at the end. ``graph``: CUDA graphs; None: in decode only, as serving engines do.
+
+    ``integer_weights``, ``integer_kv``: as of a Step. ``weights_from_file``: nobody gave their format, and the model's file names one.
+    """
 
     model: ModelSpec
     device: Device
@@ -33,6 +39,9 @@ class Request:
     graph: bool | None = None
     cached: bool = True
     split: Split = field(default_factory=Split)
+    integer_weights: bool = False
+    integer_kv: bool = False
+    weights_from_file: bool = False
 
     def check(self) -> Request:
         """This request, if every value has a meaning; else UsageError names the option and the fix."""
@@ -52,8 +61,33 @@ class Request:
             n = length = self.n if kv_len is None else kv_len
         if phase == DECODE and not self.cached:
             n = length
-        return Step(phase, self.batch, n, length, self.dtype, self.weight_bits, self.kv_bits, self.fused, self.cached, self.split)
+        return Step(
+            phase,
+            self.batch,
+            n,
+            length,
+            self.dtype,
+            self.weight_bits,
+            self.kv_bits,
+            self.fused,
+            self.cached,
+            self.split,
+            integer_weights=self.integer_weights,
+            integer_kv=self.integer_kv,
+        )
 
     def in_graph(self, phase: str) -> bool:
         """Whether a step of ``phase`` is launched as a CUDA graph."""
         return phase == DECODE and self.cached if self.graph is None else self.graph
+
+
+def formats(model: ModelSpec, dtype: Dtype, weights_dtype: str | None, kv_dtype: str | None) -> dict[str, Any]:
+    """Fields of a Request that say how weights and cache are stored: as given, else as the model's file says, else as ``dtype``."""
+    weights = weights_dtype_of(model, weights_dtype)
+    return {
+        "weight_bits": 8 * dtype.size if weights is None else bits_of("weights-dtype", weights),
+        "kv_bits": 8 * dtype.size if kv_dtype is None else bits_of("kv-dtype", kv_dtype),
+        "integer_weights": weights in INTEGERS,
+        "integer_kv": kv_dtype in INTEGERS,
+        "weights_from_file": weights_dtype is None and model.quantized is not None,
+    }

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 from perfmodel.arith import Number
+from perfmodel.transformer.quantized import Quantized
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +115,7 @@ class ModelSpec:
 
     ``norm``: ``rms`` has one weight per feature, ``layer`` a weight and a bias. ``tied_embeddings``: the last matrix is the
     embedding. ``learned_positions``: a table of max_positions x hidden is added to the embedding; otherwise Q and K are rotated.
-    ``native_dtype``: of the published weights; None where the source does not say.
+    ``native_dtype``: of the published weights; None where the source does not say. ``quantized``: their narrower format, if they have one.
     """
 
     name: str
@@ -127,6 +128,7 @@ class ModelSpec:
     learned_positions: bool = False
     max_positions: Number | None = None
     native_dtype: str | None = None
+    quantized: Quantized | None = None
     source: str = ""
 
     @property

@@ -69,6 +69,7 @@ class Step:
     """``batch`` sequences, each with ``n`` new tokens, the last of ``kv_len``: prefill has many new tokens, decode one.
 
     ``dtype``: of activations and arithmetic. ``weight_bits``, ``kv_bits``: of a stored weight and a cached element.
+    ``integer_weights``, ``integer_kv``: those are integers, dequantised before they are multiplied; otherwise floats.
     ``tile_columns``: of the tiles with which the roof reckons.
     ``fused``: element-wise operations run inside the kernels beside them. ``cached``: K and V are kept for later steps.
     """
@@ -84,6 +85,8 @@ class Step:
     cached: bool = True
     split: Split = field(default_factory=Split)
     tile_columns: int = TENSOR_TILE
+    integer_weights: bool = False
+    integer_kv: bool = False
 
     def check(self) -> Step:
         """This step, if every value has a meaning; else UsageError names the option and the fix."""

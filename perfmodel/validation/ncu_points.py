@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from perfmodel.errors import DataError
 from perfmodel.validation.cuda.ncu_csv import TIME, CountedKernel, parse
 
 TIMES = (TIME, "gpu__time_duration.avg", "gpu__time_duration.max", "Duration")
@@ -41,6 +42,8 @@ TENSOR = re.compile(
 MOST_PER_BYTE = {"fp8": 128, "fp16": 64, "bf16": 64, "tf32": 32}
 """FLOP of the tensor unit per byte of shared memory, at most: wgmma of 64 x 256, its left operand in registers, reads 256 k elements
 for 2 x 64 x 256 k FLOP. Source: PTX ISA, wgmma.mma_async."""
+NO_VECTOR, NO_TENSOR = "FLOP of the vector unit", "FLOP of the tensor unit, which ran"
+"""What is missing where only one of the two units is counted."""
 TENSOR_RUNS = ("sm__inst_executed_pipe_tensor.sum", "smsp__inst_executed_pipe_tensor.sum")
 """Instructions of the tensor unit: that it ran, not how many FLOP."""
 COLLECTED = (
@@ -81,8 +84,11 @@ class KernelCount:
 
 
 def read_kernels(path: Path, most: int = 50) -> list[KernelCount]:
-    """Kernels of ``path``; more than ``most`` launches are added up by name."""
+    """Kernels of ``path``, at least one; more than ``most`` launches are added up by name."""
     kernels = parse(path)
+    if not kernels:
+        fix = "profile a program that launches one, as perfmodel roofline --ncu-command says"
+        raise DataError(f"{path}: no kernel in the file, only a header", fix)
     counted = [count_of(kernel) for kernel in kernels]
     if len(counted) <= most:
         return _told_apart(counted)
@@ -107,7 +113,9 @@ def count_of(kernel: CountedKernel) -> KernelCount:
     if not flops:
         missing.append("FLOP")
     elif tensor_ran and not any(unit == "tensor" for unit, _ in flops):
-        missing.append("FLOP of the tensor unit, which ran")
+        missing.append(NO_TENSOR)
+    elif not any(unit == "vector" for unit, _ in flops):
+        missing.append(NO_VECTOR)
     return KernelCount(short_name(kernel.name), (kernel.run,), time_s, flops, moved, tuple(missing))
 
 

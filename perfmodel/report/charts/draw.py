@@ -23,6 +23,10 @@ def number(value: float) -> str:
     return f"{value:.1f}".removesuffix(".0").replace("-0.0", "0")
 
 
+ANCHORS = {"start": "", "middle": " mid", "end": " end"}
+"""Classes of a page's texts, by where they are held."""
+
+
 class Pen:
     """Writes shapes. ``theme``: colours to write out; None for class names. ``font``: pixels of the picture's letters."""
 
@@ -41,7 +45,7 @@ class Pen:
         if isinstance(shape, Path):
             return f'<path{self._look(shape.role, shape.series)} d="{_line(shape.points, shape.closed)}"/>'
         if isinstance(shape, Grid):
-            return f'<path{self._look(shape.role, None)} d="{"".join(map(_line, shape.lines))}"/>' if shape.lines else ""
+            return f'<path{self._look(shape.role, None)} d="{_lines(shape.lines)}"/>' if shape.lines else ""
         if isinstance(shape, Rect):
             place = (
                 f'x="{number(shape.x)}" y="{number(shape.y)}" width="{number(max(shape.width, 0))}" height="{number(max(shape.height, 0))}"'
@@ -57,15 +61,17 @@ class Pen:
         return f'<path{look} d="{_line(polygon(shape), closed=True)}"/>'
 
     def _text(self, shape: Text) -> str:
-        anchor = "" if shape.anchor == "start" else f' text-anchor="{shape.anchor}"'
+        anchor = "" if shape.anchor == "start" or self.theme is None else f' text-anchor="{shape.anchor}"'
         turn = f' transform="rotate({-shape.angle:.2f} {number(shape.x)} {number(shape.y)})"' if shape.angle else ""
         place = f' x="{number(shape.x)}" y="{number(shape.y)}"{anchor}{turn}'
-        return f"<text{self._look(shape.role, shape.series, text=True)}{place}>{clean(shape.text)}</text>"
+        look = self._look(f"{shape.role}{ANCHORS[shape.anchor]}" if self.theme is None else shape.role, shape.series, text=True)
+        return f"<text{look}{place}>{clean(shape.text)}</text>"
 
     def _group(self, group: Group) -> str:
         if self.theme is not None:  # a picture of its own shows one state
             return "" if group.hidden else f"<g{_moved(group.move)}>{self.draw(group.children)}</g>"
-        tags = "".join(f' data-{name}="{clean(value)}"' for name, value in group.tags.items())
+        told = {} if group.link else group.tags  # of a point, the page's script takes them from the list beside the picture
+        tags = "".join(f' data-{name}="{clean(value)}"' for name, value in told.items())
         hidden = " hidden" if group.hidden else ""
         inner = self.draw(group.children)
         return f'<a href="{clean(group.link)}"{tags}{hidden}>{inner}</a>' if group.link else f"<g{tags}{hidden}>{inner}</g>"
@@ -98,6 +104,19 @@ def _line(points: Sequence[XY], closed: bool = False) -> str:
     for (x, y), (last_x, last_y) in zip(written[1:], written, strict=False):
         parts.append(f"V{y}" if x == last_x else f"H{x}" if y == last_y else f"L{x} {y}")
     return "".join(parts) + ("Z" if closed else "")
+
+
+def _lines(lines: Sequence[Sequence[XY]]) -> str:
+    """Lines of a grid, one path: between lines of one length the pen moves by differences, which are shorter to write."""
+    parts: list[str] = []
+    last: tuple[float, float] | None = None
+    for ends in lines:
+        (x1, y1), (x2, y2) = [(round(x, 1), round(y, 1)) for x, y in (ends[0], ends[-1])]
+        dx, dy = x2 - x1, y2 - y1
+        move = f"M{number(x1)} {number(y1)}" if last is None else f"m{number(x1 - last[0])} {number(y1 - last[1])}".replace(" -", "-")
+        parts.append(move + (f"h{number(dx)}" if not dy else f"v{number(dy)}" if not dx else f"l{number(dx)} {number(dy)}"))
+        last = x2, y2
+    return "".join(parts)
 
 
 def polygon(marker: Marker) -> list[XY]:
@@ -137,7 +156,8 @@ def standalone(scene: Scene, font: float, theme: dict[str, str] = LIGHT) -> str:
 
 def style_sheet() -> str:
     """The looks of all roles as CSS, in the page's colours."""
-    return "\n".join(_rule(role, style) for role, style in ROLES.items())
+    anchors = [f".picture .{name.strip()}{{text-anchor:{anchor}}}" for anchor, name in ANCHORS.items() if name]
+    return "\n".join([*(_rule(role, style) for role, style in ROLES.items()), *anchors])
 
 
 def _rule(role: str, style: Style) -> str:

@@ -105,8 +105,8 @@ def ticks(
     ``x_values``: ticks of the x axis, instead of round numbers.
     """
     frame = Rect("plot", plot.left, plot.top, plot.right - plot.left, plot.bottom - plot.top)
-    fine = [_across(plot, plot.x.at(value), True) for value in ([] if x_values else _fine(plot.x))]
-    fine += [_across(plot, plot.y.at(value), False) for value in _fine(plot.y)]
+    fine = [_across(plot, plot.x.at(value), True) for value in ([] if x_values or size.narrow else _fine(plot.x))]
+    fine += [_across(plot, plot.y.at(value), False) for value in ([] if size.narrow else _fine(plot.y))]
     labels: list[Shape] = []
     lines: list[tuple[XY, XY]] = []
     taken = Placer((0, 0), (size.width, size.height))

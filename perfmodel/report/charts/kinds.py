@@ -69,7 +69,8 @@ class Point(_Part):
 
     ``bytes`` by memory level (a key of ``LEVELS``). ``terms``: seconds at the roof by resource (dram, l2, tensor, vector, sfu,
     interconnect), of which the largest is ``roofline_s`` unless kernels follow each other. ``share``: of the time of all points,
-    0 to 1. ``group``: points of one colour. ``note``: what a reader of its row must know.
+    0 to 1. ``group``: points of one colour. ``note``: what a reader of its row must know. ``soft``: the resource of ``terms``, if any,
+    whose roof kernels pass, since it counts loads that one transfer may serve.
     """
 
     number: int
@@ -87,6 +88,7 @@ class Point(_Part):
     share: Number | None = None
     before: Before | None = None
     note: str = ""
+    soft: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,11 +127,17 @@ class Series(_Part):
 
 @dataclass(frozen=True, slots=True)
 class Mark(_Part):
-    """A crossover, a knee or a limit at ``x``, with ``y`` where it lies on a line."""
+    """A crossover, a knee or a limit at ``x``, with ``y`` where it lies on a line. ``group``: of the series that it is of alone."""
 
     x: Number
     label: str
     y: Number | None = None
+    group: str = ""
+
+    @property
+    def words(self) -> str:
+        """The label where no colour tells whose mark it is."""
+        return f"{self.label} ({self.group})" if self.group else self.label
 
 
 @dataclass(frozen=True, slots=True)

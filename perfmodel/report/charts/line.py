@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from itertools import pairwise
 
 from perfmodel.report.charts.cells import text
 from perfmodel.report.charts.frame import NARROW_LINE, WIDE_LINE, Key, Plot, Size, legend, tick_width, ticks
 from perfmodel.report.charts.kinds import LineChart, Series
 from perfmodel.report.charts.labels import Placer, rectangle, segment
+from perfmodel.report.charts.line_marks import marks
 from perfmodel.report.charts.roofline_points import SHAPES
 from perfmodel.report.charts.scale import LOG, Axis, fitted, power_of_two_text, tick_text
 from perfmodel.report.charts.scene import Group, Marker, Path, Scene, Shape, Text
@@ -18,8 +18,8 @@ from perfmodel.report.charts.text_width import shortened, text_width
 SIZES = (WIDE_LINE, NARROW_LINE)
 MOST_TICKS = 14
 """Values of x that are ticks themselves."""
-STRUCK = 3
-"""A label that a mark's line strikes is as bad as one over that many other shapes."""
+CROSSED = 6
+"""A label over a curve, whose halo interrupts it, is as bad as one that is so many steps away from its mark."""
 WIDEST_NAME = 0.26
 """Of the picture's width: longer names go to a legend."""
 
@@ -28,7 +28,7 @@ def scene(chart: LineChart, size: Size = WIDE_LINE) -> Scene:
     """``chart`` in a picture of ``size``."""
     names = max((text_width(series.name, size.font, bold=True) for series in chart.series), default=0) + 14
     at_ends = not size.narrow and names <= WIDEST_NAME * size.width and 1 < len(chart.series) <= 8
-    keys = [] if at_ends else [_key(chart, series) for series in chart.series]
+    keys = [] if at_ends else _keys(chart)
     shapes, below = legend(keys, size, size.font * 0.6, size.width - size.font, 2)
     plot = _plot(chart, size, below + size.font * 1.8, names if at_ends else size.font * 1.8)
     shapes.append(Text("axis", size.font * 0.6, below + size.font, _axis_title(chart.y_label, chart.y_unit)))
@@ -39,7 +39,8 @@ def scene(chart: LineChart, size: Size = WIDE_LINE) -> Scene:
     placer = plot.placer()
     shapes += [shape for series in chart.series for shape in _band(chart, series, plot)]
     shapes += [shape for series in chart.series for shape in _line(chart, series, plot, placer)]
-    shapes += _limits(chart, plot, size, placer) + _marks(chart, plot, size, placer)
+    shapes += _limits(chart, plot, size, placer)
+    shapes += marks(chart, plot, size, placer, {one.group or one.name: colour_of(chart, one) for one in chart.series})
     if at_ends:
         shapes += _names(chart, plot, size)
     return Scene(size.width, size.height, shapes, chart.title, describe(chart))
@@ -47,9 +48,9 @@ def scene(chart: LineChart, size: Size = WIDE_LINE) -> Scene:
 
 def describe(chart: LineChart) -> str:
     """The picture in words."""
-    marks = "".join(f" {mark.label} at {axes_text(chart)(mark.x)}." for mark in chart.marks)
+    marked = "".join(f" {mark.words} at {axes_text(chart)(mark.x)}." for mark in chart.marks)
     return (
-        f"{chart.y_label} over {chart.x_label}: {', '.join(series.name for series in chart.series)}.{marks} Every number is in the table."
+        f"{chart.y_label} over {chart.x_label}: {', '.join(series.name for series in chart.series)}.{marked} Every number is in the table."
     )
 
 
@@ -61,6 +62,16 @@ def colour_of(chart: LineChart, series: Series) -> int:
     """The number of its colour: series of one group share it."""
     groups = list(dict.fromkeys(one.group or one.name for one in chart.series))
     return groups.index(series.group or series.name)
+
+
+def _keys(chart: LineChart) -> list[Key]:
+    """A key per line; dashed ones that go with a line of their colour, such as its roof, have one for all where there are several."""
+    drawn = {series.name for series in chart.series if series.style != "dashed"}
+    beside = {s.name: s.name.removeprefix(f"{s.group}, ") for s in chart.series if s.style == "dashed" and s.group in drawn}
+    words = set(beside.values())
+    if len(beside) < 2 or len(words) > 1 or words & set(beside):
+        return [_key(chart, series) for series in chart.series]
+    return [*(_key(chart, series) for series in chart.series if series.name not in beside), Key(words.pop(), "series-dashed")]
 
 
 def _key(chart: LineChart, series: Series) -> Key:
@@ -126,16 +137,18 @@ def _tagged(series: Series, shapes: list[Shape]) -> Group:
 def _line(chart: LineChart, series: Series, plot: Plot, placer: Placer) -> list[Shape]:
     number = colour_of(chart, series)
     spots = [_at(plot, x, y) for x, y in series.points]
-    placer.avoided += [segment(ends, 2) for ends in pairwise(spots)]
+    placer.avoided += [segment(ends, 2) for ends in pairwise(spots)] * CROSSED
     role = {"line": "series", "dashed": "series-dashed"}.get(series.style)
     shapes: list[Shape] = [Path(role, spots, series=number)] if role and len(spots) > 1 else []
     if series.style == "dashed" and len(spots) > 1:
         return [_tagged(series, shapes)]
     shape, r = SHAPES[number % len(SHAPES)], 4.2 if series.style == "markers" else 3.0
-    for (x, y), at in zip(series.points, spots, strict=True):
-        placer.avoided.append(rectangle(at[0] - r, at[1] - r, 2 * r, 2 * r))
-        tip = f"{series.name}: {text(y, chart.y_unit)} at {chart.x_label} {axes_text(chart)(x)}"
-        shapes.append(Group([Marker("dot", *at, r, shape, number)], {"tip": tip}))
+    row_of = {x: row for row, x in enumerate(sorted({x for one in chart.series for x, _ in one.points}))}
+    place = next(place for place, one in enumerate(chart.series) if one is series)
+    for (x, _), at in zip(series.points, spots, strict=True):
+        placer.avoided += [rectangle(at[0] - r, at[1] - r, 2 * r, 2 * r)] * CROSSED
+        in_table = {"row": str(row_of[x]), "line": str(place)}
+        shapes.append(Group([Marker("dot", *at, r, shape, number)], in_table))
     return [_tagged(series, shapes)]
 
 
@@ -172,35 +185,3 @@ def _limits(chart: LineChart, plot: Plot, size: Size, placer: Placer) -> list[Sh
         found = placer.place(places, size.font)
         shapes += [Path("limit", ends), *([found] if found else [])]
     return shapes
-
-
-def _marks(chart: LineChart, plot: Plot, size: Size, placer: Placer) -> list[Shape]:
-    shapes: list[Shape] = []
-    heads: list[Shape] = []
-    spots = [(plot.x.at(plot.x.clamped(m.x)), plot.top if m.y is None else plot.y.at(plot.y.clamped(m.y))) for m in chart.marks]
-    for (x, top), mark in zip(spots, chart.marks, strict=True):
-        line = [(x, top), (x, plot.bottom)]
-        shapes.append(Path("mark", line))
-        placer.avoided += [segment(line, 3)] * STRUCK
-        if mark.y is not None:
-            heads.append(Marker("before", x, top, 4.0, "diamond"))
-            placer.avoided.append(rectangle(x - 5, top - 5, 10, 10))
-    for (x, top), mark in zip(spots, chart.marks, strict=True):
-        found = placer.place(_beside(x, top, mark.label, plot, size), size.font)
-        heads += [found] if found else []
-    return shapes + heads
-
-
-def _beside(x: float, y: float, label: str, plot: Plot, size: Size) -> Iterator[Text]:
-    rows = max(1, math.floor((plot.bottom - plot.top) / (size.font * 1.4)))
-    near = sorted(range(rows), key=lambda row: abs(plot.top + (row + 1) * size.font * 1.4 - y))
-    feet = [plot.top + (row + 1) * size.font * 1.4 - 2 for row in near]
-    for foot in feet:
-        yield Text("mark-label", x + 7, foot, label)
-        yield Text("mark-label", x - 7, foot, label, "end")
-    room = plot.right - plot.left - 10
-    short = shortened(label, size.font, room)
-    half = text_width(short, size.font) / 2 + 5
-    middle = min(max(x, plot.left + half), plot.right - half)
-    for foot in feet:  # where neither side is wide enough
-        yield Text("mark-label", middle, foot, short, "middle")

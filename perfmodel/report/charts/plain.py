@@ -120,7 +120,7 @@ def _lines(chart: LineChart, width: int) -> str:
         *_framed(grid, _labels(y, 3, chart.y_unit), {round(x.at(x.clamped(value))): write(value) for value in values}, chart.x_label),
     ]
     lines += [f"{mark}: {series.name}" for mark, series in zip(MARKS, chart.series, strict=False)]
-    lines += [f"{mark.label}: {chart.x_label} {write(mark.x)}" for mark in chart.marks]
+    lines += [f"{mark.words}: {chart.x_label} {write(mark.x)}" for mark in chart.marks]
     return "\n".join(lines)
 
 

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 from perfmodel.report.charts.cells import percent, text
 from perfmodel.report.charts.kinds import COMPUTE, LEVELS, MEMORY, Ceiling, Point, Roofline
+from perfmodel.report.charts.soft import WHY, aim, hard_roof, near_soft, soft_bound, soft_note
 from perfmodel.report.document import Column, DataTable, Value
 from perfmodel.units import format_si
 
@@ -96,7 +97,8 @@ def soft_roof(point: Point) -> str:
     if known is None or point.measured is not None or point.roofline_s is None or known.value >= point.roofline_s * (1 - SOFT):
         return ""
     faster = text(point.roofline_s / known.value, "ratio")
-    return f"predicted {faster} faster than its roof: the roof is soft there, it counts more bytes or FLOP than the prediction expects"
+    why = WHY if soft_bound(point) else "it counts more bytes or FLOP than the prediction expects"
+    return f"predicted {faster} faster than its roof: the roof is soft there, {why}"
 
 
 def launch_bound(point: Point) -> bool:
@@ -169,7 +171,7 @@ def _values(point: Point, levels: list[str]) -> dict[str, Value]:
         "next_roof": SHORT.get(near[0], near[0]) if near else None,
         "next_roof_ratio": near[1] if near else None,
         "time_share": point.share,
-        "note": "; ".join(filter(None, [flag(point), soft_roof(point), point.note])) or None,
+        "note": "; ".join(filter(None, _remarks(point))) or None,
     }
 
 
@@ -188,12 +190,17 @@ def brief_table(charts: Iterable[Roofline]) -> DataTable:
     return DataTable(table.title, [table.columns[place] for place in kept], [[row[place] for place in kept] for row in table.rows])
 
 
+def _remarks(point: Point) -> list[str]:
+    above = soft_roof(point)
+    return [flag(point), above or soft_note(point), point.note]
+
+
 def remarks(charts: Iterable[Roofline]) -> list[str]:
     """What is to be said of points, after the numbers of those it is said of."""
     said: dict[str, list[str]] = {}
     for chart in charts:
         for point in chart.points:
-            for words in filter(None, (flag(point), soft_roof(point), point.note)):
+            for words in filter(None, _remarks(point)):
                 said.setdefault(words, []).append(str(point.number))
     return [f"{', '.join(numbers)}: {words}" for words, numbers in said.items()]
 
@@ -207,24 +214,37 @@ def sentence(point: Point, ceilings: Iterable[Ceiling]) -> str:
     if limit is None:
         return f"{point.name}: no roof is known, so nothing can be said about what bounds it."
     head = f"{point.name} is bound by {_roof(limit, point, ceilings)}"
-    problem = flag(point)
+    problem, spent = flag(point), time_s(point)
     if problem:
-        return f"{head}; ABOVE ITS ROOF: {problem}."
+        advice = f"; {_aim(point, spent, ceilings)}" if spent and near_soft(point, spent) else ""
+        return f"{head}; ABOVE ITS ROOF: {problem}{advice}."
+    if spent and near_soft(point, spent) and share is not None:
+        return f"{head}, {_kind(point)} at {percent(share)} of its roof: {_aim(point, spent, ceilings)}."
     problem = soft_roof(point)
     if problem:
         return f"{head}; {problem}; {_next(near)}."
     if launch_bound(point):
         return _launched(point, limit)
     if share is not None:
-        kind = "measured" if point.measured else "predicted"
+        kind = _kind(point)
         gain = f"reaching it would make it {text(1 / share, 'ratio')} faster" if share < 1 - 0.005 else "there is nothing left to gain"
         head += f", {kind} at {percent(share).replace('<', 'under ')} of its roof: {gain}"
-    return f"{head}; {_next(near)}."
+    caveat = f"; that roof is soft ({WHY})" if soft_bound(point) else ""
+    return f"{head}{caveat}; {_next(near)}."
+
+
+def _kind(point: Point) -> str:
+    return "measured" if point.measured else "predicted"
+
+
+def _aim(point: Point, spent: float, ceilings: Iterable[Ceiling]) -> str:
+    hard = hard_roof(point)
+    return aim(point, spent, _roof(hard[0], point, ceilings) if hard else "")
 
 
 def _launched(point: Point, limit: str) -> str:
     """The sentence of a kernel whose work is a small part of its time."""
-    kind, spent = "measured" if point.measured else "predicted", text(time_s(point), "s")
+    kind, spent = _kind(point), text(time_s(point), "s")
     roof = f"its roof, {RESOURCES.get(limit, limit)}, is at {text(point.roofline_s, 's')}"
     return (
         f"{point.name} is bound by its launch: {kind} {spent}, while {roof}; more work per launch or fewer launches help, no faster roof."

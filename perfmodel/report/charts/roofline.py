@@ -10,6 +10,7 @@ from perfmodel.report.charts.roofline_points import SHAPES, absent, beyond, grou
 from perfmodel.report.charts.roofline_roofs import ridges, roofs, waiting
 from perfmodel.report.charts.scale import tick_text
 from perfmodel.report.charts.scene import Group, Scene, Shape, Text
+from perfmodel.report.charts.text_width import shortened, text_width
 
 SIZES = (WIDE, NARROW)
 
@@ -17,7 +18,8 @@ SIZES = (WIDE, NARROW)
 def scene(chart: Roofline, size: Size = WIDE) -> Scene:
     """``chart`` in a picture of ``size``: every level is a layer, of which only one is not hidden."""
     keys, below = legend(_keys(chart), size, size.font * 0.6, size.width - size.font, 2)
-    plot = plot_of(chart, size, below + size.font * 1.9)
+    rows = max(len(_left_out(chart, level, plot_of(chart, size, below + size.font * 1.9), size)) for level in levels_of(chart))
+    plot = plot_of(chart, size, below + size.font * 1.9, rows)
     shapes: list[Shape] = [*keys, Text("axis", size.font * 0.6, below + size.font * 0.85, "FLOP/s")]
     shapes += ticks(plot, size, lambda value: tick_text(value, "FLOP/B"), lambda value: tick_text(value, "FLOP/s"))
     placer, opened = plot.placer(), first_level(chart)
@@ -32,27 +34,26 @@ def scene(chart: Roofline, size: Size = WIDE) -> Scene:
 def _layer(chart: Roofline, level: str, plot: Plot, size: Size, placer: Placer, hidden: bool) -> Group:
     obstacles(chart, level, plot, placer)
     shapes = ridges(chart, plot, size, level, placer)
-    shapes += _left_out(chart, level, plot, size, placer)
     name = f"arithmetic intensity, FLOP per byte of {LEVELS.get(level, level)}"
     title = Text("axis", (plot.left + plot.right) / 2, plot.bottom + size.font * 2.9, name, "middle")
     shapes += [title, *points(chart, level, plot, size, placer)]
+    for row, words in enumerate(_left_out(chart, level, plot, size), 1):
+        shapes.append(Text("note", (plot.left + plot.right) / 2, plot.bottom + size.font * (2.9 + 1.4 * row), words, "middle"))
     return Group([*shapes, *waiting(chart, plot, size, level, placer)], {"level": level}, hidden=hidden)
 
 
-def _left_out(chart: Roofline, level: str, plot: Plot, size: Size, placer: Placer) -> list[Shape]:
-    """In words, which points the picture cannot show."""
-    missing = [str(point.number) for point in absent(chart, level)]
-    edge = [str(point.number) for point in placeable(chart, level) if beyond(point, level, plot)]
+def _left_out(chart: Roofline, level: str, plot: Plot, size: Size) -> list[str]:
+    """In words, which points the picture cannot show; in two lines where one has no room."""
+    missing = [point.number for point in absent(chart, level)]
+    edge = [point.number for point in placeable(chart, level) if beyond(point, level, plot)]
     said = [f"not shown: {_listed(missing)}"] * bool(missing) + [f"beyond the edge: {_listed(edge)}"] * bool(edge)
-    if not said:
-        return []
-    right, foot = plot.right - size.font * 0.5, plot.bottom - size.font * 0.6
-    found = placer.place([Text("note", right, foot - row * size.font * 1.4, "; ".join(said), "end") for row in range(8)], size.font)
-    return [found] if found else []
+    room = plot.right - plot.left
+    one_line = "; ".join(said)
+    return [one_line] * bool(said) if text_width(one_line, size.font) <= room else [shortened(words, size.font, room) for words in said]
 
 
-def _listed(numbers: list[str]) -> str:
-    return ", ".join(numbers[:6]) + (f" and {len(numbers) - 6} more" if len(numbers) > 6 else "")
+def _listed(numbers: list[int]) -> str:
+    return ", ".join(map(str, numbers[:6])) + (f" and {len(numbers) - 6} more" if len(numbers) > 6 else "")
 
 
 def _keys(chart: Roofline) -> list[Key]:

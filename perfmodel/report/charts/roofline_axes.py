@@ -46,11 +46,11 @@ def _round(value: float, up: bool) -> float:
     return min(step for step in steps if step >= value) if up else max(step for step in steps if step <= value)
 
 
-def plot_of(chart: Roofline, size: Size, top: float) -> Plot:
-    """The plot of ``chart`` below ``top``."""
+def plot_of(chart: Roofline, size: Size, top: float, rows: int = 0) -> Plot:
+    """The plot of ``chart`` below ``top``, with ``rows`` lines of words below its axis."""
     least, most, slowest, fastest = limits(chart.ceilings)
     left, right = size.font * 4.2, size.width - size.font * 1.8
-    return Plot(Axis(least, most, left, right), Axis(slowest, fastest, size.height - size.font * 3.4, top))
+    return Plot(Axis(least, most, left, right), Axis(slowest, fastest, size.height - size.font * (3.4 + 1.4 * rows), top))
 
 
 def key(unit: str, dtype: str) -> str:

@@ -18,7 +18,7 @@ SAME_PLACE = 4.0
 """Pixels: points closer than this have one label."""
 AWAY = (3.0, 6.0, 11.0, 18.0, 27.0, 38.0, 50.0, 64.0, 80.0, 100.0)
 """Pixels from a marker to its number: the first that is free."""
-COVERED = 3
+COVERED = 8
 """A label under a marker is as bad as one over that many lines, which its halo interrupts."""
 SHAPES = ("circle", "square", "triangle", "diamond")
 
@@ -63,12 +63,14 @@ def beyond(point: Point, level: str, plot: Plot) -> bool:
 
 
 def obstacles(chart: Roofline, level: str, plot: Plot, placer: Placer) -> None:
-    """Tell ``placer`` where markers are, so that labels avoid them."""
-    for point in placeable(chart, level):
+    """Tell ``placer`` where markers are, so that labels avoid them; many in one place are as bad as one."""
+    told: list[tuple[XY, float]] = []
+    for point in sorted(placeable(chart, level), key=lambda one: -radius(one)):
         for known in filter(None, (point.measured, point.predicted, _roof_only(point))):
-            x, y = spot(point, known.value, level, plot)
-            r = radius(point) + 1
-            placer.avoided += [rectangle(x - r, y - r, 2 * r, 2 * r)] * COVERED
+            (x, y), r = spot(point, known.value, level, plot), radius(point) + 1
+            if not any(math.dist((x, y), other) + r < wide + SAME_PLACE for other, wide in told):
+                told.append(((x, y), r))
+                placer.avoided += [rectangle(x - r, y - r, 2 * r, 2 * r)] * COVERED
 
 
 def _roof_only(point: Point) -> Interval | None:

@@ -27,7 +27,7 @@ def top_rate(chart: Roofline, keys: list[str]) -> float:
 def roofs(chart: Roofline, plot: Plot, size: Size, placer: Placer) -> list[Shape]:
     """Every roof; those of units and dtypes that are not shown first lie in hidden groups and get their labels later."""
     shown, memory = shown_keys(chart), memory_ceilings(chart)
-    top = top_rate(chart, shown)
+    top, markers = top_rate(chart, shown), list(placer.avoided)
     lines_of = merged(compute_ceilings(chart), shown)
     lines = [_diagonal(ceiling, plot, plot.x.low, top) for ceiling in memory]
     levels = [_level_line(ceiling, plot, memory) for ceiling, keys in lines_of]
@@ -36,7 +36,11 @@ def roofs(chart: Roofline, plot: Plot, size: Size, placer: Placer) -> list[Shape
     labels: list[Shape] = []
     groups = []
     for ceiling in sorted(memory, key=lambda c: c.evidence == MEASURED):
-        labels += _placed(_along_diagonal(ceiling, plot, size, top), placer, size)
+        every = list(_along_diagonal(ceiling, plot, size, top))
+        clear = [text for text in every if not any(text_box(text, size.font).meets(marker) for marker in markers)]
+        twin = ceiling.evidence == MEASURED and any(c.level == ceiling.level and c is not ceiling for c in memory)
+        found = _placed(iter(clear), placer, size)
+        labels += found or ([] if twin else _placed(iter(every), placer, size))  # the line beside it has a label
     for (ceiling, keys), path in zip(lines_of, levels, strict=True):
         shapes: list[Shape] = [path]
         if keys[0] in shown:
@@ -115,7 +119,7 @@ def _along_diagonal(ceiling: Ceiling, plot: Plot, size: Size, top: float) -> Ite
     up, down = size.font * 0.42, -size.font * 1.12
     for offset in (down, up) if ceiling.evidence == MEASURED else (up, down):
         for step in range(STEPS):
-            x = first + (0.04 + 0.9 * step / STEPS) * (last - first)
+            x = first + (0.04 + 0.96 * step / STEPS) * (last - first)
             y = plot.y.at(plot.x.low * (plot.x.high / plot.x.low) ** ((x - plot.left) / (plot.right - plot.left)) * ceiling.value)
             yield Text("roof-label", x - offset * sin, y - offset * cos, words(ceiling, size.narrow), "start", angle)
 

@@ -91,6 +91,7 @@ ROLES = {
     "dot": Style("series", "page", 0.8),
     "mark": Style(stroke="quiet", width=1.0, dash="2 3"),
     "mark-label": Style("ink", halo=True),
+    "mark-of-series": Style("series", halo=True),
     "limit": Style(stroke="strong", width=1.4, dash="7 3"),
     "series-label": Style("series", bold=True, halo=True),
     "bar": Style("series", "page", 0.8),

@@ -76,6 +76,6 @@ def _key(chart: Roofline) -> str:
         )
         said = percent(share) if share is not None else text(spent, "s")
         words = f"<b>{point.number}</b><span>{clean(point.name)}</span><i>{said}</i>{width}"
-        link = f'<a href="#point-{point.number}" data-point="{point.number}">{words}</a>'
+        link = f'<a href="#point-{point.number}">{words}</a>'
         rows.append(f'<li data-key="{clean(key(point.unit, point.dtype))}">{link}</li>')
     return f'<div class="sideh"><span>points</span><span>of its roof</span></div><ol class="key">{"".join(rows)}</ol>'

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from perfmodel import __version__
 from perfmodel.report.charts.cells import formula_text
 from perfmodel.report.charts.draw import clean
@@ -15,7 +17,7 @@ def foundations(report: Report) -> str:
     """Assumptions first, then roofs and formulas, folded."""
     notes = "".join(f"<li>{clean(note)}</li>" for note in [FLOP_CONVENTION, *report.notes])
     parts = [f'<ul class="notes">{notes}</ul>', *map(_roofs, report.rooflines)]
-    parts += [_formulas(group, report.formulas) for group in dict.fromkeys(formula.group for formula in report.formulas)]
+    parts += _formulas(report.formulas)
     return f'<section aria-labelledby="rest-title"><h2 id="rest-title">What the numbers rest on</h2>{"".join(parts)}</section>'
 
 
@@ -29,14 +31,33 @@ def _roofs(chart: Roofline) -> str:
     return f'<details data-device="{clean(chart.device)}"><summary>Roofs of {clean(chart.device_name)}</summary>{table}</details>'
 
 
-def _formulas(group: str, formulas: list[Formula]) -> str:
-    own = [formula for formula in formulas if formula.group == group]
-    rows = "".join(f"<dt>{clean(f.name)}</dt><dd>{clean(f.meaning)}<br><code>{clean(formula_text(f))}</code>{_source(f)}</dd>" for f in own)
-    return f'<details><summary>Formulas{": " * bool(group)}{clean(group)}</summary><dl class="formula">{rows}</dl></details>'
+def _formulas(formulas: list[Formula]) -> list[str]:
+    """A block per group; what an earlier group has as well is named alone, and every source stands once, below."""
+    sources = list(dict.fromkeys(f.source for f in formulas if f.source))
+    first: dict[Formula, str] = {}
+    parts = []
+    for group in dict.fromkeys(formula.group for formula in formulas):
+        own = [formula for formula in formulas if formula.group == group]
+        known: dict[str, list[str]] = {}
+        rows = []
+        for formula in own:
+            earlier = first.setdefault(replace(formula, group=""), group)
+            if earlier == group:
+                rows.append(_formula(formula, sources))
+            else:
+                known.setdefault(earlier, []).append(formula.name)
+        as_before = "".join(f"<dt>as in {clean(earlier)}</dt><dd>{clean(', '.join(names))}</dd>" for earlier, names in known.items())
+        title = f"Formulas{': ' * bool(group)}{clean(group)}"
+        parts.append(f'<details><summary>{title}</summary><dl class="formula">{as_before}{"".join(rows)}</dl></details>')
+    listed = "".join(f"<li>[{place}] {clean(source)}</li>" for place, source in enumerate(sources, 1))
+    return (
+        [*parts, f'<details><summary>Sources of the formulas</summary><ol class="footnotes">{listed}</ol></details>'] if listed else parts
+    )
 
 
-def _source(formula: Formula) -> str:
-    return f"<br>Source: {clean(formula.source)}" if formula.source else ""
+def _formula(formula: Formula, sources: list[str]) -> str:
+    mark = f" [{sources.index(formula.source) + 1}]" if formula.source else ""  # not raised: behind a number that would be a power
+    return f"<dt>{clean(formula_text(formula))}</dt><dd>{clean(formula.meaning)}{mark}</dd>"
 
 
 def provenance(report: Report) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections import Counter
 
 from perfmodel.report.charts.cells import ABSENT, UNITS, digits, interval, shown_columns, text
 from perfmodel.report.charts.draw import clean
@@ -16,6 +17,8 @@ NARROW_CHARACTERS = 40
 """A table of more in its widest cells becomes cards on a narrow screen."""
 LONG_WORD = 24
 """Characters: a word of more may be broken, such as the name of a template's kernel."""
+SHORT_WORD = 4
+"""Letters: a shorter one is no longer than its place in a list."""
 INDENT = "\u00a0\u00a0"
 
 
@@ -63,10 +66,10 @@ def data_table(table: DataTable, name: str, caption: bool = True) -> str:
     places = [place for place in places if table.columns[place].key not in hidden]
     head = "".join(_head(table, place) for place in places)
     rows = []
-    for index, row in enumerate(table.rows):
+    for row in table.rows:
         mark = _footnote(row[note_at], notes) if note_at is not None else ""
         cells = "".join(_cell(table, row, place, mark) for place in places)
-        rows.append(f'<tr{_row_id(table, row)} data-r="{index}"{_row_device(table, row)}>{cells}</tr>')
+        rows.append(f"<tr{_row_id(table, row)}>{cells}</tr>")
     title = f'<h3 id="{name}-title">{clean(table.title)}</h3>' if caption and table.title else ""
     named = f' aria-labelledby="{name}-title"' if title else f' aria-label="{clean(table.title)}"'
     grid = f'<table class="cards data" id="{name}"{named}><thead><tr>{head}</tr></thead><tbody>{"".join(rows)}</tbody></table>'
@@ -120,11 +123,6 @@ def _row_id(table: DataTable, row: list[Value]) -> str:
     return f' id="point-{number}"' if isinstance(number, int) and table.title == "Points" else ""
 
 
-def _row_device(table: DataTable, row: list[Value]) -> str:
-    device = _column(table, row, "device")
-    return f' data-device="{clean(device)}"' if isinstance(device, str) else ""
-
-
 def _tools(table: DataTable, places: list[int], name: str) -> str:
     options = "".join(f'<option value="{clean(table.columns[p].key)}">{clean(table.columns[p].title or "name")}</option>' for p in places)
     sort = f'<label class="sortby">Sort by <select id="{name}-sort">{options}</select></label>'
@@ -136,13 +134,17 @@ def _tools(table: DataTable, places: list[int], name: str) -> str:
 
 
 def _numbers(table: DataTable, name: str) -> str:
+    """The table for sorting and downloads; words that stand in several cells stand in a list, and in each cell their place in it."""
     columns = [{"key": column.key, "title": column.title, "unit": column.unit} for column in table.columns]
-    data = as_json({"columns": columns, "rows": [list(map(_short, row)) for row in table.rows]})
+    counts = Counter(value for row in table.rows for value in row if isinstance(value, str) and len(value) > SHORT_WORD)
+    places = {value: place for place, value in enumerate(value for value, count in counts.items() if count > 1)}
+    rows = [[[places[value]] if value in places else _short(value) for value in row] for row in table.rows]
+    data = as_json({"columns": columns, "words": list(places), "rows": rows})
     return f'<script type="application/json" data-table="{name}">{data}</script>'
 
 
 def _short(value: Value) -> Value:
-    """Ten digits of a float: more than any of them is known to."""
+    """Ten digits of a float: more than any of them is known to. Whole numbers keep all of theirs."""
     return float(f"{value:.10g}") if isinstance(value, float) else value
 
 

@@ -14,6 +14,7 @@ from perfmodel.report.formats._html_charts import figure
 from perfmodel.report.formats._html_foundations import foundations, provenance
 from perfmodel.report.formats._html_tables import data_table, text_table
 from perfmodel.report.formats._readable import readable
+from perfmodel.report.formats._woff import woff
 
 ASSETS = Path(__file__).parent / "assets"
 FIRST_SENTENCES = 6
@@ -48,7 +49,7 @@ def render(report: Report) -> str:
     sections += [figure(chart, place) for place, chart in enumerate(report.charts, 1) if chart.kind != "roofline"]
     sections += [foundations(report)]
     body = f"{_header(report)}\n<main>\n{chr(10).join(filter(None, sections))}\n</main>\n{provenance(report)}"
-    script = (ASSETS / "page.js").read_text(encoding="utf-8")
+    script = _lean((ASSETS / "page.js").read_text(encoding="utf-8"))
     return _PAGE.format(policy=_POLICY, title=clean(report.title), styles=_styles(), body=body, script=script)
 
 
@@ -66,13 +67,19 @@ def _styles() -> str:
         f"@media print{{:root:root,:root:root[data-theme]{{{light};color-scheme:light}}}}\n"
     )
     series = "\n".join(f".s{number}{{--s:var(--s{number})}}" for number in range(SERIES))
-    page = (ASSETS / "page.css").read_text(encoding="utf-8")
+    page = _lean((ASSETS / "page.css").read_text(encoding="utf-8"))
     return f'<style id="font">{fonts}</style>\n<style>\n{themes}{page}</style>\n<style id="looks">\n{series}\n{style_sheet()}\n</style>'
 
 
+def _lean(source: str) -> str:
+    """``source`` without indents, empty lines and lines that only comment."""
+    lines = (line.strip() for line in source.splitlines())
+    return "".join(f"{line}\n" for line in lines if line and not line.startswith("//"))
+
+
 def _font(name: str, weight: int) -> str:
-    data = base64.b64encode((ASSETS / f"Inter-{name}.otf").read_bytes()).decode()
-    return f"@font-face{{font-family:Inter;font-weight:{weight};src:url(data:font/otf;base64,{data})}}"
+    data = base64.b64encode(woff((ASSETS / f"Inter-{name}.otf").read_bytes())).decode()
+    return f"@font-face{{font-family:Inter;font-weight:{weight};src:url(data:font/woff;base64,{data})}}"
 
 
 def _header(report: Report) -> str:

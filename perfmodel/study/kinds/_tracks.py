@@ -9,6 +9,7 @@ from perfmodel.errors import PerfmodelError
 from perfmodel.hardware import Device
 from perfmodel.report.charts.cells import text
 from perfmodel.report.charts.points import RESOURCES, bound
+from perfmodel.report.charts.soft import soft_bound
 from perfmodel.study.points import Found
 
 PREDICTED, ROOF = "predicted", "at the roof"
@@ -81,9 +82,16 @@ class Duel:
         """Predictions where both are predicted throughout, else roofs."""
         return PREDICTED if self.first.predicted and self.other.predicted else ROOF
 
-    def gain(self, value: int) -> float:
+    def gain(self, value: int, basis: str = "") -> float:
         """How many times faster the other one is."""
-        return on_basis(self.first.found[value], self.basis) / on_basis(self.other.found[value], self.basis)
+        return on_basis(self.first.found[value], basis or self.basis) / on_basis(self.other.found[value], basis or self.basis)
+
+    def beside_others(self) -> str:
+        """What to say beside a comparison on the other basis: the roofs, or why there are only roofs."""
+        if self.basis == PREDICTED:
+            return f"; at their roofs {gain_words(self.gain(self.values[-1], ROOF))}"
+        unknown = [track.name for track in (self.first, self.other) if not track.predicted]
+        return f"; {' and '.join(unknown)} cannot be predicted there, so roofs are compared"
 
     def turns(self) -> list[Turn]:
         """Where the order turns, by bisection between the values."""
@@ -109,12 +117,13 @@ class Duel:
             low, high = (low, middle) if leads == rises else (middle, high)
         return high
 
-    def sentence(self, turns: Sequence[Turn]) -> str:
-        """Who is faster where, and by how much at the ends."""
+    def sentence(self, turns: Sequence[Turn], mixed: bool = False) -> str:
+        """Who is faster where, and by how much at the ends. ``mixed``: other devices are compared on another basis."""
         first, last = self.values[0], self.values[-1]
         times = [text(on_basis(track.found[last], self.basis), "s") for track in (self.other, self.first)]
         where = f"{last:,}, the largest of them at which both fit the memory" if self.cut else f"{last:,}"
         end = f"{gain_words(self.gain(last))} at {self.over} {where} ({times[0]} against {times[1]}, {self.basis})"
+        end += self.beside_others() if mixed else ""
         if turns:
             first_turn, *others = [f"from {self.over} {turn.at:,} on" for turn in turns]
             words = ["faster" if turn.rises else "slower" for turn in turns]
@@ -137,11 +146,15 @@ def alone(track: Track, over: str) -> str:
     """A track without another: from the first value to the last."""
     ends = min(track.runs), max(track.runs)
     a, b = (seconds(track.found[value]) or 0.0 for value in ends)
-    limits = [RESOURCES.get(bound(track.found[value].point) or "", "nothing known") for value in ends]
+    limits = [_limit(track.found[value]) for value in ends]
     basis = PREDICTED if track.predicted else ROOF
     binds = f"bound by {limits[0]}" + (f", at the end by {limits[1]}" if limits[1] != limits[0] else " throughout")
     grown = f"{text(b, 's')} ({text(b / a, 'ratio')})"
     return f"{track.name} takes {text(a, 's')} at {over} {ends[0]:,} and {grown} at {ends[1]:,}, {basis}, {binds}."
+
+
+def _limit(one: Found) -> str:
+    return RESOURCES.get(bound(one.point) or "", "nothing known") + " (a soft roof: products with clusters pass it)" * soft_bound(one.point)
 
 
 def too_large(track: Track, over: str) -> str:

@@ -112,10 +112,10 @@ class Section:
 
 
 def _marks(line: _Line, rates: dict[int | float, int | float], several: bool) -> list[Mark]:
-    where = f" ({line.name})" if several else ""
+    group = line.name if several else ""
     found = []
     if line.found.knee is not None:
-        found.append(Mark(line.found.knee, f"knee at {line.found.knee:,}{where}", rates.get(line.found.knee)))
+        found.append(Mark(line.found.knee, f"knee at {line.found.knee:,}", rates.get(line.found.knee), group))
     if line.found.max_batch:
-        found.append(Mark(line.found.max_batch, f"memory ends at {line.found.max_batch:,}{where}", rates.get(line.found.max_batch)))
+        found.append(Mark(line.found.max_batch, f"memory ends at {line.found.max_batch:,}", rates.get(line.found.max_batch), group))
     return found

@@ -11,12 +11,14 @@ from typing import Annotated, ClassVar
 from perfmodel.errors import UsageError
 from perfmodel.hardware import Device
 from perfmodel.report.charts.cells import percent
+from perfmodel.report.charts.cells import text as cell
 from perfmodel.report.charts.kinds import Point, Roofline
 from perfmodel.report.charts.points import flag, share_of_roof
+from perfmodel.report.charts.soft import WHY, soft_bound
 from perfmodel.report.roofline_chart import at_one_level, brief, point_of_row, roofline, said
 from perfmodel.study.base import Part, Scope, on
 from perfmodel.study.fields import Fields
-from perfmodel.study.kernels import UNCOUNTED, NcuFile, advice, kernels_of, known_flops, points_of
+from perfmodel.study.kernels import UNCOUNTED, NcuFile, advice, certain, kernels_of, known_flops, points_of
 from perfmodel.study.points import Found, asked, too_large
 from perfmodel.study.recorded import RecordChoice, row_name, rows_of
 from perfmodel.study.workloads import Workload
@@ -24,6 +26,8 @@ from perfmodel.units import format_time
 from perfmodel.validation.compare import Row
 from perfmodel.validation.statistics import quantile
 
+SHOWN = 0.0005
+"""Relative: what a percentage shows of a time beyond its roof."""
 MANY = 6
 """Measured points from which on a sentence sums them up."""
 
@@ -122,9 +126,10 @@ def _summary(chart: Roofline) -> list[str]:
 
 
 def _sentence(point: Point, chart: Roofline) -> str:
-    """The verdict on a point; bytes alone do not tell what bounds a kernel."""
+    """The verdict on a point; bytes alone, or the FLOP of one unit, do not tell what bounds a kernel."""
     text = said(point, chart)
-    return text if known_flops(point) else text.replace(" is bound by ", " is, as far as its bytes tell, bound by ", 1)
+    counted = "counters" if known_flops(point) else "bytes"
+    return text if certain(point) else text.replace(" is bound by ", f" is, as far as its {counted} tell, bound by ", 1)
 
 
 def _measured(rows: Sequence[Row], device: Device) -> tuple[list[Point], list[str]]:
@@ -158,4 +163,16 @@ def _of_parts(found: Found, text: str) -> str:
         return text
     most = max(found.parts, key=lambda part: part.share or 0)
     spent = most.predicted.value if most.predicted else most.roofline_s
-    return f"{text[:-1]}; {percent(most.share or 0)} of the time is in {most.name} ({format_time(spent or 0)})."
+    return f"{text[:-1]}; {percent(most.share or 0)} of the time is in {most.name} ({format_time(spent or 0)}).{_above(found)}"
+
+
+def _above(found: Found) -> str:
+    """Which of its kernels are predicted above their roofs, and why that may be; empty if none is."""
+    over = [(part, share) for part in found.parts if (share := share_of_roof(part)) is not None and share > 1 + SHOWN]
+    if not over:
+        return ""
+    named = ", ".join(f"{part.name} ({cell(share, 'share')})" for part, share in over)
+    why = "those roofs are soft, or a count is wrong"
+    if all(soft_bound(part) for part, _ in over):
+        why = "that roof is soft" if soft_bound(found.point) else f"the L2 roof is soft, {WHY}"
+    return f" {len(over)} of its {len(found.parts)} kernels {'is' if len(over) == 1 else 'are'} predicted ABOVE THE ROOF: {named}; {why}."

@@ -65,9 +65,14 @@ class Section:
         devices = scope.devices(self.devices)
         tracks = [track for device in devices for track in self._tracks(device, scope)]
         several = len(devices) > 1
-        found = [self._compared(device, [t for t in tracks if t.device.id == device.id], scope, several) for device in devices]
+        own = {device.id: [track for track in tracks if track.device.id == device.id] for device in devices}
+        predicted = {device: all(track.predicted for track in those) for device, those in own.items()}
+        mixed = len(set(predicted.values())) > 1
+        found = [
+            self._compared(device, own[device.id], scope, several, mixed) for device in sorted(devices, key=lambda d: not predicted[d.id])
+        ]
         verdict = [said for sentences, _ in found for said in sentences]
-        marks = [mark for _, own in found for mark in own]
+        marks = [mark for _, those in found for mark in those]
         charts = [self._chart(show, tracks, marks if show == "time" else [], several) for show in self.show or ["time"]]
         notes = list(dict.fromkeys(note for track in tracks for note in track.notes))
         return Part(verdict, list(charts), [self._table(tracks, several)], notes)
@@ -93,7 +98,7 @@ class Section:
             track.notes += failed + list(dict.fromkeys(told for one in track.found.values() for told in one.missing))[:1]
         return list(tracks.values())
 
-    def _compared(self, device: Device, tracks: Sequence[Track], scope: Scope, several: bool) -> tuple[list[str], list[Mark]]:
+    def _compared(self, device: Device, tracks: Sequence[Track], scope: Scope, several: bool, mixed: bool) -> tuple[list[str], list[Mark]]:
         """Sentences on every other track against the first one, and where they turn as marks."""
         head, where = on(device, several, self.title), f" ({device.name})" if several else ""
         first, *others = tracks
@@ -103,7 +108,7 @@ class Section:
             if not duel.values:
                 continue
             turns = duel.turns()
-            said.append(head + duel.sentence(turns))
+            said.append(head + duel.sentence(turns, mixed))
             marks += [Mark(t.at, f"{(other if t.rises else first).name} faster from {t.at:,}{where}", t.seconds) for t in turns]
         return said + [head + told for track in tracks if (told := too_large(track, self.over))], marks
 
@@ -111,25 +116,28 @@ class Section:
         label, unit, value = SHOWN[show]
         if several and alike(tracks, value):
             tracks, several = [track for track in tracks if track.device is tracks[0].device], False
-        series = [line for track in tracks for line in self._series(show, track, value, several)]
+        unknown = [track for track in tracks if show in TIMED and not track.predicted]
+        mixed = several and 0 < len(unknown) < len(tracks)
+        series = [line for track in tracks for line in self._series(show, track, value, several, roofs=mixed or not several)]
         title = f"{self.title}: {label}" if self.title else label
-        return LineChart(title, self.over, label, series, "count", unit, marks=marks, caption=self.caption)
+        caption = " ".join(filter(None, [self.caption, _only_roofs(unknown) if mixed else ""]))
+        return LineChart(title, self.over, label, series, "count", unit, marks=marks, caption=caption)
 
-    def _series(self, show: str, track: Track, value: Callable[[Found], float | None], several: bool) -> list[Series]:
-        """The line of a track; of a time that is predicted with its band, and its roof unless the lines would be too many."""
+    def _series(self, show: str, track: Track, value: Callable[[Found], float | None], several: bool, roofs: bool) -> list[Series]:
+        """The line of a track; of a time that is predicted with its band, and with ``roofs`` its roof."""
         name = f"{track.name}, {track.device.name}" if several else track.name
         points: XY = [(at, float(y)) for at, one in track.found.items() if (y := value(one)) is not None]
         if not points:
             return []
         if show in TIMED and not track.predicted:
             return [Series(f"{name}, roof", points, "dashed", group=name, device=track.device.id)]
+        roof = Series(f"{name}, roof", _roof(show, track), "dashed", group=name, device=track.device.id)
         if show != "time":
-            return [Series(name, points, group=name, device=track.device.id)]
+            return [Series(name, points, group=name, device=track.device.id), *([roof] if show in TIMED and several and roofs else [])]
         known = [one.point.predicted for one in track.found.values() if one.point.predicted]
         band: XY = [(p.low or p.value, p.high or p.value) for p in known]
         line = Series(name, points, "line", band, name, track.device.id)
-        roof: XY = [(at, one.point.roofline_s or 0.0) for at, one in track.found.items()]
-        return [line] if several else [line, Series(f"{name}, roof", roof, "dashed", group=name, device=track.device.id)]
+        return [line, roof] if roofs else [line]
 
     def _table(self, tracks: Sequence[Track], several: bool) -> DataTable:
         columns = [
@@ -167,3 +175,14 @@ def _cells(one: Found) -> list[Value]:
     moved: list[Value] = [point.bytes.get("dram"), point.bytes.get("l2"), plain(one.accesses), plain(one.memory)]
     fits = None if one.fits is None else "yes" if one.fits else "NO"
     return [*times, point.roofline_s, point.lower_s, SHORT.get(bound(point) or ""), point.flops, *moved, fits]
+
+
+def _roof(show: str, track: Track) -> XY:
+    """Its time, or rate, at the roof."""
+    found = [(at, one.point.roofline_s or 0.0, one.point.flops) for at, one in track.found.items()]
+    return [(at, seconds if show == "time" else flops / seconds) for at, seconds, flops in found if show == "time" or seconds]
+
+
+def _only_roofs(unknown: Sequence[Track]) -> str:
+    names = ", ".join(f"{track.name} on {track.device.name}" for track in unknown)
+    return f"No prediction is known of {names}: compare its roof (dashed) with the roofs of the others, not with their predictions (solid)."

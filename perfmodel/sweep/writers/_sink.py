@@ -22,8 +22,9 @@ class Sink:
             self._file = sys.stdout.buffer
         else:
             self._file = open(path, "r+b" if position else "wb", buffering=0)  # noqa: SIM115 - closed by close()
-            self._file.truncate(position)
-            self._file.seek(position)
+            if position:
+                self._file.truncate(position)
+                self._file.seek(position)
         self._reserved = position
 
     @property
@@ -55,12 +56,6 @@ class Sink:
             if error.errno in (errno.ENOSPC, errno.EFBIG, errno.EDQUOT):
                 raise
 
-    def rename(self, path: Path) -> None:
-        """Let the file take the place of ``path``."""
-        if self.path is not None:
-            self.path.replace(path)
-        self.path = path
-
     def cut(self, position: int) -> None:
         """Forget what was written after ``position``."""
         if self.seekable:
@@ -75,7 +70,9 @@ class Sink:
             os.fsync(self._file.fileno())
 
     def close(self) -> None:
-        """Give back what was reserved, and close a file."""
+        """Give back what was reserved, and close a file; once more does nothing."""
+        if self._file.closed:
+            return
         if self.seekable:
             self._file.truncate(self.position)
         if self.path is not None:

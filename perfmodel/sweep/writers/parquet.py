@@ -42,16 +42,30 @@ def schema(fields: tuple[Field, ...], about: Mapping[str, Any]) -> Any:
 
 
 def arrow_table(table: Table, described: Any) -> Any:
-    """``table`` as Arrow has it; numbers are not copied, unless some are missing."""
+    """``table`` as Arrow has it; numbers are not copied."""
     pa = library()
-    arrays = []
-    for one in table.fields:
-        values = table.column(one.name)
-        if one.kind == WORD:
-            arrays.append(pa.DictionaryArray.from_arrays(pa.array(values), pa.array(one.words, pa.string())))
-        else:
-            arrays.append(pa.array(values, from_pandas=True))
+    arrays = [_array(pa, one, table.column(one.name), described.field(one.name).type) for one in table.fields]
     return pa.Table.from_arrays(arrays, schema=described)
+
+
+def _array(pa: Any, one: Field, values: Any, form: Any) -> Any:
+    """One column, put together from its bytes: ``pyarrow.array`` would load pandas, wherever that is installed, and its 50 MB."""
+    if one.kind == WORD:
+        codes = pa.Array.from_buffers(pa.int32(), len(values), [None, pa.py_buffer(values)])
+        return pa.DictionaryArray.from_arrays(codes, _strings(pa, one.words))
+    if one.kind == FLAG:
+        return pa.Array.from_buffers(form, len(values), [None, pa.py_buffer(np.packbits(values, bitorder="little"))])
+    there = None if one.kind == WHOLE else ~np.isnan(values)
+    if there is None or there.all():
+        return pa.Array.from_buffers(form, len(values), [None, pa.py_buffer(values)])
+    return pa.Array.from_buffers(form, len(values), [pa.py_buffer(np.packbits(there, bitorder="little")), pa.py_buffer(values)])
+
+
+def _strings(pa: Any, words: tuple[str, ...]) -> Any:
+    """An array of words: where each one ends, then their bytes."""
+    encoded = [word.encode() for word in words]
+    ends = np.cumsum([0, *map(len, encoded)], dtype=np.int32)
+    return pa.StringArray.from_buffers(len(words), pa.py_buffer(ends), pa.py_buffer(b"".join(encoded)))
 
 
 class ParquetWriter:
@@ -63,7 +77,8 @@ class ParquetWriter:
         few = [one.name for one in fields if one.kind in (WORD, WHOLE)]  # inputs have few values
         real = [one.name for one in fields if one.type is np.float64]  # split by byte, they compress twice as fast and better
         coding = {"compression": "zstd", "compression_level": 1, "use_dictionary": few or False, "use_byte_stream_split": real or False}
-        self._writer = pa.parquet.ParquetWriter(_File(sink), self.schema, **coding)
+        pool = pa.system_memory_pool()  # which gives back at once what it does not need
+        self._writer = pa.parquet.ParquetWriter(_File(sink), self.schema, memory_pool=pool, **coding)
 
     def write(self, table: Table) -> None:
         """Append one row group; OSError before anything is written if there is no room for it."""

@@ -2,7 +2,14 @@
 (() => {
   const all = (selector, root = document) => [...root.querySelectorAll(selector)];
   const tip = document.getElementById("tip");
-  const stored = new Map(all("script[type='application/json'][data-table]").map(s => [s.dataset.table, JSON.parse(s.textContent)]));
+  const read = ({ columns, words, rows }) => ({ columns, rows: rows.map(row => row.map(v => (Array.isArray(v) ? words[v[0]] : v))) });
+  const stored = new Map(all("script[type='application/json'][data-table]").map(s => [s.dataset.table, read(JSON.parse(s.textContent))]));
+  const keys = new Map(all(".key li").map(li => [li.firstElementChild.getAttribute("href"), li.dataset.key]));
+  for (const link of all("a[href^='#point-']")) {
+    const target = link.getAttribute("href");
+    link.dataset.point = target.slice(7);
+    if (link.closest(".picture")) link.dataset.key = keys.get(target);
+  }
 
   // Theme
   const dark = matchMedia("(prefers-color-scheme: dark)");
@@ -29,7 +36,11 @@
     all("tr", table).forEach(e => e.setAttribute("role", "row"));
     heads.forEach(e => e.setAttribute("role", "columnheader"));
     all("td", table).forEach(e => e.setAttribute("role", "cell"));
-    const data = stored.get(table.id);
+    const data = stored.get(table.id), device = data ? data.columns.findIndex(c => c.key === "device") : -1;
+    if (data) all("tbody tr", table).forEach((row, i) => {
+      row.dataset.r = i;
+      if (device >= 0 && data.rows[i][device]) row.dataset.device = data.rows[i][device];
+    });
     if (data) sortable(table, heads, data);
     const more = document.querySelector(`.more[aria-controls="${table.id}"]`), lesser = heads.map(th => MINOR.has(th.dataset.k));
     if (!more) continue;
@@ -144,12 +155,13 @@
     link.setAttribute("aria-label", `${link.dataset.point}: ${said ? said.title : ""}${roof ? `, ${roof[1].split(" (")[0]} of its roof` : ""}`);
   }
   const inTable = e => {
-    const data = stored.get(`${e.closest("section").getAttribute("aria-labelledby")}-numbers`), row = data.rows[e.dataset.row];
-    const cells = all("td", document.querySelector(`#${CSS.escape(`${e.closest("section").getAttribute("aria-labelledby")}-numbers`)} tr[data-r="${e.dataset.row}"]`));
+    const name = `${e.closest("section").getAttribute("aria-labelledby")}-numbers`, row = stored.get(name).rows[e.dataset.row];
+    const cells = all("td", document.querySelector(`#${CSS.escape(name)} tr[data-r="${e.dataset.row}"]`)), own = cells[Number(e.dataset.line) + 1];
+    if (e.dataset.line) return `${own.dataset.l}: ${own.firstChild.textContent} at ${cells[0].dataset.l} ${cells[0].textContent}`;
     return `${row[0]}: ${cells.slice(1).map(c => `${c.dataset.l} ${c.textContent}`).join(", ")}`;
   };
-  for (const e of all("[data-tip],[data-row]")) {
-    e.addEventListener("pointerenter", event => { tip.textContent = e.dataset.tip ?? inTable(e); tip.hidden = false; near(event.clientX, event.clientY); });
+  for (const e of all("[data-row]")) {
+    e.addEventListener("pointerenter", event => { tip.textContent = inTable(e); tip.hidden = false; near(event.clientX, event.clientY); });
     e.addEventListener("pointermove", event => near(event.clientX, event.clientY));
     e.addEventListener("pointerleave", clear);
   }

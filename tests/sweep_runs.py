@@ -1,0 +1,71 @@
+"""One sweep of a few thousand rows in several chunks, run and interrupted in every way. For tests of files."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+
+from perfmodel.sweep.ask import Output, Search, ask, complete
+from perfmodel.sweep.chunks import Chunk
+from perfmodel.sweep.run import Runner
+from perfmodel.sweep.study import Study
+
+AXES = {"n": "64:6400:+64", "d": [64, 128], "batch": "1:20:+1", "algorithm": ["standard", "flash2"], "hardware": "h200"}
+ROWS = 100 * 2 * 20 * 2
+MEMORY = 1 << 19
+STUDY, SEARCH = complete(Study("attention", AXES), Search())
+
+
+def write(path: Path, *, resume: bool = False, memory: int = MEMORY, study: Study = STUDY) -> Any:
+    form = path.suffix.removeprefix(".") or "parquet"
+    return ask(study, SEARCH, Output(path, form, folder=not path.suffix, resume=resume), memory)
+
+
+def rows_in(path: Path) -> int:
+    if path.is_dir() or path.suffix == ".parquet":
+        return int(pq.read_table(path).num_rows)
+    return len(path.read_text().splitlines()) - (path.suffix == ".csv")
+
+
+def content(path: Path) -> Any:
+    return [(one.name, one.read_bytes()) for one in sorted(path.iterdir())] if path.is_dir() else path.read_bytes()
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+def at_chunk(monkeypatch: pytest.MonkeyPatch, index: int, act: Callable[[], Any]) -> None:
+    """Let ``act`` happen before chunk ``index`` is evaluated, once."""
+    plain, done = Runner.evaluate, []
+
+    def evaluate(self: Runner, chunk: Chunk, *rest: Any) -> Any:
+        if chunk.index == index and not done:
+            done.append(index)
+            act()
+        return plain(self, chunk, *rest)
+
+    monkeypatch.setattr(Runner, "evaluate", evaluate)
+
+
+def interrupt() -> None:
+    raise KeyboardInterrupt
+
+
+def interrupted(path: Path, monkeypatch: pytest.MonkeyPatch, chunk: int = 2, *, resume: bool = False) -> None:
+    with monkeypatch.context() as patch:
+        at_chunk(patch, chunk, interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            write(path, resume=resume)
+
+
+def wait_until(holds: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 20
+    while not holds():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)

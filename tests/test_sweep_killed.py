@@ -1,0 +1,204 @@
+"""Sweeps that are killed, interrupted, refused or find no room: what was written before is still there, and nothing else is."""
+
+from __future__ import annotations
+
+import errno
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from sweep_runs import AXES, ROWS, content, interrupted, names, rows_in, wait_until, write
+
+from perfmodel.errors import DataError, UsageError
+from perfmodel.sweep.ask import Search, complete
+from perfmodel.sweep.chunks import Chunk
+from perfmodel.sweep.resume import progress_path
+from perfmodel.sweep.run import Runner
+from perfmodel.sweep.study import Study
+from perfmodel.sweep.writers._sink import Sink
+
+FULL = OSError(errno.ENOSPC, "No space left on device")
+
+
+@pytest.fixture(autouse=True)
+def _interrupts_arrive() -> Iterator[None]:
+    """In what a shell runs in the background they are ignored, and in all that it starts."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+KILLED = """
+import json, os, signal, sys
+from pathlib import Path
+import sweep_runs as tests
+chunk, path, resume = sys.argv[1:]
+plain = tests.Runner.evaluate
+def evaluate(self, one, *rest):
+    if one.index == int(chunk):
+        os.kill(os.getpid(), signal.SIGKILL)
+    return plain(self, one, *rest)
+tests.Runner.evaluate = evaluate
+tests.write(Path(path), resume=resume == "True")
+"""
+
+
+def killed(path: Path, chunk: int, *, resume: bool = False) -> None:
+    line = [sys.executable, "-c", KILLED, str(chunk), str(path), str(resume)]
+    done = subprocess.run(line, capture_output=True, text=True, check=False, cwd=Path(__file__).parent)
+    assert done.returncode == -signal.SIGKILL, done.stderr
+
+
+# Killed, interrupted, out of room
+
+
+@pytest.mark.parametrize("form", ["csv", "parquet"])
+def test_killed_while_it_is_carried_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, form: str) -> None:
+    path, alone = tmp_path / f"rows.{form}", tmp_path / f"alone.{form}"
+    write(alone)
+    interrupted(path, monkeypatch)
+    before = rows_in(path)
+    killed(path, 4, resume=True)
+    assert rows_in(path) >= before > 0
+    write(path, resume=True)
+    assert content(path) == content(alone)
+    assert names(tmp_path) == [alone.name, path.name]
+
+
+def test_what_a_killed_run_left_is_cleared_away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, folder = tmp_path / "rows.parquet", tmp_path / "rows"
+    interrupted(path, monkeypatch)
+    killed(path, 3, resume=True)
+    assert ".rows.parquet.resumed" in names(tmp_path)
+    killed(folder, 2)
+    left = folder / ".part-00000002.parquet.0123abcd"
+    left.write_bytes(b"PAR1")
+    (folder / ".mine").touch()
+    write(path)
+    write(folder, resume=True)
+    assert names(tmp_path) == ["rows", "rows.parquet"]
+    assert ".mine" in names(folder)
+    assert not left.exists()
+    assert rows_in(folder) == rows_in(path) == ROWS
+
+
+def test_an_interrupted_part_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def write_half(self: Any, table: Any) -> None:
+        self.sink.write(b"half")
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr("perfmodel.sweep.writers.parquet.ParquetWriter.write", write_half)
+        with pytest.raises(KeyboardInterrupt):
+            write(tmp_path / "rows")
+    assert names(tmp_path / "rows") == []
+
+
+def full_from(monkeypatch: pytest.MonkeyPatch, method: str, index: int) -> None:
+    """The disk is full once chunk ``index`` is evaluated."""
+    plain, before, full = Runner.evaluate, getattr(Sink, method), [index < 0]
+
+    def evaluate(self: Runner, chunk: Chunk, *rest: Any) -> Any:
+        full[0] = full[0] or chunk.index == index
+        return plain(self, chunk, *rest)
+
+    def limited(self: Sink, data: Any) -> Any:
+        if full[0]:
+            raise FULL
+        return before(self, data)
+
+    monkeypatch.setattr(Runner, "evaluate", evaluate)
+    monkeypatch.setattr(Sink, method, limited)
+
+
+@pytest.mark.parametrize(
+    ("method", "index", "more"), [("reserve", -1, False), ("write", -1, False), ("reserve", 4, True), ("write", 4, False)]
+)
+def test_no_room_to_carry_parquet_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: str, index: int, more: bool) -> None:
+    """Neither for the copy, nor for what follows, nor for the footer: the old rows stay, and how to go on is told."""
+    path = tmp_path / "rows.parquet"
+    interrupted(path, monkeypatch)
+    before = rows_in(path)
+    with monkeypatch.context() as patch:
+        full_from(patch, method, index)
+        with pytest.raises(DataError, match=r"No space left on device\n.*rows can be read; make room and go on with --resume") as told:
+            write(path, resume=True)
+    assert f"first {rows_in(path):,} rows" in str(told.value)
+    assert (rows_in(path) > before) == more
+    assert rows_in(path) >= before > 0
+    assert names(tmp_path) == ["rows.parquet", "rows.parquet.progress"]
+    write(path, resume=True)
+    assert rows_in(path) == ROWS
+
+
+# Folders
+
+
+def test_a_folder_is_carried_on_in_chunks_as_it_was_begun(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    alone, folder = tmp_path / "alone", tmp_path / "rows"
+    write(alone)
+    for memory in (1 << 16, 1 << 30):
+        interrupted(folder, monkeypatch)
+        assert 0 < rows_in(folder) < ROWS
+        result = write(folder, resume=True, memory=memory)
+        assert (rows_in(folder), result.counts.rows) == (ROWS, ROWS)
+        assert content(folder) == content(alone)
+    other = tmp_path / "other"
+    write(other, memory=1 << 30)
+    next(folder.iterdir()).unlink()
+    (other / "part-00000000.parquet").rename(folder / "part-00000099.parquet")
+    with pytest.raises(UsageError, match="rows twice"):
+        write(folder, resume=True)
+
+
+def test_a_refused_folder_is_left_alone(tmp_path: Path) -> None:
+    folder = tmp_path / "rows"
+    write(folder)
+    whole = content(folder)
+    mine = pa.table({"a": [1]})
+    for name in ("schema.json", "part-00000000.parquet.old", "part-00000099.parquet", "zz"):
+        (folder / "part-00000001.parquet").touch()
+        pq.write_table(mine, folder / name)
+        for resume in (False, True):
+            with pytest.raises(UsageError, match=r"no part of a sweep|not from a sweep"):
+                write(folder, resume=resume)
+        (folder / name).unlink()
+        assert content(folder) == whole
+    (folder / "part-00000099.parquet").write_bytes(b"damaged")
+    with pytest.raises(UsageError, match="not from a sweep, or is damaged"):
+        write(folder)
+    assert names(folder)[:-1] == [name for name, _ in whole]
+    (folder / "part-00000099.parquet").unlink()
+    other, _ = complete(Study("attention", {**AXES, "d": 64}), Search())
+    write(folder, study=other)  # another sweep's parts are replaced, all of them
+    assert rows_in(folder) == ROWS // 2
+
+
+def test_a_signal_ends_a_run_between_chunks(tmp_path: Path) -> None:
+    """Both signals, on files of both kinds; what is there can be read."""
+    for sent, name in ((signal.SIGINT, "rows.parquet"), (signal.SIGTERM, "rows.csv"), (signal.SIGINT, "rows")):
+        path = tmp_path / name
+        line = f"sweep --n 1:1000000 --batch 1:200 --d 64 --memory 8MiB --hardware h200 -o {path}{'' if path.suffix else '/'}"
+        with subprocess.Popen([sys.executable, "-m", "perfmodel", *line.split()], stderr=subprocess.PIPE, text=True) as process:
+            try:
+                wait_until(lambda path=path: path.exists() and bulk(path) > 1_000_000)
+                process.send_signal(sent)
+                _, err = process.communicate(timeout=20)
+            finally:
+                process.kill()
+        assert process.returncode == 130
+        assert "--resume" in err
+        assert "Traceback" not in err
+        assert rows_in(path) > 0
+        assert path.is_dir() or progress_path(path).exists()
+        assert not list(tmp_path.rglob(".*"))
+
+
+def bulk(path: Path) -> int:
+    return sum(one.stat().st_size for one in path.glob("part*")) if path.is_dir() else path.stat().st_size
