@@ -21,7 +21,7 @@ from perfmodel.validation.records import Record, read_records
 
 XY = list[tuple[Number, Number]]
 """Points of a line."""
-MOST_FORMULAS = 150
+MOST_FORMULAS = 220
 """Of a report: each takes some 160 B of a page and 300 B of JSON."""
 
 
