@@ -15,7 +15,18 @@ import pytest
 
 from perfmodel.cli import main
 
-UNTRACED = ("accuracy", "accuracy_moe", "counts", "counts_more", "fuzz_commands", "fuzz_readers", "readme", "sweep_points")
+UNTRACED = (
+    "accuracy",
+    "accuracy_moe",
+    "charts",
+    "counts",
+    "counts_more",
+    "fuzz_commands",
+    "fuzz_readers",
+    "readme",
+    "sweep_points",
+    "validation",
+)
 """Modules that run long over code which others cover: tracing it again would take most of the time."""
 
 
