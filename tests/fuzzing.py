@@ -140,13 +140,21 @@ def check(args: list[str], code: int, out: str, err: str, given: str = "") -> No
     assert "output cannot be written" not in err, err  # stdout takes everything here: the error was about something else
     if code in (1, 2):
         assert err.strip(), "a failure without a word"
-    if "--json" in args and code in (0, 3) and out:
+    if "--json" in args and code in (0, 3) and out and asks_for_json(args):
         json.loads(out, parse_constant=refuse)
     if code in (0, 3) and not NOT_A_NUMBER.search(given):
         assert not NOT_A_NUMBER.search(out), out
 
 
 # Commands
+
+
+def asks_for_json(args: list[str]) -> bool:
+    """Whether ``--json`` is an option here, and not what the option before it is given."""
+    words = 2 if getattr(command(args[0]), "commands", {}) else 1
+    parser = command(" ".join(args[:words]))
+    with parser.make_context(parser.name, args[words:], resilient_parsing=True) as context:
+        return bool(context.params["json"])
 
 
 def command(name: str) -> Any:
