@@ -21,6 +21,8 @@ _TOKEN = re.compile(
     r"(?:\s*(?!(?:and|or|not)\b)(?P<unit>[A-Za-z]+(?:/s)?(?![A-Za-z0-9_(])))?"
     r"|(?P<name>[A-Za-z_][A-Za-z0-9_]*)|(?P<text>\"[^\"]*\"|'[^']*')|(?P<sign>\*\*|//|<=|>=|==|!=|[-+*/%<>(),]))"
 )
+CONSTRAINTS = ("where", "subject_to")
+"""How the place of a constraint ends."""
 _WORDS = ("and", "or", "not")
 _COMPARISONS = ("<", "<=", ">", ">=", "==", "!=")
 _LEVELS = (("+", "-"), ("*", "/", "//", "%"))
@@ -46,7 +48,9 @@ class Parser:
 
     def fail(self, what: str) -> NoReturn:
         """UsageError with the text."""
-        raise UsageError(f"{self.where} {self.text.strip()[:60]!r}: {what}", "write it like: memory < 80 GB and n * batch <= 65536")
+        constraint = self.where.endswith(CONSTRAINTS)  # else it stands for an axis
+        fix = "memory < 80 GB and n * batch <= 65536" if constraint else "64 or 64,128 or 512:131072:x2, or heads / 4 of another axis"
+        raise UsageError(f"{self.where} {self.text.strip()[:60]!r}: {what}", f"write it like: {fix}")
 
     def _split(self) -> list[tuple[str, Any]]:
         found: list[tuple[str, Any]] = []
