@@ -41,6 +41,12 @@ def canonical_model(name: str) -> str:
     return name if name.endswith((".json", ".yaml", ".yml")) or "/" in name else found.name
 
 
+MODEL = Input(
+    "model", "name", "model, by name or the path of a config.json", None, True, True, names=catalog.model_names, canonical=canonical_model
+)
+"""The axis of models."""
+
+
 @dataclass(frozen=True, slots=True)
 class CacheCell:
     """One model on one device in one number format; ``weights`` in bytes, ``room`` what they and the reserve leave, None if unknown."""
@@ -105,16 +111,7 @@ def defaults(choices: Mapping[str, Any]) -> Mapping[str, float]:
 WORKLOAD = Workload(
     name="kv-cache",
     inputs=(
-        Input(
-            "model",
-            "name",
-            "model, by name or the path of a config.json",
-            None,
-            True,
-            True,
-            names=catalog.model_names,
-            canonical=canonical_model,
-        ),
+        MODEL,
         Input("hardware", "name", "device", DEFAULT_DEVICE, True, names=device_ids, canonical=canonical),
         Input("dtype", "name", "format of the cache", "fp16", True, names=lambda: list(BITS)),
         Input("rope_dtype", "name", "of the rotated key of latent attention", choice=True, names=lambda: list(BITS)),

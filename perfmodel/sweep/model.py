@@ -11,7 +11,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from perfmodel import catalog
 from perfmodel.arith import Number
 from perfmodel.dtypes import DTYPES
 from perfmodel.errors import PerfmodelError, UsageError, suggest
@@ -19,7 +18,7 @@ from perfmodel.hardware import Device
 from perfmodel.ops.checks import dtype_on
 from perfmodel.sweep.base import DEFAULT_DEVICE, Column, Input, LeftOut, Workload
 from perfmodel.sweep.devices import canonical, device_ids, device_named, lenders
-from perfmodel.sweep.kv_cache import canonical_model, model_named
+from perfmodel.sweep.kv_cache import MODEL, model_named
 from perfmodel.transformer.answer import Answer, answer
 from perfmodel.transformer.kv_cache import BITS
 from perfmodel.transformer.request import GENERATE, PHASES, Request, formats
@@ -131,16 +130,7 @@ def meant(axes: Mapping[str, Any]) -> Mapping[str, Any]:
 WORKLOAD = Workload(
     name="model",
     inputs=(
-        Input(
-            "model",
-            "name",
-            "model, by name or the path of a config.json",
-            None,
-            True,
-            True,
-            names=catalog.model_names,
-            canonical=canonical_model,
-        ),
+        MODEL,
         Input("hardware", "name", "device", DEFAULT_DEVICE, True, names=device_ids, canonical=canonical),
         Input("phase", "name", "prefill, decode or generate", PREFILL, True, names=lambda: list(PHASES)),
         Input("dtype", "name", "number format", "fp16", True, names=lambda: list(DTYPES)),
