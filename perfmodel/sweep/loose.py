@@ -5,8 +5,10 @@ That regroups products of real numbers, so a result differs in its last digits f
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import reduce
+from math import inf
 
 from perfmodel.arith import Number
 from perfmodel.sweep.graph import Graph, Node, split
@@ -30,8 +32,7 @@ class Term:
             return self.coefficient
         if self.coefficient == 1 and len(self.factors) == 1:
             return self.factors[0]
-        low = self.coefficient if self.coefficient > 0 and all(factor.low >= 0 for factor in self.factors) else -float("inf")
-        return graph.node(SCALED, (self.coefficient, self.factors), self.factors, low=min(low, 0))
+        return graph.node(SCALED, (self.coefficient, self.factors), self.factors, low=_low([self]))
 
 
 def loosened(number: Number) -> Number:
@@ -90,7 +91,12 @@ def _added(terms: list[Term]) -> list[Term]:
 def several(graph: Graph, kind: str, terms: tuple[Term, ...]) -> Node:
     """The node of an operation over ``terms``."""
     inputs = tuple({node: None for term in terms for node in term.factors})
-    return graph.node(SEVERAL, (kind, terms), inputs, low=0 if all(_positive(term) for term in terms) else -float("inf"))
+    return graph.node(SEVERAL, (kind, terms), inputs, low=_low(terms))
+
+
+def _low(terms: Iterable[Term]) -> float:
+    """What an operation over ``terms`` is never below: zero, or nothing is known."""
+    return 0 if all(_positive(term) for term in terms) else -inf
 
 
 def _positive(term: Term) -> bool:
