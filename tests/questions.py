@@ -29,9 +29,7 @@ def _flags(r: Random, *flags: str, chance: float = 0.25) -> list[str]:
 
 def _options(r: Random, chance: float, **most: int) -> list[str]:
     """Each option with a size of its own, some left out."""
-    return [
-        word for name, top in most.items() if r.random() < chance for word in (f"--{name.replace('_', '-')}", str(_size(r, top)))
-    ]
+    return [word for name, top in most.items() if r.random() < chance for word in (f"--{name.replace('_', '-')}", str(_size(r, top)))]
 
 
 def attention(r: Random) -> list[str]:
@@ -81,7 +79,8 @@ def recompute(r: Random) -> list[str]:
 
 def _inference(r: Random) -> list[str]:
     words = [word for name in ("tp", "pp", "ep") if r.random() < 0.2 for word in (f"--{name}", str(r.choice([2, 4, 8])))]
-    words += ["--dtype", r.choice(DTYPES)] * (r.random() < 0.5) + ["--weights-dtype", r.choice(["fp8", "int8", "int4"])] * (r.random() < 0.2)
+    words += ["--dtype", r.choice(DTYPES)] * (r.random() < 0.5)
+    words += ["--weights-dtype", r.choice(["fp8", "int8", "int4"])] * (r.random() < 0.2)
     words += ["--kv-dtype", r.choice(["fp8", "int8"])] * (r.random() < 0.15)
     return words + _flags(r, "--fused", "--graph", "--eager", chance=0.15) + _device(r)
 
@@ -100,7 +99,8 @@ def training(r: Random) -> list[str]:
     words = [r.choice(MODELS), "--phase", "train", "--batch", str(dp * micro * r.choice([1, 2, 4, 16])), "--n", str(128 * _size(r, 64))]
     words += ["--dp", str(dp), "--micro-batch", str(micro), "--zero", str(r.choice([0, 0, 1, 2, 3]))]
     words += [word for name in ("tp", "pp", "cp", "ep") if r.random() < 0.25 for word in (f"--{name}", str(r.choice([2, 4, 8])))]
-    words += ["--recompute", r.choice(["none", "selective", "full", "every:2"]), "--precision", r.choice(["mixed", "mixed", "bf16", "fp32"])]
+    words += ["--recompute", r.choice(["none", "selective", "full", "every:2"])]
+    words += ["--precision", r.choice(["mixed", "mixed", "bf16", "fp32"])]
     words += _flags(r, "--sp", "--no-flash", "--dropout", "--no-overlap") + ["--interleave", "2"] * (r.random() < 0.1)
     words += ["--lora", "16"] * (r.random() < 0.1) + ["--system", r.choice(SYSTEMS)] * (r.random() < 0.6)
     return words + (["--hardware", r.choice(CALIBRATED)] if "--system" not in words else [])
@@ -114,7 +114,7 @@ def batch(r: Random) -> list[str]:
 def kv_cache(r: Random) -> list[str]:
     """A cache, what fits, and generation with and without it."""
     words = [r.choice(MODELS), "--n", str(_size(r, 1 << 15)), "--batch", str(_size(r, 64))]
-    return words + ["--dtype", r.choice(["fp16", "fp8", "int8"])] + _device(r)
+    return [*words, "--dtype", r.choice(["fp16", "fp8", "int8"]), *_device(r)]
 
 
 def sweep(r: Random) -> list[str]:
@@ -123,7 +123,7 @@ def sweep(r: Random) -> list[str]:
     if r.random() < 0.3:
         return ["matmul", "--m", f"{_size(r, 512)}:4096:x4", "--n", "512,4096", "--k", str(_size(r, 1 << 14)), *_device(r)]
     words = ["attention", "--n", f"{128 * _size(r, 8)}:16384:x4", "--d", r.choice(["64", "128", "64,128"]), "--heads", heads]
-    return words + ["--algorithm", "all", "--causal", "both", "--pass", r.choice(["forward", "both"]), *_device(r)]
+    return [*words, "--algorithm", "all", "--causal", "both", "--pass", r.choice(["forward", "both"]), *_device(r)]
 
 
 QUESTIONS: dict[str, tuple[int, Callable[[Random], list[str]]]] = {
