@@ -6,13 +6,14 @@ The verdict of a claim follows from its checks alone; a claim without one that c
 
 from __future__ import annotations
 
+import ast
+import operator
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from functools import cache
 from inspect import cleandoc, isfunction
-from types import CodeType
 from typing import Any
 
 from perfmodel.arith import Number
@@ -45,6 +46,15 @@ _RELATIONS: dict[str, Callable[[float, float, float], bool]] = {
     ">=": lambda computed, claimed, tolerance: computed >= claimed,
 }
 
+_OPERATORS: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.Div: operator.truediv,
+    ast.FloorDiv: operator.floordiv,
+    ast.Pow: operator.pow,
+}
+
 SYMBOLS = {
     "n": ("N", "sequence length"),
     "d": ("d", "head dim, or model dim"),
@@ -66,13 +76,14 @@ SYMBOLS = {
 
 
 @cache
-def _compiled(expression: str) -> CodeType:
-    return compile(expression, expression, "eval")
+def _parsed(expression: str) -> ast.expr:
+    return ast.parse(expression.strip(), mode="eval").body
 
 
-def names_in(expression: str) -> tuple[str, ...]:
+@cache
+def names_in(expression: str) -> frozenset[str]:
     """Inputs, functions and constants that ``expression`` names."""
-    return _compiled(expression).co_names
+    return frozenset(node.id for node in ast.walk(_parsed(expression)) if isinstance(node, ast.Name))
 
 
 def evaluate(expression: str, values: Mapping[str, Any]) -> Any:
@@ -81,7 +92,25 @@ def evaluate(expression: str, values: Mapping[str, Any]) -> Any:
     >>> evaluate("standard_forward(n, d)", {"n": 1024, "d": 64})
     4456448
     """
-    return eval(_compiled(expression), NAMES, dict(values))
+    return _value(_parsed(expression), {**NAMES, **values})
+
+
+def _value(node: ast.expr, names: Mapping[str, Any]) -> Any:
+    match node:
+        case ast.Constant(value=value):
+            return value
+        case ast.Name(id=name):
+            return names[name]
+        case ast.Attribute(value=of, attr=name):
+            return getattr(_value(of, names), name)
+        case ast.UnaryOp(op=ast.USub(), operand=operand):
+            return -_value(operand, names)
+        case ast.BinOp(left=left, op=op, right=right):
+            return _OPERATORS[type(op)](_value(left, names), _value(right, names))
+        case ast.Call(func=function, args=args, keywords=options):
+            given = {option.arg or "": _value(option.value, names) for option in options}
+            return _value(function, names)(*(_value(arg, names) for arg in args), **given)
+    raise ValueError(f"{ast.unparse(node)!r} has no place in a check")
 
 
 @dataclass(frozen=True, slots=True)
