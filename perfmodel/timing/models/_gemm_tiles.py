@@ -52,7 +52,10 @@ def copy_bytes(n: int, k: int, element_size: int) -> int:
 
 
 class Plan(NamedTuple):
-    """What the busiest multiprocessor does for one choice, summed over its waves; ``busy``: share of the multiprocessors at work."""
+    """What the busiest multiprocessor does for one choice, summed over its waves; ``busy``: share of the multiprocessors at work.
+
+    ``br`` and ``bc``: the tile of C.
+    """
 
     waves: int
     flops: int
@@ -61,6 +64,8 @@ class Plan(NamedTuple):
     steps: int
     busy: float
     parts: int
+    br: int
+    bc: int
 
 
 @lru_cache(maxsize=4096)
@@ -80,7 +85,7 @@ def plans(
         depth, rows, columns = min(steps * SLICE_BYTES // element_size, k), min(br, m), min(bc, n)
         loaded, stored = (rows + columns) * depth * element_size, rows * columns * element_size
         busy = min(blocks / slots, 1.0)
-        found.append(Plan(waves, waves * 2 * br * bc * depth, waves * loaded, waves * stored, waves * steps, busy, parts))
+        found.append(Plan(waves, waves * 2 * br * bc * depth, waves * loaded, waves * stored, waves * steps, busy, parts, br, bc))
     return tuple(found)
 
 

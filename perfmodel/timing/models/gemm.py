@@ -80,6 +80,11 @@ def covers(case: Case) -> bool:
 
 def seconds(case: Case, device: Device, parameters: Mapping[str, float]) -> float:
     """Time of one (batched) kernel with the fastest candidate tile; the tile of ``case.launch`` (br, bc) if it has one."""
+    return fastest(case, device, parameters)[0]
+
+
+def fastest(case: Case, device: Device, parameters: Mapping[str, float]) -> tuple[float, Plan]:
+    """Seconds of the fastest candidate, and what it is."""
     w: Matmul = case.workload
     width = copy_bytes(w.n, w.k, w.dtype.size) if device.vendor == "NVIDIA" and w.dtype.matmul_unit == "tensor" else WIDE_COPY
     machine = _machine(device, w, {name: min(value, LARGEST) for name, value in parameters.items()}, width)
@@ -90,7 +95,7 @@ def seconds(case: Case, device: Device, parameters: Mapping[str, float]) -> floa
     listed = plans(w.m, w.n, w.k, w.batch, w.dtype.size, machine.slots, choices, w.split_k)
     dram_s = dram_bytes(case, device) / machine.dram_rate
     part_s = 2 * w.outputs * ACCUMULATOR_SIZE * machine.part_s / machine.slots
-    return min(_plan_seconds(plan, machine, dram_s, part_s) for plan in listed)
+    return min(((_plan_seconds(plan, machine, dram_s, part_s), plan) for plan in listed), key=lambda found: found[0])
 
 
 def dram_bytes(case: Case, device: Device) -> float:
@@ -138,7 +143,7 @@ def _machine(device: Device, w: Matmul, p: Mapping[str, float], width: int) -> _
 
 def _plan_seconds(plan: Plan, at: _Machine, dram_s: float, part_s: float) -> float:
     """``dram_s``: DRAM traffic at the bandwidth of all multiprocessors; ``part_s``: one part of split k, stored and read again."""
-    waves, flops, loaded, stored, steps, busy, parts = plan
+    waves, flops, loaded, stored, steps, busy, parts = plan[:7]
     work = max(flops * at.flop_s, loaded * at.byte_s) + stored * at.store_s + steps * at.slice_s + (waves - 1) * at.wave_s
     if work > THROTTLE_FROM_S:
         work *= 1 + at.throttle * min(math.log(work / THROTTLE_FROM_S), THROTTLE_SPAN)

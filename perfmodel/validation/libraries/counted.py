@@ -1,6 +1,6 @@
 """Library attention under Nsight Compute, each case once: ``ncu ... python -m perfmodel.validation.libraries.counted MANIFEST``.
 
-Call ncu with ``--csv --profile-from-start off --clock-control none`` and its metrics; MANIFEST gets a line per case that ran.
+Call ncu with ``--csv --profile-from-start off --clock-control none`` and its metrics; MANIFEST gets a line per case.
 A kernel of ``torch.cuda._sleep`` comes before the kernels of each case and tells them apart.
 """
 
@@ -94,7 +94,7 @@ def apart(kernels: list[CountedKernel]) -> list[list[CountedKernel]]:
 
 
 def main(arguments: list[str]) -> None:
-    """Count every case; one that does not run is named on stderr."""
+    """Count every case; the line of one that does not run has the reason."""
     torch = load_torch()
     with Path(arguments[0]).open("w", encoding="utf-8") as manifest:
         for case in cases():
@@ -102,8 +102,7 @@ def main(arguments: list[str]) -> None:
             try:
                 count(case, torch)
             except (PerfmodelError, RuntimeError) as error:
-                sys.stderr.write(f"{row}: {str(error).splitlines()[0]}\n")
-                continue
+                row["reason"] = str(error).splitlines()[0]
             finally:
                 torch.cuda.empty_cache()
             manifest.write(json.dumps(row) + "\n")

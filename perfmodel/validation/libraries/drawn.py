@@ -1,4 +1,4 @@
-"""Library kernels of shapes drawn at random, timed: ``python -m perfmodel.validation.libraries.drawn SEED SECONDS > rows.jsonl``.
+"""Library kernels of shapes drawn at random, timed: ``python -m perfmodel.validation.libraries.drawn SEED SECONDS OUT``.
 
 For rows that no fit and no rule has seen. Families come in turn, so that a run cut short leaves all alike. Every second case has a
 shape like those of the shipped records ("alike"), every other one goes beyond them ("wider"): the record's source says which.
@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from math import exp, log
+from pathlib import Path
 from random import Random
 from typing import Any
 
@@ -122,8 +123,9 @@ def drawn(seed: int) -> Iterator[LibraryCase]:
 
 
 def main(arguments: list[str]) -> None:
-    """Time cases until the seconds are over, a record per line on stdout; what does not run, with its reason, on stderr."""
-    seed, seconds, hardware = int(arguments[0]), float(arguments[1]), arguments[2] if len(arguments) > 2 else current_profile()
+    """Time cases until the seconds are over, a record per line of OUT; what does not run, with its reason, in OUT.skipped."""
+    seed, seconds, out = int(arguments[0]), float(arguments[1]), Path(arguments[2])
+    hardware = arguments[3] if len(arguments) > 3 else current_profile()
     end = time.monotonic() + seconds
 
     def until() -> Iterator[LibraryCase]:
@@ -132,15 +134,18 @@ def main(arguments: list[str]) -> None:
                 return
             yield case
 
-    def write(record: Any) -> None:
-        sys.stdout.write(as_line(record))
-        sys.stdout.flush()
+    with out.open("w", encoding="utf-8") as records, out.with_suffix(".skipped").open("w", encoding="utf-8") as skipped:
 
-    def skip(case: LibraryCase, reason: str) -> None:
-        skipped = {"implementation": case.implementation, "pass": case.direction, "shape": case.shape, "reason": reason}
-        sys.stderr.write(json.dumps(skipped) + "\n")
+        def write(record: Any) -> None:
+            records.write(as_line(record))
+            records.flush()
 
-    measure(until(), hardware, on_record=write, on_skip=skip)
+        def skip(case: LibraryCase, reason: str) -> None:
+            row = {"implementation": case.implementation, "pass": case.direction, "shape": case.shape, "reason": reason}
+            skipped.write(json.dumps(row) + "\n")
+            skipped.flush()
+
+        measure(until(), hardware, on_record=write, on_skip=skip)
 
 
 def current_profile() -> str:
