@@ -31,10 +31,15 @@ WIDTH_STEP = 16
 LARGEST_TILE = 256 * 128
 """Elements of C: fp32 accumulators of a whole register file, or of the tensor memory half by half."""
 LARGEST_SPLIT = 16
+"""Most parts of k that are tried."""
 SPLIT_WAVES = 2
 """Splitting k stops once the grid fills the device this often."""
 WIDE_COPY, NARROW_COPY = 16, 4
 """Bytes that a thread copies to SRAM at once: where every row starts on 16 bytes, and at most elsewhere."""
+TUNED = ("EVEN_PARTS", "LARGEST_SPLIT", "SPLIT_WAVES")
+"""Chosen on measurements that fits may see, beside the fitted parameters."""
+KNOWN = ("SLICE_BYTES", "MMA_TILES", "ROWS", "WIDTHS", "WIDTH_STEP", "LARGEST_TILE", "WIDE_COPY", "NARROW_COPY")
+"""Given by hardware, by the source of a kernel, or by definition."""
 
 
 def copy_bytes(n: int, k: int, element_size: int) -> int:

@@ -18,7 +18,7 @@ from perfmodel.hardware import Device
 from perfmodel.ops.matmul import Matmul
 from perfmodel.ops.tile import ACCUMULATOR_SIZE
 from perfmodel.roofline import rates_of
-from perfmodel.timing.base import Case, Model, Parameter
+from perfmodel.timing.base import ALONE, Case, Model, Parameter
 from perfmodel.timing.models._gemm_tiles import WIDE_COPY, Choice, Plan, copy_bytes, plans
 from perfmodel.workload import FORWARD
 
@@ -50,6 +50,10 @@ PARAMETERS = (
 )
 WEIGHT_COPIES = "weight_copies"
 """Key of ``Case.launch``: a warm run may rotate over that many B, so that weights come from DRAM while A stays in the L2."""
+TUNED = ("STORE_COST", "OVERLAP", "THROTTLE_FROM_S", "THROTTLE_SPAN", "COPY_CYCLES", "NARROW_STORE_COST")
+"""Chosen on measurements that fits may see, beside the fitted parameters."""
+KNOWN = ("WARP_THREADS", "LARGEST")
+"""Given by hardware, by the source of a kernel, or by definition."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,4 +162,5 @@ MODEL = Model(
     covers,
     seconds,
     "tile and wave quantization: NVIDIA Matrix Multiplication Background User's Guide; split k: CUTLASS documentation, efficient GEMM",
+    assumes=f"{ALONE}; B stored as a linear layer's weights, [n, k]; runs of a warm record rotate over its weight_copies",
 )

@@ -15,7 +15,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from perfmodel.validation.libraries.base import HELD_OUT, LibraryCase
+from perfmodel.validation.libraries.base import HELD_OUT, LibraryCase, current_profile, load_torch
 from perfmodel.validation.libraries.cases import LARGE_SCORES
 from perfmodel.validation.libraries.measure import as_line, measure
 from perfmodel.workload import BACKWARD, FORWARD
@@ -125,7 +125,7 @@ def drawn(seed: int) -> Iterator[LibraryCase]:
 def main(arguments: list[str]) -> None:
     """Time cases until the seconds are over, a record per line of OUT; what does not run, with its reason, in OUT.skipped."""
     seed, seconds, out = int(arguments[0]), float(arguments[1]), Path(arguments[2])
-    hardware = arguments[3] if len(arguments) > 3 else current_profile()
+    hardware = arguments[3] if len(arguments) > 3 else current_profile(load_torch())
     end = time.monotonic() + seconds
 
     def until() -> Iterator[LibraryCase]:
@@ -146,15 +146,6 @@ def main(arguments: list[str]) -> None:
             skipped.flush()
 
         measure(until(), hardware, on_record=write, on_skip=skip)
-
-
-def current_profile() -> str:
-    """Id of the profile of the current CUDA device."""
-    from perfmodel.validation.cuda.environment import profile_of
-    from perfmodel.validation.libraries.base import load_torch
-
-    properties = load_torch().cuda.get_device_properties(0)
-    return profile_of(properties.name, properties.total_memory)
 
 
 if __name__ == "__main__":
