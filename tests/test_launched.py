@@ -6,6 +6,7 @@ import json
 import types
 from contextlib import nullcontext
 from dataclasses import replace
+from math import ceil, floor
 from pathlib import Path
 
 import pytest
@@ -56,6 +57,18 @@ def test_every_counted_group_is_judged_or_said_to_be_unknown():
 
 def test_the_page_says_what_the_counters_say():
     assert counted_part() in DOCS.read_text()
+
+
+def test_what_the_memory_efficient_backward_pass_loads_is_as_much_as_the_page_says():
+    found = []
+    for record in RECORDS:
+        if (record["implementation"], record["pass"]) == ("torch-sdpa-efficient", "backward"):
+            w = case_of(record).workload
+            plain = AttentionRequest(n=w.n, kv_len=w.kv_len, d=w.d, heads=w.heads, batch=w.batch, causal=w.causal, direction="backward")
+            [result] = replace(plain, algorithm="flash2").compare(H200).results
+            found.append(sum(kernel["l2_to_sm_bytes"] for kernel in record["kernels"]) / result.total.sram.read)
+    assert (floor(min(found)), ceil(max(found))) == (3, 7)
+    assert "loads three to seven times what the algorithm does" in " ".join(DOCS.read_text().split())
 
 
 @pytest.mark.parametrize("causal", [False, True])

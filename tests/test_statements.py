@@ -86,6 +86,14 @@ def test_the_readme_points_to_the_constants():
     assert "constants that were chosen on records and stand in code, which docs/accuracy.md lists" in text
 
 
+def test_the_pages_say_where_forward_counts_were_tested():
+    """The records themselves are judged in test_l2: each forward, on whole tiles, within 0.05 %."""
+    records = (ROOT / "tests" / "data" / "h200_attention_counters.jsonl").read_text(encoding="utf-8").splitlines()
+    page, readme = (" ".join(path.read_text(encoding="utf-8").split()) for path in (PAGE, ROOT / "README.md"))
+    assert f"counter of {len(records)} FlashAttention-2 and cuDNN kernels within 0.05 %, all on lengths that tiles divide" in page
+    assert "`flash2` forward, where tiles divide the lengths, equals the L2-to-SM counter" in readme
+
+
 # Assumptions
 
 

@@ -47,7 +47,7 @@ def numbers(value: Any) -> int:
 def shown(value: Any) -> str:
     """The number, or all of them."""
     values = value.values() if isinstance(value, dict) else value if isinstance(value, tuple) else [value]
-    return ", ".join(f"{one:.3g}" for one in values)
+    return ", ".join(f"{one:.4g}" for one in values)
 
 
 def declared() -> Iterator[Constant]:

@@ -95,7 +95,7 @@ def kernels_of(case: Case, device: Device, lenders: Lenders = tuple) -> tuple[li
     w: Attention = case.workload
     if case.implementation == EAGER and w.group == 1:
         return eager(w, case.direction, lambda product: matmul_tile(product, device, lenders)), None
-    unknown = case.implementation == EFFICIENT and case.direction == BACKWARD  # it loads four to nine times what the algorithm does
+    unknown = case.implementation == EFFICIENT and case.direction == BACKWARD  # it loads three to seven times what the algorithm does
     if case.implementation not in IMPLEMENTATIONS or unknown or w.n == 1 or w.sparsity is not None:
         raise UnavailableError(UNKNOWN.format(case.implementation))
     plan = plan_of(case, device)
