@@ -43,6 +43,8 @@ DRIFT_PER_EXCESS = 0.0025
 """Share of lockstep re-reads that miss, per L2 by which W exceeds it."""
 MAX_BLOCKS = 32
 """Most blocks of one multiprocessor on any CUDA device so far."""
+TUNED = ("SCAN_SURVIVES", "SCAN_IS_LOST", "PRIVATE_SURVIVES", "PRIVATE_IS_LOST", "SCATTERED_SURVIVE", "DRIFT_PER_EXCESS")
+"""Chosen on measurements that fits may see, beside the fitted parameters."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -59,7 +59,7 @@ def test_json_contract(run):
         (algorithm, direction) for algorithm in ("standard", "flash2") for direction in ("forward", "backward", "both")
     ]
     shared = {"flops", "executed_flops", "work", "accesses", "traffic", "arithmetic_intensity", "bound", "time_s"}
-    own = {"algorithm", "pass", "implementation", "memory_bytes", "extra_memory_bytes", "fits", "tile", "kernels"}
+    own = {"algorithm", "pass", "implementation", "traffic_of", "memory_bytes", "extra_memory_bytes", "fits", "tile", "kernels"}
     for result in data["results"]:
         predicted = {"prediction"} if result["time_s"]["predicted"] is not None else set()
         assert set(result) == shared | own | predicted
@@ -68,7 +68,7 @@ def test_json_contract(run):
         assert {"lower", "roofline", "no_overlap", "predicted", "low", "high"} <= set(result["time_s"])
         assert result["fits"] is True
         for kernel in result["kernels"]:
-            assert set(kernel) == (shared | own | {"name"}) - {"kernels"}
+            assert set(kernel) == (shared | own | {"name"}) - {"kernels", "traffic_of"}
         for key in ("flops", "executed_flops"):
             assert result[key] == sum(kernel[key] for kernel in result["kernels"])
     assert data["ratios"]["flash2"]["both"]["roofline"] > 1

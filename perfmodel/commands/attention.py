@@ -86,9 +86,11 @@ def attention(
     from perfmodel.catalog import calibrated_devices, load_config
     from perfmodel.report.attention import report
     from perfmodel.timing.attention_offer import predictions
+    from perfmodel.timing.launched import as_launched
 
     request = load_config(config, "attention", AttentionRequest) if config else AttentionRequest()
     request = request.updated(given)
     comparison = request.compare(device_for(request.hardware))
     known, missing = predictions(comparison, implementation, calibrated_devices)
-    emit(report(comparison, predictions=known, unpredicted=missing, explained=explain, crossover=crossover), json, outputs)
+    comparison, named = as_launched(comparison, implementation, calibrated_devices)
+    emit(report(comparison, predictions=known, unpredicted=[*missing, *named], explained=explain, crossover=crossover), json, outputs)

@@ -75,7 +75,8 @@ def _result(result: Result, comparison: Comparison, predictions: Predictions) ->
         "extra_memory_bytes": result.extra_memory_bytes,
         "fits": comparison.fits(result.memory_bytes),
     }
-    head = {"algorithm": result.algorithm.name, "pass": result.direction, "implementation": None}
+    head = {"algorithm": result.algorithm.name, "pass": result.direction, "implementation": result.implementation}
+    head["traffic_of"] = result.implementation or result.algorithm.name
     kernels = [_kernel(part, kernel, cost, comparison) for part in result.parts for kernel, cost in part.kernels]
     entry = {**head, **counts(result.total), **memory, "tile": _tile(result), "kernels": kernels}
     put(entry, predictions.get((result.algorithm.name, result.direction)))
@@ -83,7 +84,7 @@ def _result(result: Result, comparison: Comparison, predictions: Predictions) ->
 
 
 def _kernel(result: Result, kernel: Kernel, cost: Estimate, comparison: Comparison) -> dict[str, Any]:
-    head = {"name": kernel.name, "algorithm": result.algorithm.name, "pass": result.direction, "implementation": None}
+    head = {"name": kernel.name, "algorithm": result.algorithm.name, "pass": result.direction, "implementation": result.implementation}
     size, extra = memory_of([kernel], comparison.workload)
     memory = {"memory_bytes": size, "extra_memory_bytes": extra, "fits": comparison.fits(size)}
     return {**head, **counts(cost), **memory, "tile": _tile(result) if kernel.launch else None}

@@ -34,6 +34,10 @@ CACHED, STREAMED = 0.75, 1.5
 """Working set over last-level cache up to which scans stay in it, and from which none of it survives."""
 MOVED_PER_COUNTED = 1.5
 """Bytes that a copy moves over those it counts: it reads source and target and writes the target."""
+TUNED = ("CACHED", "STREAMED")
+"""Chosen on measurements that fits may see, beside the fitted parameters."""
+KNOWN = ("ROWS", "PANEL", "TILE_ROWS", "TILE_KEYS", "MATMUL_ROWS", "MATMUL_COLUMNS", "MOVED_PER_COUNTED")
+"""Given by hardware, by the source of a kernel, or by definition."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,4 +190,5 @@ MODEL = Model(
     covers=covers,
     seconds=seconds,
     source="tiles and loops of perfmodel/validation/cpu/kernels.py",
+    assumes="arrays that the run before has left in the caches",
 )

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from perfmodel.errors import UnavailableError
 from perfmodel.hardware import Device
 from perfmodel.ops.matmul import Matmul
-from perfmodel.timing.base import Case, Model, Parameter, calibrations, find_model
+from perfmodel.timing.base import ALONE, Case, Model, Parameter, calibrations, find_model
 from perfmodel.timing.models.stream import dram_bandwidth
 from perfmodel.workload import BACKWARD, FORWARD, Attention, Stream
 
@@ -26,6 +26,8 @@ PARAMETERS = (
     Parameter("gradient_share", "of the DRAM bandwidth, softmax's backward, rows within registers", 0.7),
     Parameter("long_gradient_share", "of the DRAM bandwidth, softmax's backward, longer rows", 0.5),
 )
+KNOWN = ("SHORT_ROW",)
+"""Given by hardware, by the source of a kernel, or by definition."""
 
 
 def parts(w: Attention, direction: str) -> list[tuple[str, Case]]:
@@ -84,4 +86,11 @@ def covers(case: Case) -> bool:
     return plain and w.heads == w.kv_heads and case.direction in (FORWARD, BACKWARD)
 
 
-MODEL = Model("eager-attention", PARAMETERS, covers, seconds, "the sum of its kernels")
+MODEL = Model(
+    "eager-attention",
+    PARAMETERS,
+    covers,
+    seconds,
+    "the sum of its kernels",
+    assumes=f"{ALONE}; Q, K and V stored as [batch, heads, length, d], a causal mask added as a tensor",
+)
