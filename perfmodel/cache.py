@@ -75,10 +75,12 @@ def working_set_bytes(kernel: Kernel, launch: Launch, slots: Number, label: str 
 
 def _passing_bytes(kernel: Kernel, launch: Launch, label: str) -> Number:
     """Bytes of what all heads read that pass between two scans of a head's own tensors: all of it, or what one pass of a block meets."""
-    between = sum(_scan_bytes(access) for access in kernel.accesses if access.scans is not None)
+    scans = [_scan_bytes(access) for access in kernel.accesses if access.scans is not None]
+    if not scans:
+        return 0
     own = next(access for access in kernel.accesses if access.reread)
     part = own.footprint / own.elements if launch.private else 1
-    return named(f"{label}passing", "bytes of what all heads read that pass between two scans", between * part)
+    return named(f"{label}passing", "bytes of what all heads read that pass between two scans", sum(scans) * part)
 
 
 def _scan_bytes(access: Access) -> Number:
@@ -121,9 +123,9 @@ def _access_bytes(kernel: Kernel, access: Access, device: Device, label: str) ->
     again = access.bytes - distinct
     if not access.reread or (launch is None and access.scans is None):
         return first
-    cache = named("L2", "bytes of the last cache", cache, access.elements, f"{device.id}: capacity of its last shared cache")
     if launch is None or (launch.serial and access.scans is not None):
-        return first + minimum(floor(again * _lost_scan(access, 2 * _scan_bytes(access) / cache, label)), again)
+        ratio = 2 * _scan_bytes(access) / _named_cache(cache, access, device)
+        return first + minimum(floor(again * _lost_scan(access, ratio, label)), again)
     slots = named(
         f"{label}slots",
         "blocks that run at once",
@@ -131,6 +133,7 @@ def _access_bytes(kernel: Kernel, access: Access, device: Device, label: str) ->
         access.elements,
         f"{device.id}: multiprocessors x resident blocks by registers, SRAM and threads, as perfmodel occupancy",
     )
+    cache = _named_cache(cache, access, device)
     ratio = (working_set_bytes(kernel, launch, slots, label) + _passing_bytes(kernel, launch, label)) / cache
     if access.scans is not None:
         waves = minimum(ceil_div(launch.blocks, slots), access.scans)
@@ -153,6 +156,10 @@ def _access_bytes(kernel: Kernel, access: Access, device: Device, label: str) ->
             power(maximum(1 - SCATTERED_SURVIVE / (ratio * launch.spread), 0), 2),
         )
     return first + minimum(floor(missed), again)
+
+
+def _named_cache(size: int, access: Access, device: Device) -> Number:
+    return named("L2", "bytes of the last cache", size, access.elements, f"{device.id}: capacity of its last shared cache")
 
 
 def _lost_scan(access: Access, ratio: Number, label: str) -> Number:

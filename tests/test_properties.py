@@ -43,6 +43,7 @@ def workloads(draw: st.DrawFn, largest: int = 1 << 20) -> Attention:
         causal=causal,
         window=draw(st.none() | st.integers(1, largest)) if causal else None,
         mask=draw(st.booleans()),
+        masked_fill=causal and draw(st.booleans()),
         dropout=draw(st.sampled_from([0.0, 0.1])),
         unfused_scale=draw(st.booleans()),
         packed=draw(st.booleans()),
@@ -170,7 +171,7 @@ def test_vectorised_equals_scalar(
 ) -> None:
     """One formula: float64 arrays give what exact integers give."""
     assume(not algorithm.obstacle(points[0], direction))
-    plain = {"dropout": 0.0, "mask": False, "unfused_scale": False, "printed_backward": False}
+    plain = {"dropout": 0.0, "mask": points[0].mask, "unfused_scale": False, "printed_backward": False, "masked_fill": False}
     windows = [w.window or 7 for w in points] if causal and packed else [None] * len(points)
     points = [
         replace(w, dtype=points[0].dtype, causal=causal, packed=packed, window=window, **plain)

@@ -89,7 +89,7 @@ CLAIMS = (
         "S029",
         FIGURE_2,
         "Standard attention moves 40.3 GB over HBM.",
-        why="Fits with an unfused additive mask and dropout, 36 B per score, one way to get there. Algorithms 0 and 3 alone: 25.2 GB.",
+        why="Fits with an unfused additive mask, in the L2 for all heads, and dropout: 36 B per score. Algorithms 0 and 3 alone: 25.2 GB.",
         inputs=_FIGURE_2,
         figures=(
             Figure("with mask and dropout", standard_both_bytes, "40.3 GB", "B"),

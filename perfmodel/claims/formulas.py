@@ -60,9 +60,9 @@ def query_key_intensity(n: Number, d: Number) -> Number:
 
 
 def table_bytes(n: Number, d: Number) -> Number:
-    """Bytes with mask and dropout as kernels of their own, the dropout decisions not counted."""
+    """Bytes with mask and dropout as kernels of their own; neither the mask itself nor the dropout decisions counted."""
     kernels = standard.forward(square(n, d, mask=True, dropout=0.1), UNTILED)
-    return sum(access.bytes for kernel in kernels for access in kernel.accesses if access.tensor != "dropout mask")
+    return sum(access.bytes for kernel in kernels for access in kernel.accesses if access.tensor not in ("mask", "dropout mask"))
 
 
 def decision_bytes(n: Number, d: Number) -> Number:
@@ -146,9 +146,11 @@ def flash1_both_flops(n: Number, d: Number, heads: Number, batch: Number, br: Nu
 
 
 def standard_both_bytes(n: Number, d: Number, heads: Number, batch: Number) -> Number:
-    """Bytes of Algorithms 0 and 3, with mask and dropout as kernels of their own."""
+    """Bytes of Algorithms 0 and 3, with mask and dropout as kernels of their own; the mask, of all heads, comes from DRAM once."""
     w = square(n, d, batch * heads, mask=True, dropout=0.1)
-    return moved_bytes([*standard.forward(w, UNTILED), *standard.backward(w, UNTILED)])
+    kernels = [*standard.forward(w, UNTILED), *standard.backward(w, UNTILED)]
+    again = sum((one.elements - one.footprint) * one.element_size for kernel in kernels for one in kernel.accesses if one.tensor == "mask")
+    return moved_bytes(kernels) - again
 
 
 def plain_both_bytes(n: Number, d: Number, heads: Number, batch: Number) -> Number:
