@@ -343,6 +343,27 @@ def test_block_sparse_from_the_command_line(run, option, more) -> None:
     assert run(f"{SPARSE} {option} {more} --explain").code == 0
 
 
+@pytest.mark.parametrize("direction", ["forward", "backward"])
+@pytest.mark.parametrize("pattern", ["--sparsity 0.3", *(f"--pattern {name}" for name in NAMED)])
+def test_packing_leaves_the_blocks_as_they_are(run, pattern, direction) -> None:
+    line = f"attention --n 4096 --d 64 --heads 16 --kv-heads 2 --algorithm block-sparse {pattern} --pass {direction} --json"
+    (apart,), (packed,) = (run(line + option).json["results"] for option in ("", " --packed"))
+    assert packed["flops"] == apart["flops"]
+    assert packed["traffic"]["sram"]["read_bytes"] < apart["traffic"]["sram"]["read_bytes"]
+    if "pattern" in pattern:
+        assert packed["executed_flops"] == apart["executed_flops"], "whole blocks"
+
+
+def test_blocks_of_a_pattern_do_not_shrink_with_the_sram(run) -> None:
+    """Smaller ones would be other scores; those that fit are named."""
+    line = "attention --n 4096 --d 256 --algorithm block-sparse --pattern strided"
+    outcome = run(line)
+    assert outcome.code == 2
+    assert "a 128 x 128 tile" in outcome.err
+    assert "--block-q 64 --block-kv 64 fits" in outcome.err
+    assert run(f"{line} --block-q 64 --block-kv 64").code == 0
+
+
 @pytest.mark.parametrize(
     "line", [DECODE, DECODE + " --n 256 --causal", "attention --n 9000 --d 64 --pass both --algorithm memory-efficient"]
 )

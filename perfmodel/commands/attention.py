@@ -68,7 +68,8 @@ def attention(
     splits: Annotated[int | None, typer.Option(help="Parts of the keys in split-kv. [default: FlashAttention-2's heuristic]")] = None,
     sparsity: Annotated[float | None, typer.Option(help="Share of nonzero blocks for block-sparse, such as 0.25.")] = None,
     pattern: Annotated[
-        str | None, typer.Option(help="Nonzero blocks for block-sparse: local-global, strided, butterfly, or a file.")
+        str | None,
+        typer.Option(help="Nonzero blocks of --block-q x --block-kv, or 128 x 128: local-global, strided, butterfly, or a file."),
     ] = None,
     config: Annotated[str | None, typer.Option(help="Take options from a shipped configuration or a YAML file.")] = None,
     hardware: HardwareOption = None,

@@ -2,8 +2,8 @@
 
 Forward: Q K^T, scale, additive mask, softmax, P V. Backward: P^T dO, dO V^T, a product by the scores, softmax's own backward,
 scale, dS^T Q, dS K. A causal mask is an additive one here too, a tensor of the scores' dtype that ``torch-mask`` adds; the boolean
-matrix of ``masked_fill`` is another kernel, which was not timed. Each kernel is predicted by the calibration of its own implementation; parameters say what a kernel costs
-less behind another one, and how fast the kernels run that are never timed alone.
+matrix of ``masked_fill`` is another kernel, which was not timed. Each kernel is predicted by the calibration of its own
+implementation; parameters say what a kernel costs less behind another one, and how fast the kernels run that are never timed alone.
 Source: the sequence that the profiler shows for torch.matmul, *, +, torch.softmax under autograd.
 """
 
