@@ -382,6 +382,9 @@ def test_a_pattern_file(run, tmp_path) -> None:
     [result] = run(line).json["results"]
     assert result["flops"] == 2 * 3 * 128 * 128 * 128
     assert result["accesses"]["reads"] == 2 * 384 * 64 + 3 * 128 * (2 * 64 + 2)
+    many = run(line + " --causal --packed --heads 1000000000000 --kv-heads 1")
+    assert many.code == 2
+    assert "add --unpacked" in many.err
     [causal] = run(line + " --causal").json["results"]
     assert causal["flops"] == 2 * (2 * 128 * 129 // 2 + 128 * 128) * 128
 

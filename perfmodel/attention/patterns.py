@@ -21,6 +21,8 @@ from perfmodel.trace import is_traced, plain, template
 from perfmodel.workload import Attention, BlockCounts, BlockPattern
 
 MAX_BYTES = 1 << 20
+MOST_PACKED = 1024
+"""Heads of a group whose row tiles are counted one by one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,6 +194,10 @@ class Blocks:
     def _of(self, grid: Grid) -> BlockCounts:
         total, leftmost = Tally(), dict[int, Tally]()
         tr, group = int(ceil_div(grid.tr, grid.group)), grid.group
+        if group > MOST_PACKED:
+            raise UsageError(
+                f"--pattern {self.name}: a causal mask over {group:,} packed heads of a group is not counted", "add --unpacked"
+            )
         for i, j in self.pairs:
             if i >= tr or j >= grid.tc:
                 raise UsageError(
