@@ -68,7 +68,7 @@ def memory(kernels: Sequence[Kernel], w: Attention) -> tuple[Number, Number]:
     """Bytes of all tensors of ``kernels``, inputs and outputs at their full size, and the part beyond those."""
     rows, keys = w.query_heads * w.n, w.stored_kv_heads * w.kv_len
     full = {"Q": rows * w.d, "O": rows * w.dv, "K": keys * w.d, "V": keys * w.dv}
-    full |= {f"d{name}": elements for name, elements in full.items()}
+    full |= {f"d{name}": elements for name, elements in full.items()} | {"mask": w.n * w.kv_len}
     touched = tensor_bytes(kernels)
     own = sum(full[name] * w.dtype.size for name in touched if name in full)
     partial = [maximum(size - full[name] * w.dtype.size, 0) for name, size in touched.items() if name in full]

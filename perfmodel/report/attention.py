@@ -54,7 +54,7 @@ def data(comparison: Comparison, predictions: Predictions) -> dict[str, Any]:
     w, device = comparison.workload, comparison.device
     sizes = {name: getattr(w, name) for name in ("batch", "heads", "kv_heads", "n", "kv_len", "d", "dv")}
     pattern = None if w.sparsity is None else w.sparsity.name
-    flags = ("causal", "window", "splits", "mask", "dropout", "unfused_scale", "printed_backward", "packed")
+    flags = ("causal", "window", "splits", "mask", "masked_fill", "dropout", "unfused_scale", "printed_backward", "packed")
     options = {name: getattr(w, name) for name in flags} | {"sparsity": pattern}
     asked = {"pass": comparison.direction, "algorithms": list(dict.fromkeys(result.algorithm.name for result in comparison.results))}
     inputs = {**sizes, "dtype": w.dtype.name, **options, **asked, "sram_bytes": comparison.sram_bytes, "cache": "cold"}
@@ -148,7 +148,8 @@ def _title(comparison: Comparison) -> str:
         f"blocks {w.sparsity.name if w.sparsity else ''}": w.sparsity is not None,
         f"splits {w.splits}": w.splits is not None,
         "packed": w.packed,
-        "mask": w.mask,
+        "additive mask": w.mask,
+        "masked_fill": w.masked_fill,
         f"dropout {w.dropout:g}": w.dropout > 0,
     }
     options = [text for text, holds in said.items() if holds]

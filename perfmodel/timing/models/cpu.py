@@ -176,7 +176,7 @@ def covers(case: Case) -> bool:
         return isinstance(w, Stream) and w.op == "copy"
     if case.implementation == "cpu-matmul":
         return isinstance(w, Matmul) and w.dtype.name == "fp32" and w.batch == w.split_k == 1
-    plain = isinstance(w, Attention) and not (w.mask or w.dropout or w.window or w.sparsity or w.unfused_scale)
+    plain = isinstance(w, Attention) and not (w.mask or w.masked_fill or w.dropout or w.window or w.sparsity or w.unfused_scale)
     return plain and w.dtype.name == "fp32"
 
 

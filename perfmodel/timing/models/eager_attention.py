@@ -1,8 +1,9 @@
 """Attention kernel by kernel, scores in memory, as PyTorch runs it without a fused kernel.
 
 Forward: Q K^T, scale, additive mask, softmax, P V. Backward: P^T dO, dO V^T, a product by the scores, softmax's own backward,
-scale, dS^T Q, dS K. Each kernel is predicted by the calibration of its own implementation; parameters say what a kernel costs
-less behind another one, and how fast the kernels run that are never timed alone.
+scale, dS^T Q, dS K. A causal mask is an additive one here too, a tensor of the scores' dtype that ``torch-mask`` adds; the boolean
+matrix of ``masked_fill`` is another kernel, which was not timed. Each kernel is predicted by the calibration of its own
+implementation; parameters say what a kernel costs less behind another one, and how fast the kernels run that are never timed alone.
 Source: the sequence that the profiler shows for torch.matmul, *, +, torch.softmax under autograd.
 """
 
@@ -80,9 +81,9 @@ def seconds(case: Case, device: Device, p: Mapping[str, float]) -> float:
 
 
 def covers(case: Case) -> bool:
-    """Whole-sequence attention with as many KV heads as query heads, no window, dropout or blocks."""
+    """Whole-sequence attention with as many KV heads as query heads, no window, dropout, blocks or masked_fill."""
     w = case.workload
-    plain = isinstance(w, Attention) and w.window is None and w.sparsity is None and not w.dropout
+    plain = isinstance(w, Attention) and w.window is None and w.sparsity is None and not (w.dropout or w.masked_fill)
     return plain and w.heads == w.kv_heads and case.direction in (FORWARD, BACKWARD)
 
 

@@ -109,7 +109,7 @@ def seconds(case: Case, device: Device, p: Mapping[str, float]) -> float:
 def covers(case: Case) -> bool:
     """Plain fp32 attention, forward."""
     w = case.workload
-    plain = isinstance(w, Attention) and w.window is None and w.sparsity is None and not w.mask and not w.dropout
+    plain = isinstance(w, Attention) and w.window is None and w.sparsity is None and not (w.mask or w.masked_fill or w.dropout)
     return plain and case.direction == FORWARD and w.d == w.dv
 
 
