@@ -44,9 +44,31 @@ ALLOWED = {
 
 @pytest.mark.parametrize("group", ALLOWED, ids="/".join)
 def test_reads_are_those_that_the_counter_saw(group):
-    rows = [row for row in groups()[group] if not (group == ("torch-eager", "forward") and row.record["shape"].get("mask"))]
+    rows = groups()[group]
     for whole, allowed in zip((True, False), ALLOWED[group], strict=True):
         assert worst([row for row in rows if row.whole == whole]) <= allowed
+
+
+MASKED = [json.loads(line) for line in (Path(__file__).parent / "data" / "h200_mask_counters.jsonl").read_text().splitlines()]
+
+
+@pytest.mark.parametrize("direction", ["forward", "backward"])
+def test_each_head_reads_an_additive_mask_and_dram_sees_it_once(direction):
+    """Calls of the memory-efficient kernel with a mask against the same without: what the counters and the counts grow by.
+
+    Not its backward pass over head dim 64, whose other loads change with the mask as well.
+    """
+    records = [record for record in MASKED if record["pass"] == direction and (direction == "forward" or record["shape"]["d"] == 64)]
+    plain, masked = ([record for record in records if record["shape"]["mask"] == there] for there in (False, True))
+    for without, record in zip(plain, masked, strict=True):
+        grown = {key: record["counters"][key] - without["counters"][key] for key in record["counters"]}
+        shape = {key: record["shape"][key] for key in ("batch", "heads", "n", "d")}
+        totals = []
+        for there in (True, False):
+            request = AttentionRequest(**shape, mask=there, algorithm="flash2", direction=direction)
+            totals.append(request.compare(H200).results[0].total)
+        assert totals[0].sram.read - totals[1].sram.read == pytest.approx(grown["l2_to_sm_bytes"], rel=0.065)
+        assert totals[0].dram.read - totals[1].dram.read == pytest.approx(grown["dram_read_bytes"], rel=0.02)
 
 
 def test_every_counted_group_is_judged_or_said_to_be_unknown():
