@@ -93,7 +93,7 @@ def no_measuring(monkeypatch: Any) -> None:
 
     for function in ("validation.session.run", "validation.calibration_run.this_machine", "sweep.bench.bench"):
         monkeypatch.setattr(f"perfmodel.{function}", refused)
-    for module in ("validation.records", "study.recorded"):
+    for module in ("study.recorded", "validation.records"):  # the importer first: its own import must not be of the replacement
         monkeypatch.setattr(f"perfmodel.{module}.shipped_records", lambda: [RECORDS])
 
 
