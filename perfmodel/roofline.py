@@ -1,12 +1,9 @@
 """Kernel x device -> counts per memory level, lower bound and roof.
 
-Lower bound: per kernel, the larger of needed work and compulsory DRAM bytes over their rates at the profile's highest clock;
-each kernel is launched once over all heads and depends on the one before, so they add up. It does not depend on tiles. Inputs
-are cold: they come from DRAM; for buffers timed again and again, ``lower_warm_s`` counts bytes beyond the caches only.
-Exponentials do not enter it: they can move from the SFU to polynomials on the vector unit, so the SFU bounds an
-implementation, not the algorithm.
+Lower bound: what no schedule of the workload beats, see ``perfmodel/lower_bound.py``.
 
-Roof: the same with executed work, the traffic of every level whose bandwidth is known, and datasheet peaks.
+Roof: per kernel the largest of executed work and traffic over the rate of their unit or level, at the datasheet's clock; kernels
+run one after another, each over the whole workload. A schedule by parts has a roof of its own, never under the lower bound.
 """
 
 from __future__ import annotations
@@ -14,12 +11,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field, fields
 
-from perfmodel.arith import Number, largest, maximum
-from perfmodel.cache import beyond_caches, compulsory_bytes, dram_bytes
+from perfmodel.arith import Number, largest
+from perfmodel.cache import dram_bytes
 from perfmodel.cost import GROUP_SUM, READ, WRITE, ZERO_FILL, Kernel, Work
 from perfmodel.dtypes import Dtype
 from perfmodel.errors import UnavailableError
 from perfmodel.hardware import Device, Quantity
+from perfmodel.lower_bound import Needs, needs_of
 from perfmodel.trace import Trace, named
 
 TERMS = ("dram", "l2", "tensor", "vector", "sfu", "interconnect")
@@ -61,8 +59,7 @@ class Estimate:
     dram: Traffic = field(default_factory=Traffic)
     terms: dict[str, Number] = field(default_factory=dict)
     unknown: frozenset[str] = frozenset()
-    lower_s: Number = 0.0
-    lower_warm_s: Number = 0.0
+    needs: Needs = field(default_factory=Needs)
     roofline_s: Number = 0.0
     no_overlap_s: Number = 0.0
 
@@ -70,6 +67,16 @@ class Estimate:
         added = {f.name: getattr(self, f.name) + getattr(other, f.name) for f in fields(self) if f.name not in ("terms", "unknown")}
         terms = {name: self.terms.get(name, 0) + other.terms.get(name, 0) for name in TERMS if name in self.terms or name in other.terms}
         return Estimate(**added, terms=terms, unknown=self.unknown | other.unknown)
+
+    @property
+    def lower_s(self) -> Number:
+        """Lower bound, inputs in DRAM before and outputs there after."""
+        return self.needs.cold_s
+
+    @property
+    def lower_warm_s(self) -> Number:
+        """Lower bound where the same buffers are used again and again."""
+        return self.needs.warm_s
 
     @property
     def bound(self) -> str | None:
@@ -82,7 +89,7 @@ class Estimate:
 
 
 def total(estimates: Iterable[Estimate]) -> Estimate:
-    """Sum of dependent kernels."""
+    """Sum of kernels in the order in which they run."""
     result = Estimate()
     for estimate in estimates:
         result += estimate
@@ -148,9 +155,10 @@ def estimate(kernel: Kernel, device: Device, rates: Rates | None = None, label: 
     speeds = {"dram": rates.dram, "l2": rates.l2, "tensor": rates.matmul, "vector": rates.vector, "sfu": rates.sfu}
     used = {unit: amount for unit, amount in amounts.items() if not (isinstance(amount, int) and amount == 0)}
     terms = {unit: name(f"term {unit}", "s", amount / speeds[unit]) for unit, amount in used.items() if speeds[unit] is not None}
-    needed = (kernel.needed.tensor + kernel.needed.vector) / rates.matmul_at_max_clock
-    compulsory = name("compulsory DRAM bytes", "bytes no implementation of the kernel avoids", compulsory_bytes(kernel, device))
-    beyond = name("compulsory DRAM bytes, warm", "those beyond what the caches hold already", beyond_caches(compulsory, device))
+    needs = needs_of(kernel, device, rates.dram, rates.matmul_at_max_clock)
+    name("compulsory DRAM bytes", "inputs and outputs, each once; none of what kernels hand on", needs.dram_bytes)
+    name("lower bound", "s, at the highest clock", needs.cold_s)
+    name("lower bound, warm", "s, inputs and outputs in the caches as far as they fit", needs.warm_s)
     return Estimate(
         flops=name("FLOP, visible", "matmul FLOP on visible scores; a multiply-add counts 2", kernel.flops),
         executed_flops=name("FLOP, executed", "as run: recomputation, masked parts, padding", kernel.executed_flops),
@@ -165,8 +173,7 @@ def estimate(kernel: Kernel, device: Device, rates: Rates | None = None, label: 
         dram=dram,
         terms=terms,
         unknown=frozenset(used) - frozenset(terms),
-        lower_s=name("lower bound", "s, at the highest clock", maximum(needed, compulsory / rates.dram)),
-        lower_warm_s=name("lower bound, warm", "s, inputs and outputs in the caches", maximum(needed, beyond / rates.dram)),
+        needs=needs,
         roofline_s=name("roofline", "s, all terms overlap", largest(list(terms.values()))),
         no_overlap_s=name("without overlap", "s, terms add up", sum(terms.values())),
     )

@@ -56,9 +56,10 @@ class Op:
     timed: Timed | None = None
     multiplied: Dtype | None = None
 
-    def bytes_of(self, *tensors: str) -> Number:
-        """Bytes of these tensors that one run needs at least, reads and writes."""
-        return sum(access.compulsory * access.element_size for access in self.kernel.accesses if access.tensor in tensors)
+    def bytes_of(self, *tensors: str, kind: str = "") -> Number:
+        """Bytes of these tensors that one run needs at least, reads and writes unless only one ``kind`` of access is meant."""
+        moved = (access for access in self.kernel.accesses if access.tensor in tensors and kind in ("", access.kind))
+        return sum(access.compulsory * access.element_size for access in moved)
 
     @property
     def activation_bytes(self) -> Number:
