@@ -100,8 +100,8 @@ def total(estimates: Iterable[Estimate]) -> Estimate:
 class Rates:
     """What a device does per second for one dtype; None where the profile does not say.
 
-    B/s of ``dram`` and ``l2``; datasheet FLOP/s of ``matmul`` on the dtype's unit and of the fp32 ``vector`` unit;
-    exponentials of ``sfu``; ``matmul_at_max_clock``.
+    B/s of ``dram`` and ``l2``; datasheet FLOP/s of ``matmul`` on the dtype's unit and of the fp32 ``vector`` unit; exponentials of
+    ``sfu``: all but DRAM at one clock, that of the matmul peak. ``matmul_at_max_clock`` and ``dram_at_max_clock`` for the bound.
     """
 
     dram: Number
@@ -110,21 +110,23 @@ class Rates:
     matmul_at_max_clock: Number
     vector: Number | None
     sfu: Number | None
+    dram_at_max_clock: Number
 
 
 def rates_of(device: Device, dtype: Dtype) -> Rates:
     """Rates of ``device``; UnavailableError if it has no peak for ``dtype`` or no DRAM bandwidth."""
-    matmul, l2 = device.matmul_peak(dtype.name, dtype.matmul_unit), device.level("l2")
-    dram = device.dram.bandwidth_bytes_per_s
+    unit, l2 = device.matmul_unit(dtype.name, dtype.matmul_unit), device.level("l2")
+    ratio, dram = device.clock_ratio(dtype.name, unit), device.dram.bandwidth_bytes_per_s
     if dram is None:
         raise UnavailableError(f"{device.id} has no DRAM bandwidth in its profile", "add the bandwidth of its dram level")
     return Rates(
         dram=dram,
-        l2=l2.bandwidth_bytes_per_s if l2 else None,
-        matmul=matmul.number,
+        l2=_at(ratio, l2.bandwidth_bytes_per_s if l2 else None),
+        matmul=device.peaks_of(unit)[dtype.name].number,
         matmul_at_max_clock=device.best_matmul_rate(dtype.name),
-        vector=_number(device.peaks.vector.get("fp32")),
-        sfu=_number(device.peaks.exp),
+        vector=_at(ratio, _number(device.peaks.vector.get("fp32"))),
+        sfu=_at(ratio, _number(device.peaks.exp)),
+        dram_at_max_clock=device.best_dram_rate or dram,
     )
 
 
@@ -155,7 +157,7 @@ def estimate(kernel: Kernel, device: Device, rates: Rates | None = None, label: 
     speeds = {"dram": rates.dram, "l2": rates.l2, "tensor": rates.matmul, "vector": rates.vector, "sfu": rates.sfu}
     used = {unit: amount for unit, amount in amounts.items() if not (isinstance(amount, int) and amount == 0)}
     terms = {unit: name(f"term {unit}", "s", amount / speeds[unit]) for unit, amount in used.items() if speeds[unit] is not None}
-    needs = needs_of(kernel, device, rates.dram, rates.matmul_at_max_clock)
+    needs = needs_of(kernel, device, rates.dram_at_max_clock, rates.matmul_at_max_clock)
     name("compulsory DRAM bytes", "inputs and outputs, each once; none of what kernels hand on", needs.dram_bytes)
     name("lower bound", "s, at the highest clock", needs.cold_s)
     name("lower bound, warm", "s, inputs and outputs in the caches as far as they fit", needs.warm_s)
@@ -183,23 +185,37 @@ def _number(quantity: Quantity | None) -> float | None:
     return None if quantity is None else quantity.number
 
 
+def _at(ratio: float, rate: float | None) -> float | None:
+    """``rate`` at another clock."""
+    return rate if rate is None or ratio == 1 else rate * ratio
+
+
 def traced_rates(trace: Trace, device: Device, dtype: Dtype) -> Rates:
     """Rates of ``device`` as symbols that know their source in the profile."""
     plain, l2 = rates_of(device, dtype), device.level("l2")
     matmul = device.matmul_peak(dtype.name, dtype.matmul_unit)
+    at = (
+        "" if device.clock_ratio(dtype.name, device.matmul_unit(dtype.name, dtype.matmul_unit)) == 1 else f" at the clock of P_{dtype.name}"
+    )
+    dram = device.dram.bandwidth or device.dram.measured_bandwidth
 
     def symbol(name: str, value: Number, meaning: str, quantity: Quantity | None) -> Number:
         if quantity is None:
             return None
         return trace.symbol(name, value, meaning, f"{device.id}, {quantity.kind}: {device.sources[quantity.source]}")
 
+    bandwidth = symbol("BW_dram", plain.dram, "B/s", dram)
+    highest = plain.dram_at_max_clock
     return Rates(
-        dram=symbol("BW_dram", plain.dram, "B/s", device.dram.bandwidth or device.dram.measured_bandwidth),
-        l2=symbol("BW_l2", plain.l2, "B/s", (l2.bandwidth or l2.measured_bandwidth) if l2 else None),
+        dram=bandwidth,
+        l2=symbol("BW_l2", plain.l2, f"B/s{at}", (l2.bandwidth or l2.measured_bandwidth) if l2 else None),
         matmul=symbol(f"P_{dtype.name}", plain.matmul, f"FLOP/s, {dtype.matmul_unit} unit, dense", matmul),
         matmul_at_max_clock=_traced_max_rate(trace, device, dtype, plain.matmul_at_max_clock),
-        vector=symbol("P_vector", plain.vector, "FLOP/s, fp32 vector unit", device.peaks.vector.get("fp32")),
-        sfu=symbol("P_exp", plain.sfu, "exponentials/s", device.peaks.exp),
+        vector=symbol("P_vector", plain.vector, f"FLOP/s, fp32 vector unit{at}", device.peaks.vector.get("fp32")),
+        sfu=symbol("P_exp", plain.sfu, f"exponentials/s{at}", device.peaks.exp),
+        dram_at_max_clock=bandwidth
+        if highest == plain.dram
+        else symbol("BW_dram_max", highest, "B/s at the highest memory clock", device.dram.max_bandwidth),
     )
 
 
