@@ -59,6 +59,13 @@ class Needs:
             later.held if self.held is None else self.held,
         )
 
+    def apart(self, other: Needs) -> Needs:
+        """Both, each with tensors of its own."""
+        both = self + other
+        return replace(
+            both, tensors={key: self.tensors.get(key, 0) + other.tensors.get(key, 0) for key in {**self.tensors, **other.tensors}}
+        )
+
     def times(self, count: Number) -> Needs:
         """``count`` times the same on other tensors."""
         tensors = {key: count * size for key, size in self.tensors.items()}

@@ -164,7 +164,14 @@ def _joined(before: Line | None, phase: str, row: Row, times: int) -> Line:
     if before.times is not None and seconds is not None:
         both = (before.times[0] + seconds[0], before.times[1] + seconds[1], before.times[2] + seconds[2])
     whole = before.seconds + row.seconds * times
-    return Line(phase, before.row, before.count + row.op.count * times, before.cost + cost, both, whole)
+    return Line(
+        phase,
+        before.row,
+        before.count + row.op.count * times,
+        replace(before.cost + cost, needs=before.cost.needs.apart(cost.needs)),
+        both,
+        whole,
+    )
 
 
 def answer(request: Request, lenders: Lenders = tuple) -> Answer:

@@ -1,6 +1,7 @@
 """One row of a transformer: a kernel, how often it runs, and what a calibrated model of its time is asked.
 
-Every kernel stands alone: its operands come from DRAM and its result goes there, as when no cache keeps them. ``handed`` names
+Every kernel stands alone: its operands come from DRAM and its result goes there, as when no cache keeps them; the bound of a whole
+pass counts weights and KV cache only. ``handed`` names
 the tensors that the kernel before has just written, or the next one reads: those an L2 may hold.
 """
 
