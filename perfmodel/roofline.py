@@ -9,7 +9,7 @@ run one after another, each over the whole workload. A schedule by parts has a r
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 
 from perfmodel.arith import Number, largest
 from perfmodel.cache import dram_bytes
@@ -158,9 +158,11 @@ def estimate(kernel: Kernel, device: Device, rates: Rates | None = None, label: 
     used = {unit: amount for unit, amount in amounts.items() if not (isinstance(amount, int) and amount == 0)}
     terms = {unit: name(f"term {unit}", "s", amount / speeds[unit]) for unit, amount in used.items() if speeds[unit] is not None}
     needs = needs_of(kernel, device, rates.dram_at_max_clock, rates.matmul_at_max_clock)
-    name("compulsory DRAM bytes", "inputs and outputs, each once; none of what kernels hand on", needs.dram_bytes)
-    name("lower bound", "s, at the highest clock", needs.cold_s)
-    name("lower bound, warm", "s, inputs and outputs in the caches as far as they fit", needs.warm_s)
+    needs = replace(needs, work_s=name("needed", "s of matmuls at the highest clock", needs.work_s))
+    least = name("compulsory DRAM bytes", "inputs and outputs, each once; none of what kernels hand on", needs.dram_bytes)
+    shown = replace(needs, tensors={(READ, ""): least})
+    name("lower bound", "s, at the highest clock", shown.cold_s)
+    name("lower bound, warm", "s, inputs and outputs in the caches as far as they fit", shown.warm_s)
     return Estimate(
         flops=name("FLOP, visible", "matmul FLOP on visible scores; a multiply-add counts 2", kernel.flops),
         executed_flops=name("FLOP, executed", "as run: recomputation, masked parts, padding", kernel.executed_flops),

@@ -80,7 +80,8 @@ def explain(found: Pass) -> list[Line]:
     sums = {"FLOP": cost.flops, "DRAM read bytes": cost.dram.read, "DRAM write bytes": cost.dram.write}
     times = {"lower bound": cost.lower_s, "roofline": cost.roofline_s}
     for name, value in {**sums, **times}.items():
-        trace.define(f"total {name}", "sum over rows and their runs" + (", s" if name in times else ""), value, SOURCE)
+        meaning = "s, of all rows as one workload" if name == "lower bound" else "sum over rows and their runs"
+        trace.define(f"total {name}", meaning + (", s" if name == "roofline" else ""), value, SOURCE)
     return sourced(trace, SOURCE)
 
 
