@@ -43,6 +43,7 @@ DEVICES = [
     "nvidia-b300-sxm",
 ]
 devices = st.sampled_from(DEVICES)
+UNTIMED, FEW = settings(deadline=None), settings(max_examples=4, deadline=None)
 
 
 def cost(kernels: Sequence[Kernel], device: Device) -> Estimate:
@@ -113,6 +114,7 @@ def attentions(draw: st.DrawFn) -> tuple[Attention, list[Attention]]:
     return w, [replace(w, n=end - first, kv_len=w.kv_len - gone) for (first, end), gone in zip(pieces, hidden, strict=True)]
 
 
+@UNTIMED
 @given(case=attentions(), name=st.sampled_from(names()), passes=st.sampled_from(["forward", "backward", "both"]), device=devices)
 def test_attention_in_parts(case: tuple[Attention, list[Attention]], name: str, passes: str, device: str) -> None:
     (w, parts), algorithm = case, find(name)
@@ -125,6 +127,7 @@ def test_attention_in_parts(case: tuple[Attention, list[Attention]], name: str, 
     hold(kernels(w), [kernels(part) for part in parts], device)
 
 
+@UNTIMED
 @given(
     sizes=st.tuples(*[st.integers(1, 1 << 13)] * 3, st.integers(1, 16)),
     along=st.sampled_from(["m", "n", "k", "batch"]),
@@ -139,6 +142,7 @@ def test_matmul_in_parts(sizes: tuple[int, ...], along: str, split_k: int, devic
     hold(matmul_kernels(w, Tile(128, 128)), [matmul_kernels(part, Tile(128, 128)) for part in parts], device)
 
 
+@UNTIMED
 @given(sizes=st.tuples(*[st.integers(1, 1 << 13)] * 4), device=devices, data=st.data(), dx=st.booleans())
 def test_mlp_softmax_and_chains_in_parts(sizes: tuple[int, ...], device: str, data: Any, dx: bool) -> None:
     w = mlp.Mlp(*sizes, input_gradient=dx)
@@ -157,7 +161,7 @@ def test_mlp_softmax_and_chains_in_parts(sizes: tuple[int, ...], device: str, da
 
 
 @pytest.mark.parametrize("phase", [PREFILL, DECODE, GENERATE])
-@settings(max_examples=4, deadline=None)
+@FEW
 @given(batch=st.integers(2, 64), length=st.integers(1, 3000), first=st.integers(1, 63), device=st.sampled_from(DEVICES[:5]), data=st.data())
 def test_models_in_parts(phase: str, batch: int, length: int, first: int, device: str, data: Any) -> None:
     assume(first < batch)
@@ -184,6 +188,7 @@ def test_training_steps_in_parts() -> None:
             assert whole.lower_s <= sum(part.roofline_s for part in parts) * ABOVE
 
 
+@UNTIMED
 @given(op=st.sampled_from(["all_reduce", "all_gather", "p2p"]), size=st.integers(2, 1 << 30), world=st.integers(2, 8), data=st.data())
 def test_collectives_in_parts(op: str, size: int, world: int, data: Any) -> None:
     bf16 = DTYPES["bf16"]
@@ -216,6 +221,7 @@ def test_one_part_computes_while_another_loads() -> None:
     assert (Needs(3.0, bandwidth=1.0, tensors={("read", "x"): 1}) + Needs(1.0, 0.5, {("read", "y"): 6}, bandwidth=1.0)).cold_s == 7
 
 
+@UNTIMED
 @given(case=attentions(), name=st.sampled_from(["standard", "flash2"]), direction=st.sampled_from(["forward", "backward"]), device=devices)
 def test_measurements_are_held_against_a_bound_below_every_roof(
     case: tuple[Attention, list[Attention]], name: str, direction: str, device: str
