@@ -31,7 +31,7 @@ from dataclasses import dataclass
 from functools import reduce
 
 from perfmodel.arith import Number, ceil_div, clip, floor, maximum, minimum, power
-from perfmodel.cost import READ, WRITE, Access, Kernel, Launch
+from perfmodel.cost import Access, Kernel, Launch
 from perfmodel.hardware import Device
 from perfmodel.ops.occupancy import Block, block_limits, multiprocessor
 from perfmodel.trace import named, plain
@@ -95,24 +95,26 @@ def dram_bytes(kernel: Kernel, device: Device, kind: str, label: str = "") -> Nu
     return sum(_access_bytes(kernel, access, device, label) for access in kernel.accesses if access.kind == kind)
 
 
-def compulsory_bytes(kernel: Kernel, device: Device) -> Number:
-    """DRAM bytes, reads and writes, that no implementation of ``kernel`` avoids."""
-    moved = [access for access in kernel.accesses if access.kind in (READ, WRITE)]
-    return sum(_handed_on(access, access.compulsory * access.element_size, device) for access in moved)
+def held_bytes(device: Device, like: Number = 0) -> Number | None:
+    """What all shared caches together hold; None where their size is unknown. ``like`` lends its trace."""
+    levels = [level for level in device.memory if level.level in ("l2", "llc") and level.scope == "device"]
+    if not levels or any(level.capacity is None for level in levels):
+        return None
+    caches = sum(int(level.capacity.number) for level in levels if level.capacity)
+    return named("caches", "bytes that the caches hold", caches, like, f"{device.id}: capacity of its shared caches")
 
 
 def beyond_caches(size: Number, device: Device) -> Number:
     """``size`` bytes, less what all caches together hold; none at all where their size is unknown: a bound must not guess."""
-    levels = [level for level in device.memory if level.level in ("l2", "llc") and level.scope == "device"]
-    if not levels or any(level.capacity is None for level in levels):
-        return 0 * size
-    caches = sum(int(level.capacity.number) for level in levels if level.capacity)
-    held = named("caches", "bytes that the caches hold", caches, size, f"{device.id}: capacity of its shared caches")
-    return maximum(size - held, 0)
+    held = held_bytes(device, size)
+    return 0 * size if held is None else maximum(size - held, 0)
 
 
 def _handed_on(access: Access, size: Number, device: Device) -> Number:
-    """DRAM bytes of a tensor of ``size``: only what exceeds the caches if the kernel before has just touched it."""
+    """DRAM bytes of a tensor of ``size`` in a schedule that runs kernel after kernel: if one has just touched it, what exceeds the caches.
+
+    So the roof; in the lower bound such a tensor counts nothing.
+    """
     return beyond_caches(size, device) if access.handoff else size
 
 

@@ -17,7 +17,7 @@ L2_SOURCE = "L2 model, assumptions in perfmodel/cache.py"
 _L2_NAMES = ("slots", "W", "waves", "scans", "lost", "drifted", "missed", "passing", "L2", "caches", "DRAM")
 WALK_SOURCE = "tile walk in closed form, perfmodel/attention/walk.py"
 _WALK_NAMES = ("E", "T_r", "T_c", "tiles", "C", "R", "rows", "keys", "g")
-_ROOF_NAMES = ("compulsory", "term", "lower", "roofline", "without", "intensity")
+_ROOF_NAMES = ("needed", "compulsory", "term", "lower", "roofline", "without", "intensity")
 
 
 def explain_kernels(trace: Trace, kernels: Sequence[Kernel], device: Device, dtype: Dtype) -> list[Kernel]:
@@ -86,7 +86,7 @@ def _name_totals(trace: Trace, cost: Estimate, label: str) -> None:
     }
     if label:
         for name, value in sums.items():
-            trace.define(label + name, "sum over kernels", value)
+            trace.define(label + name, "s, of all kernels as one workload" if name == "lower bound" else "sum over kernels", value)
     trace.define(f"{label}accesses", "elements, two-level model", cost.reads + cost.writes)
     for level, traffic in (("SRAM", cost.sram), ("DRAM", cost.dram)):
         if traffic.total > 0:

@@ -25,7 +25,10 @@ class _Record:
 
 @dataclass(frozen=True)
 class Quantity(_Record):
-    """``number`` is ``value`` in base units; ``per_clk`` the operations per clock and multiprocessor behind a peak."""
+    """``number`` is ``value`` in base units; ``per_clk`` the operations per clock and multiprocessor behind a peak.
+
+    ``measured_on``: the device with the same chip that lends it, at this device's clock.
+    """
 
     value: str | int
     kind: Literal["datasheet", "derived", "measured"]
@@ -33,6 +36,7 @@ class Quantity(_Record):
     number: float | int
     note: str | None = None
     per_clk: int | None = None
+    measured_on: str | None = None
 
 
 class _In:
@@ -85,7 +89,9 @@ FloatDtype = Literal["fp64", "fp32", "tf32", "fp16", "bf16", "fp8", "fp4"]
 
 @dataclass(frozen=True)
 class Clocks(_Record):
-    """Clocks of the datasheet's tensor and vector peaks, and the highest the part runs at."""
+    """Clocks of the datasheet's tensor and vector peaks, and the highest that the driver lets the part run at: GeForce cards boost
+    beyond what is advertised.
+    """
 
     tensor: Frequency | None = None
     vector: Frequency | None = None
@@ -95,7 +101,10 @@ class Clocks(_Record):
 
 @dataclass(frozen=True)
 class MemoryLevel(_Record):
-    """One level; ``capacity`` and ``per_block`` per instance of the scope, bandwidths summed over the device."""
+    """One level; ``capacity`` and ``per_block`` per instance of the scope, bandwidths summed over the device.
+
+    ``max_bandwidth``: at the highest memory clock, where the datasheet says less.
+    """
 
     level: LevelName
     scope: Literal["multiprocessor", "device"]
@@ -104,6 +113,7 @@ class MemoryLevel(_Record):
     per_block: Size | None = None
     bandwidth: Bandwidth | None = None
     measured_bandwidth: Bandwidth | None = None
+    max_bandwidth: Bandwidth | None = None
 
     @property
     def bandwidth_bytes_per_s(self) -> float | None:
@@ -196,7 +206,11 @@ class Calibration(_Record):
 
 @dataclass(frozen=True)
 class Device(_Record):
-    """A device profile. ``memory`` is ordered from the SRAM outwards."""
+    """A device profile. ``memory`` is ordered from the SRAM outwards.
+
+    ``chip``: its die. Devices with one chip have the same rates per clock and multiprocessor, so that what was measured on one is lent
+    to the others.
+    """
 
     schema_version: Literal[1]
     id: str
@@ -207,6 +221,7 @@ class Device(_Record):
     memory: list[MemoryLevel]
     peaks: Peaks
     compute_capability: str | None = None
+    chip: str | None = None
     multiprocessors: Count | None = None
     clocks: Clocks = field(default_factory=Clocks)
     limits: Limits = field(default_factory=Limits)
@@ -261,12 +276,27 @@ class Device(_Record):
         """Dense peak for ``dtype`` of ``unit``, or of the other unit if only that has one."""
         return self.peaks_of(self.matmul_unit(dtype, unit))[dtype]
 
+    def stated_clock(self, dtype: str, unit: str) -> Quantity | None:
+        """The clock at which the datasheet quotes that peak: FP64 of the tensor unit at the vector unit's."""
+        return self.clocks.tensor if unit == "tensor" and dtype != "fp64" else self.clocks.vector
+
+    def clock_ratio(self, dtype: str, unit: str) -> float:
+        """The clock of that peak over the vector unit's, at which the profile states exponentials and on-chip bandwidths."""
+        stated, vector = self.stated_clock(dtype, unit), self.clocks.vector
+        return 1.0 if stated is None or vector is None else stated.number / vector.number
+
+    @property
+    def best_dram_rate(self) -> float | None:
+        """B/s at the highest memory clock."""
+        usual, highest = self.dram.bandwidth_bytes_per_s, self.dram.max_bandwidth
+        return usual if usual is None or highest is None else max(usual, highest.number)
+
     def best_matmul_rate(self, dtype: str) -> float:
         """FLOP/s of the fastest unit that takes ``dtype``, at the device's highest clock; never below the datasheet."""
-        return max(self._rate_at_max_clock(self.peaks_of(unit)[dtype], unit) for unit in _UNITS if dtype in self.peaks_of(unit))
+        return max(self._rate_at_max_clock(dtype, unit) for unit in _UNITS if dtype in self.peaks_of(unit))
 
-    def _rate_at_max_clock(self, peak: Quantity, unit: str) -> float:
-        highest, stated = self.clocks.max, self.clocks.tensor if unit == "tensor" else self.clocks.vector
+    def _rate_at_max_clock(self, dtype: str, unit: str) -> float:
+        peak, highest, stated = self.peaks_of(unit)[dtype], self.clocks.max, self.stated_clock(dtype, unit)
         if highest is None:
             return peak.number
         if peak.per_clk is not None and self.multiprocessors is not None:

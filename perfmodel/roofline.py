@@ -1,25 +1,23 @@
 """Kernel x device -> counts per memory level, lower bound and roof.
 
-Lower bound: per kernel, the larger of needed work and compulsory DRAM bytes over their rates at the profile's highest clock;
-each kernel is launched once over all heads and depends on the one before, so they add up. It does not depend on tiles. Inputs
-are cold: they come from DRAM; for buffers timed again and again, ``lower_warm_s`` counts bytes beyond the caches only.
-Exponentials do not enter it: they can move from the SFU to polynomials on the vector unit, so the SFU bounds an
-implementation, not the algorithm.
+Lower bound: what no schedule of the workload beats, see ``perfmodel/lower_bound.py``.
 
-Roof: the same with executed work, the traffic of every level whose bandwidth is known, and datasheet peaks.
+Roof: per kernel the largest of executed work and traffic over the rate of their unit or level, at the datasheet's clock; kernels
+run one after another, each over the whole workload. A schedule by parts has a roof of its own, never under the lower bound.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 
-from perfmodel.arith import Number, largest, maximum
-from perfmodel.cache import beyond_caches, compulsory_bytes, dram_bytes
+from perfmodel.arith import Number, largest
+from perfmodel.cache import dram_bytes
 from perfmodel.cost import GROUP_SUM, READ, WRITE, ZERO_FILL, Kernel, Work
 from perfmodel.dtypes import Dtype
 from perfmodel.errors import UnavailableError
 from perfmodel.hardware import Device, Quantity
+from perfmodel.lower_bound import Needs, needs_of
 from perfmodel.trace import Trace, named
 
 TERMS = ("dram", "l2", "tensor", "vector", "sfu", "interconnect")
@@ -61,8 +59,7 @@ class Estimate:
     dram: Traffic = field(default_factory=Traffic)
     terms: dict[str, Number] = field(default_factory=dict)
     unknown: frozenset[str] = frozenset()
-    lower_s: Number = 0.0
-    lower_warm_s: Number = 0.0
+    needs: Needs = field(default_factory=Needs)
     roofline_s: Number = 0.0
     no_overlap_s: Number = 0.0
 
@@ -70,6 +67,16 @@ class Estimate:
         added = {f.name: getattr(self, f.name) + getattr(other, f.name) for f in fields(self) if f.name not in ("terms", "unknown")}
         terms = {name: self.terms.get(name, 0) + other.terms.get(name, 0) for name in TERMS if name in self.terms or name in other.terms}
         return Estimate(**added, terms=terms, unknown=self.unknown | other.unknown)
+
+    @property
+    def lower_s(self) -> Number:
+        """Lower bound, inputs in DRAM before and outputs there after."""
+        return self.needs.cold_s
+
+    @property
+    def lower_warm_s(self) -> Number:
+        """Lower bound where the same buffers are used again and again."""
+        return self.needs.warm_s
 
     @property
     def bound(self) -> str | None:
@@ -82,7 +89,7 @@ class Estimate:
 
 
 def total(estimates: Iterable[Estimate]) -> Estimate:
-    """Sum of dependent kernels."""
+    """Sum of kernels in the order in which they run."""
     result = Estimate()
     for estimate in estimates:
         result += estimate
@@ -93,8 +100,8 @@ def total(estimates: Iterable[Estimate]) -> Estimate:
 class Rates:
     """What a device does per second for one dtype; None where the profile does not say.
 
-    B/s of ``dram`` and ``l2``; datasheet FLOP/s of ``matmul`` on the dtype's unit and of the fp32 ``vector`` unit;
-    exponentials of ``sfu``; ``matmul_at_max_clock``.
+    B/s of ``dram`` and ``l2``; datasheet FLOP/s of ``matmul`` on the dtype's unit and of the fp32 ``vector`` unit; exponentials of
+    ``sfu``: all but DRAM at one clock, that of the matmul peak. ``matmul_at_max_clock`` and ``dram_at_max_clock`` for the bound.
     """
 
     dram: Number
@@ -103,21 +110,23 @@ class Rates:
     matmul_at_max_clock: Number
     vector: Number | None
     sfu: Number | None
+    dram_at_max_clock: Number
 
 
 def rates_of(device: Device, dtype: Dtype) -> Rates:
     """Rates of ``device``; UnavailableError if it has no peak for ``dtype`` or no DRAM bandwidth."""
-    matmul, l2 = device.matmul_peak(dtype.name, dtype.matmul_unit), device.level("l2")
-    dram = device.dram.bandwidth_bytes_per_s
+    unit, l2 = device.matmul_unit(dtype.name, dtype.matmul_unit), device.level("l2")
+    ratio, dram = device.clock_ratio(dtype.name, unit), device.dram.bandwidth_bytes_per_s
     if dram is None:
         raise UnavailableError(f"{device.id} has no DRAM bandwidth in its profile", "add the bandwidth of its dram level")
     return Rates(
         dram=dram,
-        l2=l2.bandwidth_bytes_per_s if l2 else None,
-        matmul=matmul.number,
+        l2=_at(ratio, l2.bandwidth_bytes_per_s if l2 else None),
+        matmul=device.peaks_of(unit)[dtype.name].number,
         matmul_at_max_clock=device.best_matmul_rate(dtype.name),
-        vector=_number(device.peaks.vector.get("fp32")),
-        sfu=_number(device.peaks.exp),
+        vector=_at(ratio, _number(device.peaks.vector.get("fp32"))),
+        sfu=_at(ratio, _number(device.peaks.exp)),
+        dram_at_max_clock=device.best_dram_rate or dram,
     )
 
 
@@ -148,9 +157,12 @@ def estimate(kernel: Kernel, device: Device, rates: Rates | None = None, label: 
     speeds = {"dram": rates.dram, "l2": rates.l2, "tensor": rates.matmul, "vector": rates.vector, "sfu": rates.sfu}
     used = {unit: amount for unit, amount in amounts.items() if not (isinstance(amount, int) and amount == 0)}
     terms = {unit: name(f"term {unit}", "s", amount / speeds[unit]) for unit, amount in used.items() if speeds[unit] is not None}
-    needed = (kernel.needed.tensor + kernel.needed.vector) / rates.matmul_at_max_clock
-    compulsory = name("compulsory DRAM bytes", "bytes no implementation of the kernel avoids", compulsory_bytes(kernel, device))
-    beyond = name("compulsory DRAM bytes, warm", "those beyond what the caches hold already", beyond_caches(compulsory, device))
+    needs = needs_of(kernel, device, rates.dram_at_max_clock, rates.matmul_at_max_clock)
+    needs = replace(needs, work_s=name("needed", "s of matmuls at the highest clock", needs.work_s))
+    least = name("compulsory DRAM bytes", "inputs and outputs, each once; none of what kernels hand on", needs.dram_bytes)
+    shown = replace(needs, tensors={(READ, ""): least})
+    name("lower bound", "s, at the highest clock", shown.cold_s)
+    name("lower bound, warm", "s, inputs and outputs in the caches as far as they fit", shown.warm_s)
     return Estimate(
         flops=name("FLOP, visible", "matmul FLOP on visible scores; a multiply-add counts 2", kernel.flops),
         executed_flops=name("FLOP, executed", "as run: recomputation, masked parts, padding", kernel.executed_flops),
@@ -165,8 +177,7 @@ def estimate(kernel: Kernel, device: Device, rates: Rates | None = None, label: 
         dram=dram,
         terms=terms,
         unknown=frozenset(used) - frozenset(terms),
-        lower_s=name("lower bound", "s, at the highest clock", maximum(needed, compulsory / rates.dram)),
-        lower_warm_s=name("lower bound, warm", "s, inputs and outputs in the caches", maximum(needed, beyond / rates.dram)),
+        needs=needs,
         roofline_s=name("roofline", "s, all terms overlap", largest(list(terms.values()))),
         no_overlap_s=name("without overlap", "s, terms add up", sum(terms.values())),
     )
@@ -176,23 +187,37 @@ def _number(quantity: Quantity | None) -> float | None:
     return None if quantity is None else quantity.number
 
 
+def _at(ratio: float, rate: float | None) -> float | None:
+    """``rate`` at another clock."""
+    return rate if rate is None or ratio == 1 else rate * ratio
+
+
 def traced_rates(trace: Trace, device: Device, dtype: Dtype) -> Rates:
     """Rates of ``device`` as symbols that know their source in the profile."""
     plain, l2 = rates_of(device, dtype), device.level("l2")
     matmul = device.matmul_peak(dtype.name, dtype.matmul_unit)
+    at = (
+        "" if device.clock_ratio(dtype.name, device.matmul_unit(dtype.name, dtype.matmul_unit)) == 1 else f" at the clock of P_{dtype.name}"
+    )
+    dram = device.dram.bandwidth or device.dram.measured_bandwidth
 
     def symbol(name: str, value: Number, meaning: str, quantity: Quantity | None) -> Number:
         if quantity is None:
             return None
         return trace.symbol(name, value, meaning, f"{device.id}, {quantity.kind}: {device.sources[quantity.source]}")
 
+    bandwidth = symbol("BW_dram", plain.dram, "B/s", dram)
+    highest = plain.dram_at_max_clock
     return Rates(
-        dram=symbol("BW_dram", plain.dram, "B/s", device.dram.bandwidth or device.dram.measured_bandwidth),
-        l2=symbol("BW_l2", plain.l2, "B/s", (l2.bandwidth or l2.measured_bandwidth) if l2 else None),
+        dram=bandwidth,
+        l2=symbol("BW_l2", plain.l2, f"B/s{at}", (l2.bandwidth or l2.measured_bandwidth) if l2 else None),
         matmul=symbol(f"P_{dtype.name}", plain.matmul, f"FLOP/s, {dtype.matmul_unit} unit, dense", matmul),
         matmul_at_max_clock=_traced_max_rate(trace, device, dtype, plain.matmul_at_max_clock),
-        vector=symbol("P_vector", plain.vector, "FLOP/s, fp32 vector unit", device.peaks.vector.get("fp32")),
-        sfu=symbol("P_exp", plain.sfu, "exponentials/s", device.peaks.exp),
+        vector=symbol("P_vector", plain.vector, f"FLOP/s, fp32 vector unit{at}", device.peaks.vector.get("fp32")),
+        sfu=symbol("P_exp", plain.sfu, f"exponentials/s{at}", device.peaks.exp),
+        dram_at_max_clock=bandwidth
+        if highest == plain.dram
+        else symbol("BW_dram_max", highest, "B/s at the highest memory clock", device.dram.max_bandwidth),
     )
 
 

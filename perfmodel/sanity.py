@@ -160,7 +160,7 @@ def _clocked_peaks(device: Device) -> Iterator[tuple[str, Quantity, Quantity | N
     peaks, clocks = device.peaks, device.clocks
     for dtype, peak in peaks.tensor.items():
         # FP64 is quoted at the vector clock: 66.9 TFLOP/s on the H100 SXM is 132 x 256 x 1980 MHz, not 1830
-        yield f"peaks.tensor.{dtype}", peak, clocks.vector if dtype == "fp64" else clocks.tensor
+        yield f"peaks.tensor.{dtype}", peak, device.stated_clock(dtype, "tensor")
     for name, rate in peaks.tensor_int.items():
         yield f"peaks.tensor_int.{name}", rate, clocks.tensor
     for dtype, peak in peaks.vector.items():

@@ -35,15 +35,18 @@ def test_bound_of_prefill(run, name, units_ms, unfused_ms):
     apart = sum(rows(data)[op]["time_s"]["lower"] for op in ("norm", "last norm", "residual add", "SiLU x gate"))
     assert units == pytest.approx(units_ms * 1e-3, rel=0.005)
     assert units + apart == pytest.approx(unfused_ms * 1e-3, rel=0.005)
-    on_top = sum(rows(data)[op]["time_s"]["lower"] for op in ("RoPE", "KV write", "embedding lookup"))
-    assert data["totals"]["time_s"]["lower"] == pytest.approx(units + apart + on_top)
+    total = data["totals"]["time_s"]["lower"]
+    assert total == pytest.approx(sum(op["flops"] for op in data["ops"]) / 312e12, rel=2e-3), "matmuls hide all the rest"
+    assert total <= units
     assert all(op["bytes"] > 0 for op in data["ops"] if op["group"] == "elementwise")
 
 
 @pytest.mark.parametrize(("name", "other_ms"), [("llama-2-7b", 23.474), ("llama-3-8b", 11.732)])
 def test_a_batch_of_32_beside_another_tools_speed_of_light(run, name, other_ms):
     data = run(f"model {name} --phase decode --batch 32 --kv-len 2048 {ON_A100}").json
-    assert data["totals"]["time_s"]["lower"] == pytest.approx(other_ms * 1e-3, rel=0.005)
+    alone = sum(op["time_s"]["lower"] for op in data["ops"])
+    assert alone == pytest.approx(other_ms * 1e-3, rel=0.005)
+    assert 0.97 * alone < data["totals"]["time_s"]["lower"] < alone, "activations and arithmetic can hide behind weights and cache"
 
 
 # The object
@@ -54,8 +57,9 @@ def test_the_rows_add_up_to_the_totals(run, phase):
     data = run(f"model llama-3.2-1b --phase {phase} --n 64 --kv-len {64 + 16 * (phase == 'generate')} --hardware h200 --json").json
     assert data["schema"] == "perfmodel.model/1"
     totals = data["totals"]
-    for key in ("lower", "roofline", "no_overlap", "predicted"):
+    for key in ("roofline", "no_overlap", "predicted"):
         assert totals["time_s"][key] == pytest.approx(sum(op["time_s"][key] for op in data["ops"]))
+    assert 0 < totals["time_s"]["lower"] < sum(op["time_s"]["lower"] for op in data["ops"])
     assert totals["flops"] == sum(op["flops"] for op in data["ops"])
     assert sum(op["share"] for op in data["ops"]) == pytest.approx(1)
     assert (data["ttft_s"] is None, data["tpot_s"] is None) == (phase == "decode", phase == "prefill")
@@ -78,7 +82,7 @@ def test_options_reach_the_model(run):
     base = "model llama-3-8b --phase decode --kv-len 512 --hardware h200 --json"
     plain = run(base).json
     assert run(f"{base} --eager").json["tpot_s"] > plain["tpot_s"]
-    assert run(f"{base} --fused").json["totals"]["time_s"]["lower"] < plain["totals"]["time_s"]["lower"]
+    assert run(f"{base} --fused").json["totals"]["time_s"]["roofline"] < plain["totals"]["time_s"]["roofline"]
     assert run(f"{base} --weights-dtype int4").json["memory"]["weights"] * 4 == plain["memory"]["weights"]
     assert run(f"{base} --kv-dtype int8").json["memory"]["kv_cache"] * 2 == plain["memory"]["kv_cache"]
     without = run(f"{base} --no-kv-cache").json
@@ -350,11 +354,12 @@ def test_explained_totals_are_the_totals(run, line):
     data = run(f"model {line} --json --explain").json
     for part in data["explanation"]:
         steps = {step["name"]: step["value"] for step in part["steps"]}
-        for name, path in (("lower bound", "lower"), ("roofline", "roofline")):
-            whole = [step["value"] for step in part["steps"] if step["name"] == f"total {name}"]
-            rows_of = [op["time_s"][path] for op in data["ops"] if op["phase"] == part["phase"]]
-            runs = 1 if part["phase"] == "prefill" or data["inputs"]["phase"] == "decode" else 9
-            assert whole == [pytest.approx(sum(rows_of) / runs, rel=2e-3 if runs > 1 else 1e-9)]
+        whole = {name: [step["value"] for step in part["steps"] if step["name"] == f"total {name}"] for name in ("lower bound", "roofline")}
+        rows_of = [op["time_s"]["roofline"] for op in data["ops"] if op["phase"] == part["phase"]]
+        runs = 1 if part["phase"] == "prefill" or data["inputs"]["phase"] == "decode" else 9
+        assert whole["roofline"] == [pytest.approx(sum(rows_of) / runs, rel=2e-3 if runs > 1 else 1e-9)]
+        if len(data["explanation"]) == 1:
+            assert whole["lower bound"] == [pytest.approx(data["totals"]["time_s"]["lower"])]
         assert steps["h"] == find_model(data["inputs"]["model"]).hidden
 
 

@@ -17,6 +17,7 @@ from perfmodel.dtypes import DTYPES, Dtype
 from perfmodel.errors import UsageError, suggest
 from perfmodel.explain import sourced
 from perfmodel.hardware import Device, Quantity
+from perfmodel.lower_bound import Needs
 from perfmodel.ops.checks import given, whole
 from perfmodel.roofline import Estimate, Traffic, estimate, traced_rates
 from perfmodel.trace import Step, Trace
@@ -169,9 +170,14 @@ def _result(name: str, listed: list[Launches], device: Device, overhead: Quantit
         launch_s=launch_s,
         memory_s=sum(launches.count * cost.roofline_s for launches, cost in parts),
         total_s=None if launch_s is None else with_launches(parts, launch_s),
-        lower_s=sum(launches.count * cost.lower_s for launches, cost in parts),
+        lower_s=lower_bound(parts),
         unknown=frozenset().union(*(cost.unknown for _, cost in parts)),
     )
+
+
+def lower_bound(parts: list[tuple[Launches, Estimate]]) -> Number:
+    """Seconds that no way to run the chain beats: its input read and its output written."""
+    return sum((cost.needs.times(launches.count) for launches, cost in parts), Needs()).cold_s
 
 
 def times(count: Number, traffic: Traffic) -> Traffic:
@@ -203,7 +209,7 @@ def explain(result: Result, w: Chain, device: Device) -> list[Step]:
         trace.define(f"total {name} read bytes", "sum over kernels", moved.read, SOURCE)
         trace.define(f"total {name} write bytes", "sum over kernels", moved.write, SOURCE)
     trace.define("total roofline", "s, without launches", sum(launches.count * cost.roofline_s for launches, cost in parts), SOURCE)
-    trace.define("total lower bound", "s", sum(launches.count * cost.lower_s for launches, cost in parts), SOURCE)
+    trace.define("total lower bound", "s", lower_bound(parts), SOURCE)
     overhead = launch_overhead(device, kind)
     if overhead is not None:
         source = f"{device.id}, {overhead.kind}: {device.sources[overhead.source]}"

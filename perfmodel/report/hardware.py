@@ -63,7 +63,7 @@ def _ridge_points(device: Device) -> dict[str, tuple[Quantity, float]]:
 
 def show_report(device: Device, explained: bool = False) -> Report:
     """Every quantity of ``device`` with kind, source and note; then its ridge points, with formulas if ``explained``."""
-    rows = [[place, str(q.value), q.kind, q.source, q.note or ""] for place, q in _named(device)]
+    rows = [[place, str(q.value), q.kind, q.source, _note(q)] for place, q in _named(device)]
     values = Table("", ["field", "value", "kind", "source", "note"], rows, "lrlll")
     ridges = _ridge_points(device)
     ridge_rows = [[name, f"{value:.1f} FLOP/B"] for name, (_, value) in ridges.items()]
@@ -79,6 +79,11 @@ def show_report(device: Device, explained: bool = False) -> Report:
     title = f"{device.name} ({device.id}), {device.architecture}"
     shown = Report(title, [_summary(device)], tables, notes, data)
     return with_steps(shown, [("ridge points", {}, _ridge_steps(device))]) if explained else shown
+
+
+def _note(quantity: Quantity) -> str:
+    lent = f"same chip: measured on {quantity.measured_on}" if quantity.measured_on else ""
+    return "; ".join(filter(None, (lent, quantity.note)))
 
 
 def _probes(device: Device) -> Table:

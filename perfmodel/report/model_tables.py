@@ -115,7 +115,7 @@ def totals_table(found: Answer) -> Table:
         ["FLOP", format_si(cost.flops, "FLOP")],
         ["DRAM traffic", format_si(cost.dram.total, "B")],
         ["lower bound", format_time(cost.lower_s)],
-        ["  activations in the caches", format_time(cost.lower_warm_s)],
+        ["  caches warm from the step before", format_time(cost.lower_warm_s)],
         ["roofline", format_time(cost.roofline_s)],
         ["predicted", predicted],
         *([["  roof where nothing is calibrated", f"at least {format_time(found.seconds)}"]] if made == MIXED else []),

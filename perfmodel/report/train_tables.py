@@ -80,7 +80,7 @@ def totals_table(found: TrainingAnswer) -> Table:
         ["FLOP, executed", format_si(float(cost.executed_flops), "FLOP")],
         ["DRAM traffic", format_si(float(cost.dram.total), "B")],
         ["lower bound", format_time(cost.lower_s)],
-        ["  activations in the caches", format_time(cost.lower_warm_s)],
+        ["  caches warm from the step before", format_time(cost.lower_warm_s)],
         ["roofline", format_time(cost.roofline_s)],
         ["predicted", predicted],
         ["micro-batches", format_count(step.time.micro_batches)],

@@ -52,21 +52,26 @@ def kernels_of(case: Case, device: Device | None = None) -> list[Kernel]:
 def lower_bound_s(case: Case, device: Device) -> float:
     """Seconds that no implementation of the case's algorithm beats; the warm bound unless L2 was flushed.
 
+    After a run on flushed caches its outputs may still lie there.
+
     UnavailableError says why there is none.
     """
     cost = _whole(case, device) or total(estimate(kernel, device) for kernel in kernels_of(case))
-    return float(cost.lower_s if case.cold else cost.lower_warm_s)
+    return float(cost.needs.flushed_s if case.cold else cost.needs.warm_s)
 
 
 def roof_s(case: Case, device: Device) -> float:
     """Seconds at the roof with the tile that the launch names, kernels one after another.
 
-    Where the same buffers are used again (warm), DRAM bytes count only beyond the caches.
+    Where the same buffers are used again (warm), DRAM bytes of all kernels together count only beyond the caches.
     """
     whole = _whole(case, device)
     if whole is not None:
         return float(whole.roofline_s)
-    return sum(_roof_s(estimate(kernel, device), device, case.cold) for kernel in kernels_of(case, device))
+    costs = [estimate(kernel, device) for kernel in kernels_of(case, device)]
+    moved = sum(cost.dram.total for cost in costs)
+    missed = 1.0 if case.cold or not moved else max(0, moved - (device.cache_bytes or 0)) / moved
+    return sum(_roof_s(cost, missed) for cost in costs)
 
 
 def _whole(case: Case, device: Device) -> Estimate | None:
@@ -79,8 +84,6 @@ def _whole(case: Case, device: Device) -> Estimate | None:
     return case.workload.on(device).cost if isinstance(case.workload, ModelStep) else None
 
 
-def _roof_s(cost: Estimate, device: Device, cold: bool) -> float:
-    terms = dict(cost.terms)
-    if not cold and cost.dram.total:
-        terms["dram"] = terms["dram"] * max(0, cost.dram.total - (device.cache_bytes or 0)) / cost.dram.total
-    return float(max(terms.values(), default=0.0))
+def _roof_s(cost: Estimate, missed: float) -> float:
+    """``missed``: share of its DRAM bytes that the caches do not hold already."""
+    return float(max((term * (missed if name == "dram" else 1) for name, term in cost.terms.items()), default=0.0))

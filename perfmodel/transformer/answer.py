@@ -12,13 +12,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from perfmodel.arith import Number
+from perfmodel.cost import READ
 from perfmodel.dtypes import DTYPES
+from perfmodel.lower_bound import Needs
 from perfmodel.roofline import Estimate, rates_of, total
 from perfmodel.timing.predict import Lenders
 from perfmodel.transformer.estimate import Pass, Row, run_pass, times_from
 from perfmodel.transformer.layout import Layout, layout
 from perfmodel.transformer.op_time import scaled
 from perfmodel.transformer.request import GENERATE, Request
+from perfmodel.transformer.spec import MoeMlp
 from perfmodel.transformer.step import DECODE, PREFILL, Step
 
 MOST_LENGTHS = 16
@@ -60,8 +63,28 @@ class Answer:
 
     @property
     def cost(self) -> Estimate:
-        """Sum over all passes."""
-        return total(scaled(one.cost, times) for one, times in self.steps)
+        """Sum over all passes, with the bound of all of them as one workload."""
+        costs = [(one.cost, times) for one, times in self.steps]
+        needs = self._needs([(cost.needs, times) for cost, times in costs])
+        return replace(total(scaled(cost, times) for cost, times in costs), needs=needs)
+
+    def _needs(self, steps: Sequence[tuple[Needs, int]]) -> Needs:
+        """Each token needs the one before: weights and KV cache pass DRAM in every step, less what the caches keep since the last one.
+
+        Sequences may take their steps in turn rather than together. That saves weights nothing, as each turn reads them all; but where they
+        fit the caches, or differ from sequence to sequence (experts), each turn may find as much in the caches as those hold.
+        """
+        alone, r = steps[0][0], self.request
+        each = [needs.dram_bytes for needs, _ in steps]
+        if alone.held is None:
+            moved = max(each)
+        else:
+            together = each[0] >= alone.held and not any(isinstance(layer.mlp, MoeMlp) for layer in r.model.layers)
+            kept = alone.held * (1 if together else r.batch)
+            runs = sum(times for _, times in steps)
+            moved = max(*each, sum(size * times for size, (_, times) in zip(each, steps, strict=True)) - kept * (runs - 1))
+        work, links = (sum(times * getattr(needs, name) for needs, times in steps) for name in ("work_s", "link_s"))
+        return replace(alone, work_s=work, link_s=links, tensors={(READ, "weights and KV cache"): moved})
 
     @property
     def prediction(self) -> tuple[float, float, float] | None:
@@ -141,7 +164,14 @@ def _joined(before: Line | None, phase: str, row: Row, times: int) -> Line:
     if before.times is not None and seconds is not None:
         both = (before.times[0] + seconds[0], before.times[1] + seconds[1], before.times[2] + seconds[2])
     whole = before.seconds + row.seconds * times
-    return Line(phase, before.row, before.count + row.op.count * times, before.cost + cost, both, whole)
+    return Line(
+        phase,
+        before.row,
+        before.count + row.op.count * times,
+        replace(before.cost + cost, needs=before.cost.needs.apart(cost.needs)),
+        both,
+        whole,
+    )
 
 
 def answer(request: Request, lenders: Lenders = tuple) -> Answer:

@@ -7,12 +7,10 @@ from dataclasses import dataclass, replace
 
 from perfmodel.roofline import rates_of
 from perfmodel.timing.predict import Lenders
-from perfmodel.transformer.estimate import Pass, needed_s, run_pass
+from perfmodel.transformer.estimate import Pass, all_ops, pass_needs, run_pass
 from perfmodel.transformer.layout import layout
 from perfmodel.transformer.op import CACHE, WEIGHTS, total_bytes
-from perfmodel.transformer.op_time import op_estimate
-from perfmodel.transformer.ops import step_ops
-from perfmodel.transformer.parallel import hand_over
+from perfmodel.transformer.op_time import op_estimate, scaled
 from perfmodel.transformer.request import Request
 from perfmodel.transformer.step import DECODE
 
@@ -73,7 +71,7 @@ def point(r: Request, lenders: Lenders) -> Point:
     parts = {
         WEIGHTS_PART: float(total_bytes(ops, WEIGHTS) / rates.dram),
         CACHE_PART: float(total_bytes(ops, CACHE) / rates.dram),
-        COMPUTE_PART: needed_s(one),
+        COMPUTE_PART: float(one.cost.needs.work_s),
     }
     memory = layout(r.model, step, r.device)
     return Point(r.batch, one, parts, memory.total, memory.fits)
@@ -82,7 +80,8 @@ def point(r: Request, lenders: Lenders) -> Point:
 def bound_s(r: Request, batch: int) -> float:
     """The lower bound of a decode step with that batch."""
     step = replace(r, batch=batch).step(DECODE)
-    return sum(float(op.count * op_estimate(op, r.device).lower_s) for op in [*step_ops(r.model, step), *hand_over(r.model, step)])
+    rows = [(op, scaled(op_estimate(op, r.device), op.count)) for op in all_ops(r.model, step)]
+    return float(pass_needs(rows, step.split.pp).cold_s)
 
 
 def knee(r: Request, most: int) -> int | None:

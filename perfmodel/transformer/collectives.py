@@ -13,6 +13,7 @@ from perfmodel.cost import READ, Kernel, once
 from perfmodel.dtypes import Dtype
 from perfmodel.errors import UnavailableError
 from perfmodel.hardware import Device
+from perfmodel.lower_bound import Needs
 from perfmodel.roofline import Estimate
 from perfmodel.transformer.op import COLLECTIVE, Op, Timed
 from perfmodel.transformer.step import Step
@@ -95,4 +96,4 @@ def collective_estimate(w: Collective, device: Device) -> Estimate:
     lower = float(least_bytes(w) / bandwidth)
     times = [ring_s(w, bandwidth), *([tree_s(w, bandwidth)] if w.op == ALL_REDUCE else [])]
     roof = max(float(min(times)), lower)
-    return Estimate(terms={"interconnect": roof}, lower_s=lower, lower_warm_s=lower, roofline_s=roof, no_overlap_s=roof)
+    return Estimate(terms={"interconnect": roof}, needs=Needs(link_s=lower), roofline_s=roof, no_overlap_s=roof)

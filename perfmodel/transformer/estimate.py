@@ -1,7 +1,8 @@
 """A pass through a model on a device: per row its bound, its roof and its predicted time; and their sums.
 
-``lower_s`` takes every row as a kernel of its own, its operands in DRAM. ``lower_warm_s`` is what no execution of the rows beats:
-activations count only beyond the caches, and once per step weights and KV cache may have stayed there as far as they fit.
+The bound of a row is that of its kernel alone, with all operands in DRAM. The bound of the pass is less than their sum: activations can
+stay in the caches, a part of the batch at a time, and one part computes while another loads. It is the largest of all arithmetic, all
+weights and KV cache once through DRAM, and all links.
 """
 
 from __future__ import annotations
@@ -9,11 +10,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from perfmodel.arith import Number
-from perfmodel.cache import beyond_caches
+from perfmodel.arith import Number, maximum
+from perfmodel.cost import READ, WRITE
 from perfmodel.dtypes import DTYPES
 from perfmodel.errors import PerfmodelError
 from perfmodel.hardware import Device
+from perfmodel.lower_bound import Needs
 from perfmodel.ops.matmul import default_columns
 from perfmodel.roofline import Estimate, rates_of, total
 from perfmodel.timing.predict import CALIBRATED, Lenders, Prediction
@@ -56,10 +58,9 @@ class Pass:
 
     @property
     def cost(self) -> Estimate:
-        """The sum of all rows; its warm bound lets the caches keep what they hold from the step before."""
-        added = total(row.cost for row in self.rows)
-        kept = cached_s(self)
-        return replace(added, lower_warm_s=max(added.lower_warm_s - kept, needed_s(self)))
+        """The sum of all rows, with the bound of the whole pass."""
+        needs = pass_needs([(row.op, row.cost) for row in self.rows], self.step.split.pp)
+        return replace(total(row.cost for row in self.rows), needs=needs)
 
     @property
     def prediction(self) -> tuple[float, float, float] | None:
@@ -151,19 +152,13 @@ def _row(op: Op, device: Device, lenders: Lenders, graph: bool, within: InStep) 
     return Row(op, scaled(cost, op.count), replace(one, **times))
 
 
-def cached_s(found: Pass) -> float:
-    """Seconds that weights and KV cache which stayed in the caches since the step before save at most."""
-    rates = rates_of(found.device, found.step.dtype)
-    lasting = total_bytes((row.op for row in found.rows), WEIGHTS, CACHE)
-    return float((lasting - beyond_caches(lasting, found.device)) / rates.dram)
+def pass_needs(rows: Sequence[tuple[Op, Estimate]], stages: int = 1) -> Needs:
+    """What no schedule of ``rows`` does without; each with the estimate of all its runs. ``stages``: GPUs in turn, each with its caches.
 
-
-def needed_s(found: Pass) -> float:
-    """Seconds of the arithmetic and the collectives alone."""
-    links = sum(float(row.cost.lower_warm_s) for row in found.rows if "interconnect" in row.cost.terms)
-    work = 0.0
-    for row in found.rows:
-        kernel = as_multiplied(row.op, found.device)
-        needed = kernel.needed.tensor + kernel.needed.vector
-        work += float(row.op.count * needed / rates_of(found.device, kernel.dtype).matmul_at_max_clock)
-    return links + work
+    K and V that the step itself adds to the cache are read before they leave the chip.
+    """
+    alone = sum((cost.needs for _, cost in rows), Needs())
+    added, read = (sum(op.count * op.bytes_of(CACHE, kind=kind) for op, _ in rows) for kind in (WRITE, READ))
+    weights = total_bytes((op for op, _ in rows), WEIGHTS)
+    tensors = {(READ, WEIGHTS): weights, (READ, CACHE): maximum(read - added, 0), (WRITE, CACHE): added}
+    return replace(alone, tensors=tensors, held=None if alone.held is None else stages * alone.held)

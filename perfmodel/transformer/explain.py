@@ -11,11 +11,12 @@ from perfmodel.arith import Number
 from perfmodel.cost import Kernel
 from perfmodel.explain import sourced
 from perfmodel.hardware import Device
+from perfmodel.lower_bound import Needs
 from perfmodel.roofline import Estimate, Rates, estimate, total, traced_rates
 from perfmodel.trace import Step as Line
 from perfmodel.trace import Trace, Traced
 from perfmodel.transformer.collectives import Collective, collective_estimate, least_bytes, link_bandwidth
-from perfmodel.transformer.estimate import Pass
+from perfmodel.transformer.estimate import Pass, pass_needs
 from perfmodel.transformer.op import Op
 from perfmodel.transformer.op_time import as_multiplied, scaled
 from perfmodel.transformer.ops import step_ops
@@ -73,12 +74,14 @@ def explain(found: Pass) -> list[Line]:
         n=step.n if step.n == 1 else trace.symbol("N", step.n, "new tokens per sequence", "given"),
         kv_len=trace.symbol("N_kv", step.kv_len, "tokens of a sequence", "given"),
     )
-    costs = _explained(trace, [*step_ops(model, step), *hand_over(model, step)], found.device)
-    cost = total(costs)
+    ops = [*step_ops(model, step), *hand_over(model, step)]
+    costs = _explained(trace, ops, found.device)
+    cost = replace(total(costs), needs=pass_needs(list(zip(ops, costs, strict=True)), step.split.pp))
     sums = {"FLOP": cost.flops, "DRAM read bytes": cost.dram.read, "DRAM write bytes": cost.dram.write}
     times = {"lower bound": cost.lower_s, "roofline": cost.roofline_s}
     for name, value in {**sums, **times}.items():
-        trace.define(f"total {name}", "sum over rows and their runs" + (", s" if name in times else ""), value, SOURCE)
+        meaning = "s, of all rows as one workload" if name == "lower bound" else "sum over rows and their runs"
+        trace.define(f"total {name}", meaning + (", s" if name == "roofline" else ""), value, SOURCE)
     return sourced(trace, SOURCE)
 
 
@@ -111,7 +114,7 @@ def _explained_collective(trace: Trace, w: Collective, device: Device, label: st
     roof = trace.symbol(
         f"{label}roofline", float(plain.roofline_s), "s, ring or tree by alpha and beta", "perfmodel/transformer/collectives.py"
     )
-    return replace(plain, lower_s=lower, roofline_s=roof)
+    return replace(plain, needs=Needs(link_s=lower), roofline_s=roof)
 
 
 def _named(trace: Trace, kernel: Kernel, label: str) -> Kernel:

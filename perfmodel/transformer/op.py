@@ -1,6 +1,7 @@
 """One row of a transformer: a kernel, how often it runs, and what a calibrated model of its time is asked.
 
-Every kernel stands alone: its operands come from DRAM and its result goes there, as when no cache keeps them. ``handed`` names
+Every kernel stands alone: its operands come from DRAM and its result goes there, as when no cache keeps them; the bound of a whole
+pass counts weights and KV cache only. ``handed`` names
 the tensors that the kernel before has just written, or the next one reads: those an L2 may hold.
 """
 
@@ -56,9 +57,10 @@ class Op:
     timed: Timed | None = None
     multiplied: Dtype | None = None
 
-    def bytes_of(self, *tensors: str) -> Number:
-        """Bytes of these tensors that one run needs at least, reads and writes."""
-        return sum(access.compulsory * access.element_size for access in self.kernel.accesses if access.tensor in tensors)
+    def bytes_of(self, *tensors: str, kind: str = "") -> Number:
+        """Bytes of these tensors that one run needs at least, reads and writes unless only one ``kind`` of access is meant."""
+        moved = (access for access in self.kernel.accesses if access.tensor in tensors and kind in ("", access.kind))
+        return sum(access.compulsory * access.element_size for access in moved)
 
     @property
     def activation_bytes(self) -> Number:

@@ -5,15 +5,14 @@ from __future__ import annotations
 from dataclasses import replace
 
 from perfmodel.arith import Number
-from perfmodel.cache import beyond_caches
 from perfmodel.cost import Kernel, Work
 from perfmodel.errors import UnavailableError
 from perfmodel.hardware import Device
-from perfmodel.roofline import Estimate, Traffic, estimate, rates_of
+from perfmodel.roofline import Estimate, Traffic, estimate
 from perfmodel.timing.offer import algorithm_of, offer
 from perfmodel.timing.predict import Lenders, Prediction
 from perfmodel.transformer.collectives import Collective, collective_estimate
-from perfmodel.transformer.op import CACHE, WEIGHTS, Op
+from perfmodel.transformer.op import Op
 from perfmodel.workload import FORWARD
 
 FUSED_ATTENTION = "flash2"
@@ -23,12 +22,7 @@ def op_estimate(op: Op, device: Device) -> Estimate:
     """Bound and roof of one run."""
     if op.timed is not None and isinstance(op.timed.workload, Collective):
         return collective_estimate(op.timed.workload, device)
-    kernel = as_multiplied(op, device)
-    cost, rates = estimate(kernel, device), rates_of(device, kernel.dtype)
-    lasting = op.bytes_of(WEIGHTS, CACHE)
-    needed = (op.kernel.needed.tensor + op.kernel.needed.vector) / rates.matmul_at_max_clock
-    handed = sum(beyond_caches(a.compulsory * a.element_size, device) for a in op.kernel.accesses if a.tensor not in (WEIGHTS, CACHE))
-    return replace(cost, lower_warm_s=max(float(needed), float((lasting + handed) / rates.dram)))
+    return estimate(as_multiplied(op, device), device)
 
 
 def as_multiplied(op: Op, device: Device) -> Kernel:
@@ -81,7 +75,7 @@ def scaled(cost: Estimate, count: Number) -> Estimate:
 
     work = cost.work
     plain = ("flops", "executed_flops", "reads", "writes", "zero_fill", "zero_fill_bytes", "group_sum", "access_bytes")
-    times = ("lower_s", "lower_warm_s", "roofline_s", "no_overlap_s")
+    times = ("roofline_s", "no_overlap_s")
     return Estimate(
         **{name: count * getattr(cost, name) for name in (*plain, *times)},
         work=Work(count * work.tensor, count * work.vector, count * work.sfu),
@@ -89,4 +83,5 @@ def scaled(cost: Estimate, count: Number) -> Estimate:
         dram=moved(cost.dram),
         terms={name: count * term for name, term in cost.terms.items()},
         unknown=cost.unknown,
+        needs=cost.needs.times(count),
     )

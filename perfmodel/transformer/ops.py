@@ -31,10 +31,14 @@ def step_ops(model: ModelSpec, step: Step) -> list[Op]:
 
 
 def embedding(model: ModelSpec, step: Step) -> Op:
-    """One row of the table per token, and of the table of positions where there is one. A lookup, no matmul."""
-    elements = step.tokens * model.hidden
-    rows = elements + (step.n * model.hidden if model.learned_positions else 0)
-    accesses = (stored(WEIGHTS, READ, rows, step.weight_bits), activation(WRITE, elements, step))
+    """One row of the table per token, and of the table of positions where there is one. A lookup, no matmul.
+
+    All tokens may be the same one, so that one row of the table is all that must be read.
+    """
+    elements, positions = step.tokens * model.hidden, step.n * model.hidden if model.learned_positions else 0
+    least = stored(WEIGHTS, READ, model.hidden + positions, step.weight_bits).elements
+    looked_up = replace(stored(WEIGHTS, READ, elements + positions, step.weight_bits), compulsory=least)
+    accesses = (looked_up, activation(WRITE, elements, step))
     return stream("embedding lookup", step, "copy", accesses, like=("scale", "torch-scale", step.tokens, model.hidden))
 
 

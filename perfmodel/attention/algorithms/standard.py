@@ -79,7 +79,8 @@ def backward(w: Attention, tile: Tile) -> list[Kernel]:
     >>> sum(kernel.elements("read", "write") for kernel in backward(w, Tile(1, 1)))
     7512000
     """
-    saved = _scores(w, "dropped P" if w.dropout else "P", READ, handoff=False)
+    # the dropped P follows from P and the mask, which are read as well
+    saved = replace(_scores(w, "dropped P", READ, handoff=False), compulsory=0) if w.dropout else _scores(w, "P", READ, handoff=False)
     output_gradient = query_read(w, "dO", w.dv)
     kernels = [
         _matmul(w, "dV = P^T dO", 0, 1, saved, output_gradient, *key_gradients(w, ("dV", w.dv))),
@@ -101,8 +102,9 @@ def backward(w: Attention, tile: Tile) -> list[Kernel]:
 
 
 def _kept(w: Attention, kind: str) -> Access:
-    """The dropout decisions, one byte per score."""
-    return _scores(w, "dropout mask", kind, handoff=False, size=DROPOUT_MASK_SIZE)
+    """The dropout decisions, one byte per score; what comes after the forward pass could draw them again."""
+    mask = _scores(w, "dropout mask", kind, handoff=False, size=DROPOUT_MASK_SIZE)
+    return replace(mask, compulsory=0) if kind == WRITE else mask
 
 
 ALGORITHM = Algorithm(

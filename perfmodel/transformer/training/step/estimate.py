@@ -1,7 +1,7 @@
 """A training step on a device: every kernel of its slowest GPU with bound, roof and prediction, and the step that they make.
 
-Lower bound: the needed work of the kernels, without what runs again; what GPUs exchange and wait adds nothing to it, as another
-schedule may hide it.
+Lower bound: the larger of the needed work of the kernels, without what runs again, and of weights and optimizer state once through DRAM;
+what GPUs exchange and wait adds nothing to it, as another schedule may hide it.
 """
 
 from __future__ import annotations
@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from perfmodel.cache import beyond_caches
 from perfmodel.hardware import Device
-from perfmodel.roofline import Estimate, rates_of, total
+from perfmodel.lower_bound import Needs
+from perfmodel.roofline import Estimate, total
 from perfmodel.timing.predict import Lenders, Prediction
 from perfmodel.transformer.op import WEIGHTS
 from perfmodel.transformer.op_time import scaled
@@ -23,11 +23,11 @@ from perfmodel.transformer.training.step.parallel_time import StepTime, step_tim
 from perfmodel.transformer.training.step.pieces import EMBEDDING, HEAD, Machine, end_piece, known, layer_piece, machine
 from perfmodel.transformer.training.step.row import StepOp, again, joined
 from perfmodel.transformer.training.step.system import System, over_network
-from perfmodel.transformer.training.step.update import adding_up, clearing, optimizer
+from perfmodel.transformer.training.step.update import adding_up, clearing, least_bytes, optimizer
 
 FORWARD, RECOMPUTE, BACKWARD, UPDATE = "forward", "recompute", "backward", "optimizer"
-PASSES = 3
-"""Of a micro-batch over its weights: forward, backward, update. Before each, the caches may hold what they hold at most."""
+IN_PLACE = 2
+"""Passes through DRAM that a byte in the caches saves between two steps: updated weights are read again, and written again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,13 +68,13 @@ class TrainingEstimate:
 
     @property
     def cost(self) -> Estimate:
-        """The sum of all lines; its warm bound lets the caches keep weights from pass to pass as far as they hold them."""
-        added = total(line.cost for line in self.lines)
-        lasting = sum(line.row.op.count * line.row.op.bytes_of(WEIGHTS) for line in self.lines)
-        rates = rates_of(self.device, self.job.frame.forward.dtype)
-        kept = PASSES * self.time.micro_batches * float((lasting - beyond_caches(lasting, self.device)) / rates.dram)
-        needed = sum(line.row.op.count * (line.row.op.kernel.needed.tensor + line.row.op.kernel.needed.vector) for line in self.lines)
-        return replace(added, lower_warm_s=max(float(added.lower_warm_s) - kept, float(needed / rates.matmul_at_max_clock)))
+        """The sum of all lines, with the bound of the whole step."""
+        alone = sum((line.cost.needs for line in self.lines), Needs())
+        forward = sum(line.row.op.count * line.row.op.bytes_of(WEIGHTS) for line in self.lines if line.part == FORWARD)
+        state = state_of(self.training, self.job.layers, self.time.stage)
+        tensors = least_bytes(self.training, state, forward / self.time.micro_batches)
+        held = None if alone.held is None else IN_PLACE * alone.held
+        return replace(total(line.cost for line in self.lines), needs=replace(alone, tensors=tensors, held=held))
 
     @property
     def seconds(self) -> float:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from perfmodel.arith import Number, ceil_div
+from perfmodel.arith import Number, ceil_div, maximum, minimum
 from perfmodel.cost import READ, WRITE, Access
 from perfmodel.transformer.op import WEIGHTS, stored
 from perfmodel.transformer.step import Step
@@ -27,10 +27,28 @@ def updated(part: Part, training: Training) -> Number:
     return part.bytes if p.zero == 0 or part.shards > 1 else ceil_div(part.bytes, copies(part, p))
 
 
+def touched(training: Training, state: State) -> dict[str, Number]:
+    """Bytes that one GPU's optimizer touches of gradients, of its own state, and of the weights that it trains."""
+    found = {group: [part for part in state.parts if part.group == group] for group in (GRADIENTS, OPTIMIZER, HELD)}
+    found[HELD] = [part for part in found[HELD] if not part.name.startswith(FROZEN)]
+    return {group: sum(updated(part, training) for part in parts) for group, parts in found.items()}
+
+
+def least_bytes(training: Training, state: State, weights_read: Number) -> dict[tuple[str, str], Number]:
+    """DRAM bytes, read and written, that no schedule of a step saves: weights and optimizer state. ``weights_read`` by the forward pass.
+
+    Activations can stay in the caches, a part of the batch at a time, and a gradient can be applied as soon as it is whole.
+    """
+    size = touched(training, state)
+    weights = minimum(weights_read, state.weights)  # under ZeRO 3 others' share comes over links
+    read = weights if training.precision == MIXED else maximum(weights, size[HELD])
+    return {(READ, WEIGHTS): read + size[OPTIMIZER], (WRITE, WEIGHTS): size[HELD] + size[OPTIMIZER]}
+
+
 def optimizer(training: Training, state: State, step: Step) -> StepOp:
     """Reads gradients and state, and weights where there are no fp32 ones; writes state and weights."""
-    size = {group: sum(updated(part, training) for part in state.parts if part.group == group) for group in (GRADIENTS, OPTIMIZER)}
-    weights = sum(updated(part, training) for part in state.parts if part.group == HELD and not part.name.startswith(FROZEN))
+    size = touched(training, state)
+    weights = size[HELD]
     reads = size[GRADIENTS] + size[OPTIMIZER] + (0 if training.precision == MIXED else weights)
     accesses = (stored(WEIGHTS, READ, reads, 8), stored(WEIGHTS, WRITE, size[OPTIMIZER] + weights, 8))
     return priced("optimizer", step, OTHERS, accesses, UPDATE_VECTOR * weights // weight_size(training))
