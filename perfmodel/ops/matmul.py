@@ -181,9 +181,8 @@ def kernels(w: Matmul, tile: Tile) -> list[Kernel]:
     )
     split = w.split_k > 1
     stores: tuple[Access, ...] = (once("C", WRITE, w.outputs, size),)
-    if split:  # a fused split-k stores C in this kernel: the bound must hold for it too
-        parts = once("partial C", WRITE, w.split_k * w.outputs, ACCUMULATOR_SIZE, compulsory=0, handoff=True)
-        stores = (parts, Access("C", WRITE, 0, size, 0, w.outputs))
+    if split:
+        stores = (once("partial C", WRITE, w.split_k * w.outputs, ACCUMULATOR_SIZE, compulsory=0, handoff=True),)
     executed = 2 * w.batch * rows * tile.br * columns * tile.bc * w.k
     blocks = named("grid", "thread blocks", w.batch * rows * columns * w.split_k)
     grid = Grid(blocks, w.batch * w.split_k, slices_bytes(tile, size), tile.threads, lockstep=True)
@@ -194,9 +193,7 @@ def kernels(w: Matmul, tile: Tile) -> list[Kernel]:
 
 def _sum_of_parts(w: Matmul) -> Kernel:
     parts = once("partial C", READ, w.split_k * w.outputs, ACCUMULATOR_SIZE, compulsory=0, handoff=True)
-    return Kernel(
-        "sum of parts", w.dtype, (parts, once("C", WRITE, w.outputs, w.dtype.size, compulsory=0)), work=Work(0, (w.split_k - 1) * w.outputs)
-    )
+    return Kernel("sum of parts", w.dtype, (parts, once("C", WRITE, w.outputs, w.dtype.size)), work=Work(0, (w.split_k - 1) * w.outputs))
 
 
 # Answer
