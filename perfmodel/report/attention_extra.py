@@ -55,7 +55,7 @@ def with_crossovers(plain: Report, comparison: Comparison) -> Report:
         rows.append([border.algorithm.name, border.measure, here, _border(border.first_n), _border(border.last_d), smallest, law])
         names = {"algorithm": border.algorithm.name, "measure": border.measure, "wins_here": border.wins_here}
         objects.append({**names, **sizes, "law": border.law, "last_d_by_law": border.last_d_by_law})
-    columns = ["algorithm", "by", "wins here", "from N", "up to d", "from M", "leading terms: up to d"]
+    columns = ["algorithm", "by", "less here", "from N", "up to d", "from M", "leading terms: up to d"]
     table = Table("where tiling stops paying, forward, the other sizes held", columns, rows, "lllrrrl")
     return replace(plain, tables=[*plain.tables, table], data={**plain.data, "crossover": objects})
 

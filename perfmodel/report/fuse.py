@@ -6,6 +6,7 @@ from typing import Any
 
 from perfmodel.hardware import Device
 from perfmodel.ops.fuse import LAUNCH_SOURCE, SOURCE, Chain, Published, Result, explain
+from perfmodel.report.against import Side, against
 from perfmodel.report.counts import BOUND_WORDS
 from perfmodel.report.document import Report, Table
 from perfmodel.report.operation import head, with_steps
@@ -92,12 +93,13 @@ def _verdict(device: Device, results: list[Result]) -> str:
     if unfused.launches == 1:
         return "One operation is one kernel: there is nothing to fuse."
     moved = f"Fusion moves {fewer:.3g}x fewer bytes and launches {unfused.launches} kernels as one"
-    gain, graph_gain = speedup(fused, unfused), speedup(graph, unfused)
-    if gain is None:
+    graph_gain = speedup(graph, unfused)
+    if unfused.total_s is None or fused.total_s is None:
         return f"{moved}. The profile of {device.id} has no launch overhead: times are without launches."
     bound = f"{unfused.launch_bound} of {unfused.launches} unfused kernels take no longer than their launch"
-    in_graph = "" if graph_gain is None else f"; a CUDA graph alone gains {graph_gain:.3g}x"
-    return f"{moved}: {gain:.3g}x faster{in_graph}. {bound}."
+    in_graph = "" if graph_gain is None else f", launches counted; a CUDA graph alone gains at most {graph_gain:.3g}x"
+    told = against(Side("unfused", unfused.total_s), Side("fused", fused.total_s))
+    return f"{told}{in_graph}. {moved}. {bound}."
 
 
 def _table(results: list[Result]) -> Table:

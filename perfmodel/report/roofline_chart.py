@@ -227,7 +227,7 @@ def said(point: Point, chart: Roofline) -> str:
         return text
     for own, summed in (
         (" of its roof:", " of the sum of its kernels' roofs:"),
-        (" faster than its roof:", " faster than the sum of its kernels' roofs:"),
+        (" above its roof:", " above the sum of its kernels' roofs:"),
     ):
         text = text.replace(own, summed, 1)
     return text

@@ -39,5 +39,5 @@ def aim(point: Point, spent: float, name: str) -> str:
     if hard is None:
         return f"that roof is soft ({WHY}) and no other is known"
     share = hard[1] / spent
-    gain = f"reaching that would make it {text(1 / share, 'ratio')} faster" if share < 1 - 0.005 else "there is nothing left to gain"
+    gain = f"reaching that makes it at most {text(1 / share, 'ratio')} faster" if share < 1 - 0.005 else "there is nothing left to gain"
     return f"that roof is soft ({WHY}); the next hard one, {name}, is at {percent(share)}: {gain}"
