@@ -30,23 +30,25 @@ def report(
     unpredicted: Sequence[str] = (),
     explained: bool = False,
     crossover: bool = False,
+    pictures: bool = False,
 ) -> Report:
     """``comparison`` as a Report; its data follows the schema perfmodel.attention/1.
 
     ``predictions``: times to show beside bound and roof, ``unpredicted`` why others are missing. ``explained``: with every
-    formula. ``crossover``: with the sizes at which tiling stops paying.
+    formula. ``crossover``: with the sizes at which tiling stops paying. ``pictures``: with its roofline and its bytes.
     """
     known = predictions or {}
     notes = [*_notes(comparison), *(note(f"{name} {direction}", known[name, direction]) for name, direction in known), *unpredicted]
     said = verdict(comparison, known)
     notes += ratio_notes(said)
     found = Report(_title(comparison), said, _tables(comparison, known), notes, data(comparison, known))
-    if comparison.sram_sizes or explained or crossover:
+    if comparison.sram_sizes or explained or crossover or pictures:
         from perfmodel.report import attention_extra as extra
 
         found = extra.with_sram_sweep(found, comparison) if comparison.sram_sizes else found
         found = extra.with_crossovers(found, comparison) if crossover else found
         found = extra.with_formulas(found, comparison) if explained else found
+        found = extra.with_pictures(found, comparison, known) if pictures else found
     return found
 
 

@@ -7,8 +7,7 @@ from perfmodel.attention.request import Comparison
 from perfmodel.hardware import Device
 from perfmodel.report.against import ROOFS_EVEN, Side, against, alone, idle_and_launch, ratio
 from perfmodel.report.charts.kinds import Interval
-from perfmodel.report.counts import BOUND_WORDS
-from perfmodel.report.operation import bound_by
+from perfmodel.report.counts import BOUND_WORDS, bound_by
 from perfmodel.report.predicted import seconds
 from perfmodel.timing.attention_offer import Predictions
 from perfmodel.units import format_si

@@ -23,9 +23,9 @@ from perfmodel.ops.occupancy import LIMIT_WORDS
 from perfmodel.ops.tile import SLICE_DEPTH
 from perfmodel.report.against import Side, alone
 from perfmodel.report.charts.soft import WHY
-from perfmodel.report.counts import counts
+from perfmodel.report.counts import bound_by, counts
 from perfmodel.report.document import Report, Table
-from perfmodel.report.operation import bound_by, count_rows, fits, head, unknown_rates, with_steps
+from perfmodel.report.operation import count_rows, fits, head, unknown_rates, with_steps
 from perfmodel.report.predicted import cell, note, put, seconds
 from perfmodel.report.roofline_chart import multicasts
 from perfmodel.roofline import Estimate, rates_of
