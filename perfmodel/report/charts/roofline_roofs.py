@@ -24,9 +24,9 @@ def top_rate(chart: Roofline, keys: list[str]) -> float:
     return max((c.value for c in every if key(c.unit, c.dtype) in keys), default=max((c.value for c in every), default=1e12))
 
 
-def roofs(chart: Roofline, plot: Plot, size: Size, placer: Placer) -> list[Shape]:
-    """Every roof; those of units and dtypes that are not shown first lie in hidden groups and get their labels later."""
-    shown, memory = shown_keys(chart), memory_ceilings(chart)
+def roofs(chart: Roofline, plot: Plot, size: Size, level: str, placer: Placer) -> list[Shape]:
+    """The roofs of ``level`` and of the compute units; those of units and dtypes that are not shown first get their labels later."""
+    shown, memory = shown_keys(chart), memory_ceilings(chart, level)
     top, markers = top_rate(chart, shown), list(placer.avoided)
     lines_of = merged(compute_ceilings(chart), shown)
     lines = [_diagonal(ceiling, plot, plot.x.low, top) for ceiling in memory]
@@ -38,7 +38,7 @@ def roofs(chart: Roofline, plot: Plot, size: Size, placer: Placer) -> list[Shape
     for ceiling in sorted(memory, key=lambda c: c.evidence == MEASURED):
         every = list(_along_diagonal(ceiling, plot, size, top))
         clear = [text for text in every if not any(text_box(text, size.font).meets(marker) for marker in markers)]
-        twin = ceiling.evidence == MEASURED and any(c.level == ceiling.level and c is not ceiling for c in memory)
+        twin = ceiling.evidence == MEASURED and any(c is not ceiling for c in memory)
         found = _placed(iter(clear), placer, size)
         labels += found or ([] if twin else _placed(iter(every), placer, size))  # the line beside it has a label
     for (ceiling, keys), path in zip(lines_of, levels, strict=True):
@@ -89,7 +89,7 @@ def _diagonal(ceiling: Ceiling, plot: Plot, first: float, top: float) -> Path:
 
 
 def _start(ceiling: Ceiling, plot: Plot, memory: list[Ceiling]) -> float:
-    """The pixel from which a compute roof is one: its ridge with the fastest memory."""
+    """The pixel from which a compute roof is one: its ridge with the highest roof of the level."""
     return plot.x.at(plot.x.clamped(ceiling.value / memory[0].value)) if memory else plot.left
 
 
@@ -139,7 +139,7 @@ def ridges(chart: Roofline, plot: Plot, size: Size, level: str, placer: Placer) 
 
 def waiting(chart: Roofline, plot: Plot, size: Size, level: str, placer: Placer) -> list[Shape]:
     """Labels and ridge points of roofs that are not shown first, hidden, where everything else has left room."""
-    shown, memory = shown_keys(chart), memory_ceilings(chart)
+    shown, memory = shown_keys(chart), memory_ceilings(chart, level)
     own = level_ceiling(chart, level)
     shapes: list[Shape] = []
     for ceiling, keys in merged(compute_ceilings(chart), shown):
