@@ -67,13 +67,14 @@ def _listed(numbers: list[int]) -> str:
 
 
 def _keys(chart: Roofline) -> list[Key]:
+    opened = first_level(chart)
     kinds = [
         Key("measured", "measured", "circle") if any(p.measured for p in chart.points) else None,
         Key("predicted", "predicted", "circle") if any(p.predicted for p in chart.points) else None,
         Key("at its roof", "at-roof", "circle") if any(not (p.measured or p.predicted) for p in chart.points) else None,
         Key("baseline", "before", "diamond") if any(p.before for p in chart.points) else None,
         Key("roof, datasheet", "roof"),
-        Key("roof, measured", "roof-measured") if any(c.evidence == MEASURED for c in chart.ceilings) else None,
+        Key("roof, measured", "roof-measured") if any(c.evidence == MEASURED and c.level in ("", opened) for c in chart.ceilings) else None,
     ]
     named = [group for group in groups_of(chart) if group]
     groups = [Key(name, "measured", SHAPES[place % len(SHAPES)], place) for place, name in enumerate(groups_of(chart)) if name]

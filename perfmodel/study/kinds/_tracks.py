@@ -121,9 +121,9 @@ class Duel:
         end = against(self.side(self.first, last), self.side(self.other, last), f" at {self.over} {where}")
         if turns:
             words = [("faster" if turn.rises else "slower", f"from {self.over} {turn.at:,} on") for turn in turns]
-            basis = "predicted" if self.basis == PREDICTED else "by the ratio of roofs"
-            then = "".join(f" and {word} {since}" for word, since in words[1:])
-            return f"{self.other.name} is {basis} {words[0][0]} than {self.first.name} {words[0][1]}{then}. {end}."
+            basis = "predicted to be " if self.basis == PREDICTED else ""
+            then = "".join(f" and {word} {since}" for word, since in words[1:]) + ("" if basis else ", by the ratio of roofs")
+            return f"{self.other.name} is {basis}{words[0][0]} than {self.first.name} {words[0][1]}{then}. {end}."
         start = against(self.side(self.first, first), self.side(self.other, first), f" at {self.over} {first:,}")
         return f"{end}." if first == last else f"{end}. {start}."
 
