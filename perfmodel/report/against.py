@@ -132,7 +132,7 @@ def _at_most(reference: Side, other: Side, at: str) -> str:
 def alone(one: Side) -> str:
     """What is known of one thing, without a full stop: its time and its roof."""
     if one.time is None:
-        return f"{one.name} takes at least {format_time(one.roof_s)}, its roof"
+        return f"{one.name} has a roof of {format_time(one.roof_s)} and is not predicted"
     roof = f", {percent(one.roof_s / one.time.value)} of its roof of {format_time(one.roof_s)}" if one.roof_s else ""
     return f"{one.name} is {one.kind} at {spent(one.time)}{one.whose}{roof}"
 
