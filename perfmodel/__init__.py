@@ -9,9 +9,14 @@ from typing import Any
 
 __version__ = "0.1.0"
 
-__all__ = ["Report", "__version__", "attention", "sweep"]
+__all__ = ["Report", "__version__", "api", "attention", "sweep"]
 
-_LAZY = {"Report": ("perfmodel.report.document", "Report"), "attention": ("perfmodel.attention", ""), "sweep": ("perfmodel.sweep", "")}
+_LAZY = {
+    "Report": ("perfmodel.report.document", "Report"),
+    "api": ("perfmodel.api", ""),
+    "attention": ("perfmodel.attention", ""),
+    "sweep": ("perfmodel.sweep", ""),
+}
 """Public names that load their module only when asked for: the module, and the name in it, empty for the module itself."""
 
 

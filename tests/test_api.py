@@ -15,7 +15,7 @@ import pytest
 import perfmodel
 from perfmodel.errors import UsageError
 
-PUBLIC = ["Report", "__version__", "attention", "sweep"]
+PUBLIC = ["Report", "__version__", "api", "attention", "sweep"]
 
 
 def test_public_names() -> None:

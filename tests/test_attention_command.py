@@ -54,7 +54,7 @@ def test_the_papers_figure_2(run):
 def test_json_contract(run):
     data = run("attention --n 256 --d 64 --pass both --json").json
     assert data["schema"] == "perfmodel.attention/1"
-    assert set(data) == {"schema", "version", "inputs", "hardware", "results", "io_lower_bound", "ratios"}
+    assert set(data) == {"schema", "version", "inputs", "hardware", "results", "io_lower_bound", "ratios", "verdict"}
     assert data["hardware"] == {"id": "nvidia-a100-sxm-80gb", "name": "NVIDIA A100 SXM 80 GB"}
     assert [(r["algorithm"], r["pass"]) for r in data["results"]] == [
         (algorithm, direction) for algorithm in ("standard", "flash2") for direction in ("forward", "backward", "both")
@@ -223,15 +223,21 @@ def test_does_not_fit_is_said(run):
 @pytest.mark.parametrize(
     ("line", "words"),
     [
-        ("--n 4096 --d 64 --heads 16 --batch 8", ["standard is bound by DRAM bandwidth", "flash2 wins", "fewer bytes over DRAM"]),
+        (
+            "--n 4096 --d 64 --heads 16 --batch 8",
+            ["ratio of roofs", "standard is bound by DRAM bandwidth", "fewer bytes over DRAM"],
+        ),
         ("--n 4096 --d 64", ["standard is bound by L2 bandwidth", "fewer bytes through the L2"]),
-        ("--n 64 --d 64 --algorithm flash", ["flash2 is bound by"]),
-        ("--n 64 --d 64 --algorithm standard", ["standard is bound by"]),
+        ("--n 64 --d 64 --algorithm flash", ["flash2 is predicted at", "bound by DRAM bandwidth"]),
+        ("--n 64 --d 64 --algorithm standard", ["standard ", "bound by"]),
         ("--n 1 --d 64 --kv-len 8192 --heads 32 --batch 16 --kv-heads 4", ["one fused kernel overlaps what 3 kernels do in turn"]),
         ("--n 4096 --d 64 --heads 32 --dtype fp32 --causal", ["skips tiles that nobody sees and computes 1.9"]),
-        ("--n 40000 --d 64 --heads 32 --hardware l40s", ["standard does not fit", "flash2 wins"]),
+        ("--n 40000 --d 64 --heads 32 --hardware l40s", ["standard does not fit", "flash2 is "]),
         ("--n 16 --d 128 --heads 32 --batch 8 --kv-len 64 --dtype fp16 --block-q 128 --block-kv 128", ["FLOP of the visible scores"]),
-        ("--n 4096 --d 512 --heads 8 --algorithm standard --algorithm flash1", ["flash1 does not win", "re-reading tiles, it moves"]),
+        (
+            "--n 4096 --d 512 --heads 8 --algorithm standard --algorithm flash1",
+            ["at least 4.66x slower", "re-reading tiles, it moves"],
+        ),
     ],
 )
 def test_verdict_is_one_sentence_of_what_bounds_what(run, line, words):

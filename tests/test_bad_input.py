@@ -52,7 +52,7 @@ PROFILE = (Path(__file__).parents[1] / "hardware_specs" / "nvidia-h200-sxm.yaml"
         ("attention --n 64 --d 64 --dtype=", 2, ["unknown dtype ''"]),
         ("attention --n 64 --d 64 --hardware H100_SXM --dtype int3", 2, ["unknown dtype"]),
         ("attention --config nothing", 2, ["no configuration is called 'nothing'", "flashattention-fig2"]),
-        ("attention --n 64 --d 64 -o x.pdf", 2, ["'.pdf'", ".json, .md, .txt"]),
+        ("attention --n 64 --d 64 -o x.pdf", 2, ["'.pdf'", ".json, .md, .png"]),
         ("attention --n 64 --d 64 -o x", 2, ["without suffix"]),
         ("attention --n 64 --d 64 -o no/such/folder/x.json", 2, ["no folder no/such/folder"]),
         ("attention --n 64 --d 64 --nothing", 2, ["--nothing"]),

@@ -121,7 +121,7 @@ def test_two_reports_of_which_one_is_slower(run, tmp_path: Path) -> None:
     assert rows(report)[name, "time, predicted"][2:] == (pytest.approx(1.3), SLOWER)
     assert rows(report)[name, "DRAM bytes"][2:] == (pytest.approx(2), MORE)
     assert rows(report)["standard, n 4096 d 64 b 8 h 16", "time, predicted"][3] == SAME
-    assert any(said.startswith(f"SLOWER: {name}, time, predicted, 1.3x") for said in report.verdict)
+    assert any(said.startswith(f"SLOWER: {name}: new is predicted 1.3x slower than old (") for said in report.verdict)
     assert f"{new}: made by perfmodel 99.0." in report.notes
     assert run(f"compare {old} {new}").code == 0
     assert run(f"compare {new} {old} --fail-on slower").code == 0
@@ -217,11 +217,14 @@ def test_a_thing_counts_once_by_its_best_time() -> None:
     roof_alone = Reading(("y", "time at the roof"), 1.0, "s", LOW)
     faster = Reading(("y", "time at the roof"), 0.5, "s", LOW)
     said = verdict(changes([*sides(2.0, 1.0, 0.5), roof_alone], [*sides(1.0, 1.0, 0.5), faster]), "a", "b", 0.05)
-    assert said[0] == "b against a: 2 FASTER of 2 times (within 5% is SAME); in the median 2x faster."
+    assert said[0] == (
+        "b against a: 1 FASTER of 1 predicted time (within 5% is SAME); in the median 2x faster; "
+        "1 FASTER of 1 time at the roof; in the median at most 2x faster, ratio of roofs."
+    )
     said = verdict(changes(sides(2.0, 1.0, 0.5), sides(1.0, 1.0, 0.5)), "a", "b", 0.05)
     assert said[0] == "b against a: 1 FASTER of 1 predicted time (within 5% is SAME); in the median 2x faster."
     said = verdict(changes(sides(2.0, 1.0, 0.5)[1:], sides(1.0, 1.0, 0.5)[1:]), "a", "b", 0.05)
-    assert said[0] == "b against a: 1 SAME of 1 time at the roof (within 5% is SAME); in the median as fast."
+    assert said[0] == "b against a: 1 SAME of 1 time at the roof (within 5% is SAME); in the median as fast, ratio of roofs."
 
 
 def test_what_cannot_run_is_told(run) -> None:
@@ -235,7 +238,7 @@ def test_unlike_rates_have_no_median(run) -> None:
     report = from_data(run("compare a100-sxm-80gb h200 --json").json)
     assert "median" not in report.verdict[0]
     gains = [ratio for _, _, ratio, word in rows(report).values() if word == FASTER]
-    assert f"from {min(gains):.3g}x faster to {max(gains):.3g}x faster" in report.verdict[0]
+    assert f"ratios of roofs {min(gains):.3g}x to {max(gains):.3g}x" in report.verdict[0]
     assert "1 is LESS" in " ".join(report.verdict)
 
 

@@ -128,7 +128,7 @@ def test_batch_names_knee_and_sides(run):
         assert point["time_s"]["lower"] <= point["time_s"]["predicted"]
         assert point["tokens_per_s"] <= point["tokens_per_s_bound"]
     out = run("batch llama-2-7b --kv-len 2048").out
-    assert f"More batch stops paying at {data['knee']}; memory ends at {data['max_batch']}" in out
+    assert f"By the bound, more batch stops paying at {data['knee']}; memory ends at {data['max_batch']}" in out
     assert "whatever the batch" in run("batch llama-3.1-405b").out
 
 

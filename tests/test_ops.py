@@ -87,7 +87,7 @@ def test_intensity_of_the_lecture_notes(run, shape, intensity):
     data = run(f"matmul {shape} --json").json
     [entry] = data["results"]
     assert round(entry["arithmetic_intensity"]["minimum"], 2) == intensity
-    assert ("At best memory bound" in outcome.out) == (intensity < 153)
+    assert ("At best it is memory bound" in outcome.out) == (intensity < 153)
     assert f"{intensity:,.2f} FLOP/B" in outcome.out
     assert entry["bound"] == ("dram" if intensity < 153 else "tensor")
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 import shlex
+import subprocess
+import sys
 
 import pytest
 from refresh_readme import DRAWN_BY, PAGES, PICTURE, SHOWN
@@ -37,3 +39,25 @@ def test_every_command_is_in_the_table():
 
 def test_numbers_of_devices_are_current():
     assert f"{len(device_ids())} profiles" in README.read_text()
+
+
+def test_every_promised_format_is_written(run, tmp_path):
+    """Add ... `-o report.html` for a page (`.md`, ... too)."""
+    [(first, others)] = re.findall(r"`-o report(\.\w+)` for a page \(([^)]*) too\)", README.read_text())
+    promised = [first, *re.findall(r"`(\.\w+)`", others)]
+    assert len(promised) > 3
+    [(command, _), *_] = SHOWN.findall(README.read_text())
+    for suffix in promised:
+        made = tmp_path / f"report{suffix}"
+        outcome = run(command, "-o", str(made))
+        assert outcome.code == 0, outcome.err
+        assert made.stat().st_size > 1000, suffix
+
+
+def test_help_of_the_interface():
+    """As the README says, right after the package is imported, which loads nothing else."""
+    assert "`help(perfmodel.api)`" in README.read_text()
+    code = "import perfmodel, sys; assert 'perfmodel.errors' not in sys.modules; help(perfmodel.api)"
+    finished = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert finished.returncode == 0, finished.stderr
+    assert "perfmodel.api - The Python interface" in finished.stdout

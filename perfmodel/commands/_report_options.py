@@ -12,13 +12,6 @@ if TYPE_CHECKING:
     from perfmodel.report import Report
     from perfmodel.study.workloads import Workload
 
-OFFERS = ("charts",)
-"""Fields that their reports fill: .svg and .png are written from them."""
-
-PictureOption = Annotated[
-    list[str] | None,
-    typer.Option("--output", "-o", metavar="FILE", help="Write to FILE: .html, .md, .json, .svg, .png or .txt; - is stdout. Repeatable."),
-]
 BaselineOption = Annotated[str | None, typer.Option(help="A saved report (.json): arrows from its points to those of the same name.")]
 AttentionOption = Annotated[list[str] | None, typer.Option(help="Attention, such as 'n=4096 d=64 heads=16 batch=8 causal'. Repeatable.")]
 MatmulOption = Annotated[list[str] | None, typer.Option(help="Matmul, such as 8192x128x8192 or 'm=64 n=64 k=64 batch=8'. Repeatable.")]

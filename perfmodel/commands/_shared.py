@@ -24,6 +24,13 @@ OutputOption = Annotated[
     typer.Option("--output", "-o", metavar="FILE", help="Write the report to FILE: .html, .json, .md or .txt; - is stdout. Repeatable."),
 ]
 
+OFFERS = ("charts",)
+"""Fields that their reports fill: .svg and .png are written from them."""
+
+PictureOption = Annotated[
+    list[str] | None,
+    typer.Option("--output", "-o", metavar="FILE", help="Write to FILE: .html, .md, .json, .svg, .png or .txt; - is stdout. Repeatable."),
+]
 
 DEFAULT_DEVICE = "nvidia-a100-sxm-80gb"
 DtypeOption = Annotated[str | None, typer.Option(help="fp32, tf32, fp16, bf16 or fp8. [default: fp16]")]
@@ -41,6 +48,11 @@ def device_for(name: str | None) -> Device:
     from perfmodel.catalog import find_device
 
     return find_device(DEFAULT_DEVICE if name is None else name)
+
+
+def pictured(outputs: list[str]) -> bool:
+    """Whether any of the files shows pictures."""
+    return any(name.endswith((".html", ".svg", ".png")) for name in outputs)
 
 
 def say(text: str) -> None:

@@ -7,17 +7,19 @@ from typing import Annotated
 import typer
 
 from perfmodel.commands._shared import (
+    OFFERS,
     Command,
     DtypeOption,
     ExplainOption,
     HardwareOption,
     ImplementationOption,
     JsonOption,
-    OutputOption,
+    PictureOption,
     check_outputs,
     device_for,
     emit,
     new_app,
+    pictured,
 )
 
 app = new_app()
@@ -77,7 +79,7 @@ def attention(
     crossover: Annotated[bool, typer.Option("--crossover", help="Find the N, d and M at which tiling stops paying.")] = False,
     explain: ExplainOption = False,
     json: JsonOption = False,
-    output: OutputOption = None,
+    output: PictureOption = None,
 ) -> None:
     """Compare standard attention with FlashAttention: FLOP, IO, bound, roofline and predicted time.
 
@@ -88,7 +90,7 @@ def attention(
         for name, value in locals().items()
         if name not in ("config", "implementation", "crossover", "explain", "json", "output")
     }
-    outputs = check_outputs(output)
+    outputs = check_outputs(output, OFFERS)
     from perfmodel.attention.request import AttentionRequest
     from perfmodel.catalog import calibrated_devices, load_config
     from perfmodel.report.attention import report
@@ -100,4 +102,6 @@ def attention(
     comparison = request.compare(device_for(request.hardware))
     known, missing = predictions(comparison, implementation, calibrated_devices)
     comparison, named = as_launched(comparison, implementation, calibrated_devices)
-    emit(report(comparison, predictions=known, unpredicted=[*missing, *named], explained=explain, crossover=crossover), json, outputs)
+    unpredicted, drawn = [*missing, *named], pictured(outputs)
+    found = report(comparison, predictions=known, unpredicted=unpredicted, explained=explain, crossover=crossover, pictures=drawn)
+    emit(found, json, outputs)

@@ -7,15 +7,13 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from perfmodel.commands._report_options import (
-    OFFERS,
     AttentionOption,
     MatmulOption,
     ModelOption,
-    PictureOption,
     command_line,
     workloads_of,
 )
-from perfmodel.commands._shared import Command, JsonOption, check_outputs, emit, new_app, share_of
+from perfmodel.commands._shared import OFFERS, Command, JsonOption, PictureOption, check_outputs, emit, new_app, share_of
 
 if TYPE_CHECKING:
     from perfmodel.report import Report

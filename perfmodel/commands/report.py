@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from perfmodel.commands._report_options import OFFERS, BaselineOption, PictureOption, based, command_line
-from perfmodel.commands._shared import Command, JsonOption, check_outputs, emit, new_app
+from perfmodel.commands._report_options import BaselineOption, based, command_line
+from perfmodel.commands._shared import OFFERS, Command, JsonOption, PictureOption, check_outputs, emit, new_app
 
 if TYPE_CHECKING:
     from perfmodel.report import Report

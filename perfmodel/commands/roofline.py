@@ -8,18 +8,26 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from perfmodel.commands._report_options import (
-    OFFERS,
     AttentionOption,
     BaselineOption,
     DevicesOption,
     MatmulOption,
     ModelOption,
-    PictureOption,
     based,
     command_line,
     workloads_of,
 )
-from perfmodel.commands._shared import DEFAULT_DEVICE, Command, ImplementationOption, JsonOption, check_outputs, emit, new_app
+from perfmodel.commands._shared import (
+    DEFAULT_DEVICE,
+    OFFERS,
+    Command,
+    ImplementationOption,
+    JsonOption,
+    PictureOption,
+    check_outputs,
+    emit,
+    new_app,
+)
 
 if TYPE_CHECKING:
     from perfmodel.report import Report

@@ -11,7 +11,9 @@ from perfmodel.attention.evaluate import memory as memory_of
 from perfmodel.attention.request import Comparison
 from perfmodel.bounds import COMPULSORY_SOURCE, THETA_SOURCE, compulsory_elements, theta
 from perfmodel.cost import Kernel
-from perfmodel.report.attention_verdict import verdict
+from perfmodel.report.against import ends, ratio_notes, times
+from perfmodel.report.attention_verdict import ratio_of, verdict
+from perfmodel.report.charts.kinds import Interval
 from perfmodel.report.counts import BOUND_WORDS, counts, intensity
 from perfmodel.report.document import Report, Table
 from perfmodel.report.predicted import cell, note, put
@@ -28,21 +30,25 @@ def report(
     unpredicted: Sequence[str] = (),
     explained: bool = False,
     crossover: bool = False,
+    pictures: bool = False,
 ) -> Report:
     """``comparison`` as a Report; its data follows the schema perfmodel.attention/1.
 
     ``predictions``: times to show beside bound and roof, ``unpredicted`` why others are missing. ``explained``: with every
-    formula. ``crossover``: with the sizes at which tiling stops paying.
+    formula. ``crossover``: with the sizes at which tiling stops paying. ``pictures``: with its roofline and its bytes.
     """
     known = predictions or {}
     notes = [*_notes(comparison), *(note(f"{name} {direction}", known[name, direction]) for name, direction in known), *unpredicted]
-    found = Report(_title(comparison), verdict(comparison), _tables(comparison, known), notes, data(comparison, known))
-    if comparison.sram_sizes or explained or crossover:
+    said = verdict(comparison, known)
+    notes += ratio_notes(said)
+    found = Report(_title(comparison), said, _tables(comparison, known), notes, data(comparison, known))
+    if comparison.sram_sizes or explained or crossover or pictures:
         from perfmodel.report import attention_extra as extra
 
         found = extra.with_sram_sweep(found, comparison) if comparison.sram_sizes else found
         found = extra.with_crossovers(found, comparison) if crossover else found
         found = extra.with_formulas(found, comparison) if explained else found
+        found = extra.with_pictures(found, comparison, known) if pictures else found
     return found
 
 
@@ -65,7 +71,7 @@ def data(comparison: Comparison, predictions: Predictions) -> dict[str, Any]:
         "hardware": {"id": device.id, "name": device.name},
         "results": [_result(result, comparison, predictions) for result in comparison.results],
         "io_lower_bound": _io_lower_bound(comparison),
-        "ratios": _ratios(comparison),
+        "ratios": _ratios(comparison, predictions),
     }
 
 
@@ -118,12 +124,19 @@ def _distance(result: Result, compulsory: int, bound: dict[str, Any] | None) -> 
     return {"compulsory": moved / compulsory, "theta": moved / bound["value_without_constant"] if bound and forward else None}
 
 
-def _ratios(comparison: Comparison) -> dict[str, Any]:
+def _predicted_ratio(result: Result, comparison: Comparison, predictions: Predictions) -> Interval | None:
+    """Predicted time of standard attention over its own; None for standard itself and where one of the two is not predicted."""
+    name = result.algorithm.name
+    return None if name == "standard" else ratio_of(predictions, name, result.direction)
+
+
+def _ratios(comparison: Comparison, predictions: Predictions) -> dict[str, Any]:
     """Standard over each other algorithm, per pass: above 1 the other one moves or takes less."""
     ratios: dict[str, Any] = {}
     for result in comparison.results:
         reference = comparison.standard(result.direction)
         if reference is not None and reference is not result:
+            known = _predicted_ratio(result, comparison, predictions)
             ratios.setdefault(result.algorithm.name, {})[result.direction] = {
                 "accesses": (reference.total.reads + reference.total.writes) / (result.total.reads + result.total.writes),
                 "sram_bytes": reference.total.sram.total / result.total.sram.total,
@@ -131,6 +144,7 @@ def _ratios(comparison: Comparison) -> dict[str, Any]:
                 "executed_flops": reference.total.executed_flops / result.total.executed_flops,
                 "lower": reference.total.lower_s / result.total.lower_s,
                 "roofline": reference.total.roofline_s / result.total.roofline_s,
+                "predicted": None if known is None else {"value": known.value, "low": known.low, "high": known.high},
             }
     return ratios
 
@@ -195,7 +209,7 @@ _ROWS: dict[str, _Cell] = {
     "roofline": lambda r, c: format_time(r.total.roofline_s),
     "  without overlap": lambda r, c: format_time(r.total.no_overlap_s),
     "bound by": lambda r, c: r.total.bound or "-",
-    "standard / this, roofline": _gain_cell,
+    "ratio of roofs, standard / this": _gain_cell,
 }
 
 
@@ -206,9 +220,12 @@ def _tables(comparison: Comparison, predictions: Predictions) -> list[Table]:
         results = [result for result in comparison.results if result.direction == direction]
         rows = [[label, *(show(result, comparison) for result in results)] for label, show in _ROWS.items()]
         if predictions:
-            times = [cell(predictions.get((result.algorithm.name, direction))) for result in results]
+            cells = [cell(predictions.get((result.algorithm.name, direction))) for result in results]
             place = next(index for index, row in enumerate(rows) if row[0] == "bound by")
-            rows.insert(place, ["predicted", *times])
+            rows.insert(place, ["predicted", *cells])
+            ratios = [_predicted_ratio(result, comparison, predictions) for result in results]
+            shown_ratios = ["-" if one is None else f"{times(one.value)}{ends(one)}" for one in ratios]
+            rows += [["predicted, standard / this", *shown_ratios]] * any(ratios)
         title = {BOTH: "forward + backward"}.get(direction, direction) if len(shown) > 1 else ""
         tables.append(Table(title, ["" if title else direction, *(result.algorithm.name for result in results)], rows))
     return tables

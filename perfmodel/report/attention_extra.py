@@ -12,6 +12,7 @@ from perfmodel.attention.request import Comparison
 from perfmodel.attention.sram_sweep import sram_sweep
 from perfmodel.report.document import Report, Table
 from perfmodel.report.steps import Sources, steps_data, steps_table
+from perfmodel.timing.attention_offer import Predictions
 from perfmodel.units import format_binary, format_si, format_time
 
 
@@ -55,13 +56,29 @@ def with_crossovers(plain: Report, comparison: Comparison) -> Report:
         rows.append([border.algorithm.name, border.measure, here, _border(border.first_n), _border(border.last_d), smallest, law])
         names = {"algorithm": border.algorithm.name, "measure": border.measure, "wins_here": border.wins_here}
         objects.append({**names, **sizes, "law": border.law, "last_d_by_law": border.last_d_by_law})
-    columns = ["algorithm", "by", "wins here", "from N", "up to d", "from M", "leading terms: up to d"]
+    columns = ["algorithm", "by", "less here", "from N", "up to d", "from M", "leading terms: up to d"]
     table = Table("where tiling stops paying, forward, the other sizes held", columns, rows, "lllrrrl")
     return replace(plain, tables=[*plain.tables, table], data={**plain.data, "crossover": objects})
 
 
 def _border(value: int | None) -> str:
     return "-" if value is None else f"{value:,}"
+
+
+def with_pictures(plain: Report, comparison: Comparison, predictions: Predictions) -> Report:
+    """``plain`` with the roofline of its results and the bytes that each moves, read and written, at both levels."""
+    from perfmodel.report.charts.kinds import Bar, BarChart
+    from perfmodel.report.roofline_chart import point, roofline
+
+    dtype, device, shown = comparison.workload.dtype, comparison.device, comparison.shown()
+    points, bars = [], []
+    for number, result in enumerate(shown, 1):
+        name, cost = result.algorithm.name, result.total
+        known = predictions.get((name, result.direction))
+        points.append(point(number, name, cost, device, dtype.name, dtype.matmul_unit, known, group=name))
+        for level, traffic in (("SRAM", cost.sram), ("DRAM", cost.dram)):
+            bars.append(Bar(f"{name}, {level}", [("read", traffic.read), ("written", traffic.write)]))
+    return replace(plain, charts=[roofline(device, points), BarChart("Bytes across the SRAM boundary and to DRAM", "B", bars)])
 
 
 def with_formulas(plain: Report, comparison: Comparison) -> Report:

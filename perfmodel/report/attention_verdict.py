@@ -1,47 +1,73 @@
-"""An attention comparison in sentences: what bounds what, which is faster at the roof, and why."""
+"""An attention comparison in sentences: which is faster, by how much, what bounds each at its roof, and why."""
 
 from __future__ import annotations
 
 from perfmodel.attention.evaluate import Result
 from perfmodel.attention.request import Comparison
-from perfmodel.report.counts import BOUND_WORDS
-from perfmodel.units import format_si, format_time
+from perfmodel.hardware import Device
+from perfmodel.report.against import ROOFS_EVEN, Side, against, alone, idle_and_launch, ratio
+from perfmodel.report.charts.kinds import Interval
+from perfmodel.report.counts import BOUND_WORDS, bound_by
+from perfmodel.report.predicted import seconds
+from perfmodel.timing.attention_offer import Predictions
+from perfmodel.units import format_si
+
+EAGER = "an eager softmax of standard, which stays far from its roof"
 
 
-def verdict(comparison: Comparison) -> list[str]:
-    """One sentence per algorithm, against standard attention where it is among them."""
+def verdict(comparison: Comparison, predictions: Predictions) -> list[str]:
+    """One sentence per algorithm, against standard attention where it is among them: by predictions, else by roofs."""
     results = comparison.shown()
+    sides = [_side(result, comparison, predictions) for result in results]
     reference = comparison.standard(comparison.direction)
-    if reference is None:
-        return [f"{result.algorithm.name} is bound by {_bound_by(result)}." for result in results]
-    if len(results) == 1:
-        return [f"standard is bound by {_bound_by(reference)}."]
+    if reference is None or len(results) == 1:
+        return [_alone(side, result) for side, result in zip(sides, results, strict=True)]
     fits = comparison.fits(reference.memory_bytes)
     small = [f"standard does not fit: it needs {format_si(reference.memory_bytes, 'B')}."] if fits is False else []
-    return small + [_against(reference, result) for result in results if result is not reference]
+    first = sides[results.index(reference)]
+    pairs = [(side, result) for side, result in zip(sides, results, strict=True) if result is not reference]
+    return small + [f"{against(first, side)}. {_roofs(reference, result)}" for side, result in pairs]
 
 
-def _bound_by(result: Result) -> str:
-    cost = result.total
-    if cost.bound is None:
-        return "nothing the profile knows"
-    term, roof = format_time(cost.terms[cost.bound]), format_time(cost.roofline_s)
-    return f"{BOUND_WORDS[cost.bound]} ({term})" if term == roof else f"{BOUND_WORDS[cost.bound]} ({term} of {roof})"
+def ratio_of(predictions: Predictions, name: str, direction: str) -> Interval | None:
+    """Predicted time of standard attention over that of ``name``; None unless both are predicted."""
+    known = [predictions.get((one, direction)) for one in ("standard", name)]
+    both = [seconds(one) for one in known if one is not None]
+    return ratio(*both) if len(both) == 2 else None
 
 
-TIE = 0.02
-"""Roofs this close are called even."""
+def _side(result: Result, comparison: Comparison, predictions: Predictions) -> Side:
+    known = predictions.get((result.algorithm.name, result.direction))
+    name, roof = result.algorithm.name, float(result.total.roofline_s)
+    time = None if known is None else seconds(known)
+    by = "" if known is None else known.calibration.implementation
+    return Side(name, roof, time, by=by, left_out=left_out(result, comparison.device))
 
 
-def _against(reference: Result, result: Result) -> str:
-    """What bounds the two, which is faster at the roof, and why."""
+def left_out(result: Result, device: Device) -> tuple[str, ...]:
+    """What the roof of ``result`` leaves out although it dominates, in words."""
+    name = result.algorithm.name
+    blocks = max((int(kernel.launch.blocks) for kernel, _ in result.kernels if kernel.launch), default=0)
+    found = idle_and_launch(name, len(result.kernels), blocks, float(result.total.roofline_s), device)
+    return tuple(found or [EAGER] * (name == "standard"))
+
+
+def _alone(side: Side, result: Result) -> str:
+    told = f"{alone(side)}; bound" if side.time else f"{side.name} is bound"
+    return f"{told} by {bound_by(result.total)}."
+
+
+TIE = ROOFS_EVEN
+"""Amounts this close, relative, are called equal."""
+
+
+def _roofs(reference: Result, result: Result) -> str:
+    """What bounds the two at their roofs, and why one of these is lower."""
     name, gain = result.algorithm.name, reference.total.roofline_s / result.total.roofline_s
-    head = f"standard is bound by {_bound_by(reference)}, {name} by {_bound_by(result)}."
+    head = f"At their roofs standard is bound by {bound_by(reference.total)}, {name} by {bound_by(result.total)}"
     if abs(gain - 1) <= TIE:
-        return f"{head} The two are even: {_why_even(reference, result)}."
-    if gain > 1:
-        return f"{head} {name} wins {gain:.3g}x: {_why_faster(reference, result)}."
-    return f"{head} {name} does not win ({gain:.3g}x): {_why_slower(reference, result)}."
+        return f"{head}: {_why_even(reference, result)}."
+    return f"{head}: {_why_faster(reference, result) if gain > 1 else _why_slower(reference, result)}."
 
 
 def _why_even(reference: Result, result: Result) -> str:

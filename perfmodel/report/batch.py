@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from perfmodel.report.against import Side, against, ratio_notes
+from perfmodel.report.charts.kinds import Interval
 from perfmodel.report.document import Report, Table
 from perfmodel.report.model import inputs_of
 from perfmodel.report.model_formats import weights_notes
@@ -18,7 +20,8 @@ def report(found: Curve) -> Report:
     r = found.request
     gpus = "" if r.split.gpus == 1 else f"{r.split.gpus} x "
     title = f"{r.model.name}: decode at {r.kv_len:,} tokens against the batch, {r.dtype.name} on {gpus}{r.device.name}"
-    return Report(title, _verdict(found), [_table(found)], _notes(found), data(found))
+    said = _verdict(found)
+    return Report(title, said, [_table(found)], _notes(found) + ratio_notes(said), data(found))
 
 
 def data(found: Curve) -> dict[str, Any]:
@@ -61,19 +64,30 @@ def _entry(point: Point) -> dict[str, Any]:
 
 def _verdict(found: Curve) -> list[str]:
     first, last = found.points[0], found.points[-1]
-    gain = last.tokens_per_s / first.tokens_per_s
     verb = "fill" if first.bound == "weights" else "fills"
     sides = f"{first.bound} {verb} most of the step at batch 1, {last.bound} at batch {last.batch:,}"
     if found.max_batch == 0:
         return ["It does not fit, whatever the batch.", f"{sides[:1].upper()}{sides[1:]}."]
     if found.knee is None:
-        stops = f"More batch pays until memory ends at {last.batch:,}"
+        stops = f"By the bound, more batch pays until memory ends at {last.batch:,}"
     else:
-        stops = f"More batch stops paying at {found.knee:,}"
+        stops = f"By the bound, more batch stops paying at {found.knee:,}"
         stops += "" if found.max_batch is None else f"; memory ends at {found.max_batch:,}"
-    return [
-        f"{stops}. {sides[:1].upper()}{sides[1:]}; tokens/s grow {gain:.3g}x on the way, a step takes {slower(first, last):.3g}x as long."
-    ]
+    return [f"{_grown(first, last)} {stops}. {sides[:1].upper()}{sides[1:]}."]
+
+
+def _grown(first: Point, last: Point) -> str:
+    """Time of a token at the largest batch against the smallest, and that of a step."""
+    told = against(_side(first), _side(last))
+    step = f"a step takes {slower(first, last):.3g}x as long" if first.step.prediction and last.step.prediction else ""
+    return f"Per token, {told}{f'; {step}' if step else ''}."
+
+
+def _side(point: Point) -> Side:
+    """Seconds per token."""
+    known = point.step.prediction
+    time = None if known is None else Interval(*(float(seconds) / point.batch for seconds in known))
+    return Side(f"batch {point.batch:,}", float(point.step.cost.roofline_s) / point.batch, time)
 
 
 def slower(first: Point, last: Point) -> float:

@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
+from perfmodel.report.against import MEASURED, PREDICTED, Side, against, ends, ratio, ratio_notes, times, way
 from perfmodel.report.charts.cells import text
+from perfmodel.report.charts.kinds import Interval
 from perfmodel.report.document import Column, DataTable, Report, Value
 from perfmodel.report.readings import HIGH, LOW, Reading
 from perfmodel.validation.statistics import quantile
@@ -32,6 +35,11 @@ KINDS_OF_TIME = (
 )
 """Times of one thing by what they say of it, best first: a verdict counts a thing once."""
 KIND_WORDS = ("measured times", "predicted times", "times at the roof", "lower bounds")
+ROOF = 2
+RATIOS: dict[int | None, str] = {ROOF: ", ratio of roofs", 3: ", ratio of bounds"}
+"""What the ratio of such times is, by the place of their kind."""
+PEAKS = ("peak", "bandwidth")
+"""Quantities that are roofs of a device."""
 COMPARABLE = ("s", "tokens/s")
 """Units of which a median says something; peaks and bandwidths of a device are of unlike things."""
 NAMED = 3
@@ -103,21 +111,21 @@ def _table(title: str, unit: str, shown: Sequence[Change], before: str, after: s
     return DataTable(f"{title}: {UNIT_TITLES.get(unit, unit)}", columns, rows)
 
 
-def verdict(found: Sequence[Change], before: str, after: str, threshold: float) -> list[str]:
-    """How many are faster and slower, by how much, and the worst by name."""
+Readings = tuple[Sequence[Reading], Sequence[Reading]]
+
+
+def verdict(found: Sequence[Change], before: str, after: str, threshold: float, every: Readings = ((), ())) -> list[str]:
+    """How many are faster and slower, by how much, and the worst by name. ``every``: all readings, to tell what one side lacks."""
     timed = _counted_once([one for one in found if one.before.better])
     if not found:
         return [f"{before} and {after} have nothing in common to compare."]
-    counts = Counter(one.word for one in timed)
-    said = []
-    if timed:
-        parts = ", ".join(f"{counts[word]} {word}" for word in (FASTER, SLOWER, SAME) if counts[word])
-        said.append(f"{after} against {before}: {parts} of {_what(timed)} (within {threshold:.0%} is SAME); {_gains(timed)}.")
+    said = [f"{after} against {before}: {_counted(timed, threshold)}."] if timed else []
+    told = partial(_told, names=(before, after), every=every if every[0] else ([c.before for c in found], [c.after for c in found]))
     worst = sorted((one for one in timed if one.word == SLOWER), key=lambda one: one.gain)[:NAMED]
-    said += [f"{SLOWER}: {_told(one)}." for one in worst]
+    said += [f"{SLOWER}: {told(one)}." for one in worst]
     if not worst:
-        best = sorted((one for one in timed if one.word == FASTER), key=lambda one: -one.gain)[:1]
-        said += [f"{FASTER}: {_told(one)}." for one in best]
+        best = sorted((one for one in timed if one.word == FASTER), key=lambda one: (_kind(one) or 0, -one.gain))[:1]
+        said += [f"{FASTER}: {told(one)}." for one in best]
     moved = Counter(one.word for one in found if not one.before.better and one.word != SAME)
     if moved:
         parts = " and ".join(f"{count} {'is' if count == 1 else 'are'} {word}" for word, count in moved.items())
@@ -125,6 +133,20 @@ def verdict(found: Sequence[Change], before: str, after: str, threshold: float) 
     elif counted := sum(not one.before.better for one in found):
         said.append(f"All {counted} counts are the same.")
     return said
+
+
+def _counted(timed: Sequence[Change], threshold: float) -> str:
+    """How many of each kind of time, the best kind first, and by how much."""
+    kinds: dict[int | None, list[Change]] = {}
+    for one in timed:
+        kinds.setdefault(_kind(one), []).append(one)
+    clauses: list[str] = []
+    for kind in sorted(kinds, key=lambda kind: len(KIND_WORDS) if kind is None else kind):
+        counts = Counter(one.word for one in kinds[kind])
+        parts = ", ".join(f"{counts[word]} {word}" for word in (FASTER, SLOWER, SAME) if counts[word])
+        same = "" if clauses else f" (within {threshold:.0%} is SAME)"
+        clauses.append(f"{parts} of {_what(kind, kinds[kind])}{same}; {_gains(kind, kinds[kind])}")
+    return "; ".join(clauses)
 
 
 def _kind(one: Change) -> int | None:
@@ -142,34 +164,58 @@ def _counted_once(timed: Sequence[Change]) -> list[Change]:
     return [one for one in timed if (kind := _kind(one)) is None or kind == best[one.before.what]]
 
 
-def _what(timed: Sequence[Change]) -> str:
+def _what(kind: int | None, timed: Sequence[Change]) -> str:
     """How many of which kind."""
-    kinds = {_kind(one) for one in timed}
-    kind, units = kinds.pop() if len(kinds) == 1 else None, {one.before.unit for one in timed}
+    units = {one.before.unit for one in timed}
     words = KIND_WORDS[kind] if kind is not None else "times" if units == {"s"} else "times and rates" if "s" in units else "rates"
     one = words.replace("times", "time").replace("rates", "rate").replace("bounds", "bound")
     return f"{len(timed)} {words if len(timed) > 1 else one}"
 
 
-def _gains(timed: Sequence[Change]) -> str:
-    """The median of what can be compared with each other, else from the least to the most."""
+def _gains(kind: int | None, timed: Sequence[Change]) -> str:
+    """The median of what can be compared with each other, else from the least to the most; of roofs and bounds what that is."""
     gains = [one.gain for one in timed if one.ratio]
     if not gains:
         return "no ratio is known"
     if all(one.before.unit in COMPARABLE for one in timed):
-        return f"in the median {_way(quantile(gains, 0.5))}"
-    ends = list(dict.fromkeys(_way(gain) for gain in (min(gains), max(gains))))
-    return f"all {ends[0]}" if len(ends) == 1 else f"from {ends[0]} to {ends[1]}"
+        of = RATIOS.get(kind, "")
+        return f"in the median {way(quantile(gains, 0.5), most='at most ' * bool(of))}{of}{_median_ends(timed)}"
+    if all(one.before.quantity.startswith(PEAKS) for one in timed) and max(gains) > min(gains):
+        return "ratios of roofs " + " to ".join(dict.fromkeys(times(gain) for gain in (min(gains), max(gains))))
+    told = list(dict.fromkeys(way(gain) for gain in (min(gains), max(gains))))
+    return f"all {told[0]}" if len(told) == 1 else f"from {told[0]} to {told[1]}"
 
 
-def _way(gain: float) -> str:
-    return "as fast" if 0.995 < gain < 1.005 else f"{text(gain, 'ratio')} faster" if gain > 1 else f"{text(1 / gain, 'ratio')} slower"
+def _median_ends(timed: Sequence[Change]) -> str:
+    """The medians of both ends of all intervals, where every one is known."""
+    found = [ratio(_interval(one.before), _interval(one.after)) for one in timed if one.ratio and one.before.unit == "s"]
+    lows, highs = [one.low for one in found if one.low], [one.high for one in found if one.high]
+    if not found or len(lows) < len(timed) or len(highs) < len(timed):
+        return ""
+    return ends(Interval(quantile([one.value for one in found], 0.5), quantile(lows, 0.5), quantile(highs, 0.5)))
 
 
-def _told(one: Change) -> str:
-    ratio = text(max(one.gain, 1 / one.gain), "ratio")
+def _interval(one: Reading) -> Interval:
+    return Interval(one.value, one.low, one.high)
+
+
+def _told(one: Change, names: tuple[str, str], every: Readings) -> str:
+    kind, what = _kind(one), one.before.what
+    if kind is not None and kind <= ROOF:
+        first, other = (_side(name, what, readings) for name, readings in zip(names, every, strict=True))
+        return f"{what}: {against(first, other)}"
+    gain = text(max(one.gain, 1 / one.gain), "ratio")
     values = f"{text(one.before.value, one.before.unit)} before, {text(one.after.value, one.after.unit)} after"
-    return f"{one.before.what}, {one.before.quantity}, {ratio} ({values})"
+    of = RATIOS.get(ROOF if one.before.quantity.startswith(PEAKS) else kind, "")
+    return f"{what}, {one.before.quantity}, {gain}{of} ({values})"
+
+
+def _side(name: str, what: str, readings: Sequence[Reading]) -> Side:
+    """What is known of the times of one thing on one side."""
+    own = {reading.quantity: reading for reading in readings if reading.what == what}
+    measured, predicted, roof, _ = (next((own[name] for name in names if name in own), None) for names in KINDS_OF_TIME)
+    best = measured or predicted
+    return Side(name, roof.value if roof else 0.0, _interval(best) if best else None, MEASURED if measured else PREDICTED)
 
 
 def report(before: Sequence[Reading], after: Sequence[Reading], names: tuple[str, str], threshold: float) -> tuple[Report, list[Change]]:
@@ -186,4 +232,5 @@ def report(before: Sequence[Reading], after: Sequence[Reading], names: tuple[str
         notes.append(f"{same} of {len(found)} rows are the same and left out.")
     notes.append(f"SAME: within {threshold:.0%}, or within the noise of a measurement where that is larger.")
     title = f"{names[0]} against {names[1]}"
-    return Report(title, verdict(found, *names, threshold), [], notes, data_tables=tables("changes", found, *names)), found
+    said = verdict(found, *names, threshold, (before, after))
+    return Report(title, said, [], notes + ratio_notes(said), data_tables=tables("changes", found, *names)), found

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from perfmodel.roofline import Estimate
+from perfmodel.units import format_time
 
 BOUND_WORDS = {
     "dram": "DRAM bandwidth",
@@ -14,6 +15,14 @@ BOUND_WORDS = {
     "sfu": "the exponential unit",
     "interconnect": "the interconnect",
 }
+
+
+def bound_by(cost: Estimate) -> str:
+    """What bounds a roof, in words, with its term."""
+    if cost.bound is None:
+        return "nothing whose rate the profile knows"
+    term, roof = format_time(cost.terms[cost.bound]), format_time(cost.roofline_s)
+    return f"{BOUND_WORDS[cost.bound]} ({term})" if term == roof else f"{BOUND_WORDS[cost.bound]} ({term} of {roof})"
 
 
 def counts(cost: Estimate) -> dict[str, Any]:

@@ -6,6 +6,8 @@ from typing import Any
 
 from perfmodel.hardware import Device
 from perfmodel.ops.fuse import LAUNCH_SOURCE, SOURCE, Chain, Published, Result, explain, with_launches
+from perfmodel.report.against import MEASURED, Side, against
+from perfmodel.report.charts.kinds import Interval
 from perfmodel.report.counts import BOUND_WORDS
 from perfmodel.report.document import Report, Table
 from perfmodel.report.operation import head, with_steps
@@ -17,7 +19,7 @@ def report(w: Chain, device: Device, results: list[Result], *, published: Publis
     """``results`` as a Report; its data follows the schema perfmodel.fuse/1. ``explained``: with every formula."""
     title = f"Elementwise chain: {w.ops} operations on {format_count(w.elements)} elements, {w.dtype.name} on {device.name}"
     tables = [_table(results), *([_published_table(w, results, published)] if published else [])]
-    verdict = [_verdict(device, results), *([_published_verdict(w, results, published)] if published else [])]
+    verdict = [*([_published_verdict(w, results, published)] if published else []), _verdict(device, results)]
     plain = Report(title, verdict, tables, _notes(w, device, results, published), data(w, device, results, published))
     if not explained:
         return plain
@@ -95,12 +97,13 @@ def _verdict(device: Device, results: list[Result]) -> str:
     if unfused.launches == 1:
         return "One operation is one kernel: there is nothing to fuse."
     moved = f"Fusion moves {fewer:.3g}x fewer bytes and launches {unfused.launches} kernels as one"
-    gain, graph_gain = speedup(fused, unfused), speedup(graph, unfused)
-    if gain is None:
+    graph_gain = speedup(graph, unfused)
+    if unfused.total_s is None or fused.total_s is None:
         return f"{moved}. The profile of {device.id} has no launch overhead: times are without launches."
     bound = f"{unfused.launch_bound} of {unfused.launches} unfused kernels take no longer than their launch"
-    in_graph = "" if graph_gain is None else f"; a CUDA graph alone gains {graph_gain:.3g}x"
-    return f"{moved}: {gain:.3g}x faster{in_graph}. {bound}."
+    in_graph = "" if graph_gain is None else f", launches counted; a CUDA graph alone gains at most {graph_gain:.3g}x"
+    told = against(Side("unfused", unfused.total_s), Side("fused", fused.total_s))
+    return f"{told}{in_graph}. {moved}. {bound}."
 
 
 def _fused_in_graph(results: list[Result]) -> float | None:
@@ -111,16 +114,19 @@ def _fused_in_graph(results: list[Result]) -> float | None:
 
 def _published_verdict(w: Chain, results: list[Result], times: Published) -> str:
     """What the published times teach, and how much of it launches explain."""
-    slower, faster = times.graph_s / times.eager_s, times.eager_s / times.fused_s
-    told = f"Published: fusion alone is {faster:.2f}x faster than eager, compiled with CUDA graphs it is {slower:.2f}x slower"
+    eager, fused_alone, graphed = (
+        Side(name, 0.0, Interval(seconds), MEASURED)
+        for name, seconds in (("eager", times.eager_s), ("fusion alone", times.fused_s), ("fusion with CUDA graphs", times.graph_s))
+    )
+    told = f"Published: {against(eager, fused_alone)}; {against(eager, graphed)}: CUDA graphs hurt this small function."
     fused, in_graph = results[2].total_s, _fused_in_graph(results)
     if fused is None or in_graph is None:
-        return f"{told}: CUDA graphs hurt this small function."
+        return told
     saved = format_time(fused - in_graph) if fused > in_graph else "nothing"
     lost = format_time((times.graph_s - times.fused_s) / times.calls)
     return (
-        f"{told}: CUDA graphs hurt this small function. Fused, it has one launch per call left, of which a graph saves {saved} "
-        f"here; what a graph cost there, {lost} per call, is not modelled."
+        f"{told} Fused, it has one launch per call left, of which a graph saves {saved} here; what a graph cost there, {lost} per call, "
+        f"is not modelled."
     )
 
 

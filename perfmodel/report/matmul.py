@@ -21,11 +21,12 @@ from perfmodel.ops.matmul import (
 from perfmodel.ops.matmul_explain import explain
 from perfmodel.ops.occupancy import LIMIT_WORDS
 from perfmodel.ops.tile import SLICE_DEPTH
+from perfmodel.report.against import Side, alone
 from perfmodel.report.charts.soft import WHY
-from perfmodel.report.counts import counts
+from perfmodel.report.counts import bound_by, counts
 from perfmodel.report.document import Report, Table
-from perfmodel.report.operation import bound_by, count_rows, fits, head, unknown_rates, with_steps
-from perfmodel.report.predicted import cell, note, put
+from perfmodel.report.operation import count_rows, fits, head, unknown_rates, with_steps
+from perfmodel.report.predicted import cell, note, put, seconds
 from perfmodel.report.roofline_chart import multicasts
 from perfmodel.roofline import Estimate, rates_of
 from perfmodel.timing.predict import Prediction
@@ -45,7 +46,7 @@ def report(result: Result, *, prediction: Prediction | None = None, unpredicted:
         put(found["results"][0], prediction)
     elif unpredicted:
         notes.append(unpredicted)
-    plain = Report(_title(result), [_verdict(result)], tables, notes, found)
+    plain = Report(_title(result), [_verdict(result, prediction)], tables, notes, found)
     return with_steps(plain, [("every number", {"algorithm": "tiled"}, explain(result))]) if explained else plain
 
 
@@ -141,15 +142,18 @@ def _title(result: Result) -> str:
     return f"Matmul: {', '.join([f'm {w.m}', f'n {w.n}', f'k {w.k}', *options, w.dtype.name])} on {result.device.name}"
 
 
-def _verdict(result: Result) -> str:
-    """Which side of the ridge point, and what bounds this tiling."""
+def _verdict(result: Result, prediction: Prediction | None) -> str:
+    """How long it takes, as far as that is predicted, which side of the ridge point it is on, and what bounds this tiling."""
     w, rates = result.workload, rates_of(result.device, result.workload.dtype)
     best, ridge = minimum_intensity(w), rates.matmul / rates.dram
     side = "memory bound" if best < ridge else "compute bound"
     reason = f"{best:,.2f} FLOP/B at minimum traffic against a ridge point of {ridge:.1f}"
     tiled = f"With {result.tile.br} x {result.tile.bc} tiles it is bound by {bound_by(result.total)}"
     soft = f"; that roof is soft: {WHY}" if result.total.bound == "l2" and _on_tensor(result) and multicasts(result.device) else ""
-    return f"At best {side}: {reason}. {tiled}{soft}."
+    known = None if prediction is None else seconds(prediction)
+    by = "" if prediction is None else prediction.calibration.implementation
+    took = alone(Side("The matmul", float(result.total.roofline_s), known, by=by))
+    return f"{took}. At best it is {side}: {reason}. {tiled}{soft}."
 
 
 def _on_tensor(result: Result) -> bool:

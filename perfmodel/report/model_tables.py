@@ -50,7 +50,8 @@ def verdict(found: Answer) -> list[str]:
     r, cost, made = found.request, found.cost, found.times_from
     largest = max(found.lines, key=lambda line: share(line, found))
     what = {PREFILL: "Prefill", DECODE: "A decode step", GENERATE: "Generation"}[r.phase]
-    took = f"takes {least(made)}{format_time(found.seconds)} ({TIMES[made]})"
+    known = "" if found.prediction is None else f", {format_time(found.prediction[1], 3)} to {format_time(found.prediction[2], 3)}"
+    took = f"takes {least(made)}{format_time(found.seconds)} ({TIMES[made]}{known})"
     bound = f"the bound is {format_time(cost.lower_s)}; the largest term of the roof is {BOUND_WORDS.get(cost.bound or '', 'unknown')}"
     rate = f"{most(made)}{format_si(found.tokens_per_s)} tokens/s, MFU {most(made)}{100 * found.mfu:.3g} %{_peaks(found)}"
     sentences = [f"{what} {took}; {bound}. {rate[:1].upper()}{rate[1:]}. {largest.row.op.name} takes {100 * share(largest, found):.3g} %."]

@@ -69,14 +69,6 @@ def _intensity(cost: Estimate, level: str) -> str:
     return "-" if value is None else f"{value:.4g} FLOP/B"
 
 
-def bound_by(cost: Estimate) -> str:
-    """What bounds a roof, in words, with its term."""
-    if cost.bound is None:
-        return "nothing whose rate the profile knows"
-    term, roof = format_time(cost.terms[cost.bound]), format_time(cost.roofline_s)
-    return f"{BOUND_WORDS[cost.bound]} ({term})" if term == roof else f"{BOUND_WORDS[cost.bound]} ({term} of {roof})"
-
-
 def unknown_rates(costs: Iterable[Estimate], device: Device) -> list[str]:
     """One note per rate that the profile lacks."""
     names = sorted(frozenset().union(*(cost.unknown for cost in costs)))

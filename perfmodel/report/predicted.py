@@ -4,16 +4,20 @@ from __future__ import annotations
 
 from typing import Any
 
+from perfmodel.report.against import spent
+from perfmodel.report.charts.kinds import Interval
 from perfmodel.timing.base import find_model
 from perfmodel.timing.predict import Prediction
-from perfmodel.units import format_time
+
+
+def seconds(prediction: Prediction) -> Interval:
+    """Its time and the ends of its interval."""
+    return Interval(float(prediction.seconds), float(prediction.low), float(prediction.high))
 
 
 def cell(prediction: Prediction | None) -> str:
     """Time with its interval."""
-    if prediction is None:
-        return "-"
-    return f"{format_time(prediction.seconds)} ({format_time(prediction.low, 3)} to {format_time(prediction.high, 3)})"
+    return "-" if prediction is None else spent(seconds(prediction))
 
 
 def note(what: str, prediction: Prediction) -> str:

@@ -8,7 +8,7 @@ from typing import Any
 
 from perfmodel.errors import DataError
 from perfmodel.report.charts.kinds import Point, Roofline
-from perfmodel.report.charts.points import noise, time_s
+from perfmodel.report.charts.points import noise
 from perfmodel.report.document import DataTable, Report
 from perfmodel.report.saved import SCHEMA, from_data
 
@@ -20,13 +20,18 @@ COUNTS = ("B", "FLOP")
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """A number under ``key``: what it is of, and which quantity. ``noise``: (p90 - p10) / median of a measurement."""
+    """A number under ``key``: what it is of, and which quantity. ``noise``: (p90 - p10) / median of a measurement.
+
+    ``low``, ``high``: the ends of its interval, of a measured or predicted time.
+    """
 
     key: tuple[str, ...]
     value: float
     unit: str
     better: str = NEITHER
     noise: float = 0.0
+    low: float | None = None
+    high: float | None = None
 
     @property
     def what(self) -> str:
@@ -65,10 +70,10 @@ def of_point(point: Point, chart: Roofline, several: bool = False) -> list[Readi
     """Time, FLOP and bytes of a point."""
     head = (point.name, chart.device_name) if several else (point.name,)
     found = []
-    spent = time_s(point)
+    known = point.measured or point.predicted
     kind = "measured" if point.measured else "predicted"
-    if spent is not None:
-        found.append(Reading((*head, f"time, {kind}"), spent, "s", LOW, noise(point) or 0.0))
+    if known is not None:
+        found.append(Reading((*head, f"time, {kind}"), known.value, "s", LOW, noise(point) or 0.0, known.low, known.high))
     if point.roofline_s is not None:
         found.append(Reading((*head, "time at the roof"), point.roofline_s, "s", LOW))
     if point.flops or point.dtype:  # FLOP that nobody counted have no format
@@ -80,7 +85,7 @@ def _of_table(table: DataTable) -> Iterator[Reading]:
     """Cells with a unit that can be compared; what tells the rows apart are their words and whole sizes before the first of them."""
     shown = [place for place, column in enumerate(table.columns) if column.unit == "s" or column.unit in (*SPEEDS, *COUNTS)]
     ends = {key for column in table.columns for key in (column.low, column.high)}
-    first = min(shown, default=0)
+    first, places = min(shown, default=0), {column.key: place for place, column in enumerate(table.columns)}
     for row in table.rows:
         words = [
             f"{table.columns[place].title} {value:,}" if isinstance(value, int) else str(value)
@@ -90,7 +95,9 @@ def _of_table(table: DataTable) -> Iterator[Reading]:
         for place in shown:
             column, value = table.columns[place], row[place]
             if isinstance(value, (int, float)) and column.key not in ends:
-                yield Reading((table.title, *words, column.title), value, column.unit, better_of(column.unit))
+                low, high = (row[places[key]] if key else None for key in (column.low, column.high))
+                known = (low, high) if isinstance(low, (int, float)) and isinstance(high, (int, float)) else (None, None)
+                yield Reading((table.title, *words, column.title), value, column.unit, better_of(column.unit), 0.0, *known)
 
 
 # What --json prints
@@ -111,7 +118,9 @@ PER_SECOND = ("tokens_per_s", "tokens_per_s_bound", "bytes_per_s", "flops_per_s"
 def _of_object(raw: Any, place: tuple[str, ...] = (), last: str = "") -> Iterator[Reading]:
     if isinstance(raw, Mapping):
         for key, value in raw.items():
-            if key not in LEFT_OUT and not (key in NAMES and not isinstance(value, (dict, list))):
+            if key == "predicted" and raw.get("low") is not None and value is not None:
+                yield Reading(_told((*place, "predicted")), value, "s", LOW, low=raw["low"], high=raw["high"])
+            elif key not in LEFT_OUT and not (key in NAMES and not isinstance(value, (dict, list))):
                 yield from _of_object(value, (*place, str(key)), str(key))
     elif isinstance(raw, list):
         for index, item in enumerate(raw):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from perfmodel.ops.recompute import SOURCE, Level, Result, explain, stored_bytes
+from perfmodel.report.against import Side, against
 from perfmodel.report.document import Report, Table
 from perfmodel.report.operation import head, with_steps
 from perfmodel.units import format_si, format_time
@@ -43,14 +44,14 @@ def _verdict(result: Result) -> str:
     if result.levels[0].fits is False:
         return f"Recompute it, {format_time(result.recompute_s)}: the tensor does not fit the DRAM."
     best = result.best
-    faster, slower = ("Recompute", "storing") if result.recomputes else ("Store", "recomputing")
-    times = sorted([result.recompute_s, best.store_s or 0.0])
+    stored, computed = Side("storing", best.store_s or 0.0), Side("recomputing", result.recompute_s)
     where = {"dram": "DRAM", "l2": "the L2"}[best.name]
     side = "below" if result.recomputes else "not below"
     even = (
         "" if best.break_even is None else f": {result.intensity:.4g} FLOP/B is {side} the break-even of {best.break_even:.4g} in {where}"
     )
-    return f"{faster} it: {format_time(times[0])} against {format_time(times[1])} for {slower}{even}."
+    told = against(stored, computed) if result.recomputes else against(computed, stored)
+    return f"{'Recompute' if result.recomputes else 'Store'} it{even}. {told}."
 
 
 _FITS = {True: "yes", False: "no", None: "unknown"}

@@ -12,6 +12,7 @@ from perfmodel.errors import UnavailableError
 from perfmodel.hardware import Device, Quantity
 from perfmodel.report.charts.kinds import COMPUTE, LEVELS, MEASURED, MEMORY, Before, Ceiling, Interval, Point, Roofline
 from perfmodel.report.charts.points import bound, flag, sentence, time_s
+from perfmodel.report.charts.soft import overcounted
 from perfmodel.report.document import Formula, ProfileUse
 from perfmodel.roofline import Estimate
 from perfmodel.trace import Step
@@ -82,7 +83,7 @@ def _level(points: Sequence[Point]) -> str:
     limits = [
         max(known, key=lambda name: known[name])
         for point in wrong or points
-        if (known := {n: s for n, s in point.terms.items() if n in LEVELS})
+        if (known := {n: s for n, s in point.terms.items() if n in LEVELS and not overcounted(point, n)})
     ]
     seen = [level for point in points for level in point.bytes]
     return max(limits, key=limits.count, default=None) or ("dram" if "dram" in seen or not seen else seen[0])
@@ -227,7 +228,7 @@ def said(point: Point, chart: Roofline) -> str:
         return text
     for own, summed in (
         (" of its roof:", " of the sum of its kernels' roofs:"),
-        (" faster than its roof:", " faster than the sum of its kernels' roofs:"),
+        (" above its roof:", " above the sum of its kernels' roofs:"),
     ):
         text = text.replace(own, summed, 1)
     return text

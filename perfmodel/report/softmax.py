@@ -6,9 +6,10 @@ from typing import Any
 
 from perfmodel.hardware import Device
 from perfmodel.ops.softmax import SOURCE, Result, Softmax, explain, row_bytes
-from perfmodel.report.counts import counts
+from perfmodel.report.against import ROOFS_EVEN, Side, against, idle_and_launch
+from perfmodel.report.counts import bound_by, counts
 from perfmodel.report.document import Report, Table
-from perfmodel.report.operation import bound_by, count_rows, fits, head, unknown_rates, with_steps
+from perfmodel.report.operation import count_rows, fits, head, unknown_rates, with_steps
 from perfmodel.units import format_binary, format_si
 
 
@@ -43,21 +44,24 @@ def _entry(result: Result, w: Softmax, device: Device) -> dict[str, Any]:
     }
 
 
-EVEN = 0.02
-"""Roofs this close are called as fast."""
-
-
 def _verdict(w: Softmax, device: Device, results: list[Result]) -> list[str]:
     safe, fused = results[0], results[-1]
-    gain, fewer = safe.cost.roofline_s / fused.cost.roofline_s, safe.cost.sram.total / fused.cost.sram.total
     if fused.row_fits is False:
         row = f"a row takes {format_si(row_bytes(w), 'B')}, more than the SRAM of a block on {device.id}"
         online = results[1]
-        return [f"fused does not fit: {row}. online is the next best, bound by {bound_by(online.cost)}."]
-    moved = f"{fewer:.3g}x fewer bytes through the L2"
-    if abs(gain - 1) < EVEN:
-        return [f"fused is bound by {bound_by(fused.cost)}, as fast as safe at the roof: it moves {moved}, but as many over DRAM."]
-    return [f"fused is bound by {bound_by(fused.cost)}, {gain:.3g}x faster than safe at the roof: it moves {moved}."]
+        return [f"fused does not fit: {row}. online is the next best: {against(_side(safe, w, device), _side(online, w, device))}."]
+    fewer = f"{safe.cost.sram.total / fused.cost.sram.total:.3g}x fewer bytes through the L2"
+    told = against(_side(safe, w, device), _side(fused, w, device))
+    return [f"{told}. fused is bound by {bound_by(fused.cost)}; it moves {fewer}{_over_dram(safe, fused)}."]
+
+
+def _over_dram(safe: Result, fused: Result) -> str:
+    return ", but as many over DRAM" if safe.cost.dram.total <= (1 + ROOFS_EVEN) * fused.cost.dram.total else ""
+
+
+def _side(result: Result, w: Softmax, device: Device) -> Side:
+    name, roof = result.variant.name, float(result.cost.roofline_s)
+    return Side(name, roof, left_out=tuple(idle_and_launch(name, 1, int(w.rows), roof, device)))
 
 
 def _table(results: list[Result], device: Device) -> Table:

@@ -11,6 +11,8 @@ from perfmodel.sweep.ask import Result
 from perfmodel.sweep.summary import Shares
 
 SHOWN_WORDS = 3
+ROOF = "roofline_s"
+"""The column of times at the roof."""
 
 Stretch = tuple[int | float, int | float]
 
@@ -86,14 +88,22 @@ def _plain(value: Any) -> int | float:
 
 
 def pays_sentences(result: Result) -> list[str]:
-    """In how many configurations each other one wins."""
+    """In how many configurations each other one has less."""
     summary = result.summary
     found = []
     for other, (wins, of) in summary.compared.items():
+        known, both = summary.predicted.get(other, (0, 0))
+        roofs = ", by the ratio of roofs alone" if summary.objective == ROOF else ""
+        if both:
+            found.append(f"{other} is predicted to take less time than {summary.reference} in {_part(known, both)} configurations.")
         if of:
-            share = f"{min(max(wins / of, 0.001), 0.999):.1%}" if wins not in (0, of) else ("all" if wins else "none")
-            found.append(f"{other} has less {summary.objective} than {summary.reference} in {share} of {of:,} configurations.")
+            found.append(f"{other} has less {summary.objective} than {summary.reference} in {_part(wins, of)} configurations{roofs}.")
     return found
+
+
+def _part(wins: int, of: int) -> str:
+    share = f"{min(max(wins / of, 0.001), 0.999):.1%}" if wins not in (0, of) else ("all" if wins else "none")
+    return f"{share} of {of:,}"
 
 
 def pays_table(result: Result) -> list[Table]:
@@ -146,4 +156,6 @@ def pays_data(result: Result) -> dict[str, Any] | None:
         }
         for one in pays(result)
     ]
-    return {"reference": str(summary.reference), "column": summary.objective, "wins": counts, "along": along}
+    predicted = {other: {"wins": wins, "of": of} for other, (wins, of) in summary.predicted.items()}
+    names = {"reference": str(summary.reference), "column": summary.objective}
+    return {**names, "wins": counts, "predicted": predicted, "along": along}

@@ -23,7 +23,8 @@ RUN = "the kernels: needed, executed"
 def verdict(found: TrainingAnswer) -> list[str]:
     """How long, what for, how near to the bound, and whether it fits."""
     step, parts = found.found, found.found.time.parts
-    known = "predicted" if step.prediction else "roof"
+    ends = "" if step.prediction is None else f", {format_time(step.prediction[1], 3)} to {format_time(step.prediction[2], 3)}"
+    known = f"predicted{ends}" if step.prediction else "roof"
     largest = max(parts, key=lambda name: parts[name])
     mfu, hfu = found.shares[PALM][0], found.run_shares[1]
     cost = step.cost

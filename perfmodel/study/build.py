@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from perfmodel import __version__
 from perfmodel.errors import DataError, PerfmodelError
+from perfmodel.report.against import ratio_notes
 from perfmodel.report.charts.kinds import Roofline
 from perfmodel.report.compare import DEFAULT_THRESHOLD, changes, verdict
 from perfmodel.report.document import Formula, Provenance, Report
@@ -36,11 +37,12 @@ def build(file: StudyFile, command: str = "", kinds: Sequence[str] = ()) -> Repo
 
 def joined(title: str, parts: Sequence[Part], scope: Scope, command: str = "", notes: Sequence[str] = ()) -> Report:
     """``parts`` as one document, with what they rest on; the first sentence of each part comes first."""
+    verdict = [*(part.verdict[0] for part in parts if part.verdict), *(said for part in parts for said in part.verdict[1:])]
     return Report(
         title,
-        [*(part.verdict[0] for part in parts if part.verdict), *(said for part in parts for said in part.verdict[1:])],
+        verdict,
         [],
-        list(dict.fromkeys([*notes, *(note for part in parts for note in part.notes)])),
+        list(dict.fromkeys([*notes, *(note for part in parts for note in part.notes), *ratio_notes(verdict)])),
         charts=[chart for part in parts for chart in part.charts],
         data_tables=[table for part in parts for table in part.data_tables],
         formulas=_once(formula for part in parts for formula in part.formulas),
@@ -57,7 +59,8 @@ def _once(formulas: Iterable[Formula]) -> list[Formula]:
 
 def with_base(report: Report, base: Report, name: str, threshold: float = DEFAULT_THRESHOLD) -> Report:
     """``report`` with arrows from the points of the same name in ``base``, and what became faster or slower since, first."""
-    said = verdict(changes(of_report(base), of_report(report), threshold), name, "this report", threshold)
+    both = of_report(base), of_report(report)
+    said = verdict(changes(*both, threshold), name, "this report", threshold, both)
     charts = [_arrows(chart, base, name) if isinstance(chart, Roofline) else chart for chart in report.charts]
     found = replace(report, verdict=[*said, *report.verdict], charts=charts)
     points = [point for chart in found.rooflines for point in chart.points]

@@ -12,6 +12,7 @@ from perfmodel.errors import PerfmodelError, UsageError
 from perfmodel.hardware import Device
 from perfmodel.ops.matmul import evaluate as evaluate_matmul
 from perfmodel.ops.matmul_explain import explain as explain_matmul
+from perfmodel.report.attention_verdict import left_out
 from perfmodel.report.charts.cells import text
 from perfmodel.report.charts.kinds import Interval, Point
 from perfmodel.report.charts.soft import soft_bound
@@ -34,7 +35,8 @@ class Found:
     """One answer to a workload. ``series``: what tells it from others in a sweep, such as its algorithm.
 
     ``accesses``: bytes by the two-level model, ``memory``: bytes of all tensors at once, ``fits``: in the device's memory.
-    ``parts``: points of its kernels. ``missing``: why no time is predicted. ``steps``: every number as its formula.
+    ``parts``: points of its kernels. ``missing``: why no time is predicted. ``left_out``: of its roof.
+    ``steps``: every number as its formula.
     """
 
     point: Point
@@ -44,6 +46,7 @@ class Found:
     fits: bool | None = None
     parts: Sequence[Point] = ()
     missing: Sequence[str] = ()
+    left_out: tuple[str, ...] = ()
     steps: Callable[[], Sequence[Step]] | None = field(default=None, compare=False)
 
 
@@ -91,6 +94,7 @@ def _attention(w: Workload, device: Device, scope: Scope) -> list[Found]:
 
         size = result.memory_bytes
         one = Found(made, series, result.total.access_bytes, size, comparison.fits(int(size)), missing=tuple(missing), steps=steps)
+        one = replace(one, left_out=left_out(result, device))
         found.append(_flagged(one, device))
     return found
 

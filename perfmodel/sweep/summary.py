@@ -12,6 +12,7 @@ from perfmodel.sweep.evaluate import Block
 from perfmodel.sweep.grid import Grid
 from perfmodel.sweep.rows import Reader, Row, better, least
 
+PREDICTED = "predicted_s"
 MOST_GROUPS = 10_000
 MOST_VALUES = 100_000
 """Groups, and values of an axis, beyond which neither is kept apart."""
@@ -41,7 +42,8 @@ class Shares:
 class Summary:
     """``objective``: the column that is compared, less being better; ``swept``: choices with several values.
 
-    ``best``: by the values of ``swept``. ``shares``: by value of the compared choice, then by axis or choice.
+    ``best``: by the values of ``swept``. ``shares``: by value of the compared choice, then by axis or choice. ``predicted``: in how
+    many configurations each other one is predicted to take less, and in how many both are predicted, if such times are computed.
     """
 
     reader: Reader
@@ -51,6 +53,7 @@ class Summary:
     best: dict[tuple[Any, ...], Row] = field(default_factory=dict)
     shares: dict[str, dict[str, Shares]] = field(default_factory=dict)
     compared: dict[str, list[int]] = field(default_factory=dict)
+    predicted: dict[str, list[int]] = field(default_factory=dict)
 
     @classmethod
     def of(cls, grid: Grid, objective: str) -> Summary:
@@ -93,12 +96,18 @@ class Summary:
             both = np.broadcast_to(both, block.lengths)
         name = str(answer.name)
         number, of = int(np.count_nonzero(wins)), block.points if both is None else int(np.count_nonzero(both))
-        known = self.compared.setdefault(name, [0, 0])
-        known[0], known[1] = known[0] + number, known[1] + of
+        _count(self.compared, name, number, of)
+        if PREDICTED in reference.columns:
+            self._compare_predicted(name, reference.columns[PREDICTED], answer.columns[PREDICTED], both)
         for choice in self.swept:
             if choice in block.part.choices:
                 self._add(name, choice, np.array([str(block.part.choices[choice])]), np.array([number]), np.array([of]))
         self._axes(block, name, wins, both)
+
+    def _compare_predicted(self, name: str, first: Any, other: Any, both: Any) -> None:
+        """Among rows where both are predicted, which are NaN elsewhere."""
+        known = np.isfinite(first) & np.isfinite(other) & (True if both is None else both)
+        _count(self.predicted, name, int(np.count_nonzero(known & (other < first))), int(np.count_nonzero(known)))
 
     def _axes(self, block: Block, name: str, wins: Any, both: Any) -> None:
         for axis, (one, values) in enumerate(block.part.axes.items()):
@@ -123,9 +132,14 @@ class Summary:
                 known = self.shares.setdefault(name, {}).setdefault(axis, shares)
                 if known is not shares:
                     known.add(shares)
-        for name, (wins, of) in other.compared.items():
-            known_counts = self.compared.setdefault(name, [0, 0])
-            known_counts[0], known_counts[1] = known_counts[0] + wins, known_counts[1] + of
+        for mine, theirs in ((self.compared, other.compared), (self.predicted, other.predicted)):
+            for name, (wins, of) in theirs.items():
+                _count(mine, name, wins, of)
+
+
+def _count(counts: dict[str, list[int]], name: str, wins: int, of: int) -> None:
+    known = counts.setdefault(name, [0, 0])
+    known[0], known[1] = known[0] + wins, known[1] + of
 
 
 def _along(flags: Any, axis: int) -> Any:

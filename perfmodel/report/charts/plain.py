@@ -9,7 +9,7 @@ from perfmodel.report.charts.frame import Plot
 from perfmodel.report.charts.kinds import LEVELS, MEASURED, BarChart, Chart, LineChart, Roofline, ScatterChart
 from perfmodel.report.charts.line import axes_text, axis_ends
 from perfmodel.report.charts.roofline_axes import compute_ceilings, first_level, level_ceiling, limits, shown_keys
-from perfmodel.report.charts.roofline_points import absent, placeable, spot, time_of
+from perfmodel.report.charts.roofline_points import AT_ROOFS, above, absent, as_drawn, at_roofs, placeable, spot, time_of
 from perfmodel.report.charts.roofline_roofs import merged
 from perfmodel.report.charts.scale import Axis, fitted, tick_text
 from perfmodel.units import format_si
@@ -73,6 +73,7 @@ def _labels(axis: Axis, room: float, unit: str) -> dict[int, str]:
 
 
 def _roofline(chart: Roofline, width: int) -> str:
+    chart = as_drawn(chart)
     least, most, slowest, fastest = limits(chart.ceilings)
     grid = Grid(width - 8, HEIGHT)
     plot = Plot(Axis(least, most, 0, grid.width - 1), Axis(slowest, fastest, HEIGHT - 1, 0))
@@ -102,6 +103,8 @@ def _roofline(chart: Roofline, width: int) -> str:
     lines = ["FLOP/s", *_framed(grid, _labels(plot.y, 3, "FLOP/s"), _labels(plot.x, 8, "FLOP/B"), f"FLOP per byte of {name}{slope}")]
     if hidden:
         lines.append(f"no room for, or no place at {name}: {', '.join(map(str, sorted(hidden)))}")
+    over = [str(point.number) for point in above(chart, level)]
+    lines += [f"ABOVE THE ROOF: {', '.join(over)}"] * bool(over) + [AT_ROOFS] * at_roofs(chart)
     return "\n".join(lines)
 
 

@@ -98,7 +98,7 @@ def soft_roof(point: Point) -> str:
         return ""
     faster = text(point.roofline_s / known.value, "ratio")
     why = WHY if soft_bound(point) else "it counts more bytes or FLOP than the prediction expects"
-    return f"predicted {faster} faster than its roof: the roof is soft there, {why}"
+    return f"predicted {faster} above its roof: the roof is soft there, {why}"
 
 
 def launch_bound(point: Point) -> bool:
@@ -227,7 +227,7 @@ def sentence(point: Point, ceilings: Iterable[Ceiling]) -> str:
         return _launched(point, limit)
     if share is not None:
         kind = _kind(point)
-        gain = f"reaching it would make it {text(1 / share, 'ratio')} faster" if share < 1 - 0.005 else "there is nothing left to gain"
+        gain = f"reaching it makes it at most {text(1 / share, 'ratio')} faster" if share < 1 - 0.005 else "there is nothing left to gain"
         head += f", {kind} at {percent(share).replace('<', 'under ')} of its roof: {gain}"
     caveat = f"; that roof is soft ({WHY})" if soft_bound(point) else ""
     return f"{head}{caveat}; {_next(near)}."
@@ -247,7 +247,7 @@ def _launched(point: Point, limit: str) -> str:
     kind, spent = _kind(point), text(time_s(point), "s")
     roof = f"its roof, {RESOURCES.get(limit, limit)}, is at {text(point.roofline_s, 's')}"
     return (
-        f"{point.name} is bound by its launch: {kind} {spent}, while {roof}; more work per launch or fewer launches help, no faster roof."
+        f"{point.name} is bound by its launch: {kind} {spent}, while {roof}; more work per launch or fewer launches help, no higher roof."
     )
 
 

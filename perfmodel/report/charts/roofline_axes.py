@@ -19,9 +19,9 @@ def compute_ceilings(chart: Roofline) -> list[Ceiling]:
     return sorted((c for c in chart.ceilings if c.kind == COMPUTE), key=lambda c: -c.value)
 
 
-def memory_ceilings(chart: Roofline) -> list[Ceiling]:
-    """Roofs in B/s, the highest first."""
-    return sorted((c for c in chart.ceilings if c.kind == MEMORY), key=lambda c: -c.value)
+def memory_ceilings(chart: Roofline, level: str) -> list[Ceiling]:
+    """Roofs in B/s of ``level``, the highest first: an axis of its bytes carries no other level's."""
+    return sorted((c for c in chart.ceilings if c.kind == MEMORY and c.level == level), key=lambda c: -c.value)
 
 
 def level_ceiling(chart: Roofline, level: str) -> Ceiling | None:
@@ -73,9 +73,11 @@ def shown_keys(chart: Roofline) -> list[str]:
 
 
 def levels_of(chart: Roofline) -> list[str]:
-    """Levels at which any point has bytes, from DRAM inwards; the first shown where there is none."""
+    """Levels at which any point has bytes, from DRAM inwards; where there is no point, those that have a roof."""
     order = ("dram", "llc", "l2", "sram")
-    return [level for level in order if any(point.bytes.get(level) for point in chart.points)] or [chart.level]
+    known = {level for point in chart.points for level, moved in point.bytes.items() if moved}
+    roofs = set() if chart.points else {c.level for c in chart.ceilings}
+    return [level for level in order if level in (known or roofs)] or [chart.level]
 
 
 def first_level(chart: Roofline) -> str:

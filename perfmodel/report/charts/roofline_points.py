@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from dataclasses import replace
 
 from perfmodel.report.charts.frame import Plot, Size
-from perfmodel.report.charts.kinds import Interval, Point, Roofline
+from perfmodel.report.charts.kinds import COMPUTE, MEMORY, Interval, Point, Roofline
 from perfmodel.report.charts.labels import Placer, rectangle, segment
-from perfmodel.report.charts.points import intensity
+from perfmodel.report.charts.points import EQUAL, intensity
 from perfmodel.report.charts.roofline_axes import key
 from perfmodel.report.charts.scene import XY, Group, Marker, Path, Shape, Text
+from perfmodel.report.charts.soft import overcounted
 from perfmodel.report.charts.text_width import text_width
 
 LEAST_RADIUS, MOST_RADIUS, PLAIN_RADIUS = 3.5, 15.0, 5.0
@@ -20,6 +22,7 @@ AWAY = (3.0, 6.0, 11.0, 18.0, 27.0, 38.0, 50.0, 64.0, 80.0, 100.0)
 """Pixels from a marker to its number: the first that is free."""
 COVERED = 8
 """A label under a marker is as bad as one over that many lines, which its halo interrupts."""
+AT_ROOFS = "drawn at their roofs, since not all are predicted"
 SHAPES = ("circle", "square", "triangle", "diamond")
 
 
@@ -28,9 +31,43 @@ def groups_of(chart: Roofline) -> list[str]:
     return list(dict.fromkeys(point.group for point in chart.points))
 
 
+def at_roofs(chart: Roofline) -> bool:
+    """Whether what was not measured is drawn at its roof, since of something neither a measured nor a predicted time is known."""
+    return any(point.roofline_s and not (point.measured or point.predicted) for point in chart.points)
+
+
+def as_drawn(chart: Roofline) -> Roofline:
+    """``chart`` with times of one kind: no roof stands beside a prediction, as if the two could be compared."""
+    if not at_roofs(chart):
+        return chart
+    plain = [point if point.measured or not point.roofline_s else replace(point, predicted=None, before=None) for point in chart.points]
+    return replace(chart, points=plain)
+
+
 def placeable(chart: Roofline, level: str) -> list[Point]:
-    """Points that have a place at ``level``: FLOP, bytes there, and any time."""
-    return [point for point in chart.points if intensity(point, level) is not None and time_of(point) is not None]
+    """Points that have a place at ``level``: FLOP, bytes there that are known to pass, and any time."""
+    return [
+        point
+        for point in chart.points
+        if intensity(point, level) is not None and time_of(point) is not None and not overcounted(point, level)
+    ]
+
+
+def above(chart: Roofline, level: str) -> list[Point]:
+    """Points that lie above the roofs of ``level`` and of their unit, which only a wrong count, rate or clock explains."""
+    return [point for point in placeable(chart, level) if _rate(point) > _roof(chart, point, level) * (1 + EQUAL)]
+
+
+def _rate(point: Point) -> float:
+    return point.flops / (time_of(point) or math.inf)
+
+
+def _roof(chart: Roofline, point: Point, level: str) -> float:
+    """FLOP/s of the highest roof over its place: of the bytes of ``level``, and of its unit and dtype."""
+    unit = key(point.unit, point.dtype)
+    memory = [c.value * (intensity(point, level) or 0) for c in chart.ceilings if c.kind == MEMORY and c.level == level]
+    compute = [c.value for c in chart.ceilings if c.kind == COMPUTE and key(c.unit, c.dtype) == unit]
+    return min(max(memory, default=math.inf), max(compute, default=math.inf))
 
 
 def absent(chart: Roofline, level: str) -> list[Point]:

@@ -9,7 +9,7 @@ from dataclasses import replace
 from perfmodel.report.charts.cells import digits
 from perfmodel.report.charts.frame import Plot, Size
 from perfmodel.report.charts.kinds import COMPUTE, MEASURED, Ceiling, Roofline
-from perfmodel.report.charts.labels import Placer, segment, text_box
+from perfmodel.report.charts.labels import Box, Placer, segment, text_box
 from perfmodel.report.charts.roofline_axes import compute_ceilings, key, level_ceiling, memory_ceilings, shown_keys
 from perfmodel.report.charts.scene import XY, Group, Marker, Path, Shape, Text
 from perfmodel.units import format_si
@@ -24,9 +24,9 @@ def top_rate(chart: Roofline, keys: list[str]) -> float:
     return max((c.value for c in every if key(c.unit, c.dtype) in keys), default=max((c.value for c in every), default=1e12))
 
 
-def roofs(chart: Roofline, plot: Plot, size: Size, placer: Placer) -> list[Shape]:
-    """Every roof; those of units and dtypes that are not shown first lie in hidden groups and get their labels later."""
-    shown, memory = shown_keys(chart), memory_ceilings(chart)
+def roofs(chart: Roofline, plot: Plot, size: Size, level: str, placer: Placer) -> list[Shape]:
+    """The roofs of ``level`` and of the compute units; those of units and dtypes that are not shown first get their labels later."""
+    shown, memory = shown_keys(chart), memory_ceilings(chart, level)
     top, markers = top_rate(chart, shown), list(placer.avoided)
     lines_of = merged(compute_ceilings(chart), shown)
     lines = [_diagonal(ceiling, plot, plot.x.low, top) for ceiling in memory]
@@ -36,19 +36,24 @@ def roofs(chart: Roofline, plot: Plot, size: Size, placer: Placer) -> list[Shape
     labels: list[Shape] = []
     groups = []
     for ceiling in sorted(memory, key=lambda c: c.evidence == MEASURED):
-        every = list(_along_diagonal(ceiling, plot, size, top))
-        clear = [text for text in every if not any(text_box(text, size.font).meets(marker) for marker in markers)]
-        twin = ceiling.evidence == MEASURED and any(c.level == ceiling.level and c is not ceiling for c in memory)
-        found = _placed(iter(clear), placer, size)
-        labels += found or ([] if twin else _placed(iter(every), placer, size))  # the line beside it has a label
+        twin = ceiling.evidence == MEASURED and any(c is not ceiling for c in memory)
+        labels += _clear_of(markers, list(_along_diagonal(ceiling, plot, size, top)), twin, placer, size)
     for (ceiling, keys), path in zip(lines_of, levels, strict=True):
         shapes: list[Shape] = [path]
         if keys[0] in shown:
-            shapes += _placed(_along_level(ceiling, plot, size, path.points[0][0]), placer, size)
+            twin = ceiling.evidence == MEASURED and any(other is not ceiling and keys[0] in own for other, own in lines_of)
+            crossed = markers + [segment(line.points) for line in lines]
+            shapes += _clear_of(crossed, list(_along_level(ceiling, plot, size, path.points[0][0])), twin, placer, size)
         if ceiling.value > top:
             shapes += [_diagonal(other, plot, top / other.value, ceiling.value) for other in memory]
         groups.append(Group(shapes, {"key": ",".join(keys)}, hidden=keys[0] not in shown))
     return [*lines, *groups, *labels]
+
+
+def _clear_of(boxes: list[Box], every: list[Text], twin: bool, placer: Placer, size: Size) -> list[Shape]:
+    """A label that lies on none of ``boxes``; else on as few as can be, unless the line has a ``twin`` beside it with a label."""
+    clear = [text for text in every if not any(text_box(text, size.font).meets(one) for one in boxes)]
+    return _placed(iter(clear), placer, size) or ([] if twin else _placed(iter(every), placer, size))
 
 
 def merged(found: list[Ceiling], shown: list[str]) -> list[tuple[Ceiling, list[str]]]:
@@ -89,7 +94,7 @@ def _diagonal(ceiling: Ceiling, plot: Plot, first: float, top: float) -> Path:
 
 
 def _start(ceiling: Ceiling, plot: Plot, memory: list[Ceiling]) -> float:
-    """The pixel from which a compute roof is one: its ridge with the fastest memory."""
+    """The pixel from which a compute roof is one: its ridge with the highest roof of the level."""
     return plot.x.at(plot.x.clamped(ceiling.value / memory[0].value)) if memory else plot.left
 
 
@@ -139,7 +144,7 @@ def ridges(chart: Roofline, plot: Plot, size: Size, level: str, placer: Placer) 
 
 def waiting(chart: Roofline, plot: Plot, size: Size, level: str, placer: Placer) -> list[Shape]:
     """Labels and ridge points of roofs that are not shown first, hidden, where everything else has left room."""
-    shown, memory = shown_keys(chart), memory_ceilings(chart)
+    shown, memory = shown_keys(chart), memory_ceilings(chart, level)
     own = level_ceiling(chart, level)
     shapes: list[Shape] = []
     for ceiling, keys in merged(compute_ceilings(chart), shown):

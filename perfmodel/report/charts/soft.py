@@ -23,6 +23,13 @@ def hard_roof(point: Point) -> tuple[str, float] | None:
     return None if name is None else (name, found[name])
 
 
+def overcounted(point: Point, level: str) -> bool:
+    """Whether its prediction is faster than its bytes at ``level`` could pass: fewer do, so that its place there is not known."""
+    known = point.predicted
+    soft = known is not None and point.measured is None and point.soft == level
+    return soft and known is not None and known.value < point.terms.get(level, 0.0)
+
+
 def soft_note(point: Point) -> str:
     """The caveat at its row; empty unless its largest roof is soft."""
     return f"its largest roof is soft: {WHY}" if soft_bound(point) else ""
@@ -39,5 +46,5 @@ def aim(point: Point, spent: float, name: str) -> str:
     if hard is None:
         return f"that roof is soft ({WHY}) and no other is known"
     share = hard[1] / spent
-    gain = f"reaching that would make it {text(1 / share, 'ratio')} faster" if share < 1 - 0.005 else "there is nothing left to gain"
+    gain = f"reaching that makes it at most {text(1 / share, 'ratio')} faster" if share < 1 - 0.005 else "there is nothing left to gain"
     return f"that roof is soft ({WHY}); the next hard one, {name}, is at {percent(share)}: {gain}"

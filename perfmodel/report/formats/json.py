@@ -9,7 +9,8 @@ from perfmodel.report.document import Report
 
 def render(report: Report) -> str:
     """One object with two-space indentation; strict JSON, so no NaN."""
-    return json.dumps(report.data or _document(report), indent=2, allow_nan=False, ensure_ascii=False) + "\n"
+    found = {**report.data, "verdict": report.verdict} if report.data else _document(report)
+    return json.dumps(found, indent=2, allow_nan=False, ensure_ascii=False) + "\n"
 
 
 def _document(report: Report) -> object:

@@ -7,14 +7,13 @@ from dataclasses import dataclass
 
 from perfmodel.errors import PerfmodelError
 from perfmodel.hardware import Device
+from perfmodel.report.against import PREDICTED, Side, against
 from perfmodel.report.charts.cells import text
 from perfmodel.report.charts.points import RESOURCES, bound
 from perfmodel.report.charts.soft import soft_bound
 from perfmodel.study.points import Found
 
-PREDICTED, ROOF = "predicted", "at the roof"
-EVEN = 0.005
-"""Times this close, relative, are as fast."""
+ROOF = "at the roof"
 
 
 def seconds(one: Found) -> float | None:
@@ -82,16 +81,14 @@ class Duel:
         """Predictions where both are predicted throughout, else roofs."""
         return PREDICTED if self.first.predicted and self.other.predicted else ROOF
 
-    def gain(self, value: int, basis: str = "") -> float:
+    def gain(self, value: int) -> float:
         """How many times faster the other one is."""
-        return on_basis(self.first.found[value], basis or self.basis) / on_basis(self.other.found[value], basis or self.basis)
+        return on_basis(self.first.found[value], self.basis) / on_basis(self.other.found[value], self.basis)
 
-    def beside_others(self) -> str:
-        """What to say beside a comparison on the other basis: the roofs, or why there are only roofs."""
-        if self.basis == PREDICTED:
-            return f"; at their roofs {gain_words(self.gain(self.values[-1], ROOF))}"
-        unknown = [track.name for track in (self.first, self.other) if not track.predicted]
-        return f"; {' and '.join(unknown)} cannot be predicted there, so roofs are compared"
+    def side(self, track: Track, value: int) -> Side:
+        """``track`` at ``value``, as a verdict takes it."""
+        one = track.found[value]
+        return Side(track.name, float(one.point.roofline_s or 0.0), one.point.predicted, left_out=one.left_out)
 
     def turns(self) -> list[Turn]:
         """Where the order turns, by bisection between the values."""
@@ -117,29 +114,18 @@ class Duel:
             low, high = (low, middle) if leads == rises else (middle, high)
         return high
 
-    def sentence(self, turns: Sequence[Turn], mixed: bool = False) -> str:
-        """Who is faster where, and by how much at the ends. ``mixed``: other devices are compared on another basis."""
+    def sentence(self, turns: Sequence[Turn]) -> str:
+        """Who is faster where, on which basis, and by how much at the ends."""
         first, last = self.values[0], self.values[-1]
-        times = [text(on_basis(track.found[last], self.basis), "s") for track in (self.other, self.first)]
         where = f"{last:,}, the largest of them at which both fit the memory" if self.cut else f"{last:,}"
-        end = f"{gain_words(self.gain(last))} at {self.over} {where} ({times[0]} against {times[1]}, {self.basis})"
-        end += self.beside_others() if mixed else ""
+        end = against(self.side(self.first, last), self.side(self.other, last), f" at {self.over} {where}")
         if turns:
-            first_turn, *others = [f"from {self.over} {turn.at:,} on" for turn in turns]
-            words = ["faster" if turn.rises else "slower" for turn in turns]
-            then = "".join(f" and {word} {where}" for word, where in zip(words[1:], others, strict=True))
-            return f"{self.other.name} is {words[0]} than {self.first.name} {first_turn}{then}: {end}."
-        return f"{self.other.name} is {gain_words(self.gain(first), self.first.name)} at {self.over} {first:,} and {end}."
-
-
-def gain_words(gain: float, than: str = "") -> str:
-    """
-    >>> gain_words(2.0), gain_words(0.5, "standard"), gain_words(1.001, "standard")
-    ('2x faster', '2x slower than standard', 'as fast as standard')
-    """
-    if abs(gain - 1) <= EVEN:
-        return "as fast" + (f" as {than}" if than else "")
-    return (f"{text(gain, 'ratio')} faster" if gain > 1 else f"{text(1 / gain, 'ratio')} slower") + (f" than {than}" if than else "")
+            words = [("faster" if turn.rises else "slower", f"from {self.over} {turn.at:,} on") for turn in turns]
+            basis = "predicted to be " if self.basis == PREDICTED else ""
+            then = "".join(f" and {word} {since}" for word, since in words[1:]) + ("" if basis else ", by the ratio of roofs")
+            return f"{self.other.name} is {basis}{words[0][0]} than {self.first.name} {words[0][1]}{then}. {end}."
+        start = against(self.side(self.first, first), self.side(self.other, first), f" at {self.over} {first:,}")
+        return f"{end}." if first == last else f"{end}. {start}."
 
 
 def alone(track: Track, over: str) -> str:

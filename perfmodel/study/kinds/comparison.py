@@ -30,6 +30,6 @@ class Section:
         found = changes(made.before.readings, made.after.readings, self.threshold)
         title = self.title or f"{made.before.name} against {made.after.name}"
         charts = [made.chart] if made.chart is not None else []
-        said = verdict(found, made.before.name, made.after.name, self.threshold)
+        said = verdict(found, made.before.name, made.after.name, self.threshold, (made.before.readings, made.after.readings))
         said = [f"{self.title}: {said[0]}", *said[1:]] if self.title else said
         return Part([*said, *made.warnings], list(charts), tables(title, found, made.before.name, made.after.name), made.notes)

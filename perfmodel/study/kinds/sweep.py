@@ -8,6 +8,7 @@ from typing import Annotated, ClassVar, Literal
 
 from perfmodel.errors import PerfmodelError, UsageError
 from perfmodel.hardware import Device
+from perfmodel.report.against import PREDICTED
 from perfmodel.report.charts.kinds import LineChart, Mark, Series
 from perfmodel.report.charts.points import SHORT, bound
 from perfmodel.report.document import Column, DataTable, Value
@@ -67,10 +68,7 @@ class Section:
         several = len(devices) > 1
         own = {device.id: [track for track in tracks if track.device.id == device.id] for device in devices}
         predicted = {device: all(track.predicted for track in those) for device, those in own.items()}
-        mixed = len(set(predicted.values())) > 1
-        found = [
-            self._compared(device, own[device.id], scope, several, mixed) for device in sorted(devices, key=lambda d: not predicted[d.id])
-        ]
+        found = [self._compared(device, own[device.id], scope, several) for device in sorted(devices, key=lambda d: not predicted[d.id])]
         verdict = [said for sentences, _ in found for said in sentences]
         marks = [mark for _, those in found for mark in those]
         charts = [self._chart(show, tracks, marks if show == "time" else [], several) for show in self.show or ["time"]]
@@ -98,7 +96,7 @@ class Section:
             track.notes += failed + list(dict.fromkeys(told for one in track.found.values() for told in one.missing))[:1]
         return list(tracks.values())
 
-    def _compared(self, device: Device, tracks: Sequence[Track], scope: Scope, several: bool, mixed: bool) -> tuple[list[str], list[Mark]]:
+    def _compared(self, device: Device, tracks: Sequence[Track], scope: Scope, several: bool) -> tuple[list[str], list[Mark]]:
         """Sentences on every other track against the first one, and where they turn as marks."""
         head, where = on(device, several, self.title), f" ({device.name})" if several else ""
         first, *others = tracks
@@ -108,8 +106,9 @@ class Section:
             if not duel.values:
                 continue
             turns = duel.turns()
-            said.append(head + duel.sentence(turns, mixed))
-            marks += [Mark(t.at, f"{(other if t.rises else first).name} faster from {t.at:,}{where}", t.seconds) for t in turns]
+            said.append(head + duel.sentence(turns))
+            turned = "faster" if duel.basis == PREDICTED else "has the lower roof"
+            marks += [Mark(t.at, f"{(other if t.rises else first).name} {turned} from {t.at:,}{where}", t.seconds) for t in turns]
         return said + [head + told for track in tracks if (told := too_large(track, self.over))], marks
 
     def _chart(self, show: str, tracks: Sequence[Track], marks: list[Mark], several: bool) -> LineChart:
@@ -117,7 +116,7 @@ class Section:
         if several and alike(tracks, value):
             tracks, several = [track for track in tracks if track.device is tracks[0].device], False
         unknown = [track for track in tracks if show in TIMED and not track.predicted]
-        mixed = several and 0 < len(unknown) < len(tracks)
+        mixed = 0 < len(unknown) < len(tracks)
         series = [line for track in tracks for line in self._series(show, track, value, several, roofs=mixed or not several)]
         title = f"{self.title}: {label}" if self.title else label
         caption = " ".join(filter(None, [self.caption, _only_roofs(unknown) if mixed else ""]))

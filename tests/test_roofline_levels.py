@@ -1,0 +1,138 @@
+"""An axis carries the roofs of its own bytes: no other level's line, no point above, no roof beside a prediction."""
+
+from __future__ import annotations
+
+import math
+from functools import cache
+
+import pytest
+
+from perfmodel.catalog import device_ids, find_device
+from perfmodel.report.charts.frame import WIDE
+from perfmodel.report.charts.kinds import COMPUTE, Interval, Point, Roofline
+from perfmodel.report.charts.plain import plot
+from perfmodel.report.charts.roofline import scene
+from perfmodel.report.charts.roofline_axes import levels_of, limits
+from perfmodel.report.charts.scale import Axis
+from perfmodel.report.charts.scene import Group, Marker, Path, Rect, Shape, Text
+from perfmodel.report.roofline_chart import ceilings, roofline
+from perfmodel.report.saved import from_data
+from perfmodel.study.base import Scope
+from perfmodel.study.kinds.roofline import Section
+from perfmodel.study.options import workload_of
+
+WORKLOADS = [
+    ("attention", "n=4096 d=64 heads=16 batch=8"),
+    ("attention", "n=512 d=128 heads=16 batch=2 algorithm=all"),
+    ("matmul", "m=4096 n=4096 k=4096"),
+    ("matmul", "m=8192 n=128 k=8192"),
+]
+UNTILED = [("attention", "n=4096 d=64 heads=16 batch=8 algorithm=standard"), ("attention", "n=512 d=128 heads=16 algorithm=standard")]
+"""Of a device whose SRAM per block is not known."""
+MODEL = ("model", "llama-3-8b decode batch=8 kv_len=2048")
+TIMED = ("predicted", "at-roof", "measured")
+PREDICTED = ("nvidia-h200-sxm", "nvidia-a100-sxm-80gb")
+"""Where each question has a picture of its own, so that what is predicted is drawn."""
+
+
+@cache
+def scope() -> Scope:
+    return Scope()
+
+
+def drawn(shapes: list[Shape], level: str) -> list[Shape]:
+    """All that a picture shows with that level chosen, whatever units are."""
+    found: list[Shape] = []
+    for shape in shapes:
+        if isinstance(shape, Group):
+            found += drawn(shape.children, level) if shape.tags.get("level", level) == level else []
+        else:
+            found.append(shape)
+    return found
+
+
+def value(axis: Axis, pixel: float) -> float:
+    return axis.low * (axis.high / axis.low) ** ((pixel - axis.start) / (axis.end - axis.start))
+
+
+def axes(chart: Roofline, shapes: list[Shape]) -> tuple[Axis, Axis]:
+    frame = next(shape for shape in shapes if isinstance(shape, Rect) and shape.role == "plot")
+    least, most, slowest, fastest = limits(chart.ceilings)
+    return Axis(least, most, frame.x, frame.x + frame.width), Axis(slowest, fastest, frame.y + frame.height, frame.y)
+
+
+def check(chart: Roofline) -> None:
+    """Every line and every marker of every level, from the pixels that are drawn."""
+    top = max(c.value for c in chart.ceilings if c.kind == COMPUTE)
+    for level in levels_of(chart):
+        shapes = drawn(scene(chart, WIDE).children, level)
+        x, y = axes(chart, shapes)
+        own = [c.value for c in chart.ceilings if c.level == level]
+        lines = [shape.points for shape in shapes if isinstance(shape, Path) and shape.role.startswith("roof")]
+        slopes = [value(y, ends[0][1]) / value(x, ends[0][0]) for ends in lines if ends[0][1] != ends[1][1]]
+        assert bool(slopes) == bool(own)
+        assert all(any(math.isclose(slope, bandwidth, rel_tol=1e-6) for bandwidth in own) for slope in slopes), (chart.device, level)
+        told = " ".join(shape.text for shape in shapes if isinstance(shape, Text) and shape.role == "note")
+        for shape in shapes:
+            if isinstance(shape, Marker) and shape.role in TIMED and x.start < shape.x < x.end and y.end < shape.y < y.start:
+                under = min(max(own, default=math.inf) * value(x, shape.x), top) * (1 + 1e-6)
+                assert value(y, shape.y) <= under or "ABOVE THE ROOF" in told, (chart.device, level, shape)
+
+
+@pytest.mark.parametrize("device", device_ids())
+def test_no_point_lies_above_the_roof_of_its_own_axis(device: str) -> None:
+    peaks = find_device(device).peaks_of("tensor") or find_device(device).peaks_of("vector")
+    dtype = next(name for name in ("bf16", "fp16", "fp32") if name in peaks)
+    sram = find_device(device).level("sram")
+    tiled = sram is not None and sram.per_block is not None
+    every = [workload_of(kind, f"{words} dtype={dtype}", None) for kind, words in (WORKLOADS if tiled else UNTILED)]
+    apart = [[one] for one in [*every, workload_of(*MODEL, None)]] if device in PREDICTED else [every]
+    for asked in apart:
+        [chart] = Section([device], asked).build(scope()).charts
+        assert isinstance(chart, Roofline)
+        assert not any(point.measured for point in chart.points)
+        check(chart)
+
+
+def test_a_product_is_not_drawn_above_its_axis(run) -> None:
+    """A product whose loads are multicast passes its L2 roof: it has a place on the axis of DRAM bytes alone, where the picture opens."""
+    report = from_data(run("roofline --matmul 4096x4096x4096 --hardware h200 --json").json)
+    [chart] = report.rooflines
+    [point] = chart.points
+    assert point.predicted is not None
+    assert point.predicted.value < point.terms["l2"]
+    assert chart.level == "dram"
+    shapes = drawn(scene(chart, WIDE).children, "l2")
+    assert not any(isinstance(shape, Marker) and shape.role == "predicted" and shape.r == 5.0 for shape in shapes)
+    assert any(isinstance(shape, Text) and shape.text == "not shown: 1" for shape in shapes)
+    check(chart)
+
+
+@pytest.mark.parametrize("level", ["dram", "l2"])
+def test_a_measurement_above_the_roof_is_told(level: str) -> None:
+    device = find_device("nvidia-h200-sxm")
+    bandwidth = max(c.value for c in ceilings(device) if c.level == level)
+    fast = Point(1, "fast", 10**9, {level: 10**9}, "bf16", measured=Interval(10**9 / bandwidth / 1.5), terms={level: 1.0})
+    slow = Point(2, "slow", 10**9, {level: 10**9}, "bf16", measured=Interval(10**9 / bandwidth * 1.5), terms={level: 1.0})
+    chart = roofline(device, [fast, slow])
+    notes = [shape.text for shape in drawn(scene(chart, WIDE).children, level) if isinstance(shape, Text) and shape.role == "note"]
+    assert notes == ["ABOVE THE ROOF: 1"]
+    assert "ABOVE THE ROOF: 1" in plot(chart).splitlines()
+
+
+def kinds_of(chart: Roofline) -> set[str]:
+    shapes = drawn(scene(chart, WIDE).children, chart.level)
+    return {shape.role for shape in shapes if isinstance(shape, Marker) and shape.role in ("predicted", "at-roof")}
+
+
+def test_no_roof_stands_beside_a_prediction(run) -> None:
+    """What is predicted in part is drawn at the roofs as a whole, and said to be; what is predicted throughout is not."""
+    line = "roofline --hardware h200 --json --attention"
+    [mixed] = from_data(run(line, "n=4096 d=64 heads=16 batch=8 algorithm=all").json).rooflines
+    assert {point.predicted is None for point in mixed.points} == {True, False}
+    assert len([key for key in kinds_of(mixed) if key]) == 1
+    assert kinds_of(mixed) == {"at-roof"}
+    assert "drawn at their roofs, since not all are predicted" in plot(mixed)
+    [whole] = from_data(run(line, "n=4096 d=64 heads=16 batch=8").json).rooflines
+    assert kinds_of(whole) == {"predicted"}
+    assert "drawn at their roofs" not in plot(whole)

@@ -1,0 +1,183 @@
+"""The first sentence of every command: what is predicted or measured leads, a ratio of roofs is called one."""
+
+from __future__ import annotations
+
+import ast
+import math
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+from fuzzing import all_commands
+from hypothesis import given
+from hypothesis import strategies as st
+
+from perfmodel.report.against import MEASURED, RATIO_NOTE, ROOFS_EVEN, Side, against, ends, ratio
+from perfmodel.report.charts.kinds import Interval
+
+PACKAGE = Path(__file__).parents[1] / "perfmodel"
+BIG = "attention --n 4096 --d 64 --heads 16 --batch 8"
+PREDICTING = ["h200"]
+"""Devices that predict standard attention as well as a fused kernel."""
+QUESTIONS = {
+    "attention": ["--n 4096 --d 64 --heads 16 --batch 8 --algorithm all", "--n 64 --d 64", "--n 1024 --d 512 --pass both --algorithm all"],
+    "batch": ["llama-3-8b --kv-len 2048"],
+    "compare": ["standard flash2 --attention 'n=4096 d=64 heads=16 batch=8'", "mi300x {} --model 'llama-3-8b decode'", "mi300x {}"],
+    "fuse": ["--elements 1048576 --ops 30", "--example sin-cos"],
+    "kv-cache": ["llama-3-8b --n 8192 --batch 16"],
+    "matmul": ["-m 8192 -n 128 -k 8192", "-m 4096 -n 4096 -k 4096"],
+    "memory": ["llama-3-8b --batch 8 --n 4096 --dp 8 --zero 3 --recompute full"],
+    "mlp": ["--batch 4096 --d-in 1024 --d-hidden 4096 --d-out 1024"],
+    "model": ["llama-3-8b --phase decode --batch 8 --kv-len 2048", "gpt2 --phase train --batch 8 --n 1024"],
+    "recompute": ["--bytes 64MiB --flops 10GFLOP", "--bytes 1MiB --flops 10GFLOP"],
+    "roofline": ["--attention 'n=4096 d=64 heads=16 batch=8' --matmul 8192x8192x8192 --model 'llama-3-8b decode'"],
+    "softmax": ["--rows 4096 --cols 32768", "--rows 64 --cols 512", "--rows 64 --cols 400000"],
+    "sweep": ["attention --n 512:4096:x2 --d 64,512 --algorithm standard,flash1,flash2 --columns roofline_s,predicted_s"],
+}
+"""By command; each runs on a device where nothing is predicted and on one where most is."""
+STUDIES = [f"report {name}" for name in ("standard-vs-flash", "a100-to-h200", "batch-saturation", "flashattention-fig2")]
+NOT_ASKED = {"bench", "calibrate", "claims", "hardware list", "hardware show", "hardware check", "occupancy", "remat", "validate"}
+"""They measure, or hold no two times against each other."""
+WAYS = re.compile(r"\b(?:faster|slower|wins?|speed-?up|gains)\b")
+BY_ROOFS = re.compile(r"ratios? of roofs|at most|at least|ratio of bounds")
+
+
+def sides(reference: float, other: float) -> tuple[Side, Side]:
+    return Side("standard", reference), Side("flash2", other)
+
+
+# The rule
+
+
+times_s = st.floats(1e-6, 1.0)
+widths = st.floats(1.0, 3.0)
+
+
+@given(times_s, widths, widths, times_s, widths, widths)
+def test_errors_of_a_ratio_are_independent_in_log_space(a: float, a_low: float, a_high: float, b: float, b_low: float, b_high: float):
+    over, under = Interval(a, a / a_low, a * a_high), Interval(b, b / b_low, b * b_high)
+    found, back = ratio(over, under), ratio(under, over)
+    assert found.value == a / b
+    assert math.log(found.value / found.low) ** 2 == pytest.approx(math.log(a_low) ** 2 + math.log(b_high) ** 2, abs=1e-9)
+    assert math.log(found.high / found.value) ** 2 == pytest.approx(math.log(a_high) ** 2 + math.log(b_low) ** 2, abs=1e-9)
+    assert (back.low, back.high) == (pytest.approx(1 / found.high), pytest.approx(1 / found.low))
+    widest = (over.low / under.high, over.high / under.low)
+    assert widest[0] * (1 - 1e-9) <= found.low <= found.value <= found.high <= widest[1] * (1 + 1e-9)
+    assert ("either" in ends(found)) == (min(found.low, found.value) < 1 < found.high or found.low < 1 <= found.value)
+
+
+def test_what_is_known_leads() -> None:
+    known = Interval(2e-3, 1.5e-3, 2.5e-3)
+    standard, flash = Side("standard", 3e-3, Interval(8e-3, 7e-3, 9e-3), by="torch-eager"), Side("flash2", 1e-3, known)
+    both = against(standard, flash)
+    assert both.startswith("flash2 is predicted 4x faster than standard (3.")
+    assert both.endswith("2 ms against 8 ms by torch-eager; ratio of roofs 3x")
+    seen = against(Side("standard", 3e-3, Interval(8e-3), MEASURED), Side("flash2", 1e-3, Interval(2e-3), MEASURED))
+    assert seen == "flash2 is measured 4x faster than standard: 2 ms against 8 ms; ratio of roofs 3x"
+    one = against(Side("standard", 3e-3), flash)
+    assert one == (
+        "flash2 is at most 3x faster with standard at its roof (ratio of roofs: 1 ms against 3 ms); "
+        "only flash2 is predicted, 2 ms (1.5 ms to 2.5 ms)"
+    )
+    assert against(*sides(1e-3, 2e-3)).startswith("flash2 is at least 2x slower with standard at its roof (ratio of roofs: ")
+    assert against(*sides(1e-3, 1e-3 * (1 + ROOFS_EVEN / 2))).startswith("flash2 is as fast as standard with both at their roofs (ratio of")
+
+
+# Attention
+
+
+@pytest.mark.parametrize("device", PREDICTING)
+@pytest.mark.parametrize("direction", ["forward", "backward", "both"])
+def test_attention_leads_with_the_predicted_ratio(run, device: str, direction: str) -> None:
+    data = run(f"{BIG} --hardware {device} --pass {direction} --json").json
+    by_name = {one["algorithm"]: one["time_s"] for one in data["results"] if one["pass"] == direction}
+    over, under = (Interval(time["predicted"], time["low"], time["high"]) for time in (by_name["standard"], by_name["flash2"]))
+    known = data["ratios"]["flash2"][direction]["predicted"]
+    assert (known["value"], known["low"], known["high"]) == tuple(getattr(ratio(over, under), key) for key in ("value", "low", "high"))
+    assert known["low"] < known["value"] < known["high"]
+    [said] = data["verdict"]
+    head = f"flash2 is predicted {known['value']:.3g}x faster than standard ({known['low']:.3g}x to {known['high']:.3g}x): "
+    assert said.startswith(head)
+    roofs = by_name["standard"]["roofline"] / by_name["flash2"]["roofline"]
+    assert f"; ratio of roofs {roofs:.3g}x. " in said
+    text = run(f"{BIG} --hardware {device} --pass {direction}").out
+    assert head in text.splitlines()[1]
+    assert RATIO_NOTE in text
+    assert re.search(rf"predicted, standard / this +- +{known['value']:.3g}x \(", text)
+
+
+def test_one_side_alone_is_said_to_be_predicted(run) -> None:
+    said = run(f"{BIG} --hardware h200 --algorithm standard --algorithm split-kv --json").json["verdict"][0]
+    assert re.match(r"split-kv is at most [\d.]+x faster with standard at its roof \(ratio of roofs: ", said)
+    assert "; only standard is predicted, " in said
+
+
+def test_what_dominates_and_is_left_out_is_told(run) -> None:
+    """Launch and idle multiprocessors of a small question, the softmax of eager kernels in a large one."""
+    small = run("attention --n 64 --d 64 --algorithm standard --algorithm flash1 --hardware mi300x --json").json["verdict"][0]
+    assert "Left out: " in small
+    assert "standard's 3 launches" in small
+    assert "flash1 has 1 block for 304 multiprocessors" in small
+    large = run(f"{BIG} --hardware mi300x --json").json["verdict"][0]
+    assert "Left out: an eager softmax of standard" in large
+    assert "launch" not in large
+    assert "blocks" not in large
+
+
+# Every command
+
+
+def test_every_command_is_asked() -> None:
+    assert {*QUESTIONS, "report", *NOT_ASKED} == set(all_commands())
+
+
+def lines(device: str) -> list[str]:
+    found = [f"{name} {line.format(device)}" for name, asked in QUESTIONS.items() for line in asked]
+    return [line if line.startswith("compare") and device in line else f"{line} --hardware {device}" for line in found]
+
+
+def verdict_of(run, line: str) -> list[str]:
+    words = shlex.split(line)
+    outcome = run(f"{words[0]} --json", *words[1:])
+    assert outcome.code == 0, (line, outcome.err)
+    assert outcome.json["verdict"], line
+    return outcome.json["verdict"]
+
+
+@pytest.mark.parametrize("line", lines("mi300x"))
+def test_without_predictions_every_gain_is_a_ratio_of_roofs(run, line: str) -> None:
+    for said in verdict_of(run, line):
+        for sentence in said.split(". "):
+            assert not WAYS.search(sentence) or BY_ROOFS.search(sentence), said
+
+
+@pytest.mark.parametrize("line", [*lines("h200"), *STUDIES])
+def test_every_gain_says_what_it_rests_on(run, line: str) -> None:
+    for said in verdict_of(run, line):
+        for sentence in said.split(". "):
+            rests = BY_ROOFS.search(sentence) or re.search(r"\b(?:predicted|measured)\b", sentence)
+            assert not WAYS.search(sentence) or rests, said
+
+
+def test_first_sentences_are_the_same_in_every_format(run, tmp_path: Path) -> None:
+    line = f"{BIG} --hardware h200"
+    [said] = verdict_of(run, line)
+    head = said.partition(" (")[0]
+    files = [tmp_path / f"x.{suffix}" for suffix in ("txt", "md", "html", "json")]
+    assert run(line, *(word for file in files for word in ("-o", str(file)))).code == 0
+    assert all(head in file.read_text() for file in files)
+
+
+WRITTEN = re.compile(r"\{\}x? (?:faster|slower)\b|\bwins \{\}|does not win")
+
+
+@pytest.mark.parametrize("folder", ["report", "study", "sweep", "commands"])
+def test_one_module_writes_how_much_faster(folder: str) -> None:
+    """Elsewhere no text puts a number before 'faster', unless as 'at most' of a roof."""
+    for path in sorted((PACKAGE / folder).rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.JoinedStr) and path.name != "against.py":
+                words = "".join(str(part.value) if isinstance(part, ast.Constant) else "{}" for part in node.values)
+                told = WRITTEN.search(words)
+                assert told is None or "at most {}" in words or "refused" in ast.unparse(node), f"{path.name}: {words}"
