@@ -146,10 +146,10 @@ def verdict_of(run, line: str) -> list[str]:
 
 
 @pytest.mark.parametrize("line", lines("mi300x"))
-def test_without_predictions_every_gain_is_a_ratio_of_roofs(run, line: str) -> None:
+def test_without_predictions_every_gain_is_measured_or_a_ratio_of_roofs(run, line: str) -> None:
     for said in verdict_of(run, line):
         for sentence in said.split(". "):
-            assert not WAYS.search(sentence) or BY_ROOFS.search(sentence), said
+            assert not WAYS.search(sentence) or BY_ROOFS.search(sentence) or " is measured " in sentence, said
 
 
 @pytest.mark.parametrize("line", [*lines("h200"), *STUDIES])
