@@ -14,6 +14,7 @@ from perfmodel.transformer.training.step.exchange import DATA, EXPERT_DATA, Exch
 from perfmodel.transformer.training.step.job import Job
 from perfmodel.transformer.training.step.micro_batch import MicroBatch
 from perfmodel.transformer.training.step.update import FROZEN, copies
+from perfmodel.transformer.training.step.window import Window, joined
 
 
 def shared_gradients(training: Training, state: State) -> list[Exchange]:
@@ -41,19 +42,26 @@ def _exchange(part: Part, op: str, times: int) -> Exchange:
 
 
 def data_seconds(job: Job, one: MicroBatch, state: State) -> float:
-    """Seconds of them that no kernel hides: gradients go out during backward passes, weights come in during forward passes.
+    """Seconds of them that no kernel hides: gradients go out during backward passes, weights come in during the passes that need them.
 
-    What the last layer to run backward leaves, and what the first one forward waits for, nothing hides.
+    What the first layer of a step waits for, and what the last one leaves, nothing hides.
     """
     if job.system is None:
         return 0.0
-    t, system, device = job.training, job.system, job.on.device
-    gradients = sum(links.seconds(each, system, t.parallel, device) for each in shared_gradients(t, state))
-    weights = sum(links.seconds(each, system, t.parallel, device) for each in shared_weights(t, state))
+    t, edge = job.training, 1 / max(one.layers, 1)
+    forward, backward = joined([(one.forward, 1)]), joined([(one.backward, 1)])
+    passes = [forward, backward] if t.parallel.zero == 3 else [forward]
+    weights = [(each, len(passes), window) for each in shared_weights(t, state) for window in passes]
+    gradients = [(each, 1, backward) for each in shared_gradients(t, state)]
+    return sum(_exposed(job, *exchange, edge) for exchange in (*weights, *gradients))
+
+
+def _exposed(job: Job, exchange: Exchange, times: int, window: Window, edge: float) -> float:
+    """Seconds that nothing hides of ``exchange``, which runs ``times`` per micro-batch or step, once in a ``window`` like this."""
+    assert job.system is not None
+    one, runs = Exchange(exchange.group, exchange.op, exchange.bytes), float(exchange.count) / times
+    seconds = links.seconds(one, job.system, job.training.parallel, job.on.device)
     if not job.overlap:
-        return gradients + weights
-    often, first = int(t.micro_batches), 1 / max(one.layers, 1)
-    backward, forward = one.backward_s + one.again_s, one.forward_s
-    sums = often if t.parallel.zero >= 2 else 1
-    gathers, behind = (often, forward + backward) if t.parallel.zero == 3 else (1, forward)
-    return max(gradients - sums * backward, gradients / sums * first) + max(weights - gathers * behind, weights / gathers * first)
+        return runs * seconds
+    hidden = window.hide(seconds, links.needs(one, seconds, job.system, job.training.parallel, job.on.device))
+    return max(runs * (seconds - hidden), edge * seconds)
