@@ -8,7 +8,17 @@ from functools import lru_cache
 from perfmodel.transformer.training.question import EVERY, FULL, NONE, SELECTIVE, Parallel, Training
 from perfmodel.transformer.training.step import links
 from perfmodel.transformer.training.step.job import Job, state_of
-from perfmodel.transformer.training.step.pieces import BACKWARD, EMBEDDING, FORWARD, HEAD, Machine, Piece, end_piece, layer_piece, rows_seconds
+from perfmodel.transformer.training.step.pieces import (
+    BACKWARD,
+    EMBEDDING,
+    FORWARD,
+    HEAD,
+    Machine,
+    Piece,
+    end_piece,
+    layer_piece,
+    rows_seconds,
+)
 from perfmodel.transformer.training.step.system import System
 from perfmodel.transformer.training.step.update import adding_up
 from perfmodel.transformer.training.step.window import Window, joined
@@ -121,9 +131,7 @@ def _exchanged(
     piece: Piece, way: str, system: System, near: Parallel, on: Machine, overlap: bool
 ) -> tuple[dict[str, float], dict[str, float]]:
     """Of a piece's exchanges in one pass, the seconds by group that nothing hides, and those of each resource that the hidden ones take."""
-    passed, kernels = (
-        (piece.ops.forward_exchanges, piece.forward) if way == FORWARD else (piece.ops.backward_exchanges, piece.backward)
-    )
+    passed, kernels = (piece.ops.forward_exchanges, piece.forward) if way == FORWARD else (piece.ops.backward_exchanges, piece.backward)
     outer, exposed = joined([(kernels, 1)]), dict[str, float]()
     cover = {word: replace(window, busy=dict(window.busy), outer=outer) for (at, word), window in piece.cover.items() if at == way}
     for exchange in passed:

@@ -11,7 +11,7 @@ from perfmodel.errors import PerfmodelError
 from perfmodel.hardware import Device
 from perfmodel.roofline import Estimate
 from perfmodel.timing.predict import Lenders, Prediction
-from perfmodel.transformer.op_time import op_estimate
+from perfmodel.transformer.op_time import busy_s, in_time, op_estimate
 from perfmodel.transformer.spec import Layer
 from perfmodel.transformer.training.step.ends import embedding_ops, head_ops
 from perfmodel.transformer.training.step.frame import Frame
@@ -49,9 +49,10 @@ def known(row: StepOp, on: Machine) -> tuple[Estimate, Prediction | None, str]:
     if on.within is None:
         return cost, None, "no training step is calibrated"
     try:
-        return cost, predicted(row, on.device, float(cost.lower_s), on.within, on.lenders, on.attention), ""
+        found = predicted(row, on.device, float(cost.lower_s), on.within, on.lenders, on.attention)
     except PerfmodelError as error:
         return cost, None, error.message
+    return cost, in_time(found, cost, on.device), ""
 
 
 @lru_cache(maxsize=16384)
@@ -59,18 +60,18 @@ def _once(row: StepOp, on: Machine) -> Window:
     """One run: predicted, else at the roof."""
     cost = op_estimate(row.op, on.device)
     seconds = float(cost.roofline_s)
-    if on.within is not None:
-        try:
-            seconds = taken(row, on.device, float(cost.lower_s), on.within, on.lenders, on.attention)
-        except PerfmodelError:
-            pass
+    try:
+        if on.within is not None:
+            seconds = max(taken(row, on.device, float(cost.lower_s), on.within, on.lenders, on.attention), busy_s(cost, on.device))
+    except PerfmodelError:
+        seconds = float(cost.roofline_s)
     return Window(seconds, {DRAM: min(float(cost.terms.get("dram", 0.0)), seconds)})
 
 
 def _run(row: StepOp, on: Machine) -> Window:
     if row.share and on.within is not None:
         seconds = on.within.price(row, on.device)
-        return Window(seconds, {DRAM: seconds * SHARES[row.share]})
+        return Window(seconds, {DRAM: seconds * SHARES[row.share]})  # no less than its bytes take
     return _once(row if row.op.count == 1 else replace(row, op=replace(row.op, count=1)), on)
 
 
