@@ -86,7 +86,7 @@ class TrainingEstimate:
         """Seconds with the ends of the interval; None if a kernel has no prediction.
 
         The interval of whole steps where those were calibrated; else as if the errors of all kernels went together, and exchanges,
-        bubble and host were known.
+        bubble and host were known: none takes less because kernels do.
         """
         if any(line.times is None for line in self.lines):
             return None
@@ -96,7 +96,7 @@ class TrainingEstimate:
             return seconds, max(lower, min(seconds, seconds * within.block.low)), max(seconds, seconds * within.block.high)
         rest = seconds - sum(line.seconds for line in self.lines)
         low, high = (sum(line.times[index] for line in self.lines if line.times is not None) + rest for index in (1, 2))
-        return seconds, max(lower, min(seconds, low)), max(seconds, high)
+        return seconds, max(lower, min(seconds, max(low, self.time.exchanged_s))), max(seconds, high)
 
     @property
     def validated(self) -> bool:

@@ -30,7 +30,7 @@ class MicroBatch:
 
     ``forward``, ``backward``: kernels of each pass, the second with the ``again_s`` of those that run again, and what of each resource
     they and their exchanges take. ``passed``: exchanges by group that nothing hides. ``head_s``: the forward pass from the last norm
-    on, if it is here.
+    on, if it is here. ``hidden_s``: exchanges inside of the stage that run beside kernels.
     """
 
     forward: Window
@@ -39,6 +39,7 @@ class MicroBatch:
     added_s: float
     handed_s: float
     passed: dict[str, float]
+    hidden_s: float
     layers: int
     head_s: float
 
@@ -63,9 +64,14 @@ class MicroBatch:
         return self.forward_s - self.head_s
 
     @property
+    def exposed_s(self) -> float:
+        """Of exchanges that nothing hides."""
+        return self.handed_s + sum(self.passed.values())
+
+    @property
     def seconds(self) -> float:
         """All of it."""
-        return self.kernels_s + self.handed_s + sum(self.passed.values())
+        return self.kernels_s + self.exposed_s
 
 
 def micro_batch(job: Job, stage: int) -> MicroBatch:
@@ -78,13 +84,15 @@ def micro_batch(job: Job, stage: int) -> MicroBatch:
     again = joined((window, share * count) for piece, count in pieces for window, share in repeated(piece, t))
     forward = joined((piece.forward, count) for piece, count in listed)
     backward = joined([*((piece.backward, count) for piece, count in listed), (again, 1)])
+    passed, hidden = _passed(job, pieces, list(ends.values()), forward, backward)
     return MicroBatch(
         forward=forward,
         backward=backward,
         again_s=again.seconds,
         added_s=rows_seconds(adding_up(t, state_of(t, job.layers, stage), job.frame.forward), job.on),
         handed_s=_handed(job),
-        passed=_passed(job, pieces, list(ends.values()), forward, backward),
+        passed=passed,
+        hidden_s=hidden,
         layers=sum(count for _, count in pieces),
         head_s=ends[HEAD].forward.seconds if HEAD in ends else 0.0,
     )
@@ -110,33 +118,37 @@ def _handed(job: Job) -> float:
     return 2 * p.interleave * links.stage_border(size, job.system, p, job.on.device)
 
 
-def _passed(job: Job, layers: list[tuple[Piece, int]], ends: list[Piece], forward: Window, backward: Window) -> dict[str, float]:
-    """Seconds of exchanges by group that nothing hides; what the hidden ones take is booked in the windows of the passes."""
+def _passed(
+    job: Job, layers: list[tuple[Piece, int]], ends: list[Piece], forward: Window, backward: Window
+) -> tuple[dict[str, float], float]:
+    """Seconds of exchanges by group that nothing hides, and those of the hidden ones, which are booked in the windows of the passes."""
     p = job.training.parallel
     near = Parallel(tp=p.tp, cp=p.cp, ep=p.ep, dp=p.ep)  # all that groups inside of a stage depend on
     passes = [(FORWARD, forward), (BACKWARD, backward)]
     again = [*passes, (FORWARD, backward)] if job.training.recompute.kind in (FULL, EVERY) else passes
-    found: dict[str, float] = {}
+    found, beside = dict[str, float](), 0.0
     for piece, count, ways in (*((piece, count, again) for piece, count in layers), *((piece, 1, passes) for piece in ends)):
         for way, window in ways if job.system is not None else ():
-            exposed, taken = _exchanged(piece, way, job.system, near, job.on, job.overlap)
+            exposed, hidden, taken = _exchanged(piece, way, job.system, near, job.on, job.overlap)
             window.book(taken, count)
+            beside += count * hidden
             for group, seconds in exposed.items():
                 found[group] = found.get(group, 0.0) + count * seconds
-    return found
+    return found, beside
 
 
 @lru_cache(maxsize=8192)
 def _exchanged(
     piece: Piece, way: str, system: System, near: Parallel, on: Machine, overlap: bool
-) -> tuple[dict[str, float], dict[str, float]]:
-    """Of a piece's exchanges in one pass, the seconds by group that nothing hides, and those of each resource that the hidden ones take."""
+) -> tuple[dict[str, float], float, dict[str, float]]:
+    """Of a piece's exchanges in one pass, seconds by group that nothing hides, hidden ones, and those of each resource that these take."""
     passed, kernels = (piece.ops.forward_exchanges, piece.forward) if way == FORWARD else (piece.ops.backward_exchanges, piece.backward)
-    outer, exposed = joined([(kernels, 1)]), dict[str, float]()
+    outer, exposed, beside = joined([(kernels, 1)]), dict[str, float](), 0.0
     cover = {word: replace(window, busy=dict(window.busy), outer=outer) for (at, word), window in piece.cover.items() if at == way}
     for exchange in passed:
         seconds = links.seconds(exchange, system, near, on.device)
         if exchange.behind and overlap:
-            seconds -= cover[exchange.behind].hide(seconds, links.needs(exchange, seconds, system, near, on.device))
+            hidden = cover[exchange.behind].hide(seconds, links.needs(exchange, seconds, system, near, on.device))
+            seconds, beside = seconds - hidden, beside + hidden
         exposed[exchange.group] = exposed.get(exchange.group, 0.0) + seconds
-    return exposed, {name: busy - kernels.busy.get(name, 0.0) for name, busy in outer.busy.items()}
+    return exposed, beside, {name: busy - kernels.busy.get(name, 0.0) for name, busy in outer.busy.items()}

@@ -24,12 +24,16 @@ OPTIMIZER, CLEARED, DATA_PARALLEL = "optimizer", "gradients cleared", "data para
 
 @dataclass(frozen=True, slots=True)
 class StepTime:
-    """Seconds of a step on the GPUs of its slowest ``stage``, part by part; ``parts`` add up to ``seconds``."""
+    """Seconds of a step on the GPUs of its slowest ``stage``, part by part; ``parts`` add up to ``seconds``.
+
+    ``exchanged_s``: of all exchanges of the GPU that has the most, hidden or not; faster kernels would hide less of them.
+    """
 
     stage: int
     micro_batches: int
     one: MicroBatch
     parts: dict[str, float]
+    exchanged_s: float
 
     @property
     def seconds(self) -> float:
@@ -48,8 +52,11 @@ def step_time(job: Job) -> StepTime:
     stages = {stage: micro_batch(job, stage) for stage in job.layers.slow_stages(p.pp)}
     slowest = max(stages, key=lambda stage: stages[stage].seconds)
     one, often = stages[slowest], int(t.micro_batches)
-    ends = {stage: _once(job, stage, stages[stage]) for stage in stages}
+    ends, hidden = {}, {}
+    for stage, each in stages.items():
+        ends[stage], hidden[stage] = _once(job, stage, each)
     later = max(sum(end.values()) for end in ends.values()) - sum(ends[slowest].values())
+    exchanged = max(often * (each.exposed_s + each.hidden_s) + ends[at][DATA_PARALLEL] + hidden[at] for at, each in stages.items())
     parts = {
         "forward": often * one.forward_s,
         "recompute": often * one.again_s,
@@ -63,17 +70,18 @@ def step_time(job: Job) -> StepTime:
         DATA_PARALLEL: ends[slowest][DATA_PARALLEL],
     }
     parts[HOST] = host_seconds(job, one, parts[OPTIMIZER])
-    return StepTime(slowest, often, one, parts)
+    return StepTime(slowest, often, one, parts, exchanged)
 
 
-def _once(job: Job, stage: int, one: MicroBatch) -> dict[str, float]:
-    """Seconds of what a GPU of ``stage`` does once per step, after or beside its micro-batches; the step ends with the last stage."""
+def _once(job: Job, stage: int, one: MicroBatch) -> tuple[dict[str, float], float]:
+    """Seconds of what a GPU of ``stage`` does once per step, after or beside its micro-batches, and of exchanges that those hide."""
     t, step, state = job.training, job.frame.forward, state_of(job.training, job.layers, stage)
+    exposed, hidden = data_seconds(job, one, state)
     return {
         OPTIMIZER: rows_seconds([optimizer(t, state, step)], job.on),
         CLEARED: rows_seconds(clearing(t, state, step), job.on),
-        DATA_PARALLEL: data_seconds(job, one, state),
-    }
+        DATA_PARALLEL: exposed,
+    }, hidden
 
 
 def _all_stages(stages: dict[int, MicroBatch], pp: int) -> float:
