@@ -2,33 +2,20 @@
 
 from __future__ import annotations
 
-import random
 from collections import Counter
-from functools import cache
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
-from training_questions import Question, answered, lenders, questions
+from training_questions import Question, answered, questions
 
-from perfmodel.catalog import device_ids, find_device, find_model, find_system, model_names
-from perfmodel.dtypes import DTYPES
-from perfmodel.errors import PerfmodelError
 from perfmodel.roofline import rates_of
-from perfmodel.transformer.answer import answer
-from perfmodel.transformer.collectives import Collective, least_bytes
-from perfmodel.transformer.request import Request, formats
-from perfmodel.transformer.step import Split
-from perfmodel.transformer.training.question import EVERY, FULL, Parallel, Training
+from perfmodel.transformer.training.question import EVERY, FULL
 from perfmodel.transformer.training.step import links
 from perfmodel.transformer.training.step.data_parallel import shared_gradients, shared_weights
 from perfmodel.transformer.training.step.estimate import TrainingEstimate
-from perfmodel.transformer.training.step.exchange import CONTEXT, DATA, EXPERT, TENSOR, Exchange
+from perfmodel.transformer.training.step.exchange import Exchange
 from perfmodel.transformer.training.step.job import state_of
-from perfmodel.transformer.training.step.pieces import EMBEDDING, HEAD, end_piece, layer_piece, machine
-from perfmodel.transformer.training.step.search import search
-from perfmodel.transformer.training.step.system import crossed, span
-from perfmodel.transformer.training.step.window import Window
+from perfmodel.transformer.training.step.pieces import EMBEDDING, HEAD, end_piece, layer_piece
+from perfmodel.transformer.training.step.system import crossed
 
 ROUNDING = 1 + 1e-9
 MANY = [250, pytest.param(5_000, marks=pytest.mark.slow)]
