@@ -25,6 +25,8 @@ from perfmodel.transformer.parallel import hand_over
 from perfmodel.transformer.spec import ModelSpec
 from perfmodel.transformer.step import Split, Step
 
+CONVENTION = "matmul FLOP of the model on scores that the mask leaves, over the datasheet's peak"
+"""What an MFU counts. Kernels execute no less and take no less time than that at the peak, so that it is never above 1."""
 PREDICTED, ROOF, MIXED = "predicted", "roofline", "predicted and roofline"
 
 
