@@ -80,7 +80,7 @@ def busy_units(device, cost, dtype) -> dict[str, float]:
     }
 
 
-@pytest.mark.parametrize("count", [100, pytest.param(5_000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("count", [60, pytest.param(5_000, marks=pytest.mark.slow)])
 def test_no_training_step_is_shorter_than_a_resource_is_busy(count, monkeypatch):
     """Nor does it use more than the peak: MFU <= HFU <= 1."""
     seen = Counter({"links are the busiest": 0, "several stages": 0, "beside kernels": 0})
@@ -105,7 +105,7 @@ def test_the_fastest_layout_of_gpt3_keeps_every_link_within_its_step():
     """1,024 A100s of Selene: sums of gradients and the weights of ZeRO 3 once hid behind the same backward pass."""
     system = find_system("selene-a100")
     on = machine(find_device(system.device), lenders)
-    found = search(Training(find_model("gpt3-175b"), 1536, 2048), 1024, on, system)
+    found = search(Training(find_model("gpt3-175b"), 1536, 2048), 1024, on, system, most=2)
     for layout in found.layouts:
         step = estimate(layout.training, on.device, lenders, system)
         question = Question(layout.training, on.device, system, "fused", True)
@@ -132,13 +132,14 @@ def test_no_link_carries_more_than_its_bandwidth():
             least = least_bytes(Collective(op, at.world, exchange.bytes, DTYPES["bf16"]))
             inner = system.levels[0] is at.level
             pace = at.level.bandwidth.number * (1 if inner else at.inside)
-            assert links.seconds(exchange, system, p, device) * ROUNDING >= least / pace
+            assert links.seconds(exchange, system, p, device) * ROUNDING >= least / pace, (exchange, p)
 
 
-drawn = st.tuples(st.floats(0, 5), st.booleans(), st.dictionaries(st.sampled_from("abc"), st.floats(0, 5)))
+lengths = st.just(0.0) | st.floats(1e-3, 5)
+drawn = st.tuples(lengths, st.booleans(), st.dictionaries(st.sampled_from("abc"), lengths))
 
 
-@given(st.floats(0, 10), st.floats(0, 10), st.lists(drawn))
+@given(lengths, lengths, st.lists(drawn))
 def test_a_window_hides_no_resource_twice(seconds, inside, exchanges):
     """Each exchange takes some of each resource; what is hidden of them all fits the window, and that inside of it."""
     outer = Window(seconds, {"a": seconds / 2})
@@ -178,7 +179,7 @@ def requests(count: int) -> Iterator[Request]:
         yield asked
 
 
-@pytest.mark.parametrize("count", [60, pytest.param(5_000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("count", [40, pytest.param(5_000, marks=pytest.mark.slow)])
 def test_no_pass_is_shorter_than_a_resource_is_busy(count):
     for asked in requests(count):
         found = answer(asked, lenders)

@@ -71,7 +71,7 @@ def questions(count: int, seed: int = 0) -> Iterator[Question]:
 
 def _drawn(rng: random.Random, models: list[str] | tuple[str, ...], devices: list[str] | tuple[str, ...]) -> Question:
     pick = rng.choice
-    system = find_system(pick(system_names())) if rng.random() < 0.7 else None
+    system = find_system(pick(system_names())) if rng.random() < 0.8 else None
     device = find_device(pick(devices) if system is None else system.device)
     p = Parallel() if system is None else layout(rng)
     recompute = Recompute(pick([NONE, NONE, SELECTIVE, FULL])) if rng.random() < 0.8 else Recompute(EVERY, pick([1, 2, 3]))
@@ -79,7 +79,7 @@ def _drawn(rng: random.Random, models: list[str] | tuple[str, ...], devices: lis
     training = Training(
         find_model(pick(models)),
         p.dp * micro_batch * times,
-        p.cp * pick([2, 64, 1000, 2048, 8192, 131072]),
+        p.cp * pick([2, 64, 1000, 2048, 4096, 8192, 131072]),
         micro_batch,
         precision=pick(PRECISIONS),
         recompute=recompute,
@@ -94,7 +94,7 @@ def _drawn(rng: random.Random, models: list[str] | tuple[str, ...], devices: lis
 
 def layout(rng: random.Random) -> Parallel:
     pick = rng.choice
-    tp, pp = pick([1, 2, 4, 8]), pick([1, 1, 2, 4, 8])
-    dp, interleave = pick([1, 2, 3, 8, 32]), pick([1, 2]) if pp > 1 else 1
+    tp, pp = pick([1, 1, 2, 4, 8]), pick([1, 1, 2, 4])
+    dp, interleave = pick([1, 2, 3, 8, 32, 64]), pick([1, 2]) if pp > 1 else 1
     ep = pick([size for size in (1, 2, 4, 8) if dp % size == 0]) if rng.random() < 0.3 else 1
-    return Parallel(tp, tp > 1 and rng.random() < 0.5, pp, interleave, pick([1, 1, 2, 4]), ep, dp, pick([0, 1, 2, 3]))
+    return Parallel(tp, tp > 1 and rng.random() < 0.5, pp, interleave, pick([1, 1, 2, 4]), ep, dp, pick([0, 1, 2, 3, 3, 3]))

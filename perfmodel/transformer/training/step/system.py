@@ -136,8 +136,8 @@ def span(system: System, parallel: Parallel, group: str) -> Span:
     stride, world = _ranks(parallel, group)
     index = _outermost(system, stride * world)
     level, inner = system.levels[index], system.levels[max(index - 1, 0)]
-    inside = world if index == 0 else min(max(inner.gpus // stride, 1), world)
-    return Span(world, inside, level, inner)
+    inside = world if index == 0 else max(inner.gpus // stride, 1)
+    return Span(world, inside if index == 0 or inside < world else 1, level, inner)  # of a group across a border one may be alone
 
 
 def crossed(system: System, parallel: Parallel, group: str) -> list[Level]:
