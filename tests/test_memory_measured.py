@@ -130,7 +130,7 @@ def tiny(name: str, **attention: bool) -> ModelSpec:
 def test_saved_tensors_to_the_byte(name, options, hooked, elsewhere):
     model = tiny(name, qk_norm=name == "qwen3")
     found = kept(Training(model, 2, 32, **{"precision": "bf16", **options}), implementation=HF)
-    assert sum(row.bytes * row.count for row in found) == hooked - elsewhere
+    assert sum(row.bytes * row.count for row in found if row.name != "loss") == hooked - elsewhere, "the loss is there, but not saved"
 
 
 def test_saved_tensors_of_llama_one_by_one():

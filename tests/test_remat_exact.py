@@ -165,6 +165,45 @@ def test_solver_and_search_on_graphs(seed):
     assert ran.cost == kept.cost, "with the memory of everything kept nothing is made twice"
 
 
+def as_file(forward: Graph, rng: random.Random) -> dict[str, object]:
+    """``forward`` as its file says it, some inputs named several times, in any order."""
+    nodes = []
+    for node in forward.nodes:
+        named = [forward.nodes[source].name for source in node.inputs] * rng.randint(1, 6) + ["x"] * rng.randint(0, 2)
+        rng.shuffle(named)
+        nodes.append({"name": node.name, "cost": node.cost, "size": node.size, "inputs": named, "backward": node.backward})
+    return {"inputs": {"x": forward.base}, "nodes": nodes}
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_an_input_used_several_times_is_one_input(seed):
+    """Against what is known without the reader: costs are charged once, and the search through all states fits every budget."""
+    with_solver()
+    forward = random_graph(seed, 4)
+    read, _ = parse(as_file(forward, random.Random(seed)))
+    graph, plain = training(read), training(forward)
+    assert graph.cost == sum(node.cost + node.backward for node in forward.nodes)
+    assert [set(node.inputs) for node in graph.nodes] == [set(node.inputs) for node in plain.nodes]
+    kept = run(graph, keep_all(graph))
+    assert (kept.cost, kept.peak) == (graph.cost, run(plain, keep_all(plain)).peak)
+    for memory in range(kept.peak - 2, kept.peak + 1):
+        found = checkmate.solve(graph, memory)
+        if found is not None:
+            execute(forward, found.steps)
+            assert cheapest(graph, memory)[0] == cheapest(plain, memory)[0] <= run(graph, found.steps).cost
+        assert (found is None) is (checkmate.solve(plain, memory) is None)
+    assert found is not None
+
+
+def test_a_sum_of_a_value_with_itself():
+    """By hand: 1 + 2 forward, 2 + 4 backward; at most three of the two values and their gradients are there at once."""
+    for times in (1, 2, 6):
+        nodes = [{"name": "a", "size": 1, "cost": 1}, {"name": "b", "inputs": ["a"] * times, "size": 1, "cost": 2}]
+        graph = training(parse({"nodes": nodes})[0])
+        kept = run(graph, keep_all(graph))
+        assert (kept.cost, kept.peak) == (9, 3)
+
+
 @given(chains)
 @settings(max_examples=40, deadline=None)
 def test_a_chain_as_a_graph_costs_and_takes_the_same(chain):

@@ -164,10 +164,11 @@ def test_the_explanation_ends_at_the_reported_numbers():
     steps = {step.name: step.value for step in explain(found)}
     assert steps["step"] == pytest.approx(found.found.seconds)
     assert steps["tokens/s"] == pytest.approx(found.found.tokens_per_s)
-    assert (steps["MFU"], steps["HFU by convention"]) == pytest.approx(found.shares["palm"])
-    assert steps["HFU"] == pytest.approx(found.run_shares[1])
-    assert steps["model FLOP"] == found.counted["palm"].model
-    assert steps["hardware FLOP"] == found.counted["palm"].hardware
+    by_palm = (steps["of the peak by PaLM"], steps["of the peak by PaLM, with what runs again"])
+    assert by_palm == pytest.approx(found.shares["palm"])
+    assert (steps["MFU"], steps["HFU"]) == pytest.approx(found.utilization)
+    assert steps["model FLOP by PaLM"] == found.counted["palm"].model
+    assert steps["hardware FLOP by PaLM"] == found.counted["palm"].hardware
 
 
 # The host
@@ -391,9 +392,9 @@ def test_windows_bound_what_the_conventions_count(name, windowed):
 def test_what_kernels_execute_is_never_above_the_peak(name, recompute):
     """By convention long sequences can be: the masked half of the scores counts."""
     found = answer(Training(find_model(name), 1, 131072, recompute=Recompute(recompute)), H200, lenders)
-    needed, executed = found.run_shares
+    needed, executed = found.utilization
     assert 0 < needed <= executed < 1
-    assert found.run.hardware == found.found.cost.executed_flops
+    assert (found.run.model, found.run.hardware) == (found.found.cost.flops, found.found.cost.executed_flops)
 
 
 @given(st.integers(1, 60), st.sampled_from([2048, 6144, 12288]), st.integers(1, 64), st.sampled_from([1024, 2048]))

@@ -19,7 +19,7 @@ MAKE, FREE = "make", "free"
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """A value of ``size`` that ``cost`` makes out of the nodes ``inputs``, given by number, all before it.
+    """A value of ``size`` that ``cost`` makes out of the nodes ``inputs``, given by number, all before it; one used twice is one input.
 
     ``backward``: cost of the gradients of its inputs, and of weights, once its own gradient is there.
     """
@@ -29,6 +29,10 @@ class Node:
     size: Number
     inputs: tuple[int, ...] = ()
     backward: Number = 0
+
+    def __post_init__(self) -> None:
+        if len(set(self.inputs)) < len(self.inputs):
+            object.__setattr__(self, "inputs", tuple(dict.fromkeys(self.inputs)))
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ from perfmodel.report.model_formats import weights_notes
 from perfmodel.report.model_tables import least, most
 from perfmodel.report.operation import head
 from perfmodel.transformer.batch import PAYS, Curve, Point
+from perfmodel.transformer.estimate import CONVENTION
 from perfmodel.units import format_count, format_si, format_time
 
 
@@ -57,6 +58,7 @@ def _entry(point: Point) -> dict[str, Any]:
         "times_from": point.step.times_from,
         "bound": point.bound,
         "mfu": point.step.mfu,
+        "flop_convention": CONVENTION,
         "memory_bytes": point.memory,
         "fits": point.fits,
     }

@@ -54,7 +54,7 @@ def state_table(result: MemoryResult) -> Table:
 
 
 def kept_table(result: MemoryResult) -> list[Table]:
-    """Tensors that a micro-batch leaves, a table per kind of layer and one for the ends of the model."""
+    """Tensors that wait for their backward pass, a table per kind of layer and one for the ends of the model."""
     places = list(dict.fromkeys(row.where for row in result.kept))
     layers = [where for where in places if where.startswith("layer")]
     tables = []
@@ -62,7 +62,7 @@ def kept_table(result: MemoryResult) -> list[Table]:
         rows = [row for row in result.kept if row.where == where]
         cells = [[row.part, row.name, size(row.bytes), row.freed_by] for row in rows]
         cells.append(["", "together", size(sum(row.bytes for row in rows)), ""])
-        title = f"kept by each of {rows[0].count} x {where}, one micro-batch"
+        title = f"kept by each of {rows[0].count} x {where}, {'one micro-batch' if result.training.parallel.pp == 1 else 'all in flight'}"
         tables.append(Table(title, ["part", "tensor", "size", "until the backward pass of"], cells, "llrl"))
     ends = [row for row in result.kept if row.where not in layers]
     if ends:

@@ -9,7 +9,7 @@ from perfmodel.report.document import Report
 from perfmodel.report.model_tables import memory_table, moved_bytes, notes, ops_table, share, totals_table, verdict
 from perfmodel.report.operation import head, with_steps
 from perfmodel.transformer.answer import Answer, Line
-from perfmodel.transformer.estimate import Pass
+from perfmodel.transformer.estimate import CONVENTION, Pass
 from perfmodel.transformer.op import CACHE, WEIGHTS
 from perfmodel.transformer.parameters import active, parts, total
 from perfmodel.transformer.request import GENERATE, Request
@@ -85,6 +85,7 @@ def data(found: Answer) -> dict[str, Any]:
         "tokens_per_s": found.tokens_per_s,
         "mfu": found.mfu,
         "mfu_peaks": found.mfu_peaks,
+        "flop_convention": CONVENTION,
         "times_from": found.times_from,
         "memory": {
             "weights": memory.weights,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from perfmodel.transformer.answer import Answer
+from perfmodel.transformer.estimate import CONVENTION
 from perfmodel.transformer.quantized import told
 from perfmodel.transformer.request import Request
 from perfmodel.units import format_si
@@ -10,11 +11,10 @@ from perfmodel.units import format_si
 
 def format_notes(found: Answer) -> list[str]:
     """In what weights and cache are stored and multiplied, and of which peaks the MFU is a share."""
-    words, peaks = weights_notes(found.request), found.mfu_peaks
-    if list(peaks) != [found.request.dtype.name]:
-        listed = ", ".join(f"{name} {format_si(peak, 'FLOP/s')}" for name, peak in peaks.items())
-        words.append(f"MFU: the time of the FLOP of each row at the peak of the format it runs in ({listed}), over the time taken.")
-    return words
+    peaks = found.mfu_peaks
+    listed = ", ".join(f"{name} {format_si(peak, 'FLOP/s')}" for name, peak in peaks.items())
+    apart = "" if list(peaks) == [found.request.dtype.name] else f", each row's over that of the format it runs in ({listed})"
+    return [*weights_notes(found.request), f"MFU: {CONVENTION}{apart}."]
 
 
 def weights_notes(r: Request) -> list[str]:

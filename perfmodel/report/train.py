@@ -13,8 +13,8 @@ from perfmodel.transformer.op import COLLECTIVE, WEIGHTS
 from perfmodel.transformer.parameters import active, parts, total
 from perfmodel.transformer.training.question import EVERY, MIXED, Training
 from perfmodel.transformer.training.step.answer import TrainingAnswer
-from perfmodel.transformer.training.step.conventions import PALM
 from perfmodel.transformer.training.step.estimate import Line
+from perfmodel.transformer.training.step.executed import MEANING
 from perfmodel.transformer.training.step.explain import explain
 from perfmodel.transformer.training.step.parallel_time import BUBBLE, HOST
 
@@ -85,7 +85,7 @@ def question(t: Training) -> dict[str, Any]:
 def data(found: TrainingAnswer) -> dict[str, Any]:
     """The object of schema perfmodel.model/1. Rows of ``ops`` are sums over ``count`` runs on one GPU: they add up to ``totals``."""
     step, model = found.found, found.training.model
-    shares = found.shares
+    shares, ran, utilization = found.shares, found.run, found.utilization
     return {
         **head("model", inputs_of(found), found.device),
         "gpus": found.training.parallel.gpus,
@@ -98,11 +98,12 @@ def data(found: TrainingAnswer) -> dict[str, Any]:
         "bubble": step.time.bubble,
         "step_s": step.seconds,
         "tokens_per_s": step.tokens_per_s,
-        "model_flops": found.counted[PALM].model,
-        "mfu": shares[PALM][0],
-        "hfu": found.run_shares[1],
-        "needed_flops": found.run.model,
-        "executed_flops": found.run.hardware,
+        "model_flops": ran.model,
+        "mfu": utilization[0],
+        "hfu": utilization[1],
+        "flop_convention": MEANING,
+        "needed_flops": ran.model,
+        "executed_flops": ran.hardware,
         "conventions": {
             name: {"model_flops": counted.model, "hardware_flops": counted.hardware, "mfu": shares[name][0], "hfu": shares[name][1]}
             for name, counted in found.counted.items()

@@ -7,10 +7,9 @@ from typing import Any
 from perfmodel.report.document import Report, Table
 from perfmodel.report.operation import head
 from perfmodel.report.train import question
-from perfmodel.roofline import rates_of
 from perfmodel.transformer.training.question import EVERY, Training
-from perfmodel.transformer.training.step.conventions import palm
-from perfmodel.transformer.training.step.job import dtype_of
+from perfmodel.transformer.training.step.executed import MEANING, utilization
+from perfmodel.transformer.training.step.job import job_of
 from perfmodel.transformer.training.step.search import Found, Layout
 from perfmodel.transformer.training.step.system import over_network
 from perfmodel.units import format_count, format_si, format_time
@@ -25,9 +24,8 @@ def report(found: Found) -> Report:
 
 
 def mfu(layout: Layout, found: Found) -> float:
-    """By PaLM's convention."""
-    rate = float(rates_of(found.on.device, dtype_of(layout.training, found.half)).matmul)
-    return palm(layout.training).shares(layout.seconds, found.gpus, rate)[0]
+    """On visible scores."""
+    return utilization(job_of(layout.training, found.on, found.system, half=found.half), layout.seconds)[0]
 
 
 def _verdict(found: Found) -> list[str]:
@@ -42,7 +40,8 @@ def _verdict(found: Found) -> list[str]:
     best = found.layouts[0]
     return [
         f"Fastest of {found.tried:,} layouts: {words(best.training)}: {format_time(best.seconds)} a step, "
-        f"{format_si(best.tokens_per_s)} tokens/s, MFU {100 * mfu(best, found):.3g} %, {format_si(best.bytes, 'B')} at the peak."
+        f"{format_si(best.tokens_per_s)} tokens/s, MFU {100 * mfu(best, found):.3g} % (FLOP on visible scores), "
+        f"{format_si(best.bytes, 'B')} at the peak."
     ]
 
 
@@ -102,6 +101,7 @@ def data(found: Found) -> dict[str, Any]:
         "tried": found.tried,
         "refused": found.refused,
         "took_s": found.took_s,
+        "flop_convention": MEANING,
         "layouts": [
             {
                 "inputs": question(layout.training),

@@ -12,12 +12,13 @@ from perfmodel.transformer.training.question import EVERY, FULL, Training
 from perfmodel.transformer.training.step.answer import TrainingAnswer
 from perfmodel.transformer.training.step.conventions import MEGATRON, PALM, passes
 from perfmodel.transformer.training.step.estimate import Line
+from perfmodel.transformer.training.step.executed import MEANING
 from perfmodel.transformer.training.step.links import inside_source
 from perfmodel.transformer.training.step.parallel_time import BUBBLE, HOST
 from perfmodel.units import format_count, format_si, format_time
 
 SOURCES = {PALM: "PaLM: {}N + 12LHQT per token", MEGATRON: "Megatron-LM: matrices, attention, logits"}
-RUN = "the kernels: needed, executed"
+RUN = "MFU and HFU: visible, executed"
 
 
 def verdict(found: TrainingAnswer) -> list[str]:
@@ -26,12 +27,12 @@ def verdict(found: TrainingAnswer) -> list[str]:
     ends = "" if step.prediction is None else f", {format_time(step.prediction[1], 3)} to {format_time(step.prediction[2], 3)}"
     known = f"predicted{ends}" if step.prediction else "roof"
     largest = max(parts, key=lambda name: parts[name])
-    mfu, hfu = found.shares[PALM][0], found.run_shares[1]
+    mfu, hfu = found.utilization
     cost = step.cost
     took = f"A step takes {format_time(step.seconds)} ({known}), {100 * parts[largest] / step.seconds:.3g} % of it {largest}"
     bound = f"the bound of its needed work is {format_time(cost.lower_s)}"
     term = f"the largest term of the roof is {BOUND_WORDS.get(cost.bound or '', 'unknown')}"
-    rates = f"{format_si(step.tokens_per_s)} tokens/s, MFU {100 * mfu:.3g} %, HFU {100 * hfu:.3g} %"
+    rates = f"{format_si(step.tokens_per_s)} tokens/s, MFU {100 * mfu:.3g} %, HFU {100 * hfu:.3g} % (FLOP on visible scores; FLOP executed)"
     sentences = [f"{took}; {bound}; {term}. {rates}."]
     waits = [f"{name} takes {100 * parts[name] / step.seconds:.3g} %" for name in (BUBBLE, HOST) if parts[name] > 0.05 * step.seconds]
     sentences += [f"{'; '.join(waits).capitalize()}."] if waits else []
@@ -92,8 +93,8 @@ def totals_table(found: TrainingAnswer) -> Table:
 
 
 def conventions_table(found: TrainingAnswer) -> Table:
-    """FLOP of the whole step and shares of the peak; the last row those that the kernels need and execute."""
-    needed, executed = found.run_shares
+    """FLOP of the whole step and shares of the peak; the last row those that the kernels need and execute: MFU and HFU."""
+    needed, executed = found.utilization
     counts = [(SOURCES[name].format(2 * passes(found.training)), one, *found.shares[name]) for name, one in found.counted.items()]
     rows = [
         [
@@ -105,7 +106,7 @@ def conventions_table(found: TrainingAnswer) -> Table:
         ]
         for source, counted, mfu, hfu in (*counts, (RUN, found.run, needed, executed))
     ]
-    return Table("FLOP by convention, all GPUs", ["", "model", "with what runs again", "MFU", "HFU"], rows)
+    return Table("FLOP by convention, all GPUs", ["", "model", "with what runs again", "of the peak", "all that runs"], rows)
 
 
 def memory_table(found: TrainingAnswer) -> list[Table]:
@@ -131,8 +132,8 @@ def notes(found: TrainingAnswer) -> list[str]:
     words = [
         "Lower: needed work only, each kernel's operands in DRAM; nothing for what runs again, for exchanges or for waits.",
         "Backward: two matmuls for one, attention 2.5 times its forward FLOP executed, 2 needed.",
-        "HFU: FLOP that the kernels of the slowest stage execute. By convention a causal mask counts the whole square of scores, of which "
-        "kernels run about half: MFU by convention can be above HFU.",
+        f"{MEANING}. Conventions of publications count the whole square of scores under a causal mask, of which kernels run about half: "
+        "their shares of the peak can be above HFU, and above 100 %.",
         f"Kernels as {step.implementation} runs them. Rows are sums over their runs on one GPU.",
     ]
     if found.memory is None:

@@ -161,7 +161,7 @@ WORKLOAD = Workload(
         Column("ttft_s", "s", "time to the first token"),
         Column("tpot_s", "s", "time per output token"),
         Column("tokens_per_s", "1/s", "over all sequences"),
-        Column("mfu", "", "FLOP of the model over what the GPUs could do in the time"),
+        Column("mfu", "", "FLOP of the model on visible scores over what the GPUs could do in the time"),
         Column("weights_bytes", "B", "weights on the fullest GPU", whole=True),
         Column("kv_cache_bytes", "B", "KV cache on it", whole=True),
         Column("activations_bytes", "B", "activations on it", whole=True),

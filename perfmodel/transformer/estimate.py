@@ -21,12 +21,14 @@ from perfmodel.roofline import Estimate, rates_of, total
 from perfmodel.timing.predict import CALIBRATED, Lenders, Prediction
 from perfmodel.transformer.in_step import InStep, calibrated_for, in_step
 from perfmodel.transformer.op import CACHE, WEIGHTS, Op, total_bytes
-from perfmodel.transformer.op_time import as_multiplied, op_estimate, predict_op, scaled
+from perfmodel.transformer.op_time import as_multiplied, busy_s, in_time, op_estimate, predict_op, scaled
 from perfmodel.transformer.ops import step_ops
 from perfmodel.transformer.parallel import hand_over
 from perfmodel.transformer.spec import ModelSpec
 from perfmodel.transformer.step import Split, Step
 
+CONVENTION = "matmul FLOP of the model on scores that the mask leaves, over the datasheet's peak"
+"""What an MFU counts. Kernels execute no less and take no less time than that at the peak, so that it is never above 1."""
 PREDICTED, ROOF, MIXED = "predicted", "roofline", "predicted and roofline"
 
 
@@ -74,7 +76,7 @@ class Pass:
         seconds = sum(p.seconds for p in known)
         block = self.within.block
         if block is not None and self.within.own and calibrated_for(self.model, self.step) and all(p.kind == CALIBRATED for p in known):
-            lower = float(self.cost.lower_warm_s)
+            lower = max(float(self.cost.lower_warm_s), busy_s(self.cost, self.device))
             return seconds, max(lower, min(seconds, seconds * block.low)), max(seconds, seconds * block.high)
         return seconds, sum(p.low for p in known), sum(p.high for p in known)
 
@@ -145,7 +147,7 @@ def _row(op: Op, device: Device, lenders: Lenders, graph: bool, within: InStep) 
     cost = op_estimate(op, device)
     try:
         alone = predict_op(op, device, float(cost.lower_s), lenders)
-        one = within.of(alone, op, device, graph, float(cost.lower_s))
+        one = in_time(within.of(alone, op, device, graph, float(cost.lower_s)), cost, device)
     except PerfmodelError as error:
         return Row(op, scaled(cost, op.count), None, error.message)
     times = {name: getattr(one, name) * op.count for name in ("seconds", "low", "high")}

@@ -67,6 +67,24 @@ def _is_fused(implementation: str) -> bool:
     return algorithm_of(implementation) == FUSED_ATTENTION
 
 
+def busy_s(cost: Estimate, device: Device) -> float:
+    """Seconds that the busiest of DRAM, tensor and vector units works, at the datasheet's rates.
+
+    Kernels of a step follow each other without a pause to cool down: none is taken to beat those rates. Where the size of the L2 is
+    unknown so is what passes through DRAM, and it counts nothing.
+    """
+    units = ("tensor", "vector") if device.cache_bytes is None else ("dram", "tensor", "vector")
+    return max(float(cost.terms.get(unit, 0.0)) for unit in units)
+
+
+def in_time(found: Prediction, cost: Estimate, device: Device) -> Prediction:
+    """``found``, no shorter than anything that it uses is busy."""
+    least = busy_s(cost, device)
+    if found.low >= least:
+        return found
+    return replace(found, seconds=max(found.seconds, least), low=least, high=max(found.high, least))
+
+
 def scaled(cost: Estimate, count: Number) -> Estimate:
     """``cost`` of ``count`` runs one after the other."""
 

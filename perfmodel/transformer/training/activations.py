@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from perfmodel.arith import Number
 from perfmodel.transformer.spec import Layer, ModelSpec, MoeMlp
 from perfmodel.transformer.training.implementations import FUSED, implementation_named
-from perfmodel.transformer.training.question import EVERY, FULL, SELECTIVE, Training
+from perfmodel.transformer.training.question import EVERY, FULL, SELECTIVE, Recompute, Training
 from perfmodel.transformer.training.shape import Shape, shape_of
-from perfmodel.transformer.training.stages import bare, chunks_of
+from perfmodel.transformer.training.stages import Run, bare, chunks_of, in_flight
 from perfmodel.transformer.training.tape import Tape
 
 EMBEDDING, HEAD = "embedding", "head"
@@ -19,7 +19,7 @@ EMBEDDING, HEAD = "embedding", "head"
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """A tensor that one micro-batch leaves on one GPU. ``where``: embedding, head, or the kind of layer; ``count``: how many there are.
+    """A tensor that micro-batches leave on one GPU. ``where``: embedding, head, or the kind of layer; ``count``: how many there are.
 
     ``freed_by``: the operation whose backward pass is the last to need it.
     """
@@ -72,21 +72,28 @@ def end_tape(frame: ModelSpec, shape: Shape, implementation: str, where: str) ->
 
 
 def kept(training: Training, stage: int = 0, implementation: str = FUSED) -> list[Kept]:
-    """Tensors that a micro-batch leaves on a GPU of pipeline stage ``stage``, in the order in which they are made."""
-    shape, frame, last = shape_of(training), bare(training.model), training.parallel.pp - 1
-    found = _of(end_tape(frame, shape, implementation, EMBEDDING), EMBEDDING, 1) if stage == 0 else []
-    counts: dict[Layer, int] = {}
-    for _, chunk in chunks_of(training.model, training.parallel, stage):
-        for layer, count in chunk:
-            counts[layer] = counts.get(layer, 0) + count
-    recompute, titles = training.recompute, kind_titles(counts)
+    """Tensors that wait for their backward pass on a GPU of pipeline stage ``stage``, in the order in which they are made.
+
+    Counts are over all micro-batches that are on their way through it.
+    """
+    shape, frame, parallel = shape_of(training), bare(training.model), training.parallel
+    flight = in_flight(parallel, stage, training.micro_batches)
+    found = _of(end_tape(frame, shape, implementation, EMBEDDING), EMBEDDING, flight[0]) if stage == 0 else []
+    counts, chunks = dict[Layer, int](), [chunk for _, chunk in chunks_of(training.model, parallel, stage)]
+    for chunk, times in zip(chunks, flight, strict=True):
+        for layer in _whose(chunk, training.recompute):
+            counts[layer] = counts.get(layer, 0) + times
+    titles = kind_titles(layer for chunk in chunks for layer, _ in chunk)
     for layer, count in counts.items():
-        tape = layer_tape(frame, layer, shape, implementation, recompute.kind == SELECTIVE)
-        if recompute.kind in (FULL, EVERY):
-            found.append(_input(tape, titles[layer], -(-count // (recompute.every if recompute.kind == EVERY else 1))))
-        else:
-            found += _of(tape, titles[layer], count)
-    return found + (_of(end_tape(frame, shape, implementation, HEAD), HEAD, 1) if stage == last else [])
+        tape = layer_tape(frame, layer, shape, implementation, training.recompute.kind == SELECTIVE)
+        found += [_input(tape, titles[layer], count)] if training.recompute.kind in (FULL, EVERY) else _of(tape, titles[layer], count)
+    return found + (_of_head(end_tape(frame, shape, implementation, HEAD), flight[-1]) if stage == parallel.pp - 1 else [])
+
+
+def _whose(chunk: Sequence[Run], recompute: Recompute) -> list[Layer]:
+    """Layers of ``chunk`` that leave something: each, or the first of each segment."""
+    layers = [layer for layer, count in chunk for _ in range(count)]
+    return layers[:: recompute.every] if recompute.kind == EVERY else layers
 
 
 def _of(tape: Tape, where: str, count: int) -> list[Kept]:
@@ -95,6 +102,13 @@ def _of(tape: Tape, where: str, count: int) -> list[Kept]:
         for name, freed_by in tape.saved().items()
         if tape.sizes[name]
     ]
+
+
+def _of_head(tape: Tape, count: int) -> list[Kept]:
+    """What the head keeps, and the loss, with which the backward pass begins."""
+    loss = tape.out
+    found = _of(tape, HEAD, count)
+    return found if loss in tape.saved() else [*found, Kept(HEAD, tape.parts[loss], loss, tape.sizes[loss], count, tape.nodes[-1].name)]
 
 
 def _input(tape: Tape, where: str, count: int) -> Kept:

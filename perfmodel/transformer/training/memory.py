@@ -27,7 +27,7 @@ class Literature:
 
 @dataclass(frozen=True, slots=True)
 class MemoryResult:
-    """``kept``: of one micro-batch on the fullest GPU. ``parameters``: of the whole model.
+    """``kept``: on the fullest GPU, of all micro-batches in flight, ``stored`` of the peak in all. ``parameters``: of the whole model.
 
     ``capacity``, ``largest``: of the device, and the most sequences at a time that fit it; None where the profile has no capacity.
     """

@@ -13,6 +13,7 @@ from perfmodel.transformer.training.implementations import FUSED
 from perfmodel.transformer.training.question import Training
 from perfmodel.transformer.training.step.conventions import CONVENTIONS, Counted
 from perfmodel.transformer.training.step.estimate import TrainingEstimate, estimate
+from perfmodel.transformer.training.step.executed import run, utilization
 from perfmodel.transformer.training.step.system import System
 from perfmodel.transformer.training.timeline import Peak, peak
 
@@ -38,22 +39,20 @@ class TrainingAnswer:
 
     @property
     def shares(self) -> dict[str, tuple[float, float]]:
-        """MFU and HFU by convention, at the datasheet's peak."""
+        """Shares of the datasheet's peak by published conventions, without and with what runs again; above 1 where masked scores count."""
         rate = float(rates_of(self.device, self.found.job.frame.forward.dtype).matmul)
         gpus, seconds = self.training.parallel.gpus, self.found.seconds
         return {name: counted.shares(seconds, gpus, rate) for name, counted in self.counted.items()}
 
     @property
     def run(self) -> Counted:
-        """FLOP that the kernels need and execute, those of the slowest stage on all GPUs: masked scores are no need, and mostly not run."""
-        cost, gpus = self.found.cost, self.training.parallel.gpus
-        return Counted(gpus * cost.flops, gpus * cost.executed_flops)
+        """FLOP that the kernels of all GPUs need and execute: masked scores are no need, and mostly not run."""
+        return run(self.found.job)
 
     @property
-    def run_shares(self) -> tuple[float, float]:
-        """Shares of the datasheet's peak that they are; neither can be above 1."""
-        rate = float(rates_of(self.device, self.found.job.frame.forward.dtype).matmul)
-        return self.run.shares(self.found.seconds, self.training.parallel.gpus, rate)
+    def utilization(self) -> tuple[float, float]:
+        """MFU and HFU of what the kernels run; neither can be above 1."""
+        return utilization(self.found.job, self.found.seconds)
 
     @property
     def capacity(self) -> int | None:

@@ -14,6 +14,7 @@ from perfmodel.transformer.training.step.exchange import DATA, EXPERT_DATA, Exch
 from perfmodel.transformer.training.step.job import Job
 from perfmodel.transformer.training.step.micro_batch import MicroBatch
 from perfmodel.transformer.training.step.update import FROZEN, copies
+from perfmodel.transformer.training.step.window import Window, joined
 
 
 def shared_gradients(training: Training, state: State) -> list[Exchange]:
@@ -40,20 +41,32 @@ def _exchange(part: Part, op: str, times: int) -> Exchange:
     return Exchange(EXPERT_DATA if part.name.endswith("experts") else DATA, op, part.bytes * part.shards, times)
 
 
-def data_seconds(job: Job, one: MicroBatch, state: State) -> float:
-    """Seconds of them that no kernel hides: gradients go out during backward passes, weights come in during forward passes.
+def data_seconds(job: Job, one: MicroBatch, state: State) -> tuple[float, float]:
+    """Seconds of them that no kernel hides, and those that kernels do: gradients go out during backward passes, weights come in during
+    the passes that need them.
 
-    What the last layer to run backward leaves, and what the first one forward waits for, nothing hides.
+    What the first layer of a step waits for, and what the last one leaves, nothing hides.
     """
     if job.system is None:
-        return 0.0
-    t, system, device = job.training, job.system, job.on.device
-    gradients = sum(links.seconds(each, system, t.parallel, device) for each in shared_gradients(t, state))
-    weights = sum(links.seconds(each, system, t.parallel, device) for each in shared_weights(t, state))
+        return 0.0, 0.0
+    t, edge = job.training, 1 / max(one.layers, 1)
+    forward, backward = joined([(one.forward, 1)]), joined([(one.backward, 1)])
+    passes = [forward, backward] if t.parallel.zero == 3 else [forward]
+    weights = [(each, len(passes), window) for each in shared_weights(t, state) for window in passes]
+    gradients = [(each, 1, backward) for each in shared_gradients(t, state)]
+    parts = [_exposed_and_hidden(job, *exchange, edge) for exchange in (*weights, *gradients)]
+    return sum(exposed for exposed, _ in parts), sum(hidden for _, hidden in parts)
+
+
+def _exposed_and_hidden(job: Job, exchange: Exchange, times: int, window: Window, edge: float) -> tuple[float, float]:
+    """Seconds of ``exchange``, which runs ``times`` per micro-batch or step, once in a ``window`` like this; ``edge``: a share that
+    nothing hides.
+    """
+    assert job.system is not None
+    one, runs = Exchange(exchange.group, exchange.op, exchange.bytes), float(exchange.count) / times
+    seconds = links.seconds(one, job.system, job.training.parallel, job.on.device)
     if not job.overlap:
-        return gradients + weights
-    often, first = int(t.micro_batches), 1 / max(one.layers, 1)
-    backward, forward = one.backward_s + one.again_s, one.forward_s
-    sums = often if t.parallel.zero >= 2 else 1
-    gathers, behind = (often, forward + backward) if t.parallel.zero == 3 else (1, forward)
-    return max(gradients - sums * backward, gradients / sums * first) + max(weights - gathers * behind, weights / gathers * first)
+        return runs * seconds, 0.0
+    hidden = window.hide(seconds, links.needs(one, seconds, job.system, job.training.parallel, job.on.device))
+    exposed = max(runs * (seconds - hidden), edge * seconds)
+    return exposed, runs * seconds - exposed

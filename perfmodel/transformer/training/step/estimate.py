@@ -14,7 +14,7 @@ from perfmodel.lower_bound import Needs
 from perfmodel.roofline import Estimate, total
 from perfmodel.timing.predict import Lenders, Prediction
 from perfmodel.transformer.op import WEIGHTS
-from perfmodel.transformer.op_time import scaled
+from perfmodel.transformer.op_time import busy_s, op_estimate, scaled
 from perfmodel.transformer.training.implementations import FUSED
 from perfmodel.transformer.training.question import EVERY, NONE, SELECTIVE, Training
 from perfmodel.transformer.training.step.job import Job, job_of, state_of
@@ -86,16 +86,17 @@ class TrainingEstimate:
         """Seconds with the ends of the interval; None if a kernel has no prediction.
 
         The interval of whole steps where those were calibrated; else as if the errors of all kernels went together, and exchanges,
-        bubble and host were known.
+        bubble and host were known: none takes less because kernels do.
         """
         if any(line.times is None for line in self.lines):
             return None
-        within, seconds, lower = self.job.on.within, self.seconds, float(self.cost.lower_warm_s)
+        cost, within, seconds = self.cost, self.job.on.within, self.seconds
+        lower = max(float(cost.lower_warm_s), busy_s(cost, self.device))
         if self.job.frame.eager and within is not None and within.own and within.block is not None and self.training.parallel.gpus == 1:
             return seconds, max(lower, min(seconds, seconds * within.block.low)), max(seconds, seconds * within.block.high)
         rest = seconds - sum(line.seconds for line in self.lines)
         low, high = (sum(line.times[index] for line in self.lines if line.times is not None) + rest for index in (1, 2))
-        return seconds, max(lower, min(seconds, low)), max(seconds, high)
+        return seconds, max(lower, min(seconds, max(low, self.time.exchanged_s))), max(seconds, high)
 
     @property
     def validated(self) -> bool:
@@ -134,7 +135,7 @@ def stage_rows(job: Job, stage: int) -> Iterator[tuple[str, list[StepOp]]]:
     first = [(end_piece(job.frame, EMBEDDING, job.on).ops, 1)] if stage == 0 else []
     last = [(end_piece(job.frame, HEAD, job.on).ops, 1)] if stage == p.pp - 1 else []
     yield FORWARD, [row.times(count * often) for ops, count in (*first, *layers, *last) for row in ops.forward]
-    yield RECOMPUTE, [again(row).times(often) for ops, count in layers for row in repeated(ops, count, t)]
+    yield RECOMPUTE, [row.times(often) for ops, count in layers for row in repeated(ops, count, t)]
     yield BACKWARD, [row.times(count * often) for ops, count in (*last, *reversed(layers), *first) for row in ops.backward]
     yield UPDATE, [*(row.times(often) for row in adding_up(t, state, step)), optimizer(t, state, step), *clearing(t, state, step)]
 
@@ -152,7 +153,9 @@ def repeated(ops: LayerOps, count: int, training: Training) -> list[StepOp]:
 
 
 def _line(part: str, row: StepOp, on: Machine) -> Line:
-    count = row.op.count
-    cost, one, missing = known(replace(row, op=replace(row.op, count=1)), on)
+    count, once = row.op.count, replace(row, op=replace(row.op, count=1))
+    cost, one, missing = known(once, on)
+    if part == RECOMPUTE:  # takes as long as the first time, but is not needed
+        row, cost = again(row), op_estimate(again(once).op, on.device)
     times = None if one is None else (float(one.seconds * count), float(one.low * count), float(one.high * count))
     return Line(part, row, scaled(cost, count), one, times, missing)

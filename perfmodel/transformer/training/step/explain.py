@@ -13,6 +13,7 @@ from perfmodel.transformer.training.step.conventions import attention_flops, pas
 from perfmodel.transformer.training.step.parallel_time import BUBBLE, HOST
 
 KERNEL_SOURCE = "sum of the kernels of one GPU, perfmodel/transformer/training/step/pieces.py"
+RUN_SOURCE = "sum of the kernels of all GPUs, perfmodel/transformer/training/step/executed.py"
 PIPELINE_SOURCE = "1F1B: Narayanan et al. 2021, arXiv 2104.04473, section 2.2"
 PALM_SOURCE = "Chowdhery et al. 2022, arXiv 2204.02311, appendix B"
 
@@ -61,20 +62,27 @@ def _step(trace: Trace, found: TrainingAnswer) -> Any:
 
 
 def _shares(trace: Trace, found: TrainingAnswer, tokens: Any, step: Any) -> None:
-    """PaLM's convention, step by step; the other one is a row of its table."""
+    """MFU and HFU, and beside them PaLM's convention, step by step; the other one is a row of its table."""
     t, job = found.training, found.found.job
     weights = trace.symbol("N", active(t.model), "parameters that a token uses", t.model.source)
     pairs = trace.symbol("4LHQT", attention_flops(t.model, t.n), "FLOP of attention per token, forward", PALM_SOURCE)
-    model = trace.define("model FLOP", "of a step", tokens * (2 * passes(t) * weights + 3 * pairs), PALM_SOURCE)
+    model = trace.define(
+        "model FLOP by PaLM",
+        "of a step, attention over all pairs of tokens, masked or not",
+        tokens * (2 * passes(t) * weights + 3 * pairs),
+        PALM_SOURCE,
+    )
     kind = t.recompute.kind
     again = pairs if kind == SELECTIVE else 2 * weights + pairs if kind in (FULL, EVERY) else None
     hardware = model if again is None else model + tokens * again
-    hardware = trace.define("hardware FLOP", "of a step, with what runs again", hardware, PALM_SOURCE)
+    hardware = trace.define("hardware FLOP by PaLM", "of a step, with what runs again", hardware, PALM_SOURCE)
     gpus = trace.symbol("GPUs", t.parallel.gpus, "in all", "given")
     rate = rates_of(found.device, job.frame.forward.dtype).matmul
     peak = trace.symbol("P", rate, f"FLOP/s, {job.frame.forward.dtype.name}, datasheet", f"profile of {found.device.id}")
     available = trace.define("available", "FLOP of all GPUs in that time", step * gpus * peak, PALM_SOURCE)
-    trace.define("MFU", "share of them that the model needs", model / available, PALM_SOURCE)
-    trace.define("HFU by convention", "share of them, with what runs again", hardware / available, PALM_SOURCE)
-    executed = trace.symbol("executed", found.found.cost.executed_flops, "FLOP of the kernels of one GPU", KERNEL_SOURCE)
-    trace.define("HFU", "share of them that is executed", gpus * executed / available, KERNEL_SOURCE)
+    trace.define("of the peak by PaLM", "share of them", model / available, PALM_SOURCE)
+    trace.define("of the peak by PaLM, with what runs again", "share of them", hardware / available, PALM_SOURCE)
+    visible = trace.symbol("visible", found.run.model, "FLOP of the kernels of all GPUs, on scores that the mask leaves", RUN_SOURCE)
+    executed = trace.symbol("executed", found.run.hardware, "FLOP that these kernels execute", RUN_SOURCE)
+    trace.define("MFU", "share of them that is visible", visible / available, RUN_SOURCE)
+    trace.define("HFU", "share of them that is executed", executed / available, RUN_SOURCE)

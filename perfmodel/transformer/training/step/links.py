@@ -14,7 +14,8 @@ from perfmodel.timing.base import Case, calibrations, find_model
 from perfmodel.transformer.collectives import ALL_GATHER, ALL_REDUCE, ALL_TO_ALL, P2P, Collective
 from perfmodel.transformer.training.question import Parallel
 from perfmodel.transformer.training.step.exchange import CONTEXT, DATA, EXPERT, STAGES, TENSOR, Exchange
-from perfmodel.transformer.training.step.system import Span, System, span
+from perfmodel.transformer.training.step.system import Span, System, crossed, span
+from perfmodel.transformer.training.step.window import DRAM
 
 PROBE = 1 << 24
 """Bytes of an exchange by which it is told whether calibrations cover a number of GPUs."""
@@ -27,6 +28,24 @@ def seconds(exchange: Exchange, system: System, parallel: Parallel, device: Devi
     if known is not None and device is not None:
         known *= slower(system, device)
     return float(exchange.count) * (system.start_s + _once(exchange, where) if known is None else known)
+
+
+def needs(exchange: Exchange, taken_s: float, system: System, parallel: Parallel, device: Device) -> dict[str, float]:
+    """Seconds of each resource in the ``taken_s`` of ``exchange``: all of them of the links of every level that it crosses, and of
+    DRAM what it sends and receives.
+    """
+    size = float(exchange.count * 2 * sent_bytes(exchange, span(system, parallel, exchange.group).world))
+    return {
+        **{level.name: taken_s for level in crossed(system, parallel, exchange.group)},
+        DRAM: size / (device.dram.bandwidth_bytes_per_s or float("inf")),
+    }
+
+
+def sent_bytes(exchange: Exchange, world: int) -> Number:
+    """Bytes that each of ``world`` GPUs sends, and receives, in one run around a ring."""
+    if exchange.op == P2P:
+        return exchange.bytes
+    return (2 if exchange.op == ALL_REDUCE else 1) * exchange.bytes * (world - 1) / world
 
 
 def slower(system: System, device: Device) -> float:

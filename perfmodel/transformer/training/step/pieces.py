@@ -11,15 +11,17 @@ from perfmodel.errors import PerfmodelError
 from perfmodel.hardware import Device
 from perfmodel.roofline import Estimate
 from perfmodel.timing.predict import Lenders, Prediction
-from perfmodel.transformer.op_time import op_estimate
+from perfmodel.transformer.op_time import busy_s, in_time, op_estimate
 from perfmodel.transformer.spec import Layer
 from perfmodel.transformer.training.step.ends import embedding_ops, head_ops
 from perfmodel.transformer.training.step.frame import Frame
 from perfmodel.transformer.training.step.layer import LayerOps, layer_ops
-from perfmodel.transformer.training.step.row import StepOp
+from perfmodel.transformer.training.step.row import SHARES, StepOp
 from perfmodel.transformer.training.step.seconds import InTraining, in_training, predicted, taken
+from perfmodel.transformer.training.step.window import DRAM, Window, joined
 
 EMBEDDING, HEAD = "embedding", "head"
+FORWARD, BACKWARD = "forward", "backward"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -47,57 +49,64 @@ def known(row: StepOp, on: Machine) -> tuple[Estimate, Prediction | None, str]:
     if on.within is None:
         return cost, None, "no training step is calibrated"
     try:
-        return cost, predicted(row, on.device, float(cost.lower_s), on.within, on.lenders, on.attention), ""
+        found = predicted(row, on.device, float(cost.lower_s), on.within, on.lenders, on.attention)
     except PerfmodelError as error:
         return cost, None, error.message
+    return cost, in_time(found, cost, on.device), ""
 
 
 @lru_cache(maxsize=16384)
-def _once(row: StepOp, on: Machine) -> float:
+def _once(row: StepOp, on: Machine) -> Window:
+    """One run: predicted, else at the roof."""
     cost = op_estimate(row.op, on.device)
-    if on.within is None:
-        return float(cost.roofline_s)
+    seconds = float(cost.roofline_s)
     try:
-        return taken(row, on.device, float(cost.lower_s), on.within, on.lenders, on.attention)
+        if on.within is not None:
+            seconds = max(taken(row, on.device, float(cost.lower_s), on.within, on.lenders, on.attention), busy_s(cost, on.device))
     except PerfmodelError:
-        return float(cost.roofline_s)
+        seconds = float(cost.roofline_s)
+    return Window(seconds, {DRAM: min(float(cost.terms.get("dram", 0.0)), seconds)})
 
 
-def row_seconds(row: StepOp, on: Machine) -> float:
-    """All runs of a row: predicted, else at the roof."""
+def _run(row: StepOp, on: Machine) -> Window:
     if row.share and on.within is not None:
-        return float(row.op.count) * on.within.price(row, on.device)
-    return float(row.op.count) * _once(row if row.op.count == 1 else replace(row, op=replace(row.op, count=1)), on)
+        seconds = on.within.price(row, on.device)
+        return Window(seconds, {DRAM: seconds * SHARES[row.share]})  # no less than its bytes take
+    return _once(row if row.op.count == 1 else replace(row, op=replace(row.op, count=1)), on)
+
+
+def rows_window(rows: Iterable[StepOp], on: Machine) -> Window:
+    """All runs of ``rows``, one after the other."""
+    return joined((_run(row, on), float(row.op.count)) for row in rows)
 
 
 def rows_seconds(rows: Iterable[StepOp], on: Machine) -> float:
-    """The sum over rows."""
-    return sum(row_seconds(row, on) for row in rows)
+    """Seconds of them."""
+    return sum(float(row.op.count) * _run(row, on).seconds for row in rows)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Piece:
-    """Seconds of the kernels of a layer or an end. ``core``, ``full``: of what selective and full recomputation run again.
+    """The kernels of a layer or an end. ``core``, ``full``: what selective and full recomputation run again.
 
-    ``cover``: seconds of kernels that hide exchanges, by pass and by the word that those name.
+    ``cover``: kernels that hide exchanges, by pass and by the word that those name.
     """
 
     ops: LayerOps
-    forward_s: float
-    backward_s: float
-    core_s: float
-    full_s: float
-    cover: dict[tuple[str, str], float] = field(default_factory=dict)
+    forward: Window
+    backward: Window
+    core: Window
+    full: Window
+    cover: dict[tuple[str, str], Window] = field(default_factory=dict)
 
 
 def _piece(ops: LayerOps, on: Machine) -> Piece:
-    forward = rows_seconds(ops.forward, on)
-    unused = rows_seconds(ops.forward[len(ops.forward) - ops.unused :], on)
+    full = rows_window(ops.forward[: len(ops.forward) - ops.unused], on)
     cover = {}
-    for way, rows, passed in (("forward", ops.forward, ops.forward_exchanges), ("backward", ops.backward, ops.backward_exchanges)):
+    for way, rows, passed in ((FORWARD, ops.forward, ops.forward_exchanges), (BACKWARD, ops.backward, ops.backward_exchanges)):
         for word in {exchange.behind for exchange in passed if exchange.behind}:
-            cover[way, word] = rows_seconds((row for row in rows if word in row.op.name), on)
-    return Piece(ops, forward, rows_seconds(ops.backward, on), rows_seconds(ops.core, on), forward - unused, cover)
+            cover[way, word] = rows_window((row for row in rows if word in row.op.name), on)
+    return Piece(ops, rows_window(ops.forward, on), rows_window(ops.backward, on), rows_window(ops.core, on), full, cover)
 
 
 @lru_cache(maxsize=2048)

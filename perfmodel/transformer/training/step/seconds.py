@@ -39,11 +39,12 @@ class InTraining:
     own: bool = False
 
     def price(self, row: StepOp, device: Device) -> float:
-        """Seconds of one run of a row that its bytes price; above its bound, as the share is below 1."""
-        bandwidth = device.dram.bandwidth_bytes_per_s
+        """Seconds of one run of a row that its bytes price, or its vector operations: above its bound, as the share is below 1."""
+        bandwidth, vector = device.dram.bandwidth_bytes_per_s, device.peaks.vector.get("fp32")
         if bandwidth is None:
             raise UnavailableError(f"{device.id} has no DRAM bandwidth in its profile", "add the bandwidth of its dram level")
-        return float(row.bytes / (bandwidth * SHARES[row.share]))
+        worked = 0.0 if vector is None else row.op.kernel.work.vector / vector.number
+        return max(float(row.bytes / (bandwidth * SHARES[row.share])), float(worked))
 
     def factor(self, row: StepOp) -> float:
         """By which one run takes longer than alone."""

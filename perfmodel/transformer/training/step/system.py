@@ -133,8 +133,23 @@ class Span:
 def span(system: System, parallel: Parallel, group: str) -> Span:
     """How the GPUs of ``group`` lie in ``system``; UsageError if all GPUs are more than it has."""
     system.holds(parallel.gpus)
-    p = parallel
-    stride, world = {
+    stride, world = _ranks(parallel, group)
+    index = _outermost(system, stride * world)
+    level, inner = system.levels[index], system.levels[max(index - 1, 0)]
+    inside = world if index == 0 else max(inner.gpus // stride, 1)
+    return Span(world, inside if index == 0 or inside < world else 1, level, inner)  # of a group across a border one may be alone
+
+
+def crossed(system: System, parallel: Parallel, group: str) -> list[Level]:
+    """Levels whose links what passes in ``group`` takes: the outermost, and those inside whose domains hold several of its GPUs."""
+    stride, world = _ranks(parallel, group)
+    index = _outermost(system, stride * world)
+    return [level for level in system.levels[:index] if level.gpus > stride] + [system.levels[index]]
+
+
+def _ranks(p: Parallel, group: str) -> tuple[int, int]:
+    """Distance between neighbours of ``group``, and how many GPUs it has."""
+    return {
         TENSOR: (1, p.tp),
         CONTEXT: (p.tp, p.cp),
         EXPERT: (p.tp * p.cp, p.ep),
@@ -142,9 +157,9 @@ def span(system: System, parallel: Parallel, group: str) -> Span:
         EXPERT_DATA: (p.tp * p.ep, p.cp * p.dp // p.ep),
         STAGES: (p.tp * p.cp * p.dp, p.pp),
     }[group]
-    extent = stride * world
-    fitting = (i for i, level in enumerate(system.levels) if level.gpus >= extent and level.gpus % extent == 0)  # others straddle a border
-    index = next(fitting, len(system.levels) - 1)
-    level, inner = system.levels[index], system.levels[max(index - 1, 0)]
-    inside = world if index == 0 else min(max(inner.gpus // stride, 1), world)
-    return Span(world, inside, level, inner)
+
+
+def _outermost(system: System, extent: int) -> int:
+    """Number of the level that joins so many GPUs in a row; groups that straddle a border need the one beyond."""
+    fitting = (i for i, level in enumerate(system.levels) if level.gpus >= extent and level.gpus % extent == 0)
+    return next(fitting, len(system.levels) - 1)
