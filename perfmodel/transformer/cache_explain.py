@@ -6,10 +6,9 @@ from dataclasses import fields, replace
 from typing import Any
 
 from perfmodel.trace import Step, Trace
-from perfmodel.transformer.cache_plan import CacheResult
+from perfmodel.transformer.cache_plan import CacheResult, read_bytes, stored_bytes
 from perfmodel.transformer.generation import with_cache, without_cache
-from perfmodel.transformer.kv_cache import SCALE_SIZE, CacheFormat, batch_bytes, largest_batch, sequence_bytes, token_bytes, weight_bytes
-from perfmodel.transformer.parameters import total
+from perfmodel.transformer.kv_cache import SCALE_SIZE, CacheFormat, batch_bytes, largest_batch, sequence_bytes, token_bytes
 from perfmodel.transformer.spec import ModelSpec
 
 SOURCE = "perfmodel/transformer/kv_cache.py: Pope et al. 2022, section 3.3; DeepSeek-V2, section 2.1.4; PagedAttention 2023"
@@ -50,7 +49,7 @@ def explain(result: CacheResult) -> list[Step]:
     trace.define("bytes per sequence", "B", sequence_bytes(spec, n, form), SOURCE)
     trace.define("bytes", "B of the batch", batch_bytes(spec, n, batch, form), SOURCE)
     _mark(trace, SOURCE)
-    weights = trace.define("weights", "B", weight_bytes(total(spec), w.weights_dtype), PARAMETER_SOURCE)
+    weights = trace.define("weights", "B", stored_bytes(w, spec), PARAMETER_SOURCE)
     _mark(trace, PARAMETER_SOURCE)
     if result.capacity is not None:
         capacity = trace.symbol("capacity", result.capacity, "B of memory", f"profile of {result.device.id}")
@@ -69,8 +68,8 @@ def _group(result: CacheResult, trace: Trace) -> Any:
 
 
 def _explain_generation(trace: Trace, result: CacheResult, spec: ModelSpec, n: Any, form: CacheFormat) -> None:
-    dtype = result.workload.weights_dtype
-    costs = {"with": with_cache(spec, n, dtype, form), "without": without_cache(spec, n, dtype)}
+    read = read_bytes(result.workload, spec)
+    costs = {"with": with_cache(spec, n, read, form), "without": without_cache(spec, n, read)}
     for label, cost in costs.items():
         for part in ("layers", "head", "attention"):
             trace.define(f"{label} cache, {part}", "FLOP", getattr(cost, part))

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 from perfmodel.arith import Number
 from perfmodel.cache import beyond_caches
-from perfmodel.dtypes import DTYPES
+from perfmodel.dtypes import dtype_of_products
 from perfmodel.errors import PerfmodelError
 from perfmodel.hardware import Device
 from perfmodel.ops.matmul import default_columns
@@ -105,7 +105,7 @@ class Pass:
     @property
     def at_peak_s(self) -> float:
         """Seconds of one GPU for ``flops`` at the datasheet's peaks, each at that of the format it is multiplied in."""
-        return sum(float(flops / rates_of(self.device, DTYPES[name]).matmul) for name, flops in self.flops_by_format.items())
+        return sum(float(flops / rates_of(self.device, dtype_of_products(name)).matmul) for name, flops in self.flops_by_format.items())
 
     @property
     def mfu(self) -> float:
