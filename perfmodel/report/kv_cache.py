@@ -9,15 +9,16 @@ from perfmodel.report.document import Report, Table
 from perfmodel.report.model_formats import file_notes
 from perfmodel.report.model_tables import TIMES, least
 from perfmodel.report.operation import head, with_steps
-from perfmodel.transformer.cache_explain import explain
 from perfmodel.transformer.answer import Answer
+from perfmodel.transformer.cache_explain import explain
 from perfmodel.transformer.cache_plan import CacheResult
 from perfmodel.transformer.estimate import MIXED, ROOF
 from perfmodel.transformer.generation import Generation, Measured, heads_at_every_token, score_flops
 from perfmodel.transformer.kv_cache import LayerCache, equivalent_kv_heads, kind_label
+from perfmodel.transformer.op import MATMUL
+from perfmodel.transformer.op_time import as_multiplied
 from perfmodel.transformer.spec import GroupedAttention
 from perfmodel.units import format_binary, format_count, format_si, format_time
-
 
 Generated = tuple[Answer, Answer] | UnavailableError
 """A generation with a cache and without, or why there is no time for it."""
@@ -40,7 +41,12 @@ def data(result: CacheResult, times: Generated) -> dict[str, Any]:
     w, form = result.workload, result.workload.form
     cached, uncached = (None, None) if isinstance(times, UnavailableError) else times
     inputs = {"model": w.spec.name, "n": w.n, "batch": w.batch, "dtype": form.dtype, "block_size": form.block_size}
-    inputs |= {"rope_dtype": form.rope_dtype, "scale_group": form.scale_group, "weights_dtype": _weights(result), "reserve_bytes": w.reserve}
+    inputs |= {
+        "rope_dtype": form.rope_dtype,
+        "scale_group": form.scale_group,
+        "weights_dtype": _weights(result),
+        "reserve_bytes": w.reserve,
+    }
     return {
         **head("kv_cache", inputs, result.device),
         "parameters": result.parameters,
@@ -246,10 +252,8 @@ def _notes(result: CacheResult, times: Generated) -> list[str]:
     if isinstance(times, UnavailableError):
         notes.append(f"No time of generation: {times.message}.")
     else:
-        notes.append(
-            f"Times of generation, of kernels one after the other: as perfmodel model {w.spec.name} --phase generate --n 1 --kv-len {w.n + 1}, "
-            "with and without --no-kv-cache."
-        )
+        asked = f"perfmodel model {w.spec.name} --phase generate --n 1 --kv-len {w.n + 1}"
+        notes.append(f"Times of generation: kernels one after the other, as {asked} has them, with and without --no-kv-cache.")
     if w.spec.max_positions is not None and w.n > w.spec.max_positions:
         notes.append(f"{w.n:,} tokens are more than the {w.spec.max_positions:,} that {w.spec.name} was made for.")
     elif w.spec.max_positions is not None and (result.context or 0) > w.spec.max_positions:
@@ -266,8 +270,11 @@ def _notes(result: CacheResult, times: Generated) -> list[str]:
 
 
 def _multiplied(result: CacheResult, times: Generated) -> str:
-    """The formats in which products run."""
-    return result.workload.weights_dtype if isinstance(times, UnavailableError) else " and ".join(times[0].mfu_peaks)
+    """The formats in which products with weights run."""
+    if isinstance(times, UnavailableError):
+        return result.workload.weights_dtype
+    rows = [row.op for row in times[0].steps[0][0].rows if row.op.group == MATMUL]
+    return " and ".join(dict.fromkeys(as_multiplied(op, result.device).dtype.name for op in rows))
 
 
 def _measured(row: Measured) -> str:

@@ -6,8 +6,8 @@ from typing import Any
 
 from perfmodel.report.counts import counts
 from perfmodel.report.document import Report
-from perfmodel.report.model_tables import memory_table, moved_bytes, notes, ops_table, share, totals_table, verdict
 from perfmodel.report.model_formats import stored_format
+from perfmodel.report.model_tables import memory_table, moved_bytes, notes, ops_table, share, totals_table, verdict
 from perfmodel.report.operation import head, with_steps
 from perfmodel.transformer.answer import Answer, Line
 from perfmodel.transformer.estimate import Pass

@@ -45,14 +45,11 @@ def file_notes(model: ModelSpec, published: bool) -> list[str]:
     """What the model's file says of its weights, and what in it no rule reads. ``published``: weights are stored as it says."""
     words, quantized = [], model.quantized
     if published and quantized is not None:
-        words.append(
-            f"The file of {model.name} names {quantized.words} for its weights: its matrices are counted so, with their scales, the rest as "
-            f"{native_dtype(model)}; --weights-dtype says otherwise."
-        )
+        kept = f"its matrices are counted so, with their scales, the rest as {native_dtype(model)}"
+        words.append(f"The file of {model.name} names {quantized.words} for its weights: {kept}; --weights-dtype says otherwise.")
     if model.draft:
-        words.append(
-            f"Of the checkpoint, {format_si(draft_bytes(model, published), 'B')} more are a layer that predicts a further token: not loaded."
-        )
+        size = format_si(draft_bytes(model, published), "B")
+        words.append(f"Of the checkpoint, {size} more predict a further token ({len(model.draft)} layer): not loaded.")
     unread = [*model.unread, *(f"quantization_config.{name}" for name in (quantized.unread if published and quantized else ()))]
     if unread:
         words.append(f"No rule reads {', '.join(unread)} in the file of {model.name}: if they change its sizes, the counts here are wrong.")

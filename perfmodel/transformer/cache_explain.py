@@ -6,13 +6,15 @@ from dataclasses import fields, replace
 from typing import Any
 
 from perfmodel.trace import Step, Trace
-from perfmodel.transformer.cache_plan import CacheResult, read_bytes, stored_bytes
+from perfmodel.transformer.cache_plan import CacheResult
 from perfmodel.transformer.generation import with_cache, without_cache
-from perfmodel.transformer.kv_cache import SCALE_SIZE, CacheFormat, batch_bytes, largest_batch, sequence_bytes, token_bytes
+from perfmodel.transformer.kv_cache import SCALE_SIZE, CacheFormat, batch_bytes, largest_batch, sequence_bytes, token_bytes, weight_bytes
+from perfmodel.transformer.parameters import active, total
 from perfmodel.transformer.spec import ModelSpec
 
 SOURCE = "perfmodel/transformer/kv_cache.py: Pope et al. 2022, section 3.3; DeepSeek-V2, section 2.1.4; PagedAttention 2023"
 GENERATION_SOURCE = "perfmodel/transformer/generation.py: matrix multiplications on visible scores"
+FORMATS = "perfmodel/transformer/weight_formats: what the quantization_config of the model's file names"
 PARAMETER_SOURCE = "perfmodel/transformer/parameters.py: modules of huggingface/transformers"
 
 _SYMBOLS = {
@@ -49,7 +51,11 @@ def explain(result: CacheResult) -> list[Step]:
     trace.define("bytes per sequence", "B", sequence_bytes(spec, n, form), SOURCE)
     trace.define("bytes", "B of the batch", batch_bytes(spec, n, batch, form), SOURCE)
     _mark(trace, SOURCE)
-    weights = trace.define("weights", "B", stored_bytes(w, spec), PARAMETER_SOURCE)
+    parameters = total(spec)
+    if w.weights_from_file:
+        weights = trace.symbol("weights", result.weights, "B, with scales", FORMATS)
+    else:
+        weights = trace.define("weights", "B", weight_bytes(parameters, w.weights_dtype), PARAMETER_SOURCE)
     _mark(trace, PARAMETER_SOURCE)
     if result.capacity is not None:
         capacity = trace.symbol("capacity", result.capacity, "B of memory", f"profile of {result.device.id}")
@@ -68,7 +74,9 @@ def _group(result: CacheResult, trace: Trace) -> Any:
 
 
 def _explain_generation(trace: Trace, result: CacheResult, spec: ModelSpec, n: Any, form: CacheFormat) -> None:
-    read = read_bytes(result.workload, spec)
+    w, found = result.workload, result.cached.weights_read // result.workload.n
+    read: Any = trace.symbol("weights per token", found, "B, with scales", FORMATS) if w.weights_from_file else None
+    read = weight_bytes(active(spec), w.weights_dtype) if read is None else read
     costs = {"with": with_cache(spec, n, read, form), "without": without_cache(spec, n, read)}
     for label, cost in costs.items():
         for part in ("layers", "head", "attention"):

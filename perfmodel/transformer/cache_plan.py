@@ -135,18 +135,16 @@ def workload(spec: ModelSpec, n: int, batch: int, form: CacheFormat, weights_dty
     return CacheWorkload(spec, n, batch, form, weights_dtype or default_weights_dtype(form.dtype), reserve, published).check()
 
 
-def stored_bytes(w: CacheWorkload, spec: ModelSpec | None = None) -> Number:
-    """Bytes of all weights. ``spec``: the same model, with traced sizes."""
-    spec = spec or w.spec
-    return published_bytes(spec, _step(w)) if w.weights_from_file else weight_bytes(total(spec), w.weights_dtype)
+def stored_bytes(w: CacheWorkload) -> Number:
+    """Bytes of all weights."""
+    return published_bytes(w.spec, _step(w)) if w.weights_from_file else weight_bytes(total(w.spec), w.weights_dtype)
 
 
-def read_bytes(w: CacheWorkload, spec: ModelSpec | None = None) -> Number:
+def read_bytes(w: CacheWorkload) -> Number:
     """Bytes of the weights that a step of one token reads, without its row of the embedding."""
-    spec = spec or w.spec
     if not w.weights_from_file:
-        return weight_bytes(active(spec), w.weights_dtype)
-    return total_bytes((op for op in step_ops(spec, _step(w)) if op.name != EMBEDDING), WEIGHTS)
+        return weight_bytes(active(w.spec), w.weights_dtype)
+    return total_bytes((op for op in step_ops(w.spec, _step(w)) if op.name != EMBEDDING), WEIGHTS)
 
 
 def _step(w: CacheWorkload) -> Step:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from perfmodel.transformer.attention_parts import FRESH, attend, norm, rotate_and_keep
 from perfmodel.arith import Number
+from perfmodel.transformer.attention_parts import FRESH, attend, norm, rotate_and_keep
 from perfmodel.transformer.op import CACHE, Matrix, Op, Timed, in_bits, linear
 from perfmodel.transformer.spec import LatentAttention, ModelSpec
 from perfmodel.transformer.step import Step
@@ -13,9 +13,9 @@ from perfmodel.workload import Attention
 
 
 def latent_ops(a: LatentAttention, model: ModelSpec, step: Step) -> list[Op]:
-    """MLA. Prefill, and any step without a cache, expands the latent vectors to K and V; decode leaves them: W_UK is multiplied into Q, W_UV into the result.
+    """MLA. Prefill, and any step without a cache, expands the latent vectors to K and V.
 
-    Source: DeepSeek-V2, section 2.1.2 and appendix B.
+    Decode leaves them: W_UK is multiplied into Q, W_UV into the result. Source: DeepSeek-V2, section 2.1.2 and appendix B.
     """
     tokens, heads, latent, rope, size = step.tokens, a.heads // step.split.tp, a.kv_lora_rank, a.qk_rope_head_dim, a.qk_head_dim
     ops: list[Op] = []

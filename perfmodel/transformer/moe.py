@@ -28,7 +28,6 @@ from perfmodel.transformer.op import (
 from perfmodel.transformer.spec import ModelSpec, MoeMlp
 from perfmodel.transformer.step import Step, share
 
-
 MLP, SHARED, EXPERT = "mlp.", "mlp.shared_experts.", "mlp.experts.0."
 """What the names of an MLP's matrices begin with in a checkpoint; an expert stands for all of its layer."""
 
@@ -107,9 +106,7 @@ def activation_function(gated: bool, step: Step, rows: Number, width: Number, ac
     return stream(title, step, kind, accesses, like=("scale", implementation, rows, width), strided=gated)
 
 
-def _experts(
-    name: str, step: Step, pairs: Number, touched: Number, matrices: tuple[Matrix, ...], stores: Number, bias: Number
-) -> Op:
+def _experts(name: str, step: Step, pairs: Number, touched: Number, matrices: tuple[Matrix, ...], stores: Number, bias: Number) -> Op:
     """One matmul per touched expert, together: each pair's row, and the weights of the touched experts once.
 
     Where no kernel of experts is calibrated, it is timed as that many equal matmuls.

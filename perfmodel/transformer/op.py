@@ -154,9 +154,10 @@ def linear(
 
 
 def product_timed(w: Matmul, step: Step, form: MatrixFormat) -> tuple[Timed, Dtype | None]:
-    """What is asked of a product with weights in ``form``, and its ``Op.multiplied``: fp8 weights are multiplied in fp8, x rounded on the way.
+    """What is asked of a product with weights in ``form``, and its ``Op.multiplied``.
 
-    Others are dequantised on the way to a product in the format of the activations, unless the device multiplies theirs.
+    fp8 weights are multiplied in fp8, x rounded on the way. Others are dequantised on the way to a product in the format of the
+    activations, unless the device multiplies theirs.
     """
     inside = multiplied_in(step, form)
     if inside is not None and inside.name == "fp8":

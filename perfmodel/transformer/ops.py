@@ -14,7 +14,6 @@ from perfmodel.transformer.op import WEIGHTS, Op, activation, linear, stored, st
 from perfmodel.transformer.spec import DenseMlp, Layer, ModelSpec, MoeMlp
 from perfmodel.transformer.step import Step, share
 
-
 EMBEDDING, HEAD = "embedding lookup", "LM head"
 
 

@@ -11,21 +11,20 @@ HEAD = "lm_head"
 MLP = ("gate_proj", "up_proj", "down_proj")
 ATTENTION = ("q_proj", "k_proj", "v_proj", "o_proj", "q_a_proj", "q_b_proj", "kv_a_proj_with_mqa", "kv_b_proj")
 RENAMED = {
-    "gpt2": (("self_attn.o_proj", "attn.c_proj"), ("self_attn.", "attn.c_attn."), ("mlp.up", "mlp.c_fc."), ("mlp.down", "mlp.c_proj.")),
-    "gpt_oss": (("mlp.experts.0.", "mlp.experts."),),
-    "llama4_text": (("mlp.experts.0.", "feed_forward.experts."), ("mlp.shared_experts.", "feed_forward.shared_expert."))
-    + (("mlp.", "feed_forward."),),
-    "mixtral": (("mlp.experts.0.gate_proj", "block_sparse_moe.experts.0.w1"), ("mlp.experts.0.up_proj", "block_sparse_moe.experts.0.w3"))
-    + (("mlp.experts.0.down_proj", "block_sparse_moe.experts.0.w2"),),
-    "phi3": (("self_attn.q_", "self_attn.qkv_"), ("self_attn.k_", "self_attn.qkv_"), ("self_attn.v_", "self_attn.qkv_"))
-    + (("mlp.gate_proj", "mlp.gate_up_proj"), ("mlp.up_proj", "mlp.gate_up_proj")),
-    "qwen2_moe": (("mlp.shared_experts.", "mlp.shared_expert."),),
+    "gpt2": "self_attn.o_proj=attn.c_proj self_attn.=attn.c_attn. mlp.up=mlp.c_fc. mlp.down=mlp.c_proj.",
+    "gpt_oss": "mlp.experts.0.=mlp.experts.",
+    "llama4_text": "mlp.experts.0.=feed_forward.experts. mlp.shared_experts.=feed_forward.shared_expert. mlp.=feed_forward.",
+    "mixtral": "mlp.experts.0.gate_proj=block_sparse_moe.experts.0.w1 mlp.experts.0.up_proj=block_sparse_moe.experts.0.w3 "
+    "mlp.experts.0.down_proj=block_sparse_moe.experts.0.w2",
+    "phi3": "self_attn.q_=self_attn.qkv_ self_attn.k_=self_attn.qkv_ self_attn.v_=self_attn.qkv_ "
+    "mlp.gate_=mlp.gate_up_ mlp.up_=mlp.gate_up_",
+    "qwen2_moe": "mlp.shared_experts.=mlp.shared_expert.",
 }
 """Where an architecture's names differ from Llama's and DeepSeek's, in the order of replacement."""
 
 
 def assigned(model: ModelSpec, found: Quantized | None) -> ModelSpec:
-    """``model`` with the format of each of its matrices. Experts of a layer are taken to be stored alike."""
+    """``model`` with the format of each of its matrices, which nothing here reads if it is that of none. Experts of a layer are alike."""
     if found is None or not found.rules:
         return replace(model, quantized=found)
     kept = matcher(found.kept)
@@ -43,6 +42,8 @@ def assigned(model: ModelSpec, found: Quantized | None) -> ModelSpec:
 
     numbered = enumerate((*model.layers, *model.draft))
     layers, count = tuple(replace(layer, formats=formats(index, layer)) for index, layer in numbered), len(model.layers)
+    if not any(layer.formats for layer in layers):
+        return replace(model, quantized=Quantized(found.words))
     head = None if model.tied_embeddings else stored(HEAD, ("", "language_model."))
     return replace(model, layers=layers[:count], draft=layers[count:], head_format=head, quantized=found)
 
@@ -54,7 +55,8 @@ def modules(layer: Layer) -> list[str]:
 
 
 def _spelt(name: str, architecture: str) -> str:
-    for old, new in RENAMED.get(architecture, ()):
+    for pair in RENAMED.get(architecture, "").split():
+        old, _, new = pair.partition("=")
         if name.startswith(old):
             return name.replace(old, new, 1)
     return name

@@ -8,7 +8,8 @@ from __future__ import annotations
 from perfmodel.transformer.weight_formats._base import FP32, Fields, MatrixFormat, Quantized, Rule
 
 METHODS = ("bitsandbytes",)
-HARMLESS = ("bnb_4bit_compute_dtype", "bnb_4bit_quant_type", "bnb_4bit_quant_storage", "llm_int8_threshold") + (
+HARMLESS = (
+    "bnb_4bit_compute_dtype", "bnb_4bit_quant_type", "bnb_4bit_quant_storage", "llm_int8_threshold",
     "llm_int8_enable_fp32_cpu_offload", "llm_int8_has_fp16_weight", "_load_in_4bit", "_load_in_8bit",
 )  # fmt: skip
 TABLES = 8 * (16 * 4 + 4)

@@ -12,7 +12,8 @@ from perfmodel.errors import DataError
 from perfmodel.transformer.weight_formats._base import FIELD, FP16, FP32, Fields, MatrixFormat, Quantized, Rule, group
 
 METHODS = ("compressed-tensors",)
-HARMLESS = ("quantization_status", "kv_cache_scheme", "global_compression_ratio", "version", "run_compressed") + (
+HARMLESS = (
+    "quantization_status", "kv_cache_scheme", "global_compression_ratio", "version", "run_compressed",
     "output_activations", "observer", "observer_kwargs", "dynamic", "transform_config", "zp_dtype",
 )  # fmt: skip
 PACKED, NVFP4, MXFP4 = "pack-quantized", "nvfp4-pack-quantized", "mxfp4-pack-quantized"

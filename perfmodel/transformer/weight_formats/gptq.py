@@ -10,7 +10,8 @@ from perfmodel.transformer.weight_formats._base import FP16, Fields, MatrixForma
 
 METHODS = ("gptq",)
 BITS = (2, 3, 4, 8)
-HARMLESS = ("desc_act", "sym", "damp_percent", "true_sequential", "static_groups", "model_name_or_path", "model_file_base_name") + (
+HARMLESS = (
+    "desc_act", "sym", "damp_percent", "true_sequential", "static_groups", "model_name_or_path", "model_file_base_name",
     "dataset", "tokenizer", "use_exllama", "exllama_config", "use_cuda_fp16", "model_seqlen", "block_name_to_quantize", "batch_size",
     "module_name_preceding_first_block", "pad_token_id", "max_input_length", "cache_block_outputs", "disable_exllama", "backend",
     "is_marlin_format", "meta", "version", "cache_examples_on_gpu", "use_triton", "pack_dtype",

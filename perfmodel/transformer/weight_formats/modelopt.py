@@ -33,7 +33,7 @@ def read(fields: Fields) -> Quantized:
         fields = Fields(inner, f"{FIELD}.quantization")
     algorithm = fields.get("quant_algo", str, "").upper()
     kept, layers = fields.patterns("ignore", "exclude_modules"), fields.get("quantized_layers", dict, {})
-    found = {name: one.get("quant_algo") for name, one in layers.items() if isinstance(one, Mapping)} if algorithm == MIXED else {}
+    found = {name: str(one.get("quant_algo")) for name, one in layers.items() if isinstance(one, Mapping)} if algorithm == MIXED else {}
     used = list(dict.fromkeys(found.values())) if algorithm == MIXED else [algorithm]
     size = fields.get("group_size", int) or 16
     if not used or any(name not in ALGORITHMS for name in used) or ("NVFP4" in algorithm and size != 16):
