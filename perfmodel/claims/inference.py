@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from perfmodel.arith import Number
 from perfmodel.attention.base import key_rows_stored
-from perfmodel.attention.walk import visible_scores
 from perfmodel.claims.base import INCOMPLETE, WRONG, Claim, Figure
 from perfmodel.claims.devices import dram_bandwidth
-from perfmodel.claims.formulas import quotient, square
-from perfmodel.ops.matmul import Matmul, flops
+from perfmodel.claims.formulas import quotient
+from perfmodel.transformer.generation import Generation, with_cache, without_cache
+from perfmodel.transformer.kv_cache import CacheFormat
+from perfmodel.transformer.spec import DenseMlp, GroupedAttention, Layer, ModelSpec
 from perfmodel.workload import Attention
 
 NOTES = "lecture notes on transformer inference"
@@ -29,19 +30,30 @@ def kv_bytes(batch: Number, n: Number, kv_heads: Number, d: Number, layers: Numb
     return kv_elements(batch, n, kv_heads, d) * layers * size
 
 
+def _generations(n: Number, d: Number) -> tuple[Generation, Generation]:
+    """``n`` tokens from one layer of 12 d^2 weights, with a cache and without."""
+    layer = Layer(GroupedAttention(1, 1, d), DenseMlp(4 * d, gated=False))
+    spec = ModelSpec("one layer", "gpt2", d, 1, (layer,))
+    return with_cache(spec, n, 0, CacheFormat()), without_cache(spec, n, 0)
+
+
 def cached_flops(n: Number, d: Number) -> Number:
-    """FLOP per layer to generate ``n`` tokens with a cache: 12 d^2 weights per token, and attention to all tokens so far."""
-    return n * 12 * flops(Matmul(1, d, d)) + 4 * d * visible_scores(square(n, d, causal=True))
+    """FLOP per layer to generate ``n`` tokens with a cache: 12 d^2 weights per token, and attention to all tokens so far.
+
+    >>> cached_flops(10, 64) == sum(12 * 2 * 64**2 + 4 * 64 * t for t in range(1, 11))
+    True
+    """
+    return _generations(n, d)[0].layers + _generations(n, d)[0].attention
 
 
 def uncached_flops(n: Number, d: Number) -> Number:
-    """The same when step t runs the forward pass over t tokens anew, all t^2 scores.
+    """The same when step t runs the forward pass over t tokens anew, each of which sees those before it.
 
-    >>> steps = [12 * flops(Matmul(t, 64, 64)) + 4 * 64 * t * t for t in range(1, 11)]
+    >>> steps = [12 * 2 * t * 64**2 + 4 * 64 * t * (t + 1) // 2 for t in range(1, 11)]
     >>> uncached_flops(10, 64) == sum(steps)
     True
     """
-    return n * (n + 1) // 2 * 12 * flops(Matmul(1, d, d)) + 4 * d * (n * (n + 1) * (2 * n + 1) // 6)
+    return _generations(n, d)[1].layers + _generations(n, d)[1].attention
 
 
 def layer_parameters(d: Number, kv_heads: Number, heads: Number, head_dim: Number, hidden: Number) -> Number:
@@ -78,7 +90,7 @@ CLAIMS = (
             Figure("with one", cached_flops, unit="FLOP"),
             Figure("saved", lambda n, d: uncached_flops(n, d) / cached_flops(n, d), unit="x", formula="without a cache / with one"),
         ),
-        uses=(flops, visible_scores),
+        uses=(with_cache, without_cache),
     ),
     Claim(
         "S060",
