@@ -208,7 +208,7 @@ def test_generation_against_a_walk_over_steps():
     n = 10
     projections = 16 * 32 + 2 * 16 * 16 + 32 * 16  # Q, K and V, O
     matrices = 2 * (projections + 3 * 16 * 8)
-    cached, uncached = with_cache(spec, n, 4 * active(spec), SIXTEEN), without_cache(spec, n, 4 * active(spec))
+    cached, uncached = with_cache(spec, n, "fp32", SIXTEEN), without_cache(spec, n, "fp32")
     assert cached.layers == sum(2 * matrices for _ in range(n))
     assert uncached.layers == sum(2 * matrices * t for t in range(1, n + 1))
     assert cached.head == uncached.head == n * 2 * 16 * 32
@@ -221,7 +221,7 @@ def test_generation_against_a_walk_over_steps():
 
 def test_growth_is_what_the_lecture_says_and_what_it_leaves_out():
     spec = find_model("gpt2")
-    few, many = ((with_cache(spec, n, 0, SIXTEEN), without_cache(spec, n, 0)) for n in (10**5, 2 * 10**5))
+    few, many = ((with_cache(spec, n, "fp32", SIXTEEN), without_cache(spec, n, "fp32")) for n in (10**5, 2 * 10**5))
     assert many[0].layers / few[0].layers == 2  # n d^2
     assert many[1].layers / few[1].layers == pytest.approx(4, rel=1e-4)  # n^2 d^2
     assert many[0].attention / few[0].attention == pytest.approx(4, rel=1e-4)  # n^2 d

@@ -34,7 +34,7 @@ def _generations(n: Number, d: Number) -> tuple[Generation, Generation]:
     """``n`` tokens from one layer of 12 d^2 weights, with a cache and without."""
     layer = Layer(GroupedAttention(1, 1, d), DenseMlp(4 * d, gated=False))
     spec = ModelSpec("one layer", "gpt2", d, 1, (layer,))
-    return with_cache(spec, n, 0, CacheFormat()), without_cache(spec, n, 0)
+    return with_cache(spec, n, "fp16", CacheFormat()), without_cache(spec, n, "fp16")
 
 
 def cached_flops(n: Number, d: Number) -> Number:

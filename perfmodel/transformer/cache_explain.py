@@ -9,7 +9,7 @@ from perfmodel.trace import Step, Trace
 from perfmodel.transformer.cache_plan import CacheResult
 from perfmodel.transformer.generation import with_cache, without_cache
 from perfmodel.transformer.kv_cache import SCALE_SIZE, CacheFormat, batch_bytes, largest_batch, sequence_bytes, token_bytes, weight_bytes
-from perfmodel.transformer.parameters import active, total
+from perfmodel.transformer.parameters import total
 from perfmodel.transformer.spec import ModelSpec
 
 SOURCE = "perfmodel/transformer/kv_cache.py: Pope et al. 2022, section 3.3; DeepSeek-V2, section 2.1.4; PagedAttention 2023"
@@ -74,10 +74,11 @@ def _group(result: CacheResult, trace: Trace) -> Any:
 
 
 def _explain_generation(trace: Trace, result: CacheResult, spec: ModelSpec, n: Any, form: CacheFormat) -> None:
-    w, found = result.workload, result.cached.weights_read // result.workload.n
-    read: Any = trace.symbol("weights per token", found, "B, with scales", FORMATS) if w.weights_from_file else None
-    read = weight_bytes(active(spec), w.weights_dtype) if read is None else read
-    costs = {"with": with_cache(spec, n, read, form), "without": without_cache(spec, n, read)}
+    w = result.workload
+    costs = {"with": with_cache(spec, n, w.weights_dtype, form), "without": without_cache(spec, n, w.weights_dtype)}
+    if w.weights_from_file:
+        read: Any = trace.symbol("weights per token", result.cached.weights_read // w.n, "B, with scales", FORMATS)
+        costs = {label: replace(cost, weights_read=n * read) for label, cost in costs.items()}
     for label, cost in costs.items():
         for part in ("layers", "head", "attention"):
             trace.define(f"{label} cache, {part}", "FLOP", getattr(cost, part))

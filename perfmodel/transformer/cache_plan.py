@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from perfmodel.arith import Number
 from perfmodel.dtypes import DTYPES
@@ -105,7 +105,7 @@ class CacheResult:
 def evaluate(w: CacheWorkload, device: Device) -> CacheResult:
     """Everything about the cache of ``w`` on ``device``."""
     parameters = int(total(w.spec))
-    weights, read = int(stored_bytes(w)), int(read_bytes(w))
+    weights, read = int(stored_bytes(w)), w.n * int(read_bytes(w))
     capacity = None if device.dram.capacity is None else int(device.dram.capacity.number)
     room = None if capacity is None else capacity - weights - w.reserve
     context = None if room is None else longest_context(room, w.spec, w.batch, w.form)
@@ -124,8 +124,8 @@ def evaluate(w: CacheWorkload, device: Device) -> CacheResult:
         batch=None if room is None else int(largest_batch(room, w.spec, w.n, w.form)),
         context=context,
         endless=room is not None and context is None,
-        cached=with_cache(w.spec, w.n, read, w.form),
-        uncached=without_cache(w.spec, w.n, read),
+        cached=replace(with_cache(w.spec, w.n, w.weights_dtype, w.form), weights_read=read),
+        uncached=replace(without_cache(w.spec, w.n, w.weights_dtype), weights_read=read),
     )
 
 

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 from perfmodel.arith import Number, minimum
 from perfmodel.trace import named
-from perfmodel.transformer.kv_cache import CacheFormat, attention_kinds, layer_token_bytes
-from perfmodel.transformer.parameters import head_matrix, layer_matrices
+from perfmodel.transformer.kv_cache import CacheFormat, attention_kinds, layer_token_bytes, weight_bytes
+from perfmodel.transformer.parameters import active, head_matrix, layer_matrices
 from perfmodel.transformer.spec import GroupedAttention, LatentAttention, ModelSpec
 
 
@@ -80,26 +80,26 @@ def token_matrices(spec: ModelSpec) -> Number:
     return sum(count * layer_matrices(spec, layer) for layer, count in spec.layer_kinds)
 
 
-def with_cache(spec: ModelSpec, n: Number, weights: Number, form: CacheFormat) -> Generation:
-    """``n`` steps of one token each; a step reads each weight that it uses once, ``weights`` bytes of them."""
+def with_cache(spec: ModelSpec, n: Number, weights_dtype: str, form: CacheFormat) -> Generation:
+    """``n`` steps of one token each; a step reads each weight that it uses once."""
     body, kinds = named("W_layers", "weights a token meets in the layers", token_matrices(spec)), attention_kinds(spec)
     return Generation(
         layers=2 * body * n,
         head=2 * head_matrix(spec) * n,
         attention=sum(count * score_flops(a, cached=True) * scores(n, a.window) for a, count in kinds),
-        weights_read=n * weights,
+        weights_read=n * weight_bytes(active(spec), weights_dtype),
         cache_read=sum(count * layer_token_bytes(a, form) * scores(n, a.window) for a, count in kinds),
     )
 
 
-def without_cache(spec: ModelSpec, n: Number, weights: Number) -> Generation:
-    """``n`` steps, the t-th over t tokens, which reads at least the ``weights`` bytes that one token uses."""
+def without_cache(spec: ModelSpec, n: Number, weights_dtype: str) -> Generation:
+    """``n`` steps, the t-th over t tokens. A mixture reads at least the experts of one token."""
     body, kinds = named("W_layers", "weights a token meets in the layers", token_matrices(spec)), attention_kinds(spec)
     return Generation(
         layers=2 * body * (n * (n + 1) // 2),
         head=2 * head_matrix(spec) * n,
         attention=sum(count * score_flops(a, cached=False) * scores_anew(n, a.window) for a, count in kinds),
-        weights_read=n * weights,
+        weights_read=n * weight_bytes(active(spec), weights_dtype),
         cache_read=0,
     )
 
@@ -108,7 +108,7 @@ def flops_between(spec: ModelSpec, first: int, last: int, cached: bool) -> int:
     """FLOP of steps ``first`` + 1 to ``last`` of one sequence."""
 
     def until(n: int) -> Number:
-        return (with_cache(spec, n, 0, CacheFormat()) if cached else without_cache(spec, n, 0)).flops
+        return (with_cache(spec, n, "fp16", CacheFormat()) if cached else without_cache(spec, n, "fp16")).flops
 
     return int(until(last) - until(first))
 
