@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from perfmodel.transformer.answer import Answer
 from perfmodel.transformer.parallel import draft_bytes
 from perfmodel.transformer.request import Request, native_dtype
@@ -50,10 +52,15 @@ def file_notes(model: ModelSpec, published: bool) -> list[str]:
     if model.draft:
         size = format_si(draft_bytes(model, published), "B")
         words.append(f"Of the checkpoint, {size} more predict a further token ({len(model.draft)} layer): not loaded.")
-    unread = [*model.unread, *(f"quantization_config.{name}" for name in (quantized.unread if published and quantized else ()))]
-    if unread:
-        words.append(f"No rule reads {', '.join(unread)} in the file of {model.name}: if they change its sizes, the counts here are wrong.")
-    return words
+    return words + unread_notes(model, quantized.unread if published and quantized is not None else ())
+
+
+def unread_notes(model: ModelSpec, quantization: Sequence[str] = ()) -> list[str]:
+    """The fields of the model's file, and of its quantization_config, that no rule reads."""
+    unread = [*model.unread, *(f"quantization_config.{name}" for name in quantization)]
+    if not unread:
+        return []
+    return [f"No rule reads {', '.join(unread)} in the file of {model.name}: if they change its sizes, the counts here are wrong."]
 
 
 def _fp8_weights(r: Request) -> str:

@@ -15,11 +15,12 @@ from perfmodel.arith import Number
 from perfmodel.dtypes import dtype_of_products
 from perfmodel.roofline import Estimate, rates_of, total
 from perfmodel.timing.predict import Lenders
+from perfmodel.transformer.attention_ops import attention_ops
 from perfmodel.transformer.estimate import Pass, Row, run_pass, times_from
 from perfmodel.transformer.generation import flops_between
 from perfmodel.transformer.layout import Layout, layout
+from perfmodel.transformer.op import ATTENTION, Op
 from perfmodel.transformer.op_time import scaled
-from perfmodel.transformer.ops import step_ops
 from perfmodel.transformer.request import GENERATE, Request
 from perfmodel.transformer.step import DECODE, PREFILL, Step
 
@@ -170,7 +171,8 @@ def answer(request: Request, lenders: Lenders = tuple) -> Answer:
     if r.phase == GENERATE:
         windows = sorted({int(w) for layer, _ in r.model.layer_kinds if (w := layer.attention.window) is not None})
         wanted += [(r.step(DECODE, length), times) for length, times in lengths(r.n + 1, r.kv_len - 1, windows)]
-    steps = [(run_pass(r.model, step, r.device, lenders, r.in_graph(step.phase)), times) for step, times in wanted]
+    known: dict[tuple[Op, bool], Row] = {}
+    steps = [(run_pass(r.model, step, r.device, lenders, r.in_graph(step.phase), known), times) for step, times in wanted]
     held = replace(r.step(DECODE if r.phase == DECODE else PREFILL), kv_len=r.kv_len)
     return Answer(r, steps, layout(r.model, held, r.device), {} if r.cached else _curved(r, wanted))
 
@@ -205,9 +207,15 @@ def _curved(r: Request, wanted: Sequence[tuple[Step, int]]) -> dict[tuple[str, s
         d, bends = times // 2, dict[tuple[str, str], int]()
         for place, weight in ((-d, 1), (0, -2), (d, 1)) if d else ():
             length = step.kv_len + place
-            for op in step_ops(r.model, replace(step, n=length, kv_len=length)):
+            for op in _attention(r, replace(step, n=length, kv_len=length)):
                 key = (step.phase, op.name)
                 bends[key] = bends.get(key, 0) + weight * int(op.count * op.kernel.flops)
         for key, bend in bends.items():
             found[key] = found.get(key, 0) + bend * times * (d + 1) // (6 * d)
     return {key: more for key, more in found.items() if more}
+
+
+def _attention(r: Request, step: Step) -> list[Op]:
+    """The rows of ``step`` whose FLOP are not linear in the length."""
+    kinds = [(op, count) for layer, count in r.model.layer_kinds for op in attention_ops(layer, r.model, step)]
+    return [op.times(count) for op, count in kinds if op.group == ATTENTION]

@@ -5,6 +5,7 @@ A matrix that maps ``a`` to ``b`` features is written a -> b; it has a x b weigh
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
@@ -143,9 +144,10 @@ class ModelSpec:
     @property
     def layer_kinds(self) -> list[tuple[Layer, int]]:
         """Each different layer with how often it occurs, in the order of first occurrence."""
+        same = Counter(map(id, self.layers))  # most are one object: equality is asked of few
         counts: dict[Layer, int] = {}
-        for layer in self.layers:
-            counts[layer] = counts.get(layer, 0) + 1
+        for layer in {id(layer): layer for layer in self.layers}.values():
+            counts[layer] = counts.get(layer, 0) + same[id(layer)]
         return list(counts.items())
 
     @property

@@ -40,12 +40,15 @@ def assigned(model: ModelSpec, found: Quantized | None) -> ModelSpec:
         found = {name: stored(f"layers.{index}.{_spelt(name, model.architecture)}", PREFIXES) for name in modules(layer)}
         return tuple((name, form) for name, form in found.items() if form is not None)
 
-    numbered = enumerate((*model.layers, *model.draft))
-    layers, count = tuple(replace(layer, formats=formats(index, layer)) for index, layer in numbered), len(model.layers)
+    made: dict[tuple[int, LayerFormats], Layer] = {}
+    layers, count = [], len(model.layers)
+    for index, layer in enumerate((*model.layers, *model.draft)):
+        own = formats(index, layer)
+        layers.append(made.setdefault((id(layer), own), replace(layer, formats=own)))
     if not any(layer.formats for layer in layers):
         return replace(model, quantized=Quantized(found.words))
     head = None if model.tied_embeddings else stored(HEAD, ("", "language_model."))
-    return replace(model, layers=layers[:count], draft=layers[count:], head_format=head, quantized=found)
+    return replace(model, layers=tuple(layers[:count]), draft=tuple(layers[count:]), head_format=head, quantized=found)
 
 
 def modules(layer: Layer) -> list[str]:
