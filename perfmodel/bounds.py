@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from perfmodel.arith import Number
 from perfmodel.attention.base import key_rows_stored, seeing_rows, seen_keys
+from perfmodel.attention.walk import visible_scores
 from perfmodel.workload import FORWARD, Attention
 
 COMPULSORY_SOURCE = "each input read once, each output written once"
@@ -25,15 +26,16 @@ def compulsory_elements(w: Attention, direction: str) -> Number:
     """Matrix elements that any exact algorithm moves, over batch and heads; statistics not counted.
 
     Forward: Q, K, V in, O out. Backward: Q, K, V, O, dO in, dQ, dK, dV out. Query rows that see no key, and inputs
-    of keys that no query sees, are left out.
+    of keys that no query sees, are left out. An additive mask is read once, where a score is visible.
 
     >>> compulsory_elements(Attention(n=4096, kv_len=4096, d=64, dv=64), "forward")
     1048576
     """
     query, keys = seeing_rows(w), seen_keys(w)
+    mask = visible_scores(w) if w.mask else 0
     if direction == FORWARD:
-        return (query + keys) * (w.d + w.dv)
-    return 2 * query * (w.d + w.dv) + (keys + key_rows_stored(w)) * (w.d + w.dv)
+        return (query + keys) * (w.d + w.dv) + mask
+    return 2 * query * (w.d + w.dv) + (keys + key_rows_stored(w)) * (w.d + w.dv) + mask
 
 
 def theta(w: Attention, m: Number) -> Theta | None:

@@ -16,10 +16,13 @@ Assumptions, with W the bytes of K and V (or whatever is re-read) of the heads t
 5. Where the size of the L2 is unknown, nothing is filtered: DRAM traffic is the SRAM traffic.
 6. Tiles of a matrix multiplication (a ``Grid``) run in waves as square as the grid allows: DRAM sees a panel once per wave
    that meets it, and again only as far as all panels do not survive until then by rule 2.
+7. What every head reads, a mask, is scanned by the heads of a wave together, and again by the next, which finds it by rule 2. It
+   passes through the cache beside W and counts with it. An element-wise kernel takes one head after another, and as many scores
+   pass between two scans.
 
 So DRAM traffic is compulsory while W is small and degrades towards the SRAM traffic as W outgrows the cache. The constants
 were set on DRAM read counters of forward kernels on an H200 (FlashAttention-2 and cuDNN with 4 k to 512 k keys, and the
-kernels of this package); the tests replay them. Rule 6 has not been held against counters.
+kernels of this package); the tests replay them. Rules 6 and 7 have not been held against counters.
 """
 
 from __future__ import annotations
@@ -43,6 +46,8 @@ DRIFT_PER_EXCESS = 0.0025
 """Share of lockstep re-reads that miss, per L2 by which W exceeds it."""
 MAX_BLOCKS = 32
 """Most blocks of one multiprocessor on any CUDA device so far."""
+TUNED = ("SCAN_SURVIVES", "SCAN_IS_LOST", "PRIVATE_SURVIVES", "PRIVATE_IS_LOST", "SCATTERED_SURVIVE", "DRIFT_PER_EXCESS")
+"""Chosen on measurements that fits may see, beside the fitted parameters."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,10 +69,25 @@ def resident_blocks(launch: Launch, device: Device) -> Number:
 
 def working_set_bytes(kernel: Kernel, launch: Launch, slots: Number, label: str = "") -> Number:
     """W: bytes of the re-read tensors of all groups that a wave of ``slots`` blocks touches."""
-    reread = {access.tensor: access.footprint * access.element_size for access in kernel.accesses if access.reread}
+    reread = {access.tensor: access.footprint * access.element_size for access in kernel.accesses if access.reread and access.scans is None}
     per_group = sum(reread.values()) / launch.groups
     touched = 1 + minimum(launch.blocks, slots) * launch.groups / launch.blocks
     return named(f"{label}W", "working set of the heads that run at once", per_group * minimum(touched, launch.groups))
+
+
+def _passing_bytes(kernel: Kernel, launch: Launch, label: str) -> Number:
+    """Bytes of what all heads read that pass between two scans of a head's own tensors: all of it, or what one pass of a block meets."""
+    scans = [_scan_bytes(access) for access in kernel.accesses if access.scans is not None]
+    if not scans:
+        return 0
+    own = next(access for access in kernel.accesses if access.reread)
+    part = own.footprint / own.elements if launch.private else 1
+    return named(f"{label}passing", "bytes of what all heads read that pass between two scans", sum(scans) * part)
+
+
+def _scan_bytes(access: Access) -> Number:
+    """Bytes of one scan of what all heads read."""
+    return minimum(access.elements / access.scans, access.footprint) * access.element_size
 
 
 def dram_bytes(kernel: Kernel, device: Device, kind: str, label: str = "") -> Number:
@@ -102,18 +122,24 @@ def _access_bytes(kernel: Kernel, access: Access, device: Device, label: str) ->
         return access.bytes
     distinct = access.footprint * access.element_size
     first = _handed_on(access, distinct, device)
-    if not access.reread or launch is None:
-        return first
     again = access.bytes - distinct
+    if not access.reread or (launch is None and access.scans is None):
+        return first
+    if launch is None or (launch.serial and access.scans is not None):
+        ratio = 2 * _scan_bytes(access) / _named_cache(cache, access, device)
+        return first + minimum(floor(again * _lost_scan(access, ratio, label)), again)
     slots = named(
         f"{label}slots",
         "blocks that run at once",
         resident_blocks(launch, device),
-        launch.blocks,
+        access.elements,
         f"{device.id}: multiprocessors x resident blocks by registers, SRAM and threads, as perfmodel occupancy",
     )
-    cache = named("L2", "bytes of the last cache", cache, launch.blocks, f"{device.id}: capacity of its last shared cache")
-    ratio = working_set_bytes(kernel, launch, slots, label) / cache
+    cache = _named_cache(cache, access, device)
+    ratio = (working_set_bytes(kernel, launch, slots, label) + _passing_bytes(kernel, launch, label)) / cache
+    if access.scans is not None:
+        waves = minimum(ceil_div(launch.blocks, slots), access.scans)
+        return first + minimum(floor(maximum(waves * _scan_bytes(access) - distinct, 0) * _lost_scan(access, ratio, label)), again)
     lost = _lost_share(launch, ratio)
     if isinstance(launch, Grid):
         lost = named(f"{label}lost", "share of a panel that a later wave does not find", lost)
@@ -132,6 +158,16 @@ def _access_bytes(kernel: Kernel, access: Access, device: Device, label: str) ->
             power(maximum(1 - SCATTERED_SURVIVE / (ratio * launch.spread), 0), 2),
         )
     return first + minimum(floor(missed), again)
+
+
+def _named_cache(size: int, access: Access, device: Device) -> Number:
+    return named("L2", "bytes of the last cache", size, access.elements, f"{device.id}: capacity of its last shared cache")
+
+
+def _lost_scan(access: Access, ratio: Number, label: str) -> Number:
+    """Share of a scan of what all heads read that the next one does not find, by rule 2."""
+    lost = clip((ratio - SCAN_SURVIVES) / (SCAN_IS_LOST - SCAN_SURVIVES), 0, 1)
+    return named(f"{label}lost {access.tensor}", "share of a scan that the next heads do not find", lost)
 
 
 def _lost_share(launch: Launch, ratio: Number) -> Number:

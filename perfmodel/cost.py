@@ -45,6 +45,7 @@ class Access:
     ``handoff``: an earlier kernel has just written or read it, or the next one reads it: an L2 that holds it keeps it from DRAM.
     ``reread``: tiles stream the same elements again, and whether the L2 still holds them depends on its size. Elements
     beyond the footprint without ``reread`` (K for the other query heads of a group) are read side by side and hit.
+    ``scans``: of what every head reads, a mask, how many scans all of it is read in; None for what belongs to a head.
     """
 
     tensor: str
@@ -55,6 +56,7 @@ class Access:
     compulsory: Number
     handoff: bool = False
     reread: bool = False
+    scans: Number | None = None
 
     @property
     def bytes(self) -> Number:
@@ -92,7 +94,7 @@ class Launch:
     have the same length, so those that start together read the same tile at about the same time. ``spread``: how much shorter
     the shortest block of a group is than the longest, relative to the longest: how far they drift apart if not in lockstep.
     ``private``: a group is one block, so its tensors pass through one half of a split L2. ``shrinking``: share of re-reads in
-    scans that grow shorter, from the whole to nothing.
+    scans that grow shorter, from the whole to nothing. ``serial``: an element-wise kernel, which takes one head after another.
     """
 
     blocks: Number
@@ -103,6 +105,7 @@ class Launch:
     spread: Number = 1
     private: bool = False
     shrinking: Number = 0
+    serial: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -39,8 +39,8 @@ def dtype_of_products(name: str) -> Dtype:
 STATISTIC_SIZE = 4
 """Bytes of a softmax statistic (l, m, logsumexp, D): fp32 in every published kernel."""
 
-DROPOUT_MASK_SIZE = 1
-"""Bytes of a stored dropout decision: PyTorch keeps a bool per score."""
+BOOLEAN_SIZE = DROPOUT_MASK_SIZE = 1
+"""Bytes of a PyTorch bool: an entry of masked_fill's matrix, a stored dropout decision."""
 
 
 def dtype_named(name: str) -> Dtype:

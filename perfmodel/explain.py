@@ -14,7 +14,7 @@ from perfmodel.trace import Step, Trace
 
 ROOF_SOURCE = "roofline model, Williams, Waterman & Patterson 2009"
 L2_SOURCE = "L2 model, assumptions in perfmodel/cache.py"
-_L2_NAMES = ("slots", "W", "waves", "scans", "lost", "drifted", "missed", "L2", "caches", "DRAM")
+_L2_NAMES = ("slots", "W", "waves", "scans", "lost", "drifted", "missed", "passing", "L2", "caches", "DRAM")
 WALK_SOURCE = "tile walk in closed form, perfmodel/attention/walk.py"
 _WALK_NAMES = ("E", "T_r", "T_c", "tiles", "C", "R", "rows", "keys", "g")
 _ROOF_NAMES = ("compulsory", "term", "lower", "roofline", "without", "intensity")

@@ -56,7 +56,9 @@ class Attention:
     ``window``: with a causal mask, a query sees at most this many of its last keys; None for all.
     ``splits``: parts into which a split-KV kernel cuts the keys; None lets it choose.
     ``sparsity``: which score blocks a block-sparse kernel computes.
-    ``mask``: an additive mask, broadcast over batch and heads. ``dropout``: probability, 0 for none.
+    ``mask``: an additive n x kv_len mask of the workload's dtype, broadcast over batch and heads, an input. ``masked_fill``: the
+    causal mask is a boolean matrix that a kernel of its own applies where the algorithm leaves scores in memory.
+    ``dropout``: probability, 0 for none.
     ``unfused_scale``: 1/sqrt(d) is a kernel of its own where the algorithm leaves scores in memory.
     ``printed_backward``: count the loads of FlashAttention-2's backward pass as Algorithm 2 prints them.
     """
@@ -71,6 +73,7 @@ class Attention:
     dtype: Dtype = DTYPES["fp16"]
     causal: bool = False
     mask: bool = False
+    masked_fill: bool = False
     dropout: float = 0.0
     unfused_scale: bool = False
     packed: bool = False
@@ -121,6 +124,8 @@ class Attention:
         for option, value in (("window", self.window), ("splits", self.splits)):
             if value is not None and not 1 <= value <= LARGEST_SIZE:
                 raise UsageError(f"--{option} is {value}", f"give a whole number from 1 to {LARGEST_SIZE:.0e}")
+        if self.masked_fill and not self.causal:
+            raise UsageError("--masked-fill applies a causal mask", "add --causal; for a mask that is an input, give --mask")
         if not 0 <= self.dropout < 1:
             raise UsageError(f"--dropout is {self.dropout}", "give a probability from 0 up to, not including, 1")
         return self

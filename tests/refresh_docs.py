@@ -13,6 +13,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from accuracy_parts import refresh
 from fuzzing import all_commands, command
 
 from perfmodel.attention.algorithms import find, names
@@ -176,7 +177,8 @@ def time_models_part() -> str:
     for name in time_models():
         model = find_model(name)
         module = import_module(f"perfmodel.timing.models.{name.replace('-', '_')}")
-        parts.append(f"### {name}\n\n" + "\n\n".join(paragraphs(module.__doc__)) + f"\n\nSource: {model.source}.\n")
+        said = "\n\n".join([*paragraphs(module.__doc__), f"Source: {model.source}.", f"Assumed: {model.assumes}."])
+        parts.append(f"### {name}\n\n{said}\n")
         parts.append(table(["parameter", "meaning"], ([code(one.name), one.meaning] for one in model.parameters)))
     return "\n".join(parts)
 
@@ -221,3 +223,4 @@ if __name__ == "__main__":
     DOCS.mkdir(exist_ok=True)
     for name, page in PAGES.items():
         (DOCS / name).write_text(page(), encoding="utf-8")
+    refresh()

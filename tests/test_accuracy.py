@@ -10,9 +10,12 @@ from pathlib import Path
 import pytest
 
 from perfmodel.catalog import calibrated_devices, find_device
+from perfmodel.report.scoreboard import report as scoreboard_report
 from perfmodel.timing.base import MAX_PARAMETERS, find_model
+from perfmodel.validation.calibration_run import versions_of
 from perfmodel.validation.compare import Row, compare_files
-from perfmodel.validation.records import read_records, shipped_records
+from perfmodel.validation.records import profiled, read_records, shipped_records
+from perfmodel.validation.scoreboard import scoreboard
 from perfmodel.validation.split import held_out
 from perfmodel.validation.statistics import quantile
 from perfmodel.validation.transfer import leave_out
@@ -22,10 +25,16 @@ H200 = "nvidia-h200-sxm"
 
 
 @cache
+def all_rows() -> list[Row]:
+    """Every shipped record beside the model."""
+    return compare_files(shipped_records(), find_device)
+
+
+@cache
 def rows() -> dict[tuple[str, str], list[Row]]:
     """Held-out rows with a prediction, by device and group; fused attention of several queries and of one apart."""
     found: dict[tuple[str, str], list[Row]] = defaultdict(list)
-    for row in compare_files(shipped_records(), find_device):
+    for row in all_rows():
         if row.prediction is not None and held_out(row.record):
             decode = " decode" if row.prediction.calibration.model == "flash-decode" else ""
             found[row.record.hardware, row.record.group + decode].append(row)
@@ -197,6 +206,50 @@ def test_what_a_profile_says_of_its_errors_is_what_the_records_give():
             assert len(own) == block.held_out
             if own:
                 assert quantile(own, 0.5) == pytest.approx(block.held_out_median_error, abs=2e-4)
+
+
+def test_what_a_profile_says_of_versions_is_what_the_records_tell():
+    told = defaultdict(list)
+    for row in all_rows():
+        if row.prediction is not None:
+            block = row.prediction.calibration
+            told[row.record.hardware, block.workload, block.implementation, block.direction, block.model].append(row.record)
+    for device in calibrated_devices():
+        for block in device.calibration:
+            records = told[device.id, block.workload, block.implementation, block.direction, block.model]
+            assert block.versions == versions_of(records), f"{device.id}: python tests/refresh_versions.py"
+
+
+def test_no_shipped_record_of_torch_lacks_its_versions():
+    for row in all_rows():
+        if row.record.implementation.startswith("torch") and " torch " in f" {row.record.source}":
+            assert "torch 2." in versions_of([row.record])
+
+
+def test_every_held_out_record_is_predicted_or_listed_with_its_reason():
+    lines = scoreboard(all_rows())
+    wanted: dict[str, int] = defaultdict(int)
+    for row in all_rows():
+        if held_out(row.record) and not profiled(row.record):
+            wanted[row.record.hardware] += 1
+    found: dict[str, int] = defaultdict(int)
+    for line in lines:
+        found[line.hardware] += line.points + sum(line.unpredicted.values())
+        assert all(line.unpredicted)
+    assert found == wanted
+    [efficient] = [line for line in lines if line.group == "attention/torch-sdpa-efficient/backward prefill"]
+    assert efficient.points + sum(efficient.unpredicted.values()) == 77
+    assert "over head dim 128" in next(iter(efficient.unpredicted))
+
+
+def test_only_groups_with_an_opponent_are_won():
+    lines = [line for line in scoreboard(all_rows()) if line.predicted.median is not None]
+    rivals = [line for line in lines if line.scalars.median is not None]
+    won = sum(line.predicted.median < line.scalars.median for line in rivals)
+    assert len(rivals) < len(lines)
+    [said, *_] = scoreboard_report(lines).verdict
+    assert f"predict {len(rivals)} of the groups" in said
+    assert f"in {won} of those" in said
 
 
 def test_a_profile_with_half_the_bandwidth_fails(run, tmp_path):

@@ -15,12 +15,13 @@ import walker
 import walker_more
 from hypothesis import assume, given
 from hypothesis import strategies as st
-from test_counts import BATCH_IDS, BATCHES, PER_BATCH, closed_form, footprints, random_shape, random_shapes
+from test_counts import BATCH_IDS, BATCHES, PER_BATCH, check_footprints, closed_form, random_shape, random_shapes
 from walker_more import Shape
 
 from perfmodel.attention.algorithms import find
 from perfmodel.attention.algorithms.split_kv import effective_splits, num_splits
 from perfmodel.attention.patterns import NAMED, Blocks, Density, Named, block_pattern
+from perfmodel.attention.walk import visible_scores
 from perfmodel.bounds import compulsory_elements
 from perfmodel.catalog import find_device
 from perfmodel.cost import Kernel, Tile
@@ -43,9 +44,7 @@ def shapes(name: str, batch: int | str) -> Iterator[tuple[random.Random, Shape]]
 
 def check(memory: walker.Memory, kernels: list[Kernel], s: Shape, contractions: int) -> None:
     assert closed_form(kernels) == +memory.counts, s
-    for (tensor, kind), size in footprints(kernels).items():
-        if kind in ("read", "write") and size:
-            assert size == memory.touched(tensor, kind), (tensor, kind, s)
+    check_footprints(kernels, memory, s)
     assert sum(kernel.executed_flops for kernel in kernels) == 2 * memory.computed_scores * contractions, s
     for access in (access for kernel in kernels for access in kernel.accesses if access.kind in ("read", "write")):
         assert access.compulsory <= access.footprint <= access.elements or access.elements == 0, (access, s)
@@ -186,8 +185,7 @@ def sparse_shape(rng: random.Random, drawn: Shape) -> tuple[Shape, BlockPattern]
     if s.pattern != "file":
         s = replace(s, packed=s.packed and not (s.causal and s.group > 1))
         return s, Named(s.pattern)
-    rows = s.n * (s.group if s.packed else 1)
-    grid = [(i, j) for i in range(ceil(rows / s.br)) for j in range(ceil(s.kv_len / s.bc))]
+    grid = [(i, j) for i in range(ceil(s.n / s.br)) for j in range(ceil(s.kv_len / s.bc))]
     pairs = frozenset(rng.sample(grid, rng.randint(1, len(grid))))
     return replace(s, pairs=pairs), Blocks("file", tuple(sorted(pairs)))
 
@@ -227,7 +225,7 @@ def seeing_rows(s: Shape) -> int:
     found = 0
     for walk in walker_more._sparse_walks(s, m):
         rows, keys = walk.tiles()
-        sees = [[walk.sees(r, k).any(1) & walker_more.nonzero(s, i, j) for j, k in enumerate(keys)] for i, r in enumerate(rows)]
+        sees = [[walk.sees(r, k).any(1) & walk.tile_pairs(r, k) for k in keys] for r in rows]
         found += sum(int(np.any(row, axis=0).sum()) for row in sees)
     return found
 
@@ -265,8 +263,9 @@ def test_density_is_a_share_of_the_dense_walk() -> None:
         assert closed_form([kernel])["Q", "read"] == walks * rows * s.d
         assert closed_form([kernel])["K", "read"] == dense.counts["K", "read"]
         scores = walks * ceil(Fraction(str(share)) * dense.computed_scores / walks)
-        assert kernel.executed_flops == 2 * scores * (s.d + s.dv)
-        assert kernel.flops <= kernel.executed_flops
+        visible = s.batch * s.heads * ceil(Fraction(str(share)) * visible_scores(w))
+        assert kernel.flops == 2 * visible * (s.d + s.dv)
+        assert kernel.executed_flops == 2 * max(scores, visible) * (s.d + s.dv)
         if share == 1:
             assert unbound([kernel]) == unbound(find("flash1").forward(w, tile))
             assert unbound(find("block-sparse").backward(w, tile)) == unbound(find("flash1").backward(w, tile))
@@ -279,7 +278,7 @@ def unbound(kernels: list[Kernel]) -> list[Kernel]:
 
 def test_a_pattern_file_of_every_block_is_dense() -> None:
     w, tile = Attention(n=70, kv_len=50, d=8, dv=4, causal=True, heads=4, kv_heads=2, packed=True), Tile(8, 16)
-    everything = Blocks("all", tuple((i, j) for i in range(18) for j in range(4)))
+    everything = Blocks("all", tuple((i, j) for i in range(9) for j in range(4)))
     [sparse] = find("block-sparse").forward(replace(w, sparsity=everything), tile)
     [dense] = find("flash1").forward(w, tile)
     assert closed_form([sparse]) == closed_form([dense])
@@ -344,6 +343,27 @@ def test_block_sparse_from_the_command_line(run, option, more) -> None:
     assert run(f"{SPARSE} {option} {more} --explain").code == 0
 
 
+@pytest.mark.parametrize("direction", ["forward", "backward"])
+@pytest.mark.parametrize("pattern", ["--sparsity 0.3", *(f"--pattern {name}" for name in NAMED)])
+def test_packing_leaves_the_blocks_as_they_are(run, pattern, direction) -> None:
+    line = f"attention --n 4096 --d 64 --heads 16 --kv-heads 2 --algorithm block-sparse {pattern} --pass {direction} --json"
+    (apart,), (packed,) = (run(line + option).json["results"] for option in ("", " --packed"))
+    assert packed["flops"] == apart["flops"]
+    assert packed["traffic"]["sram"]["read_bytes"] < apart["traffic"]["sram"]["read_bytes"]
+    if "pattern" in pattern:
+        assert packed["executed_flops"] == apart["executed_flops"], "whole blocks"
+
+
+def test_blocks_of_a_pattern_do_not_shrink_with_the_sram(run) -> None:
+    """Smaller ones would be other scores; those that fit are named."""
+    line = "attention --n 4096 --d 256 --algorithm block-sparse --pattern strided"
+    outcome = run(line)
+    assert outcome.code == 2
+    assert "a 128 x 128 tile" in outcome.err
+    assert "--block-q 64 --block-kv 64 fits" in outcome.err
+    assert run(f"{line} --block-q 64 --block-kv 64").code == 0
+
+
 @pytest.mark.parametrize(
     "line", [DECODE, DECODE + " --n 256 --causal", "attention --n 9000 --d 64 --pass both --algorithm memory-efficient"]
 )
@@ -362,6 +382,9 @@ def test_a_pattern_file(run, tmp_path) -> None:
     [result] = run(line).json["results"]
     assert result["flops"] == 2 * 3 * 128 * 128 * 128
     assert result["accesses"]["reads"] == 2 * 384 * 64 + 3 * 128 * (2 * 64 + 2)
+    many = run(line + " --causal --packed --heads 1000000000000 --kv-heads 1")
+    assert many.code == 2
+    assert "add --unpacked" in many.err
     [causal] = run(line + " --causal").json["results"]
     assert causal["flops"] == 2 * (2 * 128 * 129 // 2 + 128 * 128) * 128
 

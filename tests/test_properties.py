@@ -7,19 +7,20 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
 from perfmodel import arith, units
 from perfmodel.attention.algorithms import find, names
 from perfmodel.attention.evaluate import compare
-from perfmodel.attention.patterns import Density
+from perfmodel.attention.patterns import NAMED, Density
+from perfmodel.attention.request import AttentionRequest
 from perfmodel.bounds import compulsory_elements, theta
 from perfmodel.cache import dram_bytes
 from perfmodel.catalog import device_ids, find_device
 from perfmodel.cost import Kernel, Tile
 from perfmodel.dtypes import DTYPES
-from perfmodel.errors import UnavailableError
+from perfmodel.errors import UnavailableError, UsageError
 from perfmodel.roofline import TERMS, estimate, total
 from perfmodel.workload import Attention
 
@@ -42,6 +43,7 @@ def workloads(draw: st.DrawFn, largest: int = 1 << 20) -> Attention:
         causal=causal,
         window=draw(st.none() | st.integers(1, largest)) if causal else None,
         mask=draw(st.booleans()),
+        masked_fill=causal and draw(st.booleans()),
         dropout=draw(st.sampled_from([0.0, 0.1])),
         unfused_scale=draw(st.booleans()),
         packed=draw(st.booleans()),
@@ -92,6 +94,68 @@ def test_accesses_grow(w: Attention, tile: Tile, algorithm: Any, direction: str,
     assert moved(replace(w, heads=2 * w.heads, kv_heads=2 * w.kv_heads)) == 2 * moved(w)
 
 
+PATTERNS = st.none() | st.fixed_dictionaries({"pattern": st.sampled_from(sorted(NAMED))}) | st.just({"sparsity": 0.3})
+EDGES = st.none() | st.sampled_from([8, 48, 64, 100])
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    sizes=st.fixed_dictionaries(
+        {"n": st.integers(1, 700), "kv_len": st.integers(1, 700), "d": st.sampled_from([24, 64, 128]), "dv": st.sampled_from([16, 64])}
+    ),
+    groups=st.tuples(st.integers(1, 3), st.integers(1, 5)),
+    causal=st.booleans(),
+    blocks=PATTERNS,
+    edges=st.tuples(EDGES, EDGES),
+    moves=st.fixed_dictionaries(
+        {
+            "packed": st.booleans(),
+            "sram": st.none() | st.sampled_from(["+64KiB", "131072", "150KB"]),
+            "mask": st.booleans(),
+            "unfused_scale": st.booleans(),
+            "printed_backward": st.booleans(),
+            "dropout": st.sampled_from([0.0, 0.1]),
+            "splits": st.none() | st.integers(1, 9),
+            "dtype": st.sampled_from(["fp16", "bf16", "fp32"]),
+            "hardware": st.sampled_from(["nvidia-a100-sxm-80gb", "nvidia-l40s"]),
+        }
+    ),
+    direction=st.sampled_from(["forward", "backward"]),
+)
+@example({"n": 300, "kv_len": 300, "d": 64, "dv": 64}, (2, 4), False, {"pattern": "strided"}, (None, None), {"packed": True}, "forward")
+@example({"n": 300, "kv_len": 300, "d": 64, "dv": 64}, (1, 3), False, {"sparsity": 0.3}, (7, 9), {"packed": True}, "backward")
+@example({"n": 300, "kv_len": 300, "d": 64, "dv": 64}, (1, 1), False, {"pattern": "strided"}, (None, None), {"sram": "40KiB"}, "forward")
+def test_what_only_moves_bytes_leaves_the_visible_flops(
+    sizes: dict[str, int],
+    groups: tuple[int, int],
+    causal: bool,
+    blocks: dict[str, Any] | None,
+    edges: tuple[int | None, int | None],
+    moves: dict[str, Any],
+    direction: str,
+) -> None:
+    """Layout, tiles, SRAM, options and device change what moves, never what is computed; a block pattern's tiles are its blocks."""
+    kv_heads, group = groups
+    base = AttentionRequest(**sizes, kv_heads=kv_heads, heads=kv_heads * group, causal=causal, direction=direction, **(blocks or {}))
+    tiles = {"block_q": edges[0], "block_kv": edges[1]}
+    if blocks is not None and "pattern" in blocks:
+        base = base.updated(tiles)
+
+    def flops(algorithm: str, options: dict[str, Any]) -> int | None:
+        """None where it is refused, as a tile may not fit."""
+        mine = {name: value for name, value in options.items() if name != "splits" or algorithm == "split-kv"}
+        request = replace(base, algorithm=algorithm, **({} if algorithm == "block-sparse" else {"pattern": None, "sparsity": None}))
+        try:
+            [result] = request.updated(mine).compare(find_device(mine.get("hardware") or "nvidia-a100-sxm-80gb")).results
+        except UsageError:
+            return None
+        return int(result.total.flops)
+
+    for algorithm in names():
+        plain, moved = flops(algorithm, {"packed": False}), flops(algorithm, tiles | moves)
+        assert moved in (plain, None) or plain is None
+
+
 @settings(max_examples=40, deadline=None)
 @given(
     points=st.lists(workloads(largest=5000), min_size=2, max_size=6),
@@ -107,7 +171,7 @@ def test_vectorised_equals_scalar(
 ) -> None:
     """One formula: float64 arrays give what exact integers give."""
     assume(not algorithm.obstacle(points[0], direction))
-    plain = {"dropout": 0.0, "mask": False, "unfused_scale": False, "printed_backward": False}
+    plain = {"dropout": 0.0, "mask": points[0].mask, "unfused_scale": False, "printed_backward": False, "masked_fill": False}
     windows = [w.window or 7 for w in points] if causal and packed else [None] * len(points)
     points = [
         replace(w, dtype=points[0].dtype, causal=causal, packed=packed, window=window, **plain)

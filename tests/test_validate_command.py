@@ -150,13 +150,15 @@ def test_the_scoreboard_judges_held_out_records_alone(run, tmp_path):
     outcome = run(f"validate --scoreboard --records {path} --json")
     line, unknown = outcome.json["lines"]
     assert unknown["predicted"]["median"] is None
-    assert line["points"] == 8
+    assert (line["points"], line["unpredicted"]) == (8, {})
+    [(reason, count)] = unknown["unpredicted"].items()
+    assert (unknown["points"], count) == (0, 8)
     assert line["scalars"]["median"] < 0.03, "launch and one bandwidth describe these copies"
     assert line["roofline"]["median"] > 0.1
     markdown = tmp_path / "board.md"
     run(f"validate --scoreboard --records {path} -o {markdown}")
     assert "| nvidia-h200-sxm | copy/torch-copy/forward | 8 |" in markdown.read_text()
-    assert "unknown-copy" not in markdown.read_text()
+    assert f"| nvidia-h200-sxm | copy/unknown-copy/forward | 8 | {reason} |" in markdown.read_text()
 
 
 @pytest.mark.parametrize(

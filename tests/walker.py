@@ -26,6 +26,7 @@ class Shape:
     kv_heads: int = 1
     packed: bool = False
     mask: bool = False
+    masked_fill: bool = False
     dropout: float = 0.0
     unfused_scale: bool = False
     printed_backward: bool = False
@@ -87,7 +88,8 @@ def inputs(s: Shape, seed: int) -> dict[str, np.ndarray]:
         "K": rng.standard_normal((s.batch, s.kv_heads, s.kv_len, s.d)),
         "V": rng.standard_normal((s.batch, s.kv_heads, s.kv_len, s.dv)),
         "dO": rng.standard_normal((s.batch, s.heads, s.n, s.dv)),
-        "bias": rng.standard_normal((s.n, s.kv_len)) if s.mask else np.zeros((s.n, s.kv_len)),
+        "mask": rng.standard_normal((s.n, s.kv_len)) if s.mask else np.zeros((s.n, s.kv_len)),
+        "boolean mask": visible(s, np.arange(s.n), np.arange(s.kv_len), 1),
         "keep": rng.random((s.batch, s.heads, s.n, s.kv_len)) >= s.dropout,
     }
 
@@ -96,7 +98,7 @@ def reference(s: Shape, x: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     """Plain attention and its gradients, whole matrices at once. Rows that see nothing give zeros."""
     k, v = (np.repeat(x[name], s.group, axis=1) for name in ("K", "V"))
     scale = 1 / np.sqrt(s.d)
-    scores = x["Q"] @ k.swapaxes(-1, -2) * scale + x["bias"]
+    scores = x["Q"] @ k.swapaxes(-1, -2) * scale + x["mask"]
     seen = visible(s, np.arange(s.n), np.arange(s.kv_len), 1)
     scores = np.where(seen, scores, -np.inf)
     top = np.where(seen.any(-1), scores.max(-1), 0.0)
@@ -148,8 +150,10 @@ class Walk:
         return visible(self.s, rows, keys, self.g)
 
     def scores(self, q: np.ndarray, k: np.ndarray, rows: np.ndarray, keys: np.ndarray) -> np.ndarray:
-        bias = self.m["bias"][np.ix_(rows // self.g, keys)]  # a broadcast mask is free: computed from indices
-        return np.where(self.sees(rows, keys), q @ k.T / np.sqrt(self.s.d) + bias, -np.inf)
+        scores = q @ k.T / np.sqrt(self.s.d)
+        if self.s.mask:
+            scores += self.m.load("mask", *np.ix_(rows // self.g, keys))  # each row of Q, packed or not, looks up its own
+        return np.where(self.sees(rows, keys), scores, -np.inf)
 
     def keep(self, rows: np.ndarray, keys: np.ndarray) -> np.ndarray:
         """Dropout decisions, regenerated instead of stored."""
@@ -323,6 +327,11 @@ def _per_head(s: Shape, x: np.ndarray) -> np.ndarray:
     return np.repeat(x, s.group, axis=1)
 
 
+def _for_every_head(s: Shape, m: Memory, name: str) -> np.ndarray:
+    """One matrix for all heads, loaded for each of them."""
+    return np.stack([m.load(name, slice(None)) for _ in range(s.batch * s.heads)]).reshape(s.batch, s.heads, s.n, s.kv_len)
+
+
 def standard_forward(s: Shape, x: dict[str, np.ndarray]) -> Memory:
     m, everything = Memory(**x), slice(None)
     square = (s.batch, s.heads, s.n, s.kv_len)
@@ -336,7 +345,9 @@ def standard_forward(s: Shape, x: dict[str, np.ndarray]) -> Memory:
     if s.unfused_scale:
         m.store("S", m.load("S", everything) * scale, everything)
     if s.mask:
-        m.store("S", m.load("S", everything) + x["bias"], everything)
+        m.store("S", m.load("S", everything) + _for_every_head(s, m, "mask"), everything)
+    if s.masked_fill:
+        m.store("S", np.where(_for_every_head(s, m, "boolean mask"), m.load("S", everything), -np.inf), everything)
     scores = m.load("S", everything)
     seen = visible(s, np.arange(s.n), np.arange(s.kv_len), 1)
     scores = np.where(seen, scores, -np.inf)
@@ -379,6 +390,8 @@ def standard_backward(s: Shape, x: dict[str, np.ndarray], ref: dict[str, np.ndar
     ds = p * (dp - (p * dp).sum(-1, keepdims=True))
     m.computed_scores += ds.size
     m.store("dS", ds if s.unfused_scale else ds * scale, everything)
+    if s.masked_fill:
+        m.store("dS", np.where(_for_every_head(s, m, "boolean mask"), m.load("dS", everything), 0), everything)
     if s.unfused_scale:
         m.store("dS", m.load("dS", everything) * scale, everything)
     m.store("dQ", m.load("dS", everything) @ _per_head(s, _key_loads(s, m, "K")), everything)

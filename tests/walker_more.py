@@ -104,7 +104,14 @@ class _Chunk:
         if self.s.unfused_scale:
             self.in_place("S", lambda scores: scores * scale)
         if self.s.mask:
-            self.in_place("S", lambda scores: scores + self.m["bias"][np.ix_(self.queries, self.keys)])
+            self.in_place("S", lambda scores: scores + self.for_every_head("mask"))
+        if self.s.masked_fill:
+            self.in_place("S", lambda scores: np.where(self.for_every_head("boolean mask"), scores, -np.inf))
+
+    def for_every_head(self, name: str) -> np.ndarray:
+        """A chunk of one matrix for all heads, loaded for each of them."""
+        parts = [self.m.load(name, *np.ix_(self.queries, self.keys)) for _ in range(self.s.batch * self.s.heads)]
+        return np.stack(parts).reshape(self.s.batch, self.s.heads, len(self.queries), len(self.keys))
 
     def dropped(self) -> str:
         if not self.s.dropout:
@@ -157,7 +164,7 @@ def memory_efficient_forward(s: Shape, x: dict[str, np.ndarray]) -> Memory:
 
 def _chunk_statistics(s: Shape, x: dict[str, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
     """What the forward pass saved: maximum and sum of each row and key chunk."""
-    scores = x["Q"] @ _per_head(s, x["K"]).swapaxes(-1, -2) / np.sqrt(s.d) + x["bias"]
+    scores = x["Q"] @ _per_head(s, x["K"]).swapaxes(-1, -2) / np.sqrt(s.d) + x["mask"]
     scores = np.where(visible(s, np.arange(s.n), np.arange(s.kv_len), 1), scores, -np.inf)
     parts = [scores[..., keys] for keys in _cut(s.kv_len, s.bc)]
     tops = [part.max(-1) for part in parts]
@@ -189,6 +196,8 @@ def memory_efficient_backward(s: Shape, x: dict[str, np.ndarray], ref: dict[str,
             row_sum = m.load("D", *chunk.rows)[..., None]
             ds = m.load("P", *chunk.buffer) * (m.load("dP", *chunk.buffer) - row_sum)
             m.store("dS", ds if s.unfused_scale else ds * scale, *chunk.buffer)
+            if s.masked_fill:
+                chunk.in_place("dS", lambda ds, chunk=chunk: np.where(chunk.for_every_head("boolean mask"), ds, 0))
             if s.unfused_scale:
                 chunk.in_place("dS", lambda ds: ds * scale)
             step = m.load("dS", *chunk.buffer) @ chunk.load_keys("K")
@@ -214,14 +223,12 @@ def nonzero(s: Shape, i: int, j: int) -> bool:
 
 
 def masked_reference(s: Shape, x: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Attention and gradients over visible scores in nonzero blocks; blocks are cut in the packed rows of a walk."""
-    group = s.group if s.packed else 1
-    row = np.arange(s.n)[None, :] * group + np.arange(s.heads)[:, None] % group
-    i, j = row // s.br, np.arange(s.kv_len) // s.bc
+    """Attention and gradients over visible scores in nonzero blocks, the same of every head, packed or not."""
+    i, j = np.arange(s.n) // s.br, np.arange(s.kv_len) // s.bc
     has = np.array([[nonzero(s, a, b) for b in range(j.max() + 1)] for a in range(i.max() + 1)])
-    seen = has[i][:, :, j] & visible(s, np.arange(s.n), np.arange(s.kv_len), 1)
+    seen = np.broadcast_to(has[i][:, j] & visible(s, np.arange(s.n), np.arange(s.kv_len), 1), (s.heads, s.n, s.kv_len))
     k, v, scale = _per_head(s, x["K"]), _per_head(s, x["V"]), 1 / np.sqrt(s.d)
-    scores = np.where(seen, x["Q"] @ k.swapaxes(-1, -2) * scale + x["bias"], -np.inf)
+    scores = np.where(seen, x["Q"] @ k.swapaxes(-1, -2) * scale + x["mask"], -np.inf)
     top = scores.max(-1)
     e = np.exp(scores - np.where(np.isfinite(top), top, 0.0)[..., None])
     total = e.sum(-1)
@@ -243,7 +250,9 @@ def masked_reference(s: Shape, x: dict[str, np.ndarray]) -> dict[str, np.ndarray
 class _SparseWalk(Walk):
     def tile_pairs(self, rows: np.ndarray, keys: np.ndarray) -> bool:
         """Whether the block is computed: nonzero, and the mask leaves some of it."""
-        return nonzero(self.s, rows[0] // self.s.br, keys[0] // self.s.bc) and bool(self.sees(rows, keys).any())
+        of_queries = {row // self.g // self.s.br for row in rows.tolist()}
+        assert len(of_queries) == 1, "a tile of packed rows lies in one block"
+        return nonzero(self.s, *of_queries, keys[0] // self.s.bc) and bool(self.sees(rows, keys).any())
 
 
 def _sparse_walks(s: Shape, m: Memory) -> list[_SparseWalk]:

@@ -6,10 +6,15 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from perfmodel.arith import Number, minimum
-from perfmodel.attention.walk import visible_keys, visible_rows, visible_scores
+from perfmodel.attention.walk import touched_scores, visible_keys, visible_rows, visible_scores, visited_scores
 from perfmodel.cost import GROUP_SUM, READ, WRITE, Access, Kernel, Tile, once
+from perfmodel.dtypes import BOOLEAN_SIZE
 from perfmodel.hardware import Device
-from perfmodel.workload import Attention
+from perfmodel.workload import Attention, BlockCounts
+
+
+def _never(w: Attention) -> bool:
+    return False
 
 
 def _as_it_is(w: Attention, device: Device, tile: Tile) -> Tile:
@@ -24,6 +29,7 @@ class Tiling:
     SRAM while one tile pair is computed: the tensors in ``resident``; scores, statistics and accumulators live in registers.
     ``in_sram``: False where tiles are chunks in memory, which SRAM does not bound.
     ``complete(w, device, tile)`` settles what depends on the device once ``br`` and ``bc`` are fixed: the splits.
+    ``settles_work(w)``: the tile says which scores are computed, so that no smaller one may take its place where it does not fit.
     """
 
     default: Callable[[Attention, Device, int, str], Tile | None]
@@ -31,6 +37,7 @@ class Tiling:
     resident: dict[str, str]
     complete: Callable[[Attention, Device, Tile], Tile] = _as_it_is
     in_sram: bool = True
+    settles_work: Callable[[Attention], bool] = _never
 
 
 def _no_obstacle(w: Attention, direction: str) -> str | None:
@@ -117,6 +124,37 @@ def key_read(w: Attention, tensor: str, width: Number) -> Access:
     """K or V loaded once per walk: per query head, or per KV head if packed."""
     stored, needed = key_rows_stored(w) * width, seen_keys(w) * width
     return Access(tensor, READ, w.row_heads * w.kv_len * width, w.dtype.size, stored, needed)
+
+
+def mask_read(w: Attention, tile: Tile, counts: BlockCounts | None = None) -> tuple[Access, ...]:
+    """The additive mask beside every score of the visited tiles, or of ``counts``; nothing without a mask.
+
+    One load per score and head, from one n x kv_len matrix for all of them: packed or not, each row looks up its own.
+    """
+    if not w.mask:
+        return ()
+    if counts is None:
+        scores, needed = visited_scores(w, tile.br, tile.bc), visible_scores(w)
+    else:
+        scores, needed = counts.scores, counts.visible_scores // w.row_group
+    loads, distinct = w.row_heads * scores, touched_scores(w, scores)
+    return (Access("mask", READ, loads, w.dtype.size, distinct, needed, reread=True, scans=w.row_heads),)
+
+
+def unfused_masks(w: Attention, scans: Number) -> dict[str, Access]:
+    """Kernels that mask scores in memory, by name, and the n x kv_len matrix that each reads: again for every head.
+
+    ``additive mask`` adds a matrix of the workload's dtype. ``masked_fill`` puts -inf, into gradients 0, where a boolean matrix of
+    1 B per entry says that a causal mask hides a score; fused kernels know that from the indices. In place: PyTorch's
+    ``masked_fill`` without underscore copies the scores first.
+    """
+    entries, found = w.n * w.kv_len, dict[str, Access]()
+    if w.mask:
+        visible = visible_scores(w)
+        found["additive mask"] = Access("mask", READ, w.query_heads * entries, w.dtype.size, entries, visible, reread=True, scans=scans)
+    if w.masked_fill:
+        found["masked_fill"] = Access("boolean mask", READ, w.query_heads * entries, BOOLEAN_SIZE, entries, 0, reread=True, scans=scans)
+    return found
 
 
 def key_gradients(w: Attention, *tensors: tuple[str, Number]) -> tuple[Access, ...]:

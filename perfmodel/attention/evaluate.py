@@ -21,7 +21,8 @@ class Result:
     """One algorithm, one pass (``both``: the sum): kernels, their estimates, the total, and memory in bytes.
 
     ``memory_bytes`` counts every tensor of the pass as allocated at once; ``extra_memory_bytes`` is the part beyond inputs
-    and outputs. For ``both`` they are the larger of the two passes.
+    and outputs. For ``both`` they are the larger of the two passes. ``implementation``: whose kernels these are; None for the
+    algorithm's own.
     """
 
     algorithm: Algorithm
@@ -32,6 +33,7 @@ class Result:
     memory_bytes: Number
     extra_memory_bytes: Number
     passes: tuple[Result, ...] = ()
+    implementation: str | None = None
 
     @property
     def parts(self) -> tuple[Result, ...]:
@@ -66,7 +68,7 @@ def memory(kernels: Sequence[Kernel], w: Attention) -> tuple[Number, Number]:
     """Bytes of all tensors of ``kernels``, inputs and outputs at their full size, and the part beyond those."""
     rows, keys = w.query_heads * w.n, w.stored_kv_heads * w.kv_len
     full = {"Q": rows * w.d, "O": rows * w.dv, "K": keys * w.d, "V": keys * w.dv}
-    full |= {f"d{name}": elements for name, elements in full.items()}
+    full |= {f"d{name}": elements for name, elements in full.items()} | {"mask": w.n * w.kv_len}
     touched = tensor_bytes(kernels)
     own = sum(full[name] * w.dtype.size for name in touched if name in full)
     partial = [maximum(size - full[name] * w.dtype.size, 0) for name, size in touched.items() if name in full]
@@ -85,6 +87,7 @@ def both(forward: Result, backward: Result) -> Result:
         maximum(forward.memory_bytes, backward.memory_bytes),
         maximum(forward.extra_memory_bytes, backward.extra_memory_bytes),
         (forward, backward),
+        forward.implementation if forward.implementation == backward.implementation else None,
     )
 
 

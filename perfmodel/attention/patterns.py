@@ -1,7 +1,8 @@
 """Block patterns of block-sparse attention: a density, a named pattern, or the pairs in a file.
 
-The grid of blocks is that of the tile walk, T_r x T_c; block (i, j) holds row tile i and key tile j. A block is computed if
-the pattern has it and the causal mask leaves some of it.
+The grid of blocks is T_r x T_c over the scores of one head; block (i, j) holds query tile i and key tile j, as a walk of one head
+cuts them. A block is computed if the pattern has it and the causal mask leaves some of it. Packed, query block i of all g heads of
+a group is g row tiles of the walk, with the same keys: packing changes the tiles, not which scores are computed.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from dataclasses import astuple, dataclass, fields
 from functools import cache, partial
 from pathlib import Path
 
-from perfmodel.arith import Number, ceil_div, deferrable, minimum
+from perfmodel.arith import Number, ceil_div, deferrable, maximum, minimum
 from perfmodel.attention.blocks import Grid, Tally, every, multiples, with_bit, without
 from perfmodel.attention.walk import distinct_query_rows, streamed_query_rows, visible_rows, visible_scores, visited_scores
 from perfmodel.errors import DataError, UsageError, suggest
@@ -20,6 +21,8 @@ from perfmodel.trace import is_traced, plain, template
 from perfmodel.workload import Attention, BlockCounts, BlockPattern
 
 MAX_BYTES = 1 << 20
+MOST_PACKED = 1024
+"""Heads of a group whose row tiles are counted one by one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +58,8 @@ class Density:
         rows = share(streamed_query_rows(w, br, bc))
         distinct = minimum(distinct_query_rows(w, br, bc), rows)
         seeing = minimum(w.row_group * visible_rows(w), distinct)
-        return BlockCounts(rows, distinct, seeing, share(visited_scores(w, br, bc)), share(w.row_group * visible_scores(w)))
+        visible = w.row_group * share(visible_scores(w))
+        return BlockCounts(rows, distinct, seeing, maximum(share(visited_scores(w, br, bc)), visible), visible)
 
 
 def _plain_text(name: str) -> str:
@@ -64,15 +68,22 @@ def _plain_text(name: str) -> str:
 
 
 def _evaluated(name: str, count: Callable[[Grid], BlockCounts], w: Attention, br: Number, bc: Number) -> BlockCounts:
-    """``count`` of the walk's grid: an integer algorithm, so element by element for arrays, and one node if traced."""
-    group = w.row_group if w.causal else 1
+    """``count`` of the walk's grid: an integer algorithm, so element by element for arrays, and one node if traced.
+
+    Without a causal mask the heads of a packed group count alike, each in its own row tiles.
+    """
+    group, heads = (w.row_group, 1) if w.causal else (1, w.row_group)
     reach = w.kv_len - w.n if w.causal else w.kv_len  # without a mask every row sees every key
-    sizes = (w.row_group * w.n, w.kv_len, br, bc, reach, group)
+    sizes = (group * w.n, w.kv_len, br, bc, reach, group)
+    return BlockCounts(*(heads * found for found in _of_grid(name, count, sizes, (w.n, w.kv_len, br, bc))))
+
+
+def _of_grid(name: str, count: Callable[[Grid], BlockCounts], sizes: tuple[Number, ...], shown: tuple[Number, ...]) -> tuple[Number, ...]:
+    """Fields of the counts of ``Grid(*sizes)``, which depends on ``shown``."""
     if is_traced(*sizes):
-        shown = (w.n, w.kv_len, br, bc)
         values = astuple(count(Grid(*(int(plain(size)) for size in sizes))))
         nodes = (f"[{field.name.replace('_', ' ')} of {_plain_text(name)}]({{}}, {{}}, {{}}, {{}})" for field in fields(BlockCounts))
-        return BlockCounts(*(template(node, value, *shown) for node, value in zip(nodes, values, strict=True)))
+        return tuple(template(node, value, *shown) for node, value in zip(nodes, values, strict=True))
 
     @cache
     def checked(*sizes: int) -> tuple[int, ...]:
@@ -82,8 +93,8 @@ def _evaluated(name: str, count: Callable[[Grid], BlockCounts], w: Attention, br
         return astuple(counts)
 
     if all(isinstance(size, int) for size in sizes):
-        return BlockCounts(*checked(*sizes))
-    return BlockCounts(*(deferrable(partial(_column, checked, index), *sizes) for index in range(len(fields(BlockCounts)))))
+        return checked(*sizes)
+    return tuple(deferrable(partial(_column, checked, index), *sizes) for index in range(len(fields(BlockCounts))))
 
 
 def _column(count: Callable[..., tuple[int, ...]], index: int, *sizes: Number) -> Number:
@@ -182,16 +193,22 @@ class Blocks:
 
     def _of(self, grid: Grid) -> BlockCounts:
         total, leftmost = Tally(), dict[int, Tally]()
+        tr, group = int(ceil_div(grid.tr, grid.group)), grid.group
+        if group > MOST_PACKED:
+            raise UsageError(
+                f"--pattern {self.name}: a causal mask over {group:,} packed heads of a group is not counted", "add --unpacked"
+            )
         for i, j in self.pairs:
-            if i >= grid.tr or j >= grid.tc:
+            if i >= tr or j >= grid.tc:
                 raise UsageError(
-                    f"--pattern {self.name}: block {i} {j} is outside the grid of {grid.tr} x {grid.tc} blocks",
+                    f"--pattern {self.name}: block {i} {j} is outside the grid of {tr} x {grid.tc} blocks",
                     f"indices start at 0; blocks are {grid.br} x {grid.bc}, set by --block-q and --block-kv",
                 )
-            block = grid.block(i, j)
-            total += block
-            if block.rows:
-                leftmost.setdefault(i, block)
+            for row in range(group * i, min(group * (i + 1), grid.tr)):  # the row tiles of query block i
+                block = grid.block(row, j)
+                total += block
+                if block.rows:
+                    leftmost.setdefault(row, block)
         return _counts(total, sum(leftmost.values(), Tally()))
 
 

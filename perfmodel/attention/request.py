@@ -78,6 +78,7 @@ class AttentionRequest:
     direction: str | None = None
     algorithm: list[str] | str | None = None
     mask: bool | None = None
+    masked_fill: bool | None = None
     dropout: float | None = None
     unfused_scale: bool | None = None
     printed_backward: bool | None = None
@@ -121,6 +122,7 @@ class AttentionRequest:
             splits=self.splits,
             sparsity=block_pattern(self.sparsity, self.pattern),
             mask=bool(self.mask),
+            masked_fill=bool(self.masked_fill),
             dropout=self.dropout or 0.0,
             unfused_scale=bool(self.unfused_scale),
             printed_backward=bool(self.printed_backward),

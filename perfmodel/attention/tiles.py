@@ -130,7 +130,7 @@ def fitting_tile(
 
     tile = tiling.default(w, device, sram_bytes, direction)
     square = largest_square_tile(fits, w.row_group * w.n)
-    if tile is None or not fits(tile):
+    if tile is None or not (fits(tile) or tiling.settles_work(w)):
         tile = square or Tile(1, 1)
     if br is not None or bc is not None:
         tile = replace(tile, br=br or tile.br, bc=bc or tile.bc, origin="given", head_dim=0)

@@ -160,3 +160,11 @@ def visited_scores(w: Attention, br: Number, bc: Number) -> Number:
     """Score entries of the visited tiles, a partial tile counted at its real size, K/V outermost."""
     tc = key_tiles(w, bc)
     return bc * streamed_query_rows(w, br, bc) - (tc * bc - w.kv_len) * rows_of_key_tile(w, br, bc, tc - 1)
+
+
+def touched_scores(w: Attention, scores: Number) -> Number:
+    """Distinct entries of one head's score matrix among the ``scores`` that a walk meets, the heads of a packed group on average.
+
+    Heads differ only where a packed tile ends inside a query: there some of its heads meet one key tile fewer.
+    """
+    return ceil_div(scores, w.row_group) if w.packed else scores

@@ -1,23 +1,25 @@
-"""Statements of lecture notes and papers, recomputed. One file per topic; each defines ``CLAIMS``."""
+"""Statements of lecture notes and papers, recomputed: ``claims.yaml``, and the functions that its expressions name."""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
-from importlib import import_module
+from functools import cache
+from pathlib import Path
 
-from perfmodel.claims.base import VERDICTS, Claim
+from perfmodel.catalog import read_yaml
+from perfmodel.claims.base import VERDICTS, Check, Claim
 from perfmodel.errors import UsageError, suggest
 
-_NO_TOPICS = ("__init__", "base", "devices", "formulas")
 
-
+@cache
 def all_claims() -> list[Claim]:
-    """Every claim of every topic, by id."""
-    files = [name.removesuffix(".py") for folder in __path__ for name in os.listdir(folder) if name.endswith(".py")]
-    topics = [import_module(f"{__name__}.{name}") for name in sorted(files) if name not in _NO_TOPICS]
-    claims: list[Claim] = [claim for topic in topics for claim in topic.CLAIMS]
-    return sorted(claims, key=lambda claim: claim.id)
+    """Every claim, by id."""
+    raw, _ = read_yaml(Path(__file__).with_name("claims.yaml"))
+    sources = raw.pop("sources")
+    return [
+        Claim(id=name, **{**fields, "source": sources[fields["source"]], "checks": tuple(Check(**row) for row in fields.get("checks", ()))})
+        for name, fields in sorted(raw.items())
+    ]
 
 
 def find_claims(ids: Sequence[str] = (), verdict: str | None = None) -> list[Claim]:

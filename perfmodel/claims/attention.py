@@ -1,228 +1,341 @@
-"""Claims about standard attention: its memory, its accesses, its arithmetic intensity, and what a causal mask hides."""
+"""Counts of attention that claims are checked with. fp16, one head per batch entry."""
 
 from __future__ import annotations
 
-from perfmodel.attention.algorithms import flash2, standard
-from perfmodel.attention.base import matmul_flops
-from perfmodel.attention.walk import visible_scores
-from perfmodel.claims.base import HOLDS, INCOMPLETE, LECTURE, RELABELLED, WRONG, Claim, Figure
-from perfmodel.claims.devices import RIDGE_PCIE
-from perfmodel.claims.formulas import (
-    decision_bytes,
-    fused_memory,
-    kernel_count,
-    masked_kernel_count,
-    query_key_intensity,
-    query_key_read_bytes,
-    ridge_point,
-    score_bytes,
-    square,
-    standard_backward,
-    standard_forward,
-    table_bytes,
-    table_intensity,
-    tensor_passes,
-)
-from perfmodel.cost import READ, WRITE, memory_bytes
+from collections.abc import Iterable
+from dataclasses import replace
 
-FLASH_NOTES = "lecture notes on FlashAttention"
-_SHAPE = {"n": 1024, "d": 64}
-_BATCH = {**_SHAPE, "batch": 16}
+from perfmodel.arith import Number
+from perfmodel.attention.algorithms import block_sparse, flash1, flash2, memory_efficient, split_kv, standard
+from perfmodel.attention.base import key_rows_stored, matmul_flops
+from perfmodel.attention.evaluate import memory
+from perfmodel.attention.patterns import Density
+from perfmodel.attention.walk import key_tiles, row_tiles, visible_scores
+from perfmodel.bounds import compulsory_elements, theta
+from perfmodel.claims.devices import A100_40, SXM_80, device
+from perfmodel.cost import READ, WRITE, ZERO_FILL, Access, Kernel, Tile, memory_bytes
+from perfmodel.dtypes import STATISTIC_SIZE
+from perfmodel.roofline import estimate
+from perfmodel.trace import named
+from perfmodel.workload import FORWARD, Attention
 
-CLAIMS = (
-    Claim(
-        "S008",
-        LECTURE,
-        "Memory and compute of attention grow with the square of the sequence length.",
-        claimed="4 times at 2N",
-        why="N^2 scores per head, 4 N^2 d FLOP: both quadruple when N doubles.",
-        inputs=_SHAPE,
-        figures=(
-            Figure("scores at 2N", lambda n, d: score_bytes(2 * n, d), lambda n, d: 4 * score_bytes(n, d), "B"),
-            Figure(
-                "matmuls at 2N",
-                lambda n, d: matmul_flops(square(2 * n, d), 1, 1),
-                lambda n, d: 4 * matmul_flops(square(n, d), 1, 1),
-                "FLOP",
-            ),
-        ),
-        uses=(standard.forward, matmul_flops),
-    ),
-    Claim(
-        "S015",
-        LECTURE,
-        "Reading Q and K: size 2NDB, one read, 2 FLOP, in total 4NDB.",
-        claimed="4NDB",
-        declared=RELABELLED,
-        why="4NDB are bytes: the 2 is the size of a 16-bit element, not FLOP.",
-        inputs=_BATCH,
-        figures=(Figure("Q and K read", query_key_read_bytes, lambda n, d, batch: 4 * n * d * batch, "B"),),
-        uses=(standard.forward,),
-    ),
-    Claim(
-        "S016",
-        LECTURE,
-        "Writing the scores moves 2N^2 B.",
-        claimed="2N^2 B",
-        inputs=_BATCH,
-        figures=(Figure("S written", score_bytes, lambda n, batch: 2 * n * n * batch, "B"),),
-        uses=(standard.forward,),
-    ),
-    Claim(
-        "S017",
-        LECTURE,
-        "The rest of that table: mask, softmax, dropout, V in, O out.",
-        claimed="left to the reader",
-        declared=INCOMPLETE,
-        why="8NDB + 16N^2 B bytes. The operations listed give 14N^2 B: P must be read again for P V. Dropout also stores 1 B per score.",
-        inputs=_SHAPE,
-        figures=(
-            Figure("whole table, B = 1", table_bytes, unit="B"),
-            Figure("dropout decisions besides", decision_bytes, unit="B"),
-        ),
-        uses=(standard.forward,),
-    ),
-    Claim(
-        "S018",
-        LECTURE,
-        "Q K^T and P V take 2BN^2 D FLOP each, an elementwise operation 2BN^2.",
-        claimed="4BN^2 D in all",
-        why="A softmax takes more than 2 per score: maximum, subtraction, exponential, sum, division.",
-        inputs=_BATCH,
-        figures=(
-            Figure(
-                "both matmuls",
-                lambda n, d, batch: matmul_flops(square(n, d, batch), 1, 1),
-                lambda n, d, batch: 4 * n * n * d * batch,
-                "FLOP",
-            ),
-        ),
-        uses=(matmul_flops,),
-    ),
-    Claim(
-        "S019",
-        LECTURE,
-        "The arithmetic intensity of attention falls as N grows, below the A100's 161 for N > 250.",
-        claimed="falls with N",
-        why="(4N^2 D + 6N^2)/(8ND + 16N^2) rises with N, to (4D + 6)/16: below 161 for every D up to 512; D = 768 gets there.",
-        inputs={"n": 4000, "short": 250, "d": 64, **RIDGE_PCIE},
-        figures=(
-            Figure("N = 4000, against N = 250", table_intensity, lambda short, d: table_intensity(n=short, d=d), "FLOP/B", relation="<"),
-            Figure("N = 4000, against the ridge", table_intensity, ridge_point, "FLOP/B", relation="<"),
-            Figure("limit, D = 64", table_intensity, unit="FLOP/B", at={"n": 10**6}),
-            Figure("limit, D = 128", table_intensity, unit="FLOP/B", at={"n": 10**6, "d": 128}),
-            Figure("D = 768, N = 2000", table_intensity, unit="FLOP/B", at={"n": 2000, "d": 768}),
-        ),
-        uses=(standard.forward, matmul_flops),
-    ),
-    Claim(
-        "S020",
-        LECTURE,
-        "Q K^T by itself could be compute bound.",
-        declared=INCOMPLETE,
-        why="Per head it writes N^2 outputs with d multiply-adds each: at most d FLOP/B, so memory bound on an A100 for every d below 161.",
-        inputs={"n": 10**6, "d": 64, **RIDGE_PCIE},
-        figures=(
-            Figure("limit, d = 64", query_key_intensity, unit="FLOP/B"),
-            Figure("limit, d = 128", query_key_intensity, unit="FLOP/B", at={"d": 128}),
-            Figure("ridge", ridge_point, unit="FLOP/B"),
-        ),
-        uses=(standard.forward,),
-    ),
-    Claim(
-        "S035",
-        LECTURE,
-        "An N x N matrix takes 2N^2 of space.",
-        claimed="2N^2",
-        why="In bytes, at 16 bit.",
-        inputs=_SHAPE,
-        figures=(Figure("scores", score_bytes, lambda n: 2 * n * n, "B"),),
-        uses=(standard.forward,),
-    ),
-    Claim(
-        "S037",
-        LECTURE,
-        "The score matrix takes 0.5, 2 and 32 MB for N = 500, 1000 and 4000.",
-        why="One head of one batch entry, decimal MB.",
-        inputs={"n": 500, "d": 64},
-        figures=(
-            Figure("N = 500", score_bytes, "0.5 MB", "B"),
-            Figure("N = 1000", score_bytes, "2 MB", "B", at={"n": 1000}),
-            Figure("N = 4000", score_bytes, "32 MB", "B", at={"n": 4000}),
-        ),
-        uses=(standard.forward,),
-    ),
-    Claim(
-        "S049",
-        "lecture notes on attention in tiles",
-        "For X in R^(C x d), attention(X) is in R^(d x C).",
-        claimed="d x C",
-        declared=WRONG,
-        why="C x d: one output row per token. The 1/sqrt(d) of the scores is missing too.",
-    ),
-    Claim(
-        "S050",
-        "lecture notes on attention in tiles",
-        "The context, a million tokens, is far longer than d = 700.",
-        declared=HOLDS,
-        why="That is why scores must not be stored: 2 TB per head at 16 bit, 4 TB at 32.",
-        inputs={"n": 10**6, "d": 700},
-        figures=(Figure("scores, fp16", score_bytes, unit="B"),),
-        uses=(standard.forward,),
-    ),
-    Claim(
-        "S057",
-        "lecture notes on transformer inference",
-        "Naive attention takes 3 or 4 reads and 3 or 4 writes.",
-        claimed="3 or 4 of each",
-        declared=RELABELLED,
-        why="It counts kernels: 3, or 4 with a mask. Tensors: Q, K, S, P, V in and S, P, O out; scores cross the memory 2 + 2 times.",
-        inputs=_SHAPE,
-        figures=(
-            Figure("kernels", kernel_count, "3", formula="kernels of standard.forward"),
-            Figure("kernels with a mask", masked_kernel_count, "4", formula="kernels of standard.forward, mask"),
-            Figure("tensor reads", lambda n, d: tensor_passes(n, d, READ), formula="reads of standard.forward, by tensor"),
-            Figure("tensor writes", lambda n, d: tensor_passes(n, d, WRITE), formula="writes of standard.forward, by tensor"),
-        ),
-        uses=(standard.forward,),
-    ),
-    Claim("S066", FLASH_NOTES, "Q = W_k X and K = W_k X.", claimed="Q = W_k X", declared=WRONG, why="Q = W_q X: a slip of the index."),
-    Claim(
-        "S067",
-        FLASH_NOTES,
-        "Under a causal mask the P_ij with i > j are valid.",
-        claimed="i > j, N(N-1)/2 entries",
-        why="i >= j: a token attends to itself, N(N+1)/2 entries.",
-        inputs={"n": 1024, "d": 64},
-        figures=(Figure("visible", lambda n, d: visible_scores(square(n, d, causal=True)), lambda n: n * (n - 1) // 2, "entries"),),
-        uses=(visible_scores,),
-    ),
-    Claim(
-        "S068",
-        FLASH_NOTES,
-        "Standard attention takes O(Nd + N^2) HBM accesses.",
-        claimed="4N^2 + 4Nd, forward",
-        inputs=_SHAPE,
-        figures=(Figure("forward", standard_forward, lambda n, d: 4 * n * n + 4 * n * d, "elements"),),
-        uses=(standard.forward,),
-    ),
-    Claim(
-        "S073",
-        f"{FLASH_NOTES}, after its Algorithm 3",
-        "The backward pass loads Q, K, V, dO, dS, P, dP and writes dS, dP, dQ, dV, dK.",
-        claimed="7N^2 + 8Nd",
-        inputs=_SHAPE,
-        figures=(Figure("backward", standard_backward, lambda n, d: 7 * n * n + 8 * n * d, "elements"),),
-        uses=(standard.backward,),
-    ),
-    Claim(
-        "S076",
-        FLASH_NOTES,
-        "FlashAttention takes O(Nd) memory.",
-        claimed="twice at 2N",
-        why="Q, K, V, O and N statistics: twice as much for twice the N.",
-        inputs=_SHAPE,
-        figures=(Figure("memory at 2N", lambda n, d: fused_memory(2 * n, d), lambda n, d: 2 * fused_memory(n, d), "B"),),
-        uses=(flash2.forward, memory_bytes),
-    ),
-)
+UNTILED = Tile(1, 1)
+
+
+def square(n: Number, d: Number, batch: Number = 1, **options: bool | float) -> Attention:
+    """Self-attention over ``n`` tokens."""
+    return Attention(n=n, kv_len=n, d=d, dv=d, batch=batch, **options)  # type: ignore[arg-type]
+
+
+def elements(kernels: Iterable[Kernel]) -> Number:
+    """Reads and writes, in elements."""
+    return sum(named(f"[{kernel.name}]", "elements", kernel.elements(READ, WRITE)) for kernel in kernels)
+
+
+def moved_bytes(kernels: Iterable[Kernel], *kinds: str) -> Number:
+    """Reads and writes, and accesses of other ``kinds``, in bytes."""
+    return sum(named(f"[{kernel.name}]", "B", kernel.bytes(READ, WRITE, *kinds)) for kernel in kernels)
+
+
+def _executed(kernels: Iterable[Kernel]) -> Number:
+    return sum(named(f"[{kernel.name}]", "FLOP", kernel.executed_flops) for kernel in kernels)
+
+
+# Standard attention
+
+
+def score_bytes(n: Number, d: Number, batch: Number = 1) -> Number:
+    """Bytes of the N x N scores that the first kernel writes."""
+    return standard.forward(square(n, d, batch), UNTILED)[0].bytes(WRITE)
+
+
+def query_key_read_bytes(n: Number, d: Number, batch: Number) -> Number:
+    """Bytes of Q and K that the first kernel reads."""
+    return standard.forward(square(n, d, batch), UNTILED)[0].bytes(READ)
+
+
+def query_key_flops(n: Number, d: Number, batch: Number) -> Number:
+    """FLOP of Q K^T."""
+    return standard.forward(square(n, d, batch), UNTILED)[0].flops
+
+
+def query_key_intensity(n: Number, d: Number) -> Number:
+    """FLOP/B of Q K^T alone."""
+    first = standard.forward(square(n, d), UNTILED)[0]
+    return first.flops / first.bytes(READ, WRITE)
+
+
+def _table(n: Number, d: Number) -> list[tuple[str, Access]]:
+    """Every access of the forward pass, by kernel, with mask and dropout as kernels of their own."""
+    kernels = standard.forward(square(n, d, mask=True, dropout=0.1), UNTILED)
+    return [(kernel.name, access) for kernel in kernels for access in kernel.accesses]
+
+
+def table_bytes(n: Number, d: Number) -> Number:
+    """Bytes of matrices that are read or written, what the mask and the dropout decisions take not counted."""
+    return sum(access.bytes for _, access in _table(n, d) if "mask" not in access.tensor)
+
+
+def probabilities_read_bytes(n: Number, d: Number) -> Number:
+    """Bytes that P V reads of P."""
+    return sum(access.bytes for kernel, access in _table(n, d) if kernel == "O = P V" and access.tensor == "dropped P")
+
+
+def decision_bytes(n: Number, d: Number) -> Number:
+    """Bytes of the dropout decisions that the forward pass stores."""
+    return sum(access.bytes for _, access in _table(n, d) if access.tensor == "dropout mask")
+
+
+def table_intensity(n: Number, d: Number) -> Number:
+    """FLOP per byte of ``table_bytes``: both matmuls, and 2 FLOP per score for each of mask, softmax and dropout."""
+    w = square(n, d)
+    return (matmul_flops(w, 1, 1) + 6 * visible_scores(w)) / table_bytes(n, d)
+
+
+def standard_forward(n: Number, d: Number) -> Number:
+    """Elements that the forward pass moves."""
+    return elements(standard.forward(square(n, d), UNTILED))
+
+
+def standard_bytes(n: Number, d: Number) -> Number:
+    """Bytes that the forward pass moves."""
+    return moved_bytes(standard.forward(square(n, d), UNTILED))
+
+
+def standard_backward(n: Number, d: Number) -> Number:
+    """Elements that the backward pass moves."""
+    return elements(standard.backward(square(n, d), UNTILED))
+
+
+def kernel_count(n: Number, d: Number) -> Number:
+    """Kernels of the forward pass."""
+    return len(standard.forward(square(n, d), UNTILED))
+
+
+def masked_kernel_count(n: Number, d: Number) -> Number:
+    """The same with a mask."""
+    return len(standard.forward(square(n, d, mask=True), UNTILED))
+
+
+def tensor_passes(n: Number, d: Number, kind: str) -> Number:
+    """How often the forward pass reads or writes a tensor."""
+    return sum(access.kind == kind for kernel in standard.forward(square(n, d), UNTILED) for access in kernel.accesses)
+
+
+# FlashAttention
+
+
+def paper_tile(m: Number, d: Number) -> Tile:
+    """The tile of Algorithm 1 for 16-bit elements, ``m`` of which fit the SRAM.
+
+    >>> tile = paper_tile(98304, 64)
+    >>> tile.br, tile.bc
+    (64, 384)
+    """
+    return flash1.default_tile(square(1, d), device(A100_40), 2 * m, FORWARD)
+
+
+def flash1_forward(n: Number, d: Number, m: Number) -> Number:
+    """Elements that Algorithm 1 moves."""
+    return elements(flash1.forward(square(n, d), paper_tile(m, d)))
+
+
+def flash2_forward(n: Number, d: Number, br: Number, bc: Number) -> Number:
+    """Elements that FlashAttention-2's forward pass moves."""
+    return elements(flash2.forward(square(n, d), Tile(br, bc)))
+
+
+def output_rows_per_pair(n: Number, d: Number, br: Number, bc: Number) -> Number:
+    """Rows of O that Algorithm 1 writes for a pair of a query and a key tile."""
+    w = square(n, d)
+    accesses = [access for kernel in flash1.forward(w, Tile(br, bc)) for access in kernel.accesses]
+    written = sum(access.elements for access in accesses if access.tensor == "O" and access.kind == WRITE)
+    return written / (d * key_tiles(w, bc) * row_tiles(w, br))
+
+
+def accesses_ratio(n: Number, d: Number, m: Number) -> Number:
+    """Elements of Algorithm 1 over those of standard attention."""
+    return flash1_forward(n, d, m) / standard_forward(n, d)
+
+
+def largest_head_dim(m: Number) -> Number:
+    """The head dim up to which Algorithm 1 moves less than standard attention, by the leading terms that it declares."""
+    assert flash1.ALGORITHM.pays_while is not None
+    return flash1.ALGORITHM.pays_while[1](m, Tile(1, 1))
+
+
+def flash1_backward(n: Number, d: Number, m: Number) -> Number:
+    """Elements that Algorithm 4 moves."""
+    return elements(flash1.backward(square(n, d), paper_tile(m, d)))
+
+
+def decode_ratio(n: Number, d: Number) -> Number:
+    """Bytes of standard attention over those of split-KV flash decoding, one query against ``n`` keys."""
+    w = Attention(n=1, kv_len=n, d=d, dv=d)
+    return moved_bytes(standard.forward(w, UNTILED)) / moved_bytes(split_kv.forward(w, Tile(1, 128)))
+
+
+def decode_intensity(n: Number, d: Number, batch: Number) -> Number:
+    """FLOP/B of attention to ``n`` cached keys in each of ``batch`` sequences."""
+    [kernel] = flash2.forward(Attention(n=1, kv_len=n, d=d, dv=d, batch=batch), Tile(1, 128))
+    return kernel.flops / kernel.bytes(READ, WRITE)
+
+
+def chunked_forward(n: Number, d: Number) -> Number:
+    """Elements that memory-efficient attention moves in plain kernels."""
+    return sum(kernel.elements(READ, WRITE) for kernel in memory_efficient.forward(square(n, d), Tile(1024, 4096)))
+
+
+def _flash1_both(n: Number, d: Number, heads: Number, batch: Number, br: Number, bc: Number) -> list[Kernel]:
+    w, tile = square(n, d, batch * heads), Tile(br, bc)
+    return [*flash1.forward(w, tile), *flash1.backward(w, tile)]
+
+
+def flash1_both_bytes(n: Number, d: Number, heads: Number, batch: Number, br: Number, bc: Number) -> Number:
+    """Bytes that Algorithms 1 and 4 move."""
+    return moved_bytes(_flash1_both(n, d, heads, batch, br, bc))
+
+
+def flash1_both_bytes_filled(n: Number, d: Number, heads: Number, batch: Number, br: Number, bc: Number) -> Number:
+    """The same with every zero fill."""
+    return moved_bytes(_flash1_both(n, d, heads, batch, br, bc), ZERO_FILL)
+
+
+def flash1_both_flops(n: Number, d: Number, heads: Number, batch: Number, br: Number, bc: Number) -> Number:
+    """FLOP of the matmuls of Algorithms 1 and 4 as run, recomputation included."""
+    return _executed(_flash1_both(n, d, heads, batch, br, bc))
+
+
+def _standard_both(n: Number, d: Number, heads: Number, batch: Number, **options: bool | float) -> list[Kernel]:
+    w = square(n, d, batch * heads, **options)
+    return [*standard.forward(w, UNTILED), *standard.backward(w, UNTILED)]
+
+
+def plain_both_bytes(n: Number, d: Number, heads: Number, batch: Number) -> Number:
+    """Bytes of Algorithms 0 and 3 alone."""
+    return moved_bytes(_standard_both(n, d, heads, batch))
+
+
+def _mask_once_bytes(kernels: list[Kernel]) -> Number:
+    """Bytes that ``kernels`` move, an additive mask of all heads counted once: the L2 holds it."""
+    masks = [access for kernel in kernels for access in kernel.accesses if access.tensor == "mask"]
+    return moved_bytes(kernels) - sum((mask.elements - mask.footprint) * mask.element_size for mask in masks)
+
+
+def standard_both_bytes(n: Number, d: Number, heads: Number, batch: Number) -> Number:
+    """The same with mask and dropout as kernels of their own."""
+    return _mask_once_bytes(_standard_both(n, d, heads, batch, mask=True, dropout=0.1))
+
+
+def scaled_both_bytes(n: Number, d: Number, heads: Number, batch: Number) -> Number:
+    """The same with 1/sqrt(d) as a kernel of its own too."""
+    return _mask_once_bytes(_standard_both(n, d, heads, batch, mask=True, dropout=0.1, unfused_scale=True))
+
+
+def fewer_writes(n: Number, d: Number, heads: Number, batch: Number, br: Number, bc: Number) -> Number:
+    """Bytes written by standard attention, with mask and dropout, over those of Algorithms 1 and 4 with every zero fill."""
+    kernels = _standard_both(n, d, heads, batch, mask=True, dropout=0.1)
+    return sum(kernel.bytes(WRITE) for kernel in kernels) / sum(
+        kernel.bytes(WRITE, ZERO_FILL) for kernel in _flash1_both(n, d, heads, batch, br, bc)
+    )
+
+
+def standard_both_flops(n: Number, d: Number, heads: Number, batch: Number) -> Number:
+    """FLOP of the matmuls of Algorithms 0 and 3."""
+    return _executed(_standard_both(n, d, heads, batch))
+
+
+def fused_memory(n: Number, d: Number) -> Number:
+    """Bytes of every tensor of FlashAttention-2's forward pass."""
+    return memory_bytes(flash2.forward(square(n, d), Tile(128, 128)))
+
+
+def _statistics(kernels: list[Kernel], w: Attention) -> Number:
+    return memory(kernels, w)[1] / STATISTIC_SIZE
+
+
+def flash1_statistics(n: Number, d: Number) -> Number:
+    """Numbers that FlashAttention-1 keeps beside inputs and outputs."""
+    return _statistics(flash1.forward(square(n, d), Tile(64, 64)), square(n, d))
+
+
+def flash2_statistics(n: Number, d: Number) -> Number:
+    """Numbers that FlashAttention-2 keeps beside inputs and outputs."""
+    return _statistics(flash2.forward(square(n, d), Tile(64, 64)), square(n, d))
+
+
+def block_sparse_streamed(n: Number, d: Number, numerator: Number, denominator: Number, br: Number, bc: Number) -> Number:
+    """Elements of block-sparse FlashAttention beside K and V, a share ``numerator / denominator`` of the blocks nonzero.
+
+    >>> block_sparse_streamed(1024, 64, 1, 1, 64, 384) + 2 * 1024 * 64 == flash1_forward(1024, 64, 98304)
+    True
+    """
+    w = replace(square(n, d), sparsity=Density(int(numerator), int(denominator)))
+    return elements(block_sparse.forward(w, Tile(br, bc))) - 2 * d * key_rows_stored(w)
+
+
+def sram_over_d2(m: Number, d: Number) -> Number:
+    """M / d^2: N^2 over the growth class N^2 d^2 / M without its constant."""
+    n = 1 << 20
+    bound = theta(square(n, d), m)
+    assert bound is not None
+    return n * n / bound.value_without_constant
+
+
+def head_flops(n: Number, d: Number) -> Number:
+    """Matmul FLOP of one head, forward."""
+    return matmul_flops(square(n, d), 1, 1)
+
+
+def causal_entries(n: Number, d: Number) -> Number:
+    """Scores that a causal mask leaves."""
+    return visible_scores(square(n, d, causal=True))
+
+
+def outer_passes(n: Number, d: Number, m: Number) -> Number:
+    """Key tiles of Algorithm 1."""
+    return key_tiles(square(n, d), paper_tile(m, d).bc)
+
+
+def must_move(n: Number, d: Number) -> Number:
+    """Elements that any exact algorithm moves."""
+    return compulsory_elements(square(n, d), FORWARD)
+
+
+def growth_class(n: Number, d: Number, m: Number) -> Number:
+    """N^2 d^2 / M, or the class that holds at this M, without its constant."""
+    bound = theta(square(n, d), m)
+    assert bound is not None
+    return bound.value_without_constant
+
+
+def traffic_over_arithmetic(n: Number, d: Number, br: Number, bc: Number, flops_per_s: Number, bandwidth: Number) -> Number:
+    """Seconds of Algorithm 1's accesses at ``bandwidth`` over those of its matmuls at ``flops_per_s``; as many for every head."""
+    kernels = flash1.forward(square(n, d), Tile(br, bc))
+    return moved_bytes(kernels) / bandwidth / (sum(kernel.executed_flops for kernel in kernels) / flops_per_s)
+
+
+def standard_training_bytes(n: Number, d: Number, batch: Number) -> Number:
+    """Bytes of every tensor of standard attention's backward pass with dropout."""
+    return memory_bytes(standard.backward(square(n, d, batch, dropout=0.1), UNTILED))
+
+
+def fused_training_bytes(n: Number, d: Number, batch: Number) -> Number:
+    """Bytes of every tensor of Algorithm 4."""
+    return memory_bytes(flash1.backward(square(n, d, batch, dropout=0.1), Tile(64, 64)))
+
+
+def sparse_memory(n: Number, d: Number, share: Number) -> Number:
+    """Bytes of every tensor of block-sparse FlashAttention with one block in ``share`` nonzero."""
+    return memory_bytes(block_sparse.forward(replace(square(n, d), sparsity=Density(1, int(share))), Tile(64, 64)))
+
+
+def dense_memory(n: Number, d: Number) -> Number:
+    """Bytes of every tensor of Algorithm 1."""
+    return memory_bytes(flash1.forward(square(n, d), Tile(64, 64)))
+
+
+def sparse_seconds(n: Number, d: Number, batch: Number, share: Number) -> Number:
+    """Roofline of block-sparse FlashAttention on an A100 with one block in ``share`` nonzero."""
+    w = replace(square(n, d, batch), sparsity=Density(1, int(share)))
+    return sum(estimate(kernel, device(SXM_80)).roofline_s for kernel in block_sparse.forward(w, Tile(64, 256)))

@@ -1,31 +1,42 @@
-"""What a claim is: a statement, its inputs, and the numbers it gives beside the same numbers computed.
+"""What a claim is: what a source says and where, and checks that compute it again.
 
-A claim that gives numbers is judged by them: it holds as long as every computed number agrees with the one claimed. A claim
-of words alone carries its verdict and the reason.
+A check evaluates an expression over its inputs and the functions of this package, and compares it with what the source gives.
+The verdict of a claim follows from its checks alone; a claim without one that compares is not checkable, and says why.
 """
 
 from __future__ import annotations
 
+import ast
+import operator
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from functools import cache
-from inspect import cleandoc, signature
+from inspect import cleandoc, isfunction
 from typing import Any
 
 from perfmodel.arith import Number
-from perfmodel.catalog import find_device
-from perfmodel.hardware import Device, Quantity
-from perfmodel.trace import Step, Trace
+from perfmodel.claims import attention, devices, mathematics, models, operations
+from perfmodel.claims.devices import Reading
+from perfmodel.remat import lecture
+from perfmodel.trace import Step, Trace, Traced
 from perfmodel.units import parse
 
 HOLDS, RELABELLED, INCOMPLETE, WRONG = "holds", "holds with relabelling", "incomplete", "wrong"
 PENDING, NOT_CHECKABLE = "pending", "not checkable"
 VERDICTS = (HOLDS, RELABELLED, INCOMPLETE, WRONG, PENDING, NOT_CHECKABLE)
 
-LECTURE = "ML systems lecture notes"
-FLASH = "FlashAttention, Dao et al. 2022, arXiv 2205.14135"
+STATED, RELABEL, BEYOND = "", "relabelled", "beyond"
+"""What a check reads: the claim as it stands; the same with a label put right; the claim where it leaves something out."""
+
+NAMES: dict[str, Any] = {
+    name: value
+    for module in (attention, devices, mathematics, models, operations, lecture)
+    for name, value in vars(module).items()
+    if not name.startswith("_")
+}
+"""What an expression may name besides its inputs."""
 
 _RELATIONS: dict[str, Callable[[float, float, float], bool]] = {
     "=": lambda computed, claimed, tolerance: abs(computed - claimed) <= tolerance,
@@ -33,6 +44,15 @@ _RELATIONS: dict[str, Callable[[float, float, float], bool]] = {
     ">": lambda computed, claimed, tolerance: computed > claimed,
     "<=": lambda computed, claimed, tolerance: computed <= claimed,
     ">=": lambda computed, claimed, tolerance: computed >= claimed,
+}
+
+_OPERATORS: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.Div: operator.truediv,
+    ast.FloorDiv: operator.floordiv,
+    ast.Pow: operator.pow,
 }
 
 SYMBOLS = {
@@ -45,10 +65,6 @@ SYMBOLS = {
     "m": ("M", "elements that the SRAM holds"),
     "br": ("B_r", "tile rows"),
     "bc": ("B_c", "tile columns"),
-    "numerator": ("numerator", "nonzero blocks, of every"),
-    "denominator": ("denominator", "blocks"),
-    "before": ("before", "as published"),
-    "after": ("after", "as published"),
     "rows": ("m", "rows of the output"),
     "columns": ("n", "columns of the output"),
     "depth": ("k", "inner dimension"),
@@ -59,39 +75,49 @@ SYMBOLS = {
 """How inputs are written, and what they are; others go by their own name."""
 
 
-@dataclass(frozen=True, slots=True)
-class Reading:
-    """A number of a shipped device profile, read only when it is needed."""
-
-    device: str
-    meaning: str
-    read: Callable[[Device], Quantity | None]
-
-    @property
-    def quantity(self) -> Quantity:
-        """The number with its source."""
-        found = self.read(device(self.device))
-        assert found is not None, f"{self.device} has no {self.meaning}"
-        return found
-
-    @property
-    def source(self) -> str:
-        """Where the profile has it from."""
-        quantity = self.quantity
-        return f"{self.device}, {quantity.kind}: {device(self.device).sources[quantity.source]}"
+@cache
+def _parsed(expression: str) -> ast.expr:
+    return ast.parse(expression.strip(), mode="eval").body
 
 
 @cache
-def device(name: str) -> Device:
-    """The shipped profile called ``name``, read once."""
-    return find_device(name)
+def names_in(expression: str) -> frozenset[str]:
+    """Inputs, functions and constants that ``expression`` names."""
+    return frozenset(node.id for node in ast.walk(_parsed(expression)) if isinstance(node, ast.Name))
+
+
+def evaluate(expression: str, values: Mapping[str, Any]) -> Any:
+    """``expression`` of the shipped claims, with ``values`` for its inputs.
+
+    >>> evaluate("standard_forward(n, d)", {"n": 1024, "d": 64})
+    4456448
+    """
+    return _value(_parsed(expression), {**NAMES, **values})
+
+
+def _value(node: ast.expr, names: Mapping[str, Any]) -> Any:
+    match node:
+        case ast.Constant(value=value):
+            return value
+        case ast.Name(id=name):
+            return names[name]
+        case ast.Attribute(value=of, attr=name):
+            return getattr(_value(of, names), name)
+        case ast.UnaryOp(op=ast.USub(), operand=operand):
+            return -_value(operand, names)
+        case ast.BinOp(left=left, op=op, right=right):
+            return _OPERATORS[type(op)](_value(left, names), _value(right, names))
+        case ast.Call(func=function, args=args, keywords=options):
+            given = {option.arg or "": _value(option.value, names) for option in options}
+            return _value(function, names)(*(_value(arg, names) for arg in args), **given)
+    raise ValueError(f"{ast.unparse(node)!r} has no place in a check")
 
 
 @dataclass(frozen=True, slots=True)
 class Computed:
     """A number of the project beside the claimed one, in base units; ``agrees`` is None where none is claimed.
 
-    ``tolerance`` is absolute; ``digits``: how many to show.
+    ``tolerance`` is absolute; ``digits``: how many to show. ``role``: STATED, RELABEL or BEYOND.
     """
 
     what: str
@@ -102,108 +128,128 @@ class Computed:
     tolerance: float
     agrees: bool | None
     digits: int = 4
+    role: str = STATED
 
 
 @dataclass(frozen=True, slots=True)
-class Figure:
-    """One number of a claim.
+class Check:
+    """``of``: what is computed. ``printed``: the source's number with its unit; ``formula``: its formula; neither: a number beside.
 
-    ``compute`` takes the inputs that its parameters name, those ``at`` other values than the claim's included. ``claimed`` is
-    the number as printed, with its ``unit``, or the printed formula; None for a number that only puts the claim right.
-    A printed number agrees if the computed one lies within half a unit of its last digit, or within ``tolerance`` (relative)
-    where that is given; a printed formula agrees to 1e-9. ``formula`` says in words what cannot be traced.
+    A printed number agrees if the computed one lies within half a unit of its last digit, a formula to 1e-9, or either ``within``
+    that share of it. ``at``: inputs other than the claim's. ``unit``: base unit, where the printed one has a prefix or there is none.
     """
 
     what: str
-    compute: Callable[..., Number]
-    claimed: str | Callable[..., Number] | None = None
+    of: str
+    printed: str = ""
+    formula: str = ""
     unit: str = ""
     relation: str = "="
-    tolerance: float | None = None
-    at: Mapping[str, Number | Reading] = field(default_factory=dict)
-    formula: str = ""
+    within: float | None = None
+    role: str = STATED
+    at: Mapping[str, Any] = field(default_factory=dict)
 
-    def check(self, inputs: Mapping[str, Number]) -> Computed:
+    @property
+    def base_unit(self) -> str:
+        """The unit of the computed number."""
+        return self.unit or self.printed.partition(" ")[2]
+
+    def run(self, inputs: Mapping[str, Number]) -> Computed:
         """The number computed, and whether it agrees."""
-        value, claimed = float(_called(self.compute, inputs)), self._claimed_value(inputs)
+        value, claimed = float(evaluate(self.of, inputs)), self._claimed(inputs)
         tolerance = self._tolerance(claimed)
         agrees = None if claimed is None else _RELATIONS[self.relation](value, claimed, tolerance)
-        digits = sum(map(str.isdigit, self.claimed)) if isinstance(self.claimed, str) else 0
-        return Computed(self.what, value, self.unit, claimed, self.relation, tolerance, agrees, max(digits, 4))
+        digits = max(sum(map(str.isdigit, self.printed)), 4)
+        return Computed(self.what, value, self.base_unit, claimed, self.relation, tolerance, agrees, digits, self.role)
 
-    def _claimed_value(self, inputs: Mapping[str, Number]) -> float | None:
-        if self.claimed is None:
-            return None
-        return float(parse(self.claimed, self.unit) if isinstance(self.claimed, str) else _called(self.claimed, inputs))
+    def _claimed(self, inputs: Mapping[str, Number]) -> float | None:
+        if self.printed:
+            return float(parse(self.printed, self.base_unit))
+        return float(evaluate(self.formula, inputs)) if self.formula else None
 
     def _tolerance(self, claimed: float | None) -> float:
-        """Absolute, in base units; half a unit of the last printed digit by default, and a hair for rounding of floats."""
+        """Absolute, in base units; a hair more than half a digit, for rounding of floats."""
         if claimed is None or self.relation != "=":
             return 0.0
-        if self.tolerance is not None or not isinstance(self.claimed, str):
-            return abs(claimed) * (1e-9 if self.tolerance is None else self.tolerance)
-        digits, unit = self.claimed.partition(" ")[::2]
+        if self.within is not None or not self.printed:
+            return abs(claimed) * (1e-9 if self.within is None else self.within)
+        digits, _, unit = self.printed.partition(" ")
         exponent = int(Decimal(digits).as_tuple().exponent)
-        return (0.5 + 1e-9) * 10.0**exponent * float(parse(f"1 {unit}", self.unit))
+        return (0.5 + 1e-9) * 10.0**exponent * float(parse(f"1 {unit}".strip(), self.base_unit))
 
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """A statement of ``source`` and what is right.
-
-    ``declared``: the verdict of words alone, and of numbers that all agree; numbers that do not make it ``wrong``.
-    ``claimed``: the statement's answer in words, where its figures do not say it. ``why``: what is right, and the reason.
-    ``uses``: functions of the project that the figures are computed with.
-    """
+    """``quote``: words of ``source`` at ``place``; ``substance`` instead where only their sense is at hand. ``why``: what is right."""
 
     id: str
     source: str
-    statement: str
-    claimed: str = ""
+    place: str
+    quote: str = ""
+    substance: str = ""
     why: str = ""
-    declared: str = HOLDS
-    inputs: Mapping[str, Number | Reading] = field(default_factory=dict)
-    figures: tuple[Figure, ...] = ()
-    uses: tuple[Callable[..., Any], ...] = ()
+    given: Mapping[str, Any] = field(default_factory=dict)
+    checks: tuple[Check, ...] = ()
 
-    def values(self, figure: Figure) -> dict[str, Number]:
-        """Inputs of ``figure`` by symbol."""
-        given = self.given(figure).items()
-        return {name: value.quantity.number if isinstance(value, Reading) else value for name, value in given}
+    @property
+    def statement(self) -> str:
+        """The words in quotation marks, or what they come to."""
+        return f'"{self.quote}"' if self.quote else f"In substance: {self.substance}"
 
-    def given(self, figure: Figure) -> dict[str, Number | Reading]:
-        """The same, numbers of device profiles not yet read."""
-        return {**self.inputs, **figure.at}
+    def inputs(self, check: Check) -> dict[str, Number | Reading]:
+        """Inputs of ``check`` by name, numbers of device profiles not yet read."""
+        return read({**self.given, **check.at})
 
-    def check(self) -> list[Computed]:
-        """Every figure, computed."""
-        return [figure.check(self.values(figure)) for figure in self.figures]
+    def values(self, check: Check) -> dict[str, Number]:
+        """The same as numbers."""
+        return {name: value.quantity.number if isinstance(value, Reading) else value for name, value in self.inputs(check).items()}
+
+    def run(self) -> list[Computed]:
+        """Every check."""
+        return [check.run(self.values(check)) for check in self.checks]
 
     @property
     def verdict(self) -> str:
-        """One of VERDICTS: ``wrong`` if a computed number disagrees, else what was declared."""
-        return WRONG if any(number.agrees is False for number in self.check()) else self.declared
+        """One of VERDICTS, from what the checks say."""
+        return verdict_of(self.run())
 
-    def explain(self, figure: Figure) -> list[Step]:
-        """How ``figure`` comes about: its inputs, then its formula in symbols and in values."""
-        trace, values, given = Trace(), self.values(figure), self.given(figure)
-        source = "; ".join(dict.fromkeys(map(source_of, self.uses))) or self.source
-        symbols = {name: _symbol(trace, name, values[name], given[name]) for name in _taken(figure.compute, values)}
-        value = figure.check(values).value
-        if figure.formula:
-            return [*trace.steps.values(), Step(figure.what, figure.unit, figure.formula, "", value, source)]
-        trace.define(figure.what, figure.unit, figure.compute(**symbols), source)
-        return [replace(step, source=step.source or source) for step in trace.steps.values()]
+    @property
+    def functions(self) -> list[Callable[..., Any]]:
+        """What the checks call."""
+        return list(dict.fromkeys(function for check in self.checks for function in self.functions_of(check)))
+
+    def functions_of(self, check: Check) -> list[Callable[..., Any]]:
+        """What the expression of ``check`` calls; an input goes before a function of its name."""
+        named = [NAMES.get(name) for name in names_in(check.of) if name not in self.given and name not in check.at]
+        return [value for value in named if isfunction(value)]
+
+    def explain(self, check: Check) -> list[Step]:
+        """How the number of ``check`` comes about: its inputs, then its formula in symbols and in values."""
+        trace, values, inputs = Trace(), self.values(check), self.inputs(check)
+        source = "; ".join(map(source_of, self.functions_of(check))) or self.source
+        symbols = {name: _symbol(trace, name, values[name], inputs[name]) for name in values if name in names_in(check.of)}
+        result = evaluate(check.of, symbols)
+        trace.define(check.what, check.base_unit, result, source)
+        steps = [replace(step, source=step.source or source) for step in trace.steps.values()]
+        if isinstance(result, Traced):
+            return steps
+        return [*steps, Step(check.what, check.base_unit, check.of, "", result, source)]
 
 
-def _taken(formula: Callable[..., Number], inputs: Mapping[str, Number]) -> dict[str, Number]:
-    """The inputs that ``formula`` names; those with a default may be absent."""
-    parameters = signature(formula).parameters.values()
-    return {p.name: inputs[p.name] for p in parameters if p.name in inputs or p.default is p.empty}
+def verdict_of(numbers: list[Computed]) -> str:
+    """Wrong if a number disagrees as stated, unless all agree once relabelled; incomplete if one disagrees beyond what is stated."""
+    judged = [number for number in numbers if number.agrees is not None]
+    agree = {role: [number.agrees for number in judged if number.role == role] for role in (STATED, RELABEL, BEYOND)}
+    if not judged:
+        return NOT_CHECKABLE
+    if all(agree[STATED]):
+        return HOLDS if all(agree[BEYOND]) else INCOMPLETE
+    return RELABELLED if agree[RELABEL] and all(agree[RELABEL]) else WRONG
 
 
-def _called(formula: Callable[..., Number], inputs: Mapping[str, Number]) -> Number:
-    return formula(**_taken(formula, inputs))
+def read(given: Mapping[str, Any]) -> dict[str, Number | Reading]:
+    """Inputs as the file gives them: numbers, or the call that reads one off a device profile."""
+    return {name: evaluate(value, {}) if isinstance(value, str) else value for name, value in given.items()}
 
 
 def _symbol(trace: Trace, name: str, value: Number, given: Number | Reading) -> Number:

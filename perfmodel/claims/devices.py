@@ -1,15 +1,46 @@
-"""Numbers of the shipped A100 profiles that claims are checked with."""
+"""Numbers of the shipped profiles that claims are checked with, read only when they are needed."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
 
-from perfmodel.claims.base import Reading
-from perfmodel.hardware import Device, MemoryLevel, Quantity
+from perfmodel.catalog import find_device
+from perfmodel.hardware import Device, Quantity
 
 A100_40, PCIE_80, SXM_80 = "nvidia-a100-sxm-40gb", "nvidia-a100-pcie-80gb", "nvidia-a100-sxm-80gb"
+V100, H100, B200, T4 = "nvidia-v100-sxm-32gb", "nvidia-h100-sxm-80gb", "nvidia-b200-sxm", "nvidia-t4"
 L1_BYTES = 192 * 1024
 """L1 and shared memory of one SM of an A100 together; NVIDIA A100 whitepaper."""
+
+
+@cache
+def device(name: str) -> Device:
+    """The shipped profile called ``name``, read once."""
+    return find_device(name)
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """A number of a shipped device profile."""
+
+    device: str
+    meaning: str
+    read: Callable[[Device], Quantity | None]
+
+    @property
+    def quantity(self) -> Quantity:
+        """The number with its source."""
+        found = self.read(device(self.device))
+        assert found is not None, f"{self.device} has no {self.meaning}"
+        return found
+
+    @property
+    def source(self) -> str:
+        """Where the profile has it from."""
+        quantity = self.quantity
+        return f"{self.device}, {quantity.kind}: {device(self.device).sources[quantity.source]}"
 
 
 def peak(name: str, dtype: str, unit: str = "tensor") -> Reading:
@@ -17,22 +48,44 @@ def peak(name: str, dtype: str, unit: str = "tensor") -> Reading:
     return Reading(name, f"FLOP/s, {dtype}, {unit} unit", lambda found: found.peaks_of(unit).get(dtype))
 
 
-def dram_bandwidth(name: str) -> Reading:
-    """DRAM bandwidth in B/s."""
-    return Reading(name, "B/s of DRAM", lambda found: found.dram.bandwidth)
+def integer_peak(name: str, dtype: str) -> Reading:
+    """Dense peak of integers in OP/s."""
+    return Reading(name, f"OP/s, {dtype}", lambda found: found.peaks.tensor_int.get(dtype))  # type: ignore[call-overload]
 
 
-def _level(name: str, which: str, value: Callable[[MemoryLevel], Quantity | None], meaning: str) -> Reading:
+def exponentials(name: str) -> Reading:
+    """Exponentials per second of the special function units."""
+    return Reading(name, "exponentials per second", lambda found: found.peaks.exp)
+
+
+def clock(name: str, which: str) -> Reading:
+    """``tensor``, ``vector`` or ``max`` clock in Hz."""
+    return Reading(name, f"Hz, {which} clock", lambda found: getattr(found.clocks, which))
+
+
+def limit(name: str, which: str) -> Reading:
+    """A limit of one SM."""
+    return Reading(name, which.removeprefix("max_").replace("_", " "), lambda found: getattr(found.limits, which))
+
+
+def multiprocessors(name: str) -> Reading:
+    """SMs."""
+    return Reading(name, "SMs", lambda found: found.multiprocessors)
+
+
+def capacity(name: str, which: str) -> Reading:
+    """Bytes of a memory level; of shared memory per SM."""
+    return _level(name, which, "capacity", f"B of {which}")
+
+
+def bandwidth(name: str, which: str = "dram") -> Reading:
+    """Bandwidth of a memory level in B/s, over all SMs."""
+    return _level(name, which, "bandwidth", f"B/s of {which}")
+
+
+def _level(name: str, which: str, value: str, meaning: str) -> Reading:
     def read(found: Device) -> Quantity | None:
         level = found.level(which)
-        return None if level is None else value(level)
+        return None if level is None else getattr(level, value)
 
     return Reading(name, meaning, read)
-
-
-FP16 = peak(A100_40, "fp16")
-SMS = Reading(A100_40, "SMs", lambda found: found.multiprocessors)
-SRAM_RATE = _level(A100_40, "sram", lambda level: level.bandwidth, "B/s of SRAM, all SMs")
-SRAM_SIZE = _level(A100_40, "sram", lambda level: level.capacity, "B of shared memory per SM")
-HBM_SIZE = _level(A100_40, "dram", lambda level: level.capacity, "B of DRAM")
-RIDGE_PCIE = {"flops_per_s": peak(PCIE_80, "fp16"), "bandwidth": dram_bandwidth(PCIE_80)}

@@ -28,7 +28,10 @@ OutputOption = Annotated[
 DEFAULT_DEVICE = "nvidia-a100-sxm-80gb"
 DtypeOption = Annotated[str | None, typer.Option(help="fp32, tf32, fp16, bf16 or fp8. [default: fp16]")]
 ImplementationOption = Annotated[
-    str | None, typer.Option(help="Kernel to predict, such as torch-sdpa-flash. [default: the fastest one calibrated]")
+    str | None,
+    typer.Option(
+        help="Kernel to predict and, of attention, to count the traffic of, such as torch-sdpa-flash. [default: the fastest one calibrated]"
+    ),
 ]
 HardwareOption = Annotated[str | None, typer.Option(help=f"Device: id, words of one, or a profile's path. [default: {DEFAULT_DEVICE}]")]
 

@@ -41,7 +41,13 @@ def attention(
             help="standard, flash1, flash2 (flash), block-sparse, memory-efficient, split-kv or all. Repeatable. [default: standard, flash]"
         ),
     ] = None,
-    mask: Annotated[bool | None, typer.Option("--mask/--no-mask", help="Additive mask, broadcast over heads.")] = None,
+    mask: Annotated[
+        bool | None, typer.Option("--mask/--no-mask", help="Additive n x kv-len mask, an input, broadcast over batch and heads.")
+    ] = None,
+    masked_fill: Annotated[
+        bool | None,
+        typer.Option("--masked-fill/--fused-causal", help="The causal mask as a kernel of its own: PyTorch's masked_fill."),
+    ] = None,
     dropout: Annotated[float | None, typer.Option(help="Dropout probability on P. [default: 0]")] = None,
     unfused_scale: Annotated[bool | None, typer.Option("--unfused-scale/--fused-scale", help="1/sqrt(d) in a kernel of its own.")] = None,
     printed_backward: Annotated[
@@ -62,7 +68,8 @@ def attention(
     splits: Annotated[int | None, typer.Option(help="Parts of the keys in split-kv. [default: FlashAttention-2's heuristic]")] = None,
     sparsity: Annotated[float | None, typer.Option(help="Share of nonzero blocks for block-sparse, such as 0.25.")] = None,
     pattern: Annotated[
-        str | None, typer.Option(help="Nonzero blocks for block-sparse: local-global, strided, butterfly, or a file.")
+        str | None,
+        typer.Option(help="Nonzero blocks of --block-q x --block-kv, or 128 x 128: local-global, strided, butterfly, or a file."),
     ] = None,
     config: Annotated[str | None, typer.Option(help="Take options from a shipped configuration or a YAML file.")] = None,
     hardware: HardwareOption = None,
@@ -86,9 +93,11 @@ def attention(
     from perfmodel.catalog import calibrated_devices, load_config
     from perfmodel.report.attention import report
     from perfmodel.timing.attention_offer import predictions
+    from perfmodel.timing.launched import as_launched
 
     request = load_config(config, "attention", AttentionRequest) if config else AttentionRequest()
     request = request.updated(given)
     comparison = request.compare(device_for(request.hardware))
     known, missing = predictions(comparison, implementation, calibrated_devices)
-    emit(report(comparison, predictions=known, unpredicted=missing, explained=explain, crossover=crossover), json, outputs)
+    comparison, named = as_launched(comparison, implementation, calibrated_devices)
+    emit(report(comparison, predictions=known, unpredicted=[*missing, *named], explained=explain, crossover=crossover), json, outputs)

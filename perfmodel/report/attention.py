@@ -54,7 +54,7 @@ def data(comparison: Comparison, predictions: Predictions) -> dict[str, Any]:
     w, device = comparison.workload, comparison.device
     sizes = {name: getattr(w, name) for name in ("batch", "heads", "kv_heads", "n", "kv_len", "d", "dv")}
     pattern = None if w.sparsity is None else w.sparsity.name
-    flags = ("causal", "window", "splits", "mask", "dropout", "unfused_scale", "printed_backward", "packed")
+    flags = ("causal", "window", "splits", "mask", "masked_fill", "dropout", "unfused_scale", "printed_backward", "packed")
     options = {name: getattr(w, name) for name in flags} | {"sparsity": pattern}
     asked = {"pass": comparison.direction, "algorithms": list(dict.fromkeys(result.algorithm.name for result in comparison.results))}
     inputs = {**sizes, "dtype": w.dtype.name, **options, **asked, "sram_bytes": comparison.sram_bytes, "cache": "cold"}
@@ -75,7 +75,8 @@ def _result(result: Result, comparison: Comparison, predictions: Predictions) ->
         "extra_memory_bytes": result.extra_memory_bytes,
         "fits": comparison.fits(result.memory_bytes),
     }
-    head = {"algorithm": result.algorithm.name, "pass": result.direction, "implementation": None}
+    head = {"algorithm": result.algorithm.name, "pass": result.direction, "implementation": result.implementation}
+    head["traffic_of"] = result.implementation or result.algorithm.name
     kernels = [_kernel(part, kernel, cost, comparison) for part in result.parts for kernel, cost in part.kernels]
     entry = {**head, **counts(result.total), **memory, "tile": _tile(result), "kernels": kernels}
     put(entry, predictions.get((result.algorithm.name, result.direction)))
@@ -83,7 +84,7 @@ def _result(result: Result, comparison: Comparison, predictions: Predictions) ->
 
 
 def _kernel(result: Result, kernel: Kernel, cost: Estimate, comparison: Comparison) -> dict[str, Any]:
-    head = {"name": kernel.name, "algorithm": result.algorithm.name, "pass": result.direction, "implementation": None}
+    head = {"name": kernel.name, "algorithm": result.algorithm.name, "pass": result.direction, "implementation": result.implementation}
     size, extra = memory_of([kernel], comparison.workload)
     memory = {"memory_bytes": size, "extra_memory_bytes": extra, "fits": comparison.fits(size)}
     return {**head, **counts(cost), **memory, "tile": _tile(result) if kernel.launch else None}
@@ -147,7 +148,8 @@ def _title(comparison: Comparison) -> str:
         f"blocks {w.sparsity.name if w.sparsity else ''}": w.sparsity is not None,
         f"splits {w.splits}": w.splits is not None,
         "packed": w.packed,
-        "mask": w.mask,
+        "additive mask": w.mask,
+        "masked_fill": w.masked_fill,
         f"dropout {w.dropout:g}": w.dropout > 0,
     }
     options = [text for text, holds in said.items() if holds]

@@ -8,15 +8,17 @@ from dataclasses import asdict, replace
 from typing import Any
 
 from perfmodel import __version__
-from perfmodel.claims.base import SYMBOLS, VERDICTS, Claim, Computed, Figure, Reading
+from perfmodel.claims.base import SYMBOLS, VERDICTS, Check, Claim, Computed, read, verdict_of
+from perfmodel.claims.devices import Reading
 from perfmodel.report.document import Report, Table
 from perfmodel.report.steps import Sources, steps_data, steps_table
 from perfmodel.units import format_count, format_si, format_time
 
 _PREFIXED = ("B", "B/s", "FLOP", "FLOP/s", "OP/s")
 _NOTE = (
-    "A printed number agrees if the computed one lies within half a unit of its last digit (a wider tolerance is in --json); "
-    "a claim is wrong if one of its numbers does not. Verdicts of claims without numbers are judgements."
+    "In quotation marks: the source's own words. A printed number agrees if the computed one lies within half a unit of its last digit "
+    "(a wider tolerance is in --json). A claim is wrong if a number disagrees, but holds with relabelling if all agree once a label "
+    "is put right, and is incomplete if one disagrees beyond what is stated; without a number of this package it is not checkable."
 )
 
 
@@ -49,22 +51,21 @@ def _summary(claims: Sequence[Claim]) -> str:
 
 
 def _row(claim: Claim, sources: Sources) -> list[str]:
-    numbers = claim.check()
+    numbers = claim.run()
     computed = "; ".join(f"{number.what} {_number(number)}" if len(numbers) > 1 else _number(number) for number in numbers)
-    return [claim.id, claim.statement, _claimed(claim, numbers), computed or "-", claim.verdict, claim.why, sources.cite(claim.source)]
+    verdict, source = verdict_of(numbers), sources.cite(f"{claim.source}, {claim.place}")
+    return [claim.id, claim.statement, _claimed(claim, numbers), computed or "-", verdict, claim.why, source]
 
 
 def _claimed(claim: Claim, numbers: Sequence[Computed]) -> str:
-    """The claim's own words, else its numbers."""
-    if claim.claimed:
-        return claim.claimed
-    given = [_claimed_number(figure, number) for figure, number in zip(claim.figures, numbers, strict=True) if figure.claimed is not None]
-    return "; ".join(given) or "-"
+    """What the checks as stated compare with, each once."""
+    given = [_claimed_number(check, number) for check, number in zip(claim.checks, numbers, strict=True) if number.agrees is not None]
+    return "; ".join(dict.fromkeys(given)) or "-"
 
 
-def _claimed_number(figure: Figure, number: Computed) -> str:
+def _claimed_number(check: Check, number: Computed) -> str:
     assert number.claimed_value is not None
-    text = figure.claimed if isinstance(figure.claimed, str) else _shown(number.claimed_value, number)
+    text = check.printed or _shown(number.claimed_value, number)
     return text if number.relation == "=" else f"{number.relation} {text}"
 
 
@@ -96,19 +97,21 @@ def data(claims: Sequence[Claim]) -> dict[str, Any]:
 
 
 def _object(claim: Claim) -> dict[str, Any]:
-    numbers = claim.check()
+    numbers = claim.run()
     return {
         "id": claim.id,
         "source": claim.source,
+        "place": claim.place,
+        "quoted": bool(claim.quote),
         "statement": claim.statement,
         "claimed": _claimed(claim, numbers),
-        "verdict": claim.verdict,
+        "verdict": verdict_of(numbers),
         "why": claim.why,
-        "inputs": _inputs(claim.inputs),
+        "inputs": _inputs(read(claim.given)),
         "figures": [
-            {**asdict(number), "inputs": _inputs(claim.given(figure))} for figure, number in zip(claim.figures, numbers, strict=True)
+            {**asdict(number), "inputs": _inputs(claim.inputs(check))} for check, number in zip(claim.checks, numbers, strict=True)
         ],
-        "functions": [f"{function.__module__}.{function.__name__}" for function in claim.uses],
+        "functions": [f"{function.__module__}.{function.__name__}" for function in claim.functions],
     }
 
 
@@ -129,8 +132,8 @@ def _input(name: str, value: Any) -> dict[str, Any]:
 def _explained(plain: Report, claims: Sequence[Claim], sources: Sources) -> Report:
     tables, objects = list(plain.tables), []
     for claim in claims:
-        for figure in claim.figures:
-            steps = claim.explain(figure)
-            tables.append(steps_table(f"{claim.id}, {figure.what}", steps, sources))
-            objects.append({"id": claim.id, "what": figure.what, "steps": steps_data(steps)})
+        for check in claim.checks:
+            steps = claim.explain(check)
+            tables.append(steps_table(f"{claim.id}, {check.what}", steps, sources))
+            objects.append({"id": claim.id, "what": check.what, "steps": steps_data(steps)})
     return replace(plain, tables=tables, data={**plain.data, "explanation": objects})

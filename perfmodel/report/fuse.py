@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from perfmodel.hardware import Device
-from perfmodel.ops.fuse import LAUNCH_SOURCE, SOURCE, Chain, Published, Result, explain
+from perfmodel.ops.fuse import LAUNCH_SOURCE, SOURCE, Chain, Published, Result, explain, with_launches
 from perfmodel.report.counts import BOUND_WORDS
 from perfmodel.report.document import Report, Table
 from perfmodel.report.operation import head, with_steps
@@ -17,7 +17,8 @@ def report(w: Chain, device: Device, results: list[Result], *, published: Publis
     """``results`` as a Report; its data follows the schema perfmodel.fuse/1. ``explained``: with every formula."""
     title = f"Elementwise chain: {w.ops} operations on {format_count(w.elements)} elements, {w.dtype.name} on {device.name}"
     tables = [_table(results), *([_published_table(w, results, published)] if published else [])]
-    plain = Report(title, [_verdict(device, results)], tables, _notes(w, device, results, published), data(w, device, results, published))
+    verdict = [_verdict(device, results), *([_published_verdict(w, results, published)] if published else [])]
+    plain = Report(title, verdict, tables, _notes(w, device, results, published), data(w, device, results, published))
     if not explained:
         return plain
     return with_steps(plain, [(result.name, {"algorithm": result.name}, explain(result, w, device)) for result in results])
@@ -71,14 +72,16 @@ def _published(w: Chain, times: Published) -> dict[str, Any]:
     return {
         "calls": times.calls,
         "eager_s": times.eager_s,
-        "captured_s": times.captured_s,
         "graph_s": times.graph_s,
+        "fused_s": times.fused_s,
         "eager_per_call_s": times.eager_s / times.calls,
         "eager_per_kernel_s": times.eager_s / times.calls / w.ops,
         "graph_per_call_s": times.graph_s / times.calls,
-        "speedup": times.eager_s / times.graph_s,
-        "speedup_with_capture": times.eager_s / times.captured_s,
+        "fused_per_call_s": times.fused_s / times.calls,
+        "speedup": times.eager_s / times.fused_s,
+        "graph_speedup": times.eager_s / times.graph_s,
         "printed_speedup": times.printed_speedup,
+        "printed_graph_speedup": times.printed_graph_speedup,
         "source": times.source,
     }
 
@@ -100,6 +103,27 @@ def _verdict(device: Device, results: list[Result]) -> str:
     return f"{moved}: {gain:.3g}x faster{in_graph}. {bound}."
 
 
+def _fused_in_graph(results: list[Result]) -> float | None:
+    """Seconds of the fused kernel with the launch overhead of a graph."""
+    _, graph, fused = results
+    return None if graph.launch_s is None else with_launches(fused.parts, graph.launch_s)
+
+
+def _published_verdict(w: Chain, results: list[Result], times: Published) -> str:
+    """What the published times teach, and how much of it launches explain."""
+    slower, faster = times.graph_s / times.eager_s, times.eager_s / times.fused_s
+    told = f"Published: fusion alone is {faster:.2f}x faster than eager, compiled with CUDA graphs it is {slower:.2f}x slower"
+    fused, in_graph = results[2].total_s, _fused_in_graph(results)
+    if fused is None or in_graph is None:
+        return f"{told}: CUDA graphs hurt this small function."
+    saved = format_time(fused - in_graph) if fused > in_graph else "nothing"
+    lost = format_time((times.graph_s - times.fused_s) / times.calls)
+    return (
+        f"{told}: CUDA graphs hurt this small function. Fused, it has one launch per call left, of which a graph saves {saved} "
+        f"here; what a graph cost there, {lost} per call, is not modelled."
+    )
+
+
 def _table(results: list[Result]) -> Table:
     reference = results[0]
     rows = [
@@ -115,19 +139,23 @@ def _table(results: list[Result]) -> Table:
     return Table("", ["", *(result.name for result in results)], rows)
 
 
+def _times(before: float | None, after: float | None) -> str:
+    return "-" if before is None or after is None else f"{before / after:.2f}x"
+
+
 def _time(seconds: float | None) -> str:
     return "-" if seconds is None else format_time(seconds)
 
 
 def _published_table(w: Chain, results: list[Result], times: Published) -> Table:
-    found, (unfused, graph, _) = _published(w, times), results
-    gain = speedup(graph, unfused)
+    found, (unfused, _, fused), in_graph = _published(w, times), results, _fused_in_graph(results)
     rows = [
         ["eager, per call", format_time(found["eager_per_call_s"]), _time(unfused.total_s)],
         ["eager, per kernel", format_time(found["eager_per_kernel_s"]), _time(unfused.total_s and unfused.total_s / w.ops)],
-        ["graph, per call", format_time(found["graph_per_call_s"]), _time(graph.total_s)],
-        ["eager / graph", f"{found['speedup']:.2f}x", "-" if gain is None else f"{gain:.2f}x"],
-        ["eager / graph with capture", f"{found['speedup_with_capture']:.2f}x", "-"],
+        ["fused, no CUDA graph, per call", format_time(found["fused_per_call_s"]), _time(fused.total_s)],
+        ["fused, in a CUDA graph, per call", format_time(found["graph_per_call_s"]), _time(in_graph)],
+        ["eager / fused", f"{found['speedup']:.2f}x", _times(unfused.total_s, fused.total_s)],
+        ["eager / fused in a CUDA graph", f"{found['graph_speedup']:.2f}x", _times(unfused.total_s, in_graph)],
     ]
     return Table("published times beside the model's", ["", "published", "model"], rows)
 
@@ -142,7 +170,7 @@ def _notes(w: Chain, device: Device, results: list[Result], times: Published | N
     elif device.launch_overhead is None:
         notes.append(f"The profile of {device.id} has no launch overhead: add launch_overhead to it for times with launches.")
     if times is not None:
-        printed = f"printed {times.printed_speedup}x from times before rounding"
+        printed = f"printed {times.printed_graph_speedup}x and {times.printed_speedup}x from times before rounding"
         notes.append(f"Published: {times.source}; {printed}. The model's device is {device.id}: the two need not agree.")
     unknown = sorted(frozenset().union(*(result.unknown for result in results)))
     return notes + [f"The profile of {device.id} has no rate for {BOUND_WORDS[name]}: that term is left out." for name in unknown]

@@ -8,8 +8,10 @@ from perfmodel.report.counts import BOUND_WORDS
 from perfmodel.report.document import Table
 from perfmodel.report.model_formats import format_notes
 from perfmodel.report.operation import unknown_rates
+from perfmodel.timing.base import find_model
 from perfmodel.transformer.answer import Answer, Line
 from perfmodel.transformer.estimate import MIXED, PREDICTED, ROOF
+from perfmodel.transformer.in_step import MODEL as STEP_MODEL
 from perfmodel.transformer.in_step import launch_saving_s
 from perfmodel.transformer.op import ATTENTION, COLLECTIVE, MATMUL
 from perfmodel.transformer.parallel import joined_gpus
@@ -176,6 +178,8 @@ def _prediction_notes(found: Answer) -> list[str]:
         words.append(f"What kernels take in a step beside alone was calibrated {where}, on {within.block.points} steps.")
     if len(graphs) < len([phase for phase in (PREFILL, DECODE) if r.phase in (phase, GENERATE)]):
         words.append("Launched one by one: the host is taken to keep ahead of the device.")
+    if found.prediction is not None:
+        words.append(f"Assumed: {find_model(STEP_MODEL).assumes}.")
     return words
 
 

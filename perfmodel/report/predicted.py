@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from perfmodel.timing.base import find_model
 from perfmodel.timing.predict import Prediction
 from perfmodel.units import format_time
 
@@ -16,8 +17,14 @@ def cell(prediction: Prediction | None) -> str:
 
 
 def note(what: str, prediction: Prediction) -> str:
-    """For what, and on which grounds, a time is predicted."""
-    return f"{what} is predicted for {prediction.calibration.implementation}, with its 80 % interval; {prediction.provenance}."
+    """For what, on which grounds, and under which assumptions a time is predicted."""
+    whose = f"{what} is predicted for {prediction.calibration.implementation}, with its 80 % interval"
+    return f"{whose}; {prediction.provenance}. Assumed: {assumes(prediction)}."
+
+
+def assumes(prediction: Prediction) -> str:
+    """What the model of ``prediction`` assumes of operands, caches and launches."""
+    return find_model(prediction.calibration.model).assumes
 
 
 def put(entry: dict[str, Any], prediction: Prediction | None) -> None:
@@ -26,4 +33,9 @@ def put(entry: dict[str, Any], prediction: Prediction | None) -> None:
         return
     entry["implementation"] = prediction.calibration.implementation
     entry["time_s"] |= {"predicted": prediction.seconds, "low": prediction.low, "high": prediction.high}
-    entry["prediction"] = {"kind": prediction.kind, "provenance": prediction.provenance, "model": prediction.calibration.model}
+    entry["prediction"] = {
+        "kind": prediction.kind,
+        "provenance": prediction.provenance,
+        "model": prediction.calibration.model,
+        "assumes": assumes(prediction),
+    }

@@ -6,7 +6,7 @@ from dataclasses import asdict
 
 from perfmodel import __version__
 from perfmodel.report.document import Report, Table
-from perfmodel.validation.scoreboard import Line, Score
+from perfmodel.validation.scoreboard import Line
 
 
 def report(lines: list[Line]) -> Report:
@@ -25,24 +25,31 @@ def report(lines: list[Line]) -> Report:
         ]
         for line in predicted
     ]
-    better = sum(_beats(line.predicted, line.scalars) for line in predicted)
+    rivals = [line for line in predicted if line.scalars.median is not None]
     verdict = [
-        f"{sum(line.points for line in predicted)} held-out measurements in {len(predicted)} groups; "
-        f"the model is nearer in the median than three fitted scalars in {better} of them."
+        f"{sum(line.points for line in predicted)} held-out measurements in {len(predicted)} groups. Three fitted scalars predict "
+        f"{len(rivals)} of the groups as well; the model is nearer in the median in {sum(map(_nearer, rivals))} of those."
     ]
     notes = [
         "Errors are |predicted / measured - 1| on records that no fit saw; the last two columns are the medians of plainer models.",
         "roofline: datasheet rates. 3 scalars: launch overhead, compute and bandwidth efficiency, fitted to the same records as the model.",
         "in interval: share of the points inside the 80 % interval; ±: its median half-width, relative.",
     ]
-    if len(lines) > len(predicted):
-        notes.append(f"{len(lines) - len(predicted)} groups that no model predicts are left out here, not in the JSON.")
+    missing = [[line.hardware, line.group, str(count), reason] for line in lines for reason, count in line.unpredicted.items()]
+    if missing:
+        left = sum(sum(line.unpredicted.values()) for line in lines)
+        verdict.append(f"{left} held-out measurements more have no prediction; the second table says why.")
+    tables = [
+        Table("", columns, rows, "llrrrrrrrrr"),
+        *([Table("not predicted", ["device", "group", "records", "reason"], missing, "llrl")] if missing else []),
+    ]
     data = {"schema": "perfmodel.scoreboard/1", "version": __version__, "lines": [asdict(line) for line in lines]}
-    return Report("predicted against measured, held-out records only", verdict, [Table("", columns, rows, "llrrrrrrrrr")], notes, data)
+    return Report("predicted against measured, held-out records only", verdict, tables, notes, data)
 
 
-def _beats(one: Score, other: Score) -> bool:
-    return one.median is not None and (other.median is None or one.median < other.median)
+def _nearer(line: Line) -> bool:
+    """Whether the model's median error is below that of the three scalars."""
+    return line.predicted.median is not None and line.scalars.median is not None and line.predicted.median < line.scalars.median
 
 
 def _percent(share: float | None) -> str:

@@ -19,6 +19,7 @@ from perfmodel.report.roofline_chart import point, predicted_by, with_shares
 from perfmodel.study.base import Scope
 from perfmodel.study.workloads import Workload, request_words, shape_words
 from perfmodel.timing.attention_offer import predictions
+from perfmodel.timing.launched import as_launched
 from perfmodel.timing.offer import algorithm_of, check_implementation, offer
 from perfmodel.trace import Step
 from perfmodel.transformer.answer import Answer, answer
@@ -65,10 +66,12 @@ def _attention(w: Workload, device: Device, scope: Scope) -> list[Found]:
     assert w.attention is not None
     comparison = w.attention.compare(device)
     shown, found = comparison.shown(), []
-    for result in shown:
-        name, direction = result.algorithm.name, result.direction
+    for counted in shown:
+        name, direction = counted.algorithm.name, counted.direction
         own = replace(comparison, results=[one for one in comparison.results if one.algorithm.name == name])
         known, missing = predictions(own, _implementation(w, name), scope.lenders)
+        named, _ = as_launched(own, _implementation(w, name), scope.lenders)
+        result = next(one for one in named.results if one.direction == direction)
         series = name if direction == FORWARD else f"{name} {direction if direction != BOTH else 'forward + backward'}"
         label = w.name or shape_words(comparison.workload)
         dtype = comparison.workload.dtype
@@ -83,7 +86,7 @@ def _attention(w: Workload, device: Device, scope: Scope) -> list[Found]:
             group=series,
         )
 
-        def steps(result=result) -> Sequence[Step]:  # type: ignore[no-untyped-def]
+        def steps(result=counted) -> Sequence[Step]:  # type: ignore[no-untyped-def]
             return [step for part in result.parts for step in explain_attention(part, comparison.workload, device, comparison.sram_bytes)]
 
         size = result.memory_bytes

@@ -45,11 +45,16 @@ class Parameter:
     start: float
 
 
+ALONE = "inputs cold in DRAM, no line of the L2 to be written back, the launch hidden behind earlier work"
+"""What a predicted time of one kernel assumes."""
+
+
 @dataclass(frozen=True, slots=True)
 class Model:
     """A family of kernels. ``seconds(case, device, parameters)`` predicts; UnavailableError if the device lacks a number.
 
-    ``covers(case)``: whether the model is meant for the case. ``source``: where its structure is from.
+    ``covers(case)``: whether the model is meant for the case. ``source``: where its structure is from. ``assumes``: of operands,
+    caches and launches, where a case does not say otherwise.
     """
 
     name: str
@@ -57,6 +62,7 @@ class Model:
     covers: Callable[[Case], bool]
     seconds: Callable[[Case, Device, Mapping[str, float]], float]
     source: str
+    assumes: str = ALONE
 
     def starts(self) -> dict[str, float]:
         """Parameters before any fit."""

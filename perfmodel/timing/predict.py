@@ -42,13 +42,27 @@ def predict(case: Case, workload: str, dtype: str, device: Device, lower_s: floa
         return _prediction(case, device, block, (block.low, block.high), lower_s, CALIBRATED, words)
     lender = nearest(device, [other for other in lenders() if other.id != device.id and calibrations(other, workload, dtype, case)])
     if lender is None:
-        what = f"{workload}/{case.implementation}/{case.direction} in {dtype}"
-        raise UnavailableError(f"no calibration of {what}, neither of {device.id} nor of another device")
+        raise UnavailableError(_missing(case, workload, dtype, device))
     block = calibrations(lender, workload, dtype, case)[0]
     if block.borrowed_low is None or block.borrowed_high is None:
         raise UnavailableError(f"the calibration of {case.implementation} on {lender.id} was never tried on another device")
     words = f"borrowed from {lender.id}: no calibration of {device.id}"
     return _prediction(case, device, block, (block.borrowed_low, block.borrowed_high), lower_s, BORROWED, words)
+
+
+def _missing(case: Case, workload: str, dtype: str, device: Device) -> str:
+    """Why nothing predicts ``case``: what a calibration of its kernel covers instead, or that there is none."""
+    what = f"{workload}/{case.implementation}/{case.direction}"
+    same = [
+        one
+        for one in device.calibration
+        if (one.workload, one.implementation, one.direction) == (workload, case.implementation, case.direction)
+    ]
+    models = [find_model(one.model) for one in same]
+    if models and not any(model.covers(case) for model in models):
+        covered = "; ".join(f"{model.name}: {' '.join((model.covers.__doc__ or '').split())}" for model in models)
+        return f"the calibration of {what} covers other cases. {covered.rstrip('.')}"
+    return f"no calibration of {what} in {dtype}, neither of {device.id} nor of another device"
 
 
 def _prediction(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
@@ -83,13 +83,25 @@ def _renamed(raw: dict[str, Any]) -> dict[str, Any]:
     return {Record.FIELDS.get(key, key): value for key, value in raw.items()}
 
 
+def _software(path: Path) -> dict[str, Any]:
+    """What all records of ``path`` were made with, where a file beside it says so for its ``files``: each record may say more."""
+    import json
+
+    beside = path.parent / f"{path.stem.partition('-')[0]}-environment.json"
+    if not beside.is_file():
+        return {}
+    text = json.loads(beside.read_text(encoding="utf-8"))
+    named = str(text.get("files", "")).partition(":")[0]
+    return dict(text.get("software", {})) if path.stem in named.split(", ") else {}
+
+
 def read_records(path: Path) -> Iterator[tuple[dict[str, Any], Record]]:
     """Each line of ``path`` as it stands and as a Record; DataError names file, line and field."""
     import json
 
     from pydantic import TypeAdapter, ValidationError
 
-    adapter = TypeAdapter(Record)
+    adapter, software = TypeAdapter(Record), _software(path)
     try:
         with path.open("rb") as file:
             for number, line in enumerate(iter(lambda: file.readline(MAX_LINE_BYTES + 1), b""), start=1):
@@ -112,6 +124,6 @@ def read_records(path: Path) -> Iterator[tuple[dict[str, Any], Record]]:
                     raise DataError(f"{path}, line {number}: not JSON: {str(error)[:200]}") from None
                 if not LEAST_S <= record.time_s.median <= MOST_S:
                     raise DataError(f"{path}, line {number}: time_s.median is {record.time_s.median}", "give seconds, above zero")
-                yield raw, record
+                yield raw, replace(record, environment={**software, **record.environment}) if software else record
     except (OSError, ValueError) as error:  # ValueError: a path with a null character
         raise DataError(f"{path}: {getattr(error, 'strerror', None) or error}") from None

@@ -5,6 +5,7 @@ Only records count that no fit saw; the three scalars are fitted to the same rec
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
@@ -31,11 +32,15 @@ class Score:
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One group on one device. ``covered``: share of the points inside the 80 % interval; ``half_width``: its median, relative."""
+    """One group on one device: ``points`` held-out records with a prediction, and how many have none, by reason (``unpredicted``).
+
+    ``covered``: share of the points inside the 80 % interval; ``half_width``: its median, relative. All errors are of the points.
+    """
 
     hardware: str
     group: str
     points: int
+    unpredicted: dict[str, int]
     violations: int
     predicted: Score
     covered: float | None
@@ -53,18 +58,23 @@ def scoreboard(rows: Iterable[Row]) -> list[Line]:
     """A line per device, workload, implementation, pass and, for fused attention, regime; groups without a held-out record are left out."""
     lines = []
     for group in groups(rows, by_device=True):
+        timed = [row for row in group.rows if not profiled(row.record)]
+        several = any(_regime(row) for row in timed)
         regimes: dict[str, list[Row]] = {}
-        for row in group.rows:
-            if row.case is not None and row.lower_s is not None and not profiled(row.record):
-                regimes.setdefault(regime(row), []).append(row)
+        for row in timed:
+            regimes.setdefault((_regime(row) or _by_shape(row)) if several else "", []).append(row)
         lines += [_line(group.hardware, group.name + name, own) for name, own in regimes.items()]
-    return [line for line in lines if line.points]
+    return [line for line in lines if line.points or line.unpredicted]
 
 
-def regime(row: Row) -> str:
-    """`` decode`` or `` prefill`` for fused attention, nothing otherwise."""
+def _regime(row: Row) -> str:
+    """`` decode`` or `` prefill`` for fused attention that is predicted, nothing otherwise."""
     model = row.prediction.calibration.model if row.prediction else ""
     return f" {REGIMES[model]}" if model in REGIMES else ""
+
+
+def _by_shape(row: Row) -> str:
+    return " decode" if row.record.shape.get("n") == 1 else " prefill"
 
 
 def _line(hardware: str, name: str, rows: list[Row]) -> Line:
@@ -74,13 +84,14 @@ def _line(hardware: str, name: str, rows: list[Row]) -> Line:
     return Line(
         hardware,
         name,
-        len(judged),
+        len(known),
+        dict(Counter(row.reason for row in judged if row.prediction is None)),
         sum(row.violates for row in rows),
         scored([abs(row.error) for row in known if row.error is not None]),
         sum(bool(row.covered) for row in known) / len(known) if known else None,
         quantile(widths, 0.5) if widths else None,
-        _errors(judged, _roof),
-        _three_scalars([row for row in rows if not held_out(row.record)], judged),
+        _errors(known, _roof),
+        _three_scalars([row for row in rows if row.prediction is not None and not held_out(row.record)], known),
     )
 
 

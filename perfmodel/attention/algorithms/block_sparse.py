@@ -10,8 +10,9 @@ from dataclasses import replace
 
 from perfmodel.arith import Number
 from perfmodel.attention.algorithms import flash1
-from perfmodel.attention.base import Algorithm, Tiling, fused_vector_work, key_gradients, key_read, query_rows
+from perfmodel.attention.base import Algorithm, Tiling, fused_vector_work, key_gradients, key_read, mask_read, query_rows
 from perfmodel.attention.patterns import Density
+from perfmodel.attention.tiles import LARGEST_EDGE
 from perfmodel.cost import READ, WRITE, ZERO_FILL, Access, Kernel, Tile, matmul_work, once
 from perfmodel.dtypes import STATISTIC_SIZE
 from perfmodel.errors import UsageError
@@ -27,9 +28,16 @@ def obstacle(w: Attention, direction: str) -> str | None:
     return NO_PATTERN if w.sparsity is None else w.sparsity.obstacle(w)
 
 
-def default_tile(w: Attention, device: Device, sram_bytes: int, direction: str) -> Tile | None:
-    """The paper's tile for a density; a square one for a pattern, whose diagonal is one only in a square grid."""
-    return flash1.default_tile(w, device, sram_bytes, direction) if isinstance(w.sparsity, Density) else None
+def by_blocks(w: Attention) -> bool:
+    """Whether tiles are the blocks of a pattern, so that other tiles are other scores. A density holds for any."""
+    return not isinstance(w.sparsity, Density)
+
+
+def default_tile(w: Attention, device: Device, sram_bytes: int, direction: str) -> Tile:
+    """The paper's tile for a density; for a pattern one square on every device, as its diagonal is one only in a square grid."""
+    if by_blocks(w):
+        return Tile(LARGEST_EDGE, LARGEST_EDGE, origin="blocks of the pattern")
+    return flash1.default_tile(w, device, sram_bytes, direction)
 
 
 def _counts(w: Attention, tile: Tile) -> BlockCounts:
@@ -102,6 +110,7 @@ def forward(w: Attention, tile: Tile) -> list[Kernel]:
         _streamed(w, counts, "l, m", WRITE, 2, STATISTIC_SIZE),
         once("O", ZERO_FILL, query_rows(w) * w.dv, size, compulsory=0),
         once("l, m", ZERO_FILL, query_rows(w) * 2, STATISTIC_SIZE, compulsory=0),
+        *mask_read(w, tile, counts),
     )
     rescale = w.row_heads * counts.streamed_rows * w.dv
     return [_kernel(w, tile, counts, FORWARD, (1, 1), rescale, *accesses)]
@@ -130,6 +139,7 @@ def backward(w: Attention, tile: Tile) -> list[Kernel]:
         once("dQ", ZERO_FILL, query_rows(w) * w.d, size, compulsory=0),
         once("dK", ZERO_FILL, w.row_heads * w.kv_len * w.d, size, compulsory=0),
         once("dV", ZERO_FILL, w.row_heads * w.kv_len * w.dv, size, compulsory=0),
+        *mask_read(w, tile, counts),
     )
     return [_kernel(w, tile, counts, BACKWARD, (3, 2), 0, *accesses)]
 
@@ -142,6 +152,8 @@ ALGORITHM = Algorithm(
     vector_work=flash1.ALGORITHM.vector_work,
     forward=forward,
     backward=backward,
-    tiling=Tiling(default_tile, flash1.sram_elements, {FORWARD: "K_j, V_j, Q_i, O_i", BACKWARD: "K_j, V_j, Q_i, dO_i"}),
+    tiling=Tiling(
+        default_tile, flash1.sram_elements, {FORWARD: "K_j, V_j, Q_i, O_i", BACKWARD: "K_j, V_j, Q_i, dO_i"}, settles_work=by_blocks
+    ),
     obstacle=obstacle,
 )

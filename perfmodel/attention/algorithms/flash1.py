@@ -16,6 +16,7 @@ from perfmodel.attention.base import (
     fused_vector_work,
     key_gradients,
     key_read,
+    mask_read,
     matmul_flops,
     query_rows,
     seeing_rows,
@@ -102,6 +103,7 @@ def forward(w: Attention, tile: Tile) -> list[Kernel]:
         _streamed(w, tile, "l, m", WRITE, 2, STATISTIC_SIZE),
         once("O", ZERO_FILL, query_rows(w) * w.dv, size, compulsory=0),
         once("l, m", ZERO_FILL, query_rows(w) * 2, STATISTIC_SIZE, compulsory=0),
+        *mask_read(w, tile),
     )
     rescale = w.row_heads * streamed_query_rows(w, tile.br, tile.bc) * w.dv
     return [_kernel(w, tile, FORWARD, (1, 1), matmul_flops(w, 1, 1), rescale, accesses)]
@@ -130,6 +132,7 @@ def backward(w: Attention, tile: Tile) -> list[Kernel]:
         once("dQ", ZERO_FILL, query_rows(w) * w.d, size, compulsory=0),
         once("dK", ZERO_FILL, w.row_heads * w.kv_len * w.d, size, compulsory=0),
         once("dV", ZERO_FILL, w.row_heads * w.kv_len * w.dv, size, compulsory=0),
+        *mask_read(w, tile),
     )
     return [_kernel(w, tile, BACKWARD, (3, 2), 2 * matmul_flops(w, 1, 1), 0, accesses)]
 

@@ -1,7 +1,7 @@
 """FlashAttention-2: each query tile stays in SRAM while K and V stream past it; the backward pass keeps key tiles.
 
 One thread block per query tile (forward) or key tile (backward). A kernel computes whole tiles, so partial tiles are
-padded in ``executed_flops``; only real rows are loaded.
+padded in ``executed_flops``; only real rows are loaded, and of a mask real rows and columns.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from perfmodel.attention.base import (
     fused_vector_work,
     key_gradients,
     key_read,
+    mask_read,
     matmul_flops,
     query_read,
     query_rows,
@@ -89,6 +90,7 @@ def forward(w: Attention, tile: Tile) -> list[Kernel]:
         query_read(w, "Q", w.d),
         Access("K", READ, key_rows * w.d, w.dtype.size, distinct * w.d, needed * w.d, reread=True),
         Access("V", READ, key_rows * w.dv, w.dtype.size, distinct * w.dv, needed * w.dv, reread=True),
+        *mask_read(w, tile),
         query_write(w, "O", w.dv),
         once("logsumexp", WRITE, query_rows(w), STATISTIC_SIZE, compulsory=0),
     )
@@ -132,6 +134,7 @@ def backward(w: Attention, tile: Tile) -> list[Kernel]:
         stream("D", READ, 1, STATISTIC_SIZE, 0),
         *key_gradients(w, ("dK", w.d), ("dV", w.dv)),
         once("dQ", ZERO_FILL, query_rows(w) * w.d, size, compulsory=0),
+        *mask_read(w, tile),
     )
     return [row_sums, _kernel(w, tile, BACKWARD, (3, 2), 2 * matmul_flops(w, 1, 1), 0, accesses)]
 

@@ -12,7 +12,7 @@ dV start at zero, and every pair reads and writes its part of them.
 Assumes: the query chunk is the outer loop and the key chunk the inner one, one pair at a time for all heads and sequences,
 as the listing's einsum and vmap run them; so one chunk of S, P, dP, dS is alive per head, and one query chunk's partial
 results. A last, partial chunk has its real size (the listing wants lengths that divide). Masked chunks are not skipped.
-Options are kernels of their own over the chunk, as in standard attention: scale, mask, dropout (whose decisions are drawn
+Options are kernels of their own over the chunk, as in standard attention: scale, masks, dropout (whose decisions are drawn
 again in the backward pass, not stored). The scale is folded into the product unless it is asked for.
 """
 
@@ -35,6 +35,7 @@ from perfmodel.attention.base import (
     query_write,
     seeing_rows,
     seen_keys,
+    unfused_masks,
 )
 from perfmodel.cost import GROUP_SUM, READ, WRITE, ZERO_FILL, Access, Kernel, Launch, Tile, Work, matmul_work, once
 from perfmodel.dtypes import STATISTIC_SIZE
@@ -122,7 +123,7 @@ def _added_up(w: Attention, tile: Tile, tensor: str, width: Number) -> tuple[Acc
 
 
 def _kernel(name: str, w: Attention, *accesses: Access, flops: Number = 0, executed: Number = 0, needed: Number = 0, work: Work) -> Kernel:
-    launch = Launch(1, 1, 0, Tile(1, 1).threads, lockstep=True)  # one scan after another through each buffer
+    launch = Launch(1, 1, 0, Tile(1, 1).threads, lockstep=True, serial=True)  # one scan after another through each buffer
     return Kernel(name, w.dtype, accesses, flops, executed, work, matmul_work(w.dtype, needed), launch)
 
 
@@ -145,9 +146,13 @@ def _product(w: Attention, tile: Tile, *, again: bool) -> list[Kernel]:
     kernels = [_matmul(w, "S = Q K^T", 1, 0, *accesses, again=again)]
     if w.unfused_scale:
         kernels.append(_elementwise(w, "scale", SCALE_VECTOR, *in_place))
-    if w.mask:
-        kernels.append(_elementwise(w, "mask", MASK_VECTOR, *in_place))
+    kernels += [_elementwise(w, name, MASK_VECTOR, in_place[0], mask, in_place[1]) for name, mask in _masks(w, tile).items()]
     return kernels
+
+
+def _masks(w: Attention, tile: Tile) -> dict[str, Access]:
+    """A chunk of the mask is read by all heads before the next one."""
+    return unfused_masks(w, w.query_heads * _query_chunks(w, tile) * _key_chunks(w, tile))
 
 
 def _dropout(w: Attention, tile: Tile) -> tuple[str, list[Kernel]]:
@@ -210,6 +215,9 @@ def backward(w: Attention, tile: Tile) -> list[Kernel]:
         kernels.append(_elementwise(w, "dropout backward", DROPOUT_VECTOR, scores("dP", READ), scores("dP", WRITE)))
     softmax = (scores("P", READ), scores("dP", READ), row_sum, scores("dS", WRITE))
     kernels.append(_elementwise(w, "softmax backward", GRADIENT_VECTOR, *softmax))
+    if w.masked_fill:
+        mask = _masks(w, tile)["masked_fill"]
+        kernels.append(_elementwise(w, "masked_fill backward", MASK_VECTOR, scores("dS", READ), mask, scores("dS", WRITE)))
     if w.unfused_scale:
         kernels.append(_elementwise(w, "scale backward", SCALE_VECTOR, scores("dS", READ), scores("dS", WRITE)))
     kernels.append(_matmul(w, "dQ = dS K", 1, 0, scores("dS", READ), _keys(w, tile, "K", w.d), *query_gradient, zeros))

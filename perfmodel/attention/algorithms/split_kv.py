@@ -19,6 +19,7 @@ from perfmodel.attention.base import (
     Algorithm,
     Tiling,
     fused_vector_work,
+    mask_read,
     matmul_flops,
     query_rows,
     seeing_rows,
@@ -178,7 +179,7 @@ def forward(w: Attention, tile: Tile) -> list[Kernel]:
         spread=spread(w, FORWARD),
     )
     stored = (*_partial(w, WRITE, parts), *_results(w, 1 - cut)) if several else _results(w, 1)
-    split = Kernel("split", w.dtype, (*accesses, *stored), flops, executed, work, matmul_work(w.dtype, flops), launch)
+    split = Kernel("split", w.dtype, (*accesses, *mask_read(w, tile), *stored), flops, executed, work, matmul_work(w.dtype, flops), launch)
     if not several:
         return [split]
     combine = Kernel("combine", w.dtype, (*_partial(w, READ, parts), *_results(w, cut)), work=Work(0, COMBINE_VECTOR * parts * w.dv, parts))

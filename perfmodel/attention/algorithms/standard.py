@@ -1,8 +1,9 @@
 """Standard attention: scores and probabilities go through memory (Dao et al. 2022, Algorithms 0 and 3).
 
 Forward: S = Q K^T (scaled), P = softmax(S), O = P V. Backward: dV, dP, dS, dQ, dK. Options that a fused kernel absorbs
-are kernels of their own here: an additive mask and a separate scale read and write every score, dropout also stores one
-byte per score. The full n x kv_len matrix is moved even if a causal mask hides half of it.
+are kernels of their own here: an additive mask, PyTorch's masked_fill and a separate scale read and write every score. A mask is
+read beside each score, once per head: 2 B per score of a 16 bit additive one, 1 B of masked_fill's. Dropout also stores one byte
+per score. The full n x kv_len matrix is moved even if a causal mask hides half of it.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from perfmodel.attention.base import (
     matmul_flops,
     query_read,
     query_write,
+    unfused_masks,
 )
 from perfmodel.attention.walk import visible_scores
 from perfmodel.cost import READ, WRITE, Access, Kernel, Tile, Work, matmul_work, once
@@ -56,8 +58,8 @@ def forward(w: Attention, tile: Tile) -> list[Kernel]:
     kernels = [_matmul(w, "S = Q K^T", 1, 0, query_read(w, "Q", w.d), key_read(w, "K", w.d), _scores(w, "S", WRITE))]
     if w.unfused_scale:
         kernels.append(_elementwise(w, "scale", SCALE_VECTOR, _scores(w, "S", READ), _scores(w, "S", WRITE)))
-    if w.mask:
-        kernels.append(_elementwise(w, "mask", MASK_VECTOR, _scores(w, "S", READ), _scores(w, "S", WRITE)))
+    for name, mask in unfused_masks(w, w.query_heads).items():
+        kernels.append(_elementwise(w, name, MASK_VECTOR, _scores(w, "S", READ), mask, _scores(w, "S", WRITE)))
     kernels.append(_elementwise(w, "softmax", SOFTMAX_VECTOR, _scores(w, "S", READ), _scores(w, "P", WRITE), sfu=1))
     probabilities = "P"
     if w.dropout:
@@ -87,6 +89,9 @@ def backward(w: Attention, tile: Tile) -> list[Kernel]:
         kernels.append(_elementwise(w, "dropout backward", DROPOUT_VECTOR, _scores(w, "dP", READ), _kept(w, READ), _scores(w, "dP", WRITE)))
     softmax = (_scores(w, "P", READ, handoff=not w.dropout), _scores(w, "dP", READ), _scores(w, "dS", WRITE))
     kernels.append(_elementwise(w, "softmax backward", SOFTMAX_VECTOR, *softmax))
+    if w.masked_fill:
+        mask = unfused_masks(w, w.query_heads)["masked_fill"]
+        kernels.append(_elementwise(w, "masked_fill backward", MASK_VECTOR, _scores(w, "dS", READ), mask, _scores(w, "dS", WRITE)))
     if w.unfused_scale:
         kernels.append(_elementwise(w, "scale backward", SCALE_VECTOR, _scores(w, "dS", READ), _scores(w, "dS", WRITE)))
     read_ds = _scores(w, "dS", READ)

@@ -31,8 +31,25 @@ SPLIT_BATCHES = 992  # a larger batch is not split
 SPREAD = 1.1  # tiles per multiprocessor are rounded up with this margin
 BATCHES_PER_LOOK = 31  # sequences that the scheduler's warp passes at once in its search for the next block
 LOOK_STEPS = 0.3
+"""Waits per look of FlashAttention-3's scheduler for its next block."""
+FA2_STEPS, FA3_STEPS, TRTLLM_STEPS = (1, 1.5, 2), (1, 0.5, 1), (1, 0.1, 1)
+"""Waits of a block besides its tiles, per tile, and of the combine kernel. Cross-validated."""
 # TensorRT-LLM
 STEP_KEYS, STEPS_PER_SPLIT, GROUP_ROWS = 256, 2, 16
+TUNED = ("PARTIAL_CYCLES", "LOOK_STEPS", "FA2_STEPS", "FA3_STEPS", "TRTLLM_STEPS")
+"""Chosen on measurements that fits may see, beside the fitted parameters."""
+KNOWN = (
+    "PACKED_ROWS",
+    "APPENDED",
+    "GRAPH_SPLITS",
+    "SPLIT_BATCHES",
+    "SPREAD",
+    "BATCHES_PER_LOOK",
+    "STEP_KEYS",
+    "STEPS_PER_SPLIT",
+    "GROUP_ROWS",
+)
+"""Given by hardware, by the source of a kernel, or by definition."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,9 +96,9 @@ def fa2(w: Attention, device: Device, multiprocessors: int) -> Decode:
         splits,
         int(ceil_div(tiles, splits)),
         resident((PACKED_ROWS + 2 * bc) * max(w.d, w.dv) * w.dtype.size, device),
-        block_steps=1,
-        tile_steps=1.5,
-        combine_steps=2 * extra + 2 * transposed,
+        block_steps=FA2_STEPS[0],
+        tile_steps=FA2_STEPS[1],
+        combine_steps=FA2_STEPS[2] * extra + 2 * transposed,
         gaps=extra + (2 if transposed else packed),
         copies=4 if transposed else 2 * packed,
         rereads=1 if packed else int(w.group * ceil_div(w.n, PACKED_ROWS)),
@@ -109,7 +126,9 @@ def fa3(w: Attention, device: Device, multiprocessors: int) -> Decode:
     per_multiprocessor = -int(-tiles * blocks * SPREAD // multiprocessors)
     splits = max(1, min(int(ceil_div(tiles, per_multiprocessor)), most))
     looks = multiprocessors / (BATCHES_PER_LOOK * w.kv_heads * splits)
-    return Decode(blocks * splits, splits, int(ceil_div(tiles, splits)), 1, 1 + LOOK_STEPS * looks, 0.5, float(splits > 1))
+    block, tile, combine = FA3_STEPS
+    combine *= splits > 1
+    return Decode(blocks * splits, splits, int(ceil_div(tiles, splits)), 1, block + LOOK_STEPS * looks, tile, float(combine))
 
 
 def trtllm(w: Attention, device: Device, multiprocessors: int) -> Decode:
@@ -117,4 +136,5 @@ def trtllm(w: Attention, device: Device, multiprocessors: int) -> Decode:
     steps = int(ceil_div(w.kv_len + APPENDED, STEP_KEYS))
     blocks = int(w.stored_kv_heads * ceil_div(w.n * w.group, GROUP_ROWS))
     splits = w.splits or min(int(ceil_div(steps, STEPS_PER_SPLIT)), max(1, multiprocessors // blocks))
-    return Decode(blocks * splits, splits, int(ceil_div(steps, splits)), 1, 1, 0.1, float(splits > 1))
+    block, tile, combine = TRTLLM_STEPS
+    return Decode(blocks * splits, splits, int(ceil_div(steps, splits)), 1, block, tile, float(combine * (splits > 1)))

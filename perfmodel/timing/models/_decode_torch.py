@@ -31,6 +31,12 @@ COLUMNS_PER_SM = 256
 """Head dims of the blocks that registers allow: 4 blocks of 64 (120 registers a thread), 2 of 128 (183)."""
 CUDNN_PARTIAL_CYCLES = 60
 """From the durations of its reduction at 8 to 64 splits."""
+FLASH_STEPS, CUDNN_STEPS = (1, 1, 2), (1, 0.5, 2)
+"""Waits of a block besides its tiles, per tile (of cuDNN more for wide heads), and of the combine kernel. Cross-validated."""
+TUNED = ("FLASH_PARTIAL_CYCLES", "CUDNN_PARTIAL_CYCLES", "FLASH_STEPS", "CUDNN_STEPS")
+"""Chosen on measurements that fits may see, beside the fitted parameters."""
+KNOWN = ("REGISTERS", "REGISTERS_PER_THREAD", "ROWS", "KEYS", "UNSPLIT_KEYS", "LEAST_SPLITS", "COLUMNS_PER_SM")
+"""Given by hardware, by the source of a kernel, or by definition."""
 
 
 def flash(w: Attention, device: Device, multiprocessors: int) -> Decode:
@@ -53,9 +59,9 @@ def flash(w: Attention, device: Device, multiprocessors: int) -> Decode:
         splits,
         int(ceil_div(ceil_div(w.kv_len, tile.bc), splits)),
         resident(sram, device, REGISTERS // (REGISTERS_PER_THREAD * tile.threads)),
-        block_steps=1,
-        tile_steps=1,
-        combine_steps=2 * (splits > 1),
+        block_steps=FLASH_STEPS[0],
+        tile_steps=FLASH_STEPS[1],
+        combine_steps=FLASH_STEPS[2] * (splits > 1),
         gaps=int(splits > 1),
         rereads=row_tiles * (1 if packed else int(w.group)),
         partial_cycles=FLASH_PARTIAL_CYCLES,
@@ -87,9 +93,9 @@ def cudnn(w: Attention, device: Device, multiprocessors: int) -> Decode:
         splits,
         int(ceil_div(ceil_div(w.kv_len, KEYS), splits)),
         max(1, COLUMNS_PER_SM // width),
-        block_steps=1,
-        tile_steps=(1 + width / 128) / 2,  # a wait, and loads of so many columns by 128 threads
-        combine_steps=2 * (splits > 1),
+        block_steps=CUDNN_STEPS[0],
+        tile_steps=CUDNN_STEPS[1] * (1 + width / 128),  # a wait, and loads of so many columns by 128 threads
+        combine_steps=CUDNN_STEPS[2] * (splits > 1),
         gaps=int(splits > 1),
         rereads=row_tiles,
         partial_cycles=CUDNN_PARTIAL_CYCLES,

@@ -16,6 +16,8 @@ from perfmodel.workload import FORWARD, Attention
 
 ROUNDS = 3
 """Rounds over all slots that are followed block by block."""
+KNOWN = ("ROUNDS",)
+"""Given by hardware, by the source of a kernel, or by definition."""
 
 
 @dataclass(frozen=True, slots=True)

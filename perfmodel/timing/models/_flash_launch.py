@@ -10,6 +10,12 @@ from perfmodel.workload import Attention
 _HEAD_DIMS = (32, 64, 96, 128, 192, 256)
 WGMMA, TCGEN05 = 64, 128
 """Rows of the other operand that one read from shared memory serves, of Hopper's and of Blackwell's instruction."""
+OVERLAP = 3.0
+"""How a tile's matmuls and exponentials add up where an implementation has no number of its own."""
+TUNED = ("OVERLAP",)
+"""Chosen on measurements that fits may see, beside the fitted parameters."""
+KNOWN = ("_HEAD_DIMS", "WGMMA", "TCGEN05")
+"""Given by hardware, by the source of a kernel, or by definition."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +46,7 @@ class Plan:
     splits: int = 1
     writes_cache: bool = False
     feeding: float = 1.0
-    overlap: float = 3.0
+    overlap: float = OVERLAP
     interleaved: bool = False
     side_kernels: int = 0
     width: int = 0

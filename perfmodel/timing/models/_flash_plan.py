@@ -19,6 +19,8 @@ from perfmodel.timing.models._flash_torch import cudnn, efficient, fa2, numba_mm
 from perfmodel.workload import BACKWARD, Attention
 
 _MIB = 1 << 20
+KNOWN = ("_MIB",)
+"""Given by hardware, by the source of a kernel, or by definition."""
 
 
 def _fa2_paged(case: Case, device: Device) -> Plan:

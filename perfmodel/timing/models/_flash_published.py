@@ -14,6 +14,12 @@ from perfmodel.timing.models._flash_torch import cudnn, side_kernels
 from perfmodel.workload import BACKWARD, Attention
 
 _BLACKWELL = 10
+BACKWARD_FEEDING = 0.0
+"""cuDNN's backward pass on Blackwell: share of the operand reads that is not hidden."""
+TUNED = ("BACKWARD_FEEDING",)
+"""Chosen on measurements that fits may see, beside the fitted parameters."""
+KNOWN = ("_BLACKWELL",)
+"""Given by hardware, by the source of a kernel, or by definition."""
 
 
 def cudnn_attention(case: Case, device: Device) -> Plan:
@@ -22,7 +28,7 @@ def cudnn_attention(case: Case, device: Device) -> Plan:
     if major(device) < _BLACKWELL or case.direction != BACKWARD:
         return cudnn(case, device)
     width = next((dim for dim in (64, 128, 192) if max(w.d, w.dv) <= dim), 256)
-    return Plan(128, 128, TCGEN05, feeding=0.0, width=width, side_kernels=side_kernels(w))
+    return Plan(128, 128, TCGEN05, feeding=BACKWARD_FEEDING, width=width, side_kernels=side_kernels(w))
 
 
 def triton(case: Case, device: Device) -> Plan:

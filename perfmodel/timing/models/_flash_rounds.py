@@ -12,6 +12,8 @@ TAIL = 0.2
 """Part of the lateness of the last places that a block gains whose neighbours have ended; others end together with it.
 
 Chosen on measured shapes that fits may see, as are the constants of ``_flash_torch``."""
+TUNED = ("TAIL",)
+"""Chosen on measurements that fits may see, beside the fitted parameters."""
 
 
 def listed_cycles(blocks: Blocks, resident: int, slots: int, tile: float, block: float, alone: float) -> float:

@@ -23,13 +23,33 @@ SOFTMAX_SHARE = 0.39
 """FlashAttention-2 forward on an H200, fitted: ``softmax`` over ``matmul``. A kernel measured with one tile does not show its own."""
 CAUSAL, CROWDED = 0.5, 3.0
 """FlashAttention-2, in block latencies: masked tiles of a causal block; its variant for lengths that tiles do not divide."""
+IN_TURN = 1.0
+"""Overlap of FlashAttention-2's tiles, and of cuDNN's backward pass with wide heads: matmuls and exponentials one after the other."""
 CUDNN_PADDED, CUDNN_CAUSAL = 0.3, 0.45
 """cuDNN: masks of keys past the end, in exponentials' time of every tile; causal masks, in block latencies."""
 CUDNN_OVERLAP, CUDNN_OVERLAP_BACKWARD = 1.3, 3.0
+"""cuDNN: how a tile's matmuls and exponentials add up."""
 EFFICIENT_OVERLAP, EFFICIENT_WIDE = 2.0, 0.5
 """Memory-efficient kernels; over head dim 128, O passes through memory: in exponentials' time of every tile."""
 _FA2_WARP_ROWS = {(128, 128): 64 / 3, (64, 128): 16.0, (64, 64): 32 / 3}
 """Backward, eight warps: 1 / (1/rows + 1/columns) of a warp's part of S (flash_bwd_launch_template.h, AtomLayoutMSdP)."""
+TUNED = (
+    "FEEDING",
+    "FEEDING_BACKWARD",
+    "SOFTMAX_SHARE",
+    "CAUSAL",
+    "CROWDED",
+    "IN_TURN",
+    "CUDNN_PADDED",
+    "CUDNN_CAUSAL",
+    "CUDNN_OVERLAP",
+    "CUDNN_OVERLAP_BACKWARD",
+    "EFFICIENT_OVERLAP",
+    "EFFICIENT_WIDE",
+)
+"""Chosen on measurements that fits may see, beside the fitted parameters."""
+KNOWN = ("_FA2_WARP_ROWS",)
+"""Given by hardware, by the source of a kernel, or by definition."""
 
 
 def fa2(case: Case, device: Device) -> Plan:
@@ -51,12 +71,12 @@ def torch_flash(case: Case, device: Device) -> Plan:
     plan = fa2(case, device)
     if case.direction == BACKWARD:
         fragment = _FA2_WARP_ROWS.get((plan.br, plan.bc), 16.0)
-        return replace(plan, fragment=fragment, overlap=1.0, feeding=FEEDING_BACKWARD, side_kernels=side_kernels(w))
+        return replace(plan, fragment=fragment, overlap=IN_TURN, feeding=FEEDING_BACKWARD, side_kernels=side_kernels(w))
     split = _fa2_split(w, device)
     if split.splits > 1:
-        return replace(split, feeding=FEEDING, overlap=1.0, interleaved=True)
+        return replace(split, feeding=FEEDING, overlap=IN_TURN, interleaved=True)
     crowded = CROWDED * (w.causal and _ragged(w, plan) and padded(w.d) in (64, 128))
-    return replace(plan, feeding=FEEDING, overlap=1.0, interleaved=True, mask_block=CAUSAL * w.causal, crowded_block=crowded)
+    return replace(plan, feeding=FEEDING, overlap=IN_TURN, interleaved=True, mask_block=CAUSAL * w.causal, crowded_block=crowded)
 
 
 def side_kernels(w: Attention) -> int:
@@ -86,7 +106,7 @@ def cudnn(case: Case, device: Device) -> Plan:
         return replace(fa2(case, device), side_kernels=side_kernels(w) * backward)
     width = next((dim for dim in (64, 128, 192) if max(w.d, w.dv) <= dim), 256)
     if backward:  # wide heads fill SRAM with one stage of smaller tiles, which nothing overlaps
-        bc, overlap = (128, CUDNN_OVERLAP_BACKWARD) if width <= 128 else (64, 1.0)
+        bc, overlap = (128, CUDNN_OVERLAP_BACKWARD) if width <= 128 else (64, IN_TURN)
         return Plan(64, bc, WGMMA, overlap=overlap, width=width, side_kernels=side_kernels(w))
     plan = Plan(128, 128, WGMMA, overlap=CUDNN_OVERLAP, width=width)
     return replace(plan, mask_block=CUDNN_CAUSAL) if w.causal else replace(plan, mask_tile=CUDNN_PADDED * _ragged(w, plan))
@@ -116,5 +136,5 @@ def numba_mma(case: Case, device: Device) -> Plan:
     if "shared_bytes" in case.launch and sram and sram.capacity:
         by_registers = resident_blocks(device, 0, 0, threads, w)
         resident = max(1, min(by_registers, int(sram.capacity.number) // (case.launch["shared_bytes"] + 1024)))
-    plan = Plan(br, bc, max(16, 32 * br // threads), resident, feeding=FEEDING, overlap=1.0, interleaved=True, threads=threads)
+    plan = Plan(br, bc, max(16, 32 * br // threads), resident, feeding=FEEDING, overlap=IN_TURN, interleaved=True, threads=threads)
     return replace(plan, softmax_share=SOFTMAX_SHARE)

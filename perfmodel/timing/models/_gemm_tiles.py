@@ -31,10 +31,15 @@ WIDTH_STEP = 16
 LARGEST_TILE = 256 * 128
 """Elements of C: fp32 accumulators of a whole register file, or of the tensor memory half by half."""
 LARGEST_SPLIT = 16
+"""Most parts of k that are tried."""
 SPLIT_WAVES = 2
 """Splitting k stops once the grid fills the device this often."""
 WIDE_COPY, NARROW_COPY = 16, 4
 """Bytes that a thread copies to SRAM at once: where every row starts on 16 bytes, and at most elsewhere."""
+TUNED = ("EVEN_PARTS", "LARGEST_SPLIT", "SPLIT_WAVES")
+"""Chosen on measurements that fits may see, beside the fitted parameters."""
+KNOWN = ("SLICE_BYTES", "MMA_TILES", "ROWS", "WIDTHS", "WIDTH_STEP", "LARGEST_TILE", "WIDE_COPY", "NARROW_COPY")
+"""Given by hardware, by the source of a kernel, or by definition."""
 
 
 def copy_bytes(n: int, k: int, element_size: int) -> int:
@@ -52,7 +57,10 @@ def copy_bytes(n: int, k: int, element_size: int) -> int:
 
 
 class Plan(NamedTuple):
-    """What the busiest multiprocessor does for one choice, summed over its waves; ``busy``: share of the multiprocessors at work."""
+    """What the busiest multiprocessor does for one choice, summed over its waves; ``busy``: share of the multiprocessors at work.
+
+    ``br`` and ``bc``: the tile of C.
+    """
 
     waves: int
     flops: int
@@ -61,6 +69,8 @@ class Plan(NamedTuple):
     steps: int
     busy: float
     parts: int
+    br: int
+    bc: int
 
 
 @lru_cache(maxsize=4096)
@@ -80,7 +90,7 @@ def plans(
         depth, rows, columns = min(steps * SLICE_BYTES // element_size, k), min(br, m), min(bc, n)
         loaded, stored = (rows + columns) * depth * element_size, rows * columns * element_size
         busy = min(blocks / slots, 1.0)
-        found.append(Plan(waves, waves * 2 * br * bc * depth, waves * loaded, waves * stored, waves * steps, busy, parts))
+        found.append(Plan(waves, waves * 2 * br * bc * depth, waves * loaded, waves * stored, waves * steps, busy, parts, br, bc))
     return tuple(found)
 
 

@@ -19,6 +19,8 @@ from perfmodel.timing.schedule import Shares, shared_makespan
 from perfmodel.workload import Attention
 
 _ANY_SHAPE = Attention(n=64, kv_len=64, d=64, dv=64)
+KNOWN = ("_ANY_SHAPE",)
+"""Given by hardware, by the source of a kernel, or by definition."""
 
 
 def instruction_costs(device: Device) -> Mapping[str, float]:

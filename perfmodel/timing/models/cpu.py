@@ -34,6 +34,10 @@ CACHED, STREAMED = 0.75, 1.5
 """Working set over last-level cache up to which scans stay in it, and from which none of it survives."""
 MOVED_PER_COUNTED = 1.5
 """Bytes that a copy moves over those it counts: it reads source and target and writes the target."""
+TUNED = ("CACHED", "STREAMED")
+"""Chosen on measurements that fits may see, beside the fitted parameters."""
+KNOWN = ("ROWS", "PANEL", "TILE_ROWS", "TILE_KEYS", "MATMUL_ROWS", "MATMUL_COLUMNS", "MOVED_PER_COUNTED")
+"""Given by hardware, by the source of a kernel, or by definition."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,7 +176,7 @@ def covers(case: Case) -> bool:
         return isinstance(w, Stream) and w.op == "copy"
     if case.implementation == "cpu-matmul":
         return isinstance(w, Matmul) and w.dtype.name == "fp32" and w.batch == w.split_k == 1
-    plain = isinstance(w, Attention) and not (w.mask or w.dropout or w.window or w.sparsity or w.unfused_scale)
+    plain = isinstance(w, Attention) and not (w.mask or w.masked_fill or w.dropout or w.window or w.sparsity or w.unfused_scale)
     return plain and w.dtype.name == "fp32"
 
 
@@ -186,4 +190,5 @@ MODEL = Model(
     covers=covers,
     seconds=seconds,
     source="tiles and loops of perfmodel/validation/cpu/kernels.py",
+    assumes="arrays that the run before has left in the caches",
 )

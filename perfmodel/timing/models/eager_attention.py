@@ -1,8 +1,9 @@
 """Attention kernel by kernel, scores in memory, as PyTorch runs it without a fused kernel.
 
 Forward: Q K^T, scale, additive mask, softmax, P V. Backward: P^T dO, dO V^T, a product by the scores, softmax's own backward,
-scale, dS^T Q, dS K. Each kernel is predicted by the calibration of its own implementation; parameters say what a kernel costs
-less behind another one, and how fast the kernels run that are never timed alone.
+scale, dS^T Q, dS K. A causal mask is an additive one here too, a tensor of the scores' dtype that ``torch-mask`` adds; the boolean
+matrix of ``masked_fill`` is another kernel, which was not timed. Each kernel is predicted by the calibration of its own
+implementation; parameters say what a kernel costs less behind another one, and how fast the kernels run that are never timed alone.
 Source: the sequence that the profiler shows for torch.matmul, *, +, torch.softmax under autograd.
 """
 
@@ -13,7 +14,7 @@ from collections.abc import Mapping
 from perfmodel.errors import UnavailableError
 from perfmodel.hardware import Device
 from perfmodel.ops.matmul import Matmul
-from perfmodel.timing.base import Case, Model, Parameter, calibrations, find_model
+from perfmodel.timing.base import ALONE, Case, Model, Parameter, calibrations, find_model
 from perfmodel.timing.models.stream import dram_bandwidth
 from perfmodel.workload import BACKWARD, FORWARD, Attention, Stream
 
@@ -26,6 +27,8 @@ PARAMETERS = (
     Parameter("gradient_share", "of the DRAM bandwidth, softmax's backward, rows within registers", 0.7),
     Parameter("long_gradient_share", "of the DRAM bandwidth, softmax's backward, longer rows", 0.5),
 )
+KNOWN = ("SHORT_ROW",)
+"""Given by hardware, by the source of a kernel, or by definition."""
 
 
 def parts(w: Attention, direction: str) -> list[tuple[str, Case]]:
@@ -78,10 +81,17 @@ def seconds(case: Case, device: Device, p: Mapping[str, float]) -> float:
 
 
 def covers(case: Case) -> bool:
-    """Whole-sequence attention with as many KV heads as query heads, no window, dropout or blocks."""
+    """Whole-sequence attention with as many KV heads as query heads, no window, dropout, blocks or masked_fill."""
     w = case.workload
-    plain = isinstance(w, Attention) and w.window is None and w.sparsity is None and not w.dropout
+    plain = isinstance(w, Attention) and w.window is None and w.sparsity is None and not (w.dropout or w.masked_fill)
     return plain and w.heads == w.kv_heads and case.direction in (FORWARD, BACKWARD)
 
 
-MODEL = Model("eager-attention", PARAMETERS, covers, seconds, "the sum of its kernels")
+MODEL = Model(
+    "eager-attention",
+    PARAMETERS,
+    covers,
+    seconds,
+    "the sum of its kernels",
+    assumes=f"{ALONE}; Q, K and V stored as [batch, heads, length, d], a causal mask added as a tensor",
+)

@@ -14,7 +14,7 @@ from perfmodel.arith import ceil_div
 from perfmodel.errors import UnavailableError
 from perfmodel.hardware import Device
 from perfmodel.roofline import rates_of
-from perfmodel.timing.base import Case, Model, Parameter
+from perfmodel.timing.base import ALONE, Case, Model, Parameter
 from perfmodel.transformer.experts import ACTIVATE, ACTIVATION_SIZE, DOWN, SUM, UP, Experts, rows_per_expert
 from perfmodel.workload import FORWARD
 
@@ -32,6 +32,10 @@ LEAST_ROWS, MOST_ROWS, COLUMNS = 8, 128, 128
 """Height and width of a tile."""
 OVERLAP = 2.0
 """How multiplication and weights join: 1 would add them, infinity take the longer one. Cross-validated."""
+TUNED = ("OVERLAP",)
+"""Chosen on measurements that fits may see, beside the fitted parameters."""
+KNOWN = ("LEAST_ROWS", "MOST_ROWS", "COLUMNS")
+"""Given by hardware, by the source of a kernel, or by definition."""
 
 
 def tile_rows(rows: float) -> int:
@@ -87,4 +91,11 @@ def covers(case: Case) -> bool:
     return isinstance(case.workload, Experts) and case.direction == FORWARD and case.workload.dtype.name in ("fp16", "bf16", "fp8")
 
 
-MODEL = Model("experts", PARAMETERS, covers, seconds, "grouped matmuls: padded tiles over streamed weights")
+MODEL = Model(
+    "experts",
+    PARAMETERS,
+    covers,
+    seconds,
+    "grouped matmuls: padded tiles over streamed weights",
+    assumes=f"{ALONE}; tokens already sorted to experts as the shape says",
+)

@@ -16,7 +16,7 @@ from math import hypot
 from perfmodel.arith import ceil_div, clip
 from perfmodel.errors import UnavailableError
 from perfmodel.hardware import Device
-from perfmodel.timing.base import Case, Model, Parameter
+from perfmodel.timing.base import ALONE, Case, Model, Parameter
 from perfmodel.timing.models._decode_kernels import Decode, fa2, fa3, trtllm
 from perfmodel.timing.models._decode_torch import cudnn, flash
 from perfmodel.workload import FORWARD, Attention
@@ -43,6 +43,10 @@ PARAMETERS = (
     Parameter("dram_share", "share of the DRAM bandwidth that streaming reaches", 0.9),
     Parameter("l2_bytes_per_clock", "bytes per clock and multiprocessor from L2", 30.0),
 )
+TUNED = ("RUN_SURVIVES", "RUN_IS_LOST", "OVERLAP")
+"""Chosen on measurements that fits may see, beside the fitted parameters."""
+KNOWN = ("MOST_QUERIES", "GRAPH_GAP_S")
+"""Given by hardware, by the source of a kernel, or by definition."""
 
 
 def covers(case: Case) -> bool:
@@ -135,4 +139,5 @@ MODEL = Model(
     covers=covers,
     seconds=seconds,
     source="Dao et al. 2023, Flash-Decoding; kernels as in _decode_kernels and _decode_torch; bandwidth under latency: Little 1961",
+    assumes=f"{ALONE}; a cache stored as [batch, KV heads, length, d], vLLM's in pages and in a CUDA graph",
 )

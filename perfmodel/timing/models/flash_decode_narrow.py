@@ -49,4 +49,4 @@ def covers(case: Case) -> bool:
     )
 
 
-MODEL = Model("flash-decode-narrow", PARAMETERS, covers, seconds, flash_decode.MODEL.source)
+MODEL = Model("flash-decode-narrow", PARAMETERS, covers, seconds, flash_decode.MODEL.source, assumes=flash_decode.MODEL.assumes)

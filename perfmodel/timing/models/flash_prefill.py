@@ -16,7 +16,7 @@ from math import hypot, inf
 
 from perfmodel.errors import UnavailableError
 from perfmodel.hardware import Device
-from perfmodel.timing.base import Case, Model, Parameter
+from perfmodel.timing.base import ALONE, Case, Model, Parameter
 from perfmodel.timing.models._flash_blocks import Blocks, blocks_of
 from perfmodel.timing.models._flash_launch import Plan, padded
 from perfmodel.timing.models._flash_plan import IMPLEMENTATIONS, plan_of
@@ -40,6 +40,10 @@ FORWARD_ONLY = ("vllm-flash-attn", "numba-flash-mma")
 
 _THREADS = 512
 """Most threads of a block that copies one token of K and V: vllm csrc/cache_kernels.cu, reshape_and_cache_flash."""
+TUNED = ("COLD",)
+"""Chosen on measurements that fits may see, beside the fitted parameters."""
+KNOWN = ("_THREADS", "WIDEST")
+"""Given by hardware, by the source of a kernel, or by definition."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,4 +166,5 @@ MODEL = Model(
     covers=covers,
     seconds=seconds,
     source="FlashAttention-2 (Dao 2023, Alg. 1 and 2) and the published sources of each kernel; list scheduling, Graham 1966",
+    assumes=f"{ALONE}; Q, K and V stored as [batch, length, heads, d]",
 )

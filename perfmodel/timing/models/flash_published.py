@@ -17,9 +17,15 @@ from perfmodel.timing.models._flash_published import PLANS
 from perfmodel.workload import BACKWARD, FORWARD, Attention
 
 _FITTED = ("block_cycles", "matmul", "softmax", "dram")
+UNFITTED = {parameter.name: parameter.start for parameter in flash_prefill.PARAMETERS if parameter.name not in _FITTED}
+"""What those shapes do not tell stays where the fits of ``flash_prefill`` start."""
 WIDEST = 256
 """Largest head dim that any of the kernels has."""
 PARAMETERS = tuple(parameter for parameter in flash_prefill.PARAMETERS if parameter.name in _FITTED)
+TUNED = ("UNFITTED",)
+"""Chosen on measurements that fits may see, beside the fitted parameters."""
+KNOWN = ("WIDEST",)
+"""Given by hardware, by the source of a kernel, or by definition."""
 
 
 def _exceeds_caches(w: Attention, device: Device) -> bool:
@@ -30,7 +36,7 @@ def _exceeds_caches(w: Attention, device: Device) -> bool:
 def seconds(case: Case, device: Device, parameters: Mapping[str, float]) -> float:
     """Seconds of one call."""
     cold = case.cold or _exceeds_caches(case.workload, device)
-    return flash_prefill.seconds(replace(case, cold=cold), device, {**flash_prefill.MODEL.starts(), **parameters})
+    return flash_prefill.seconds(replace(case, cold=cold), device, {**UNFITTED, **parameters})
 
 
 def covers(case: Case) -> bool:
@@ -48,4 +54,11 @@ def covers(case: Case) -> bool:
     return not (case.direction == BACKWARD and w.window is not None and w.dtype.size == 1)
 
 
-MODEL = Model("flash-published", PARAMETERS, covers, seconds, flash_prefill.MODEL.source)
+MODEL = Model(
+    "flash-published",
+    PARAMETERS,
+    covers,
+    seconds,
+    flash_prefill.MODEL.source,
+    assumes="the same buffers again and again, beyond the caches from DRAM each time; Q, K and V stored as [batch, length, heads, d]",
+)

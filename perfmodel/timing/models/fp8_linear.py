@@ -24,6 +24,10 @@ PARAMETERS = (
     *(parameter for parameter in gemm.PARAMETERS if parameter.name != "split_us"),
     Parameter("quantize_share", "of the DRAM bandwidth, x and its rounded copy", 1.0),
 )
+TUNED = ("SPLIT_US",)
+"""Chosen on measurements that fits may see, beside the fitted parameters."""
+KNOWN = ("ACTIVATION_SIZE",)
+"""Given by hardware, by the source of a kernel, or by definition."""
 
 
 def seconds(case: Case, device: Device, p: Mapping[str, float]) -> float:
@@ -39,4 +43,4 @@ def covers(case: Case) -> bool:
     return gemm.covers(case) and case.direction == FORWARD and case.workload.dtype.name == "fp8"
 
 
-MODEL = Model("fp8-linear", PARAMETERS, covers, seconds, gemm.MODEL.source)
+MODEL = Model("fp8-linear", PARAMETERS, covers, seconds, gemm.MODEL.source, assumes=gemm.MODEL.assumes)

@@ -18,7 +18,7 @@ from perfmodel.hardware import Device
 from perfmodel.ops.matmul import Matmul
 from perfmodel.ops.tile import ACCUMULATOR_SIZE
 from perfmodel.roofline import rates_of
-from perfmodel.timing.base import Case, Model, Parameter
+from perfmodel.timing.base import ALONE, Case, Model, Parameter
 from perfmodel.timing.models._gemm_tiles import WIDE_COPY, Choice, Plan, copy_bytes, plans
 from perfmodel.workload import FORWARD
 
@@ -50,6 +50,10 @@ PARAMETERS = (
 )
 WEIGHT_COPIES = "weight_copies"
 """Key of ``Case.launch``: a warm run may rotate over that many B, so that weights come from DRAM while A stays in the L2."""
+TUNED = ("STORE_COST", "OVERLAP", "THROTTLE_FROM_S", "THROTTLE_SPAN", "COPY_CYCLES", "NARROW_STORE_COST")
+"""Chosen on measurements that fits may see, beside the fitted parameters."""
+KNOWN = ("WARP_THREADS", "LARGEST")
+"""Given by hardware, by the source of a kernel, or by definition."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +84,11 @@ def covers(case: Case) -> bool:
 
 def seconds(case: Case, device: Device, parameters: Mapping[str, float]) -> float:
     """Time of one (batched) kernel with the fastest candidate tile; the tile of ``case.launch`` (br, bc) if it has one."""
+    return fastest(case, device, parameters)[0]
+
+
+def fastest(case: Case, device: Device, parameters: Mapping[str, float]) -> tuple[float, Plan]:
+    """Seconds of the fastest candidate, and what it is."""
     w: Matmul = case.workload
     width = copy_bytes(w.n, w.k, w.dtype.size) if device.vendor == "NVIDIA" and w.dtype.matmul_unit == "tensor" else WIDE_COPY
     machine = _machine(device, w, {name: min(value, LARGEST) for name, value in parameters.items()}, width)
@@ -90,7 +99,7 @@ def seconds(case: Case, device: Device, parameters: Mapping[str, float]) -> floa
     listed = plans(w.m, w.n, w.k, w.batch, w.dtype.size, machine.slots, choices, w.split_k)
     dram_s = dram_bytes(case, device) / machine.dram_rate
     part_s = 2 * w.outputs * ACCUMULATOR_SIZE * machine.part_s / machine.slots
-    return min(_plan_seconds(plan, machine, dram_s, part_s) for plan in listed)
+    return min(((_plan_seconds(plan, machine, dram_s, part_s), plan) for plan in listed), key=lambda found: found[0])
 
 
 def dram_bytes(case: Case, device: Device) -> float:
@@ -138,7 +147,7 @@ def _machine(device: Device, w: Matmul, p: Mapping[str, float], width: int) -> _
 
 def _plan_seconds(plan: Plan, at: _Machine, dram_s: float, part_s: float) -> float:
     """``dram_s``: DRAM traffic at the bandwidth of all multiprocessors; ``part_s``: one part of split k, stored and read again."""
-    waves, flops, loaded, stored, steps, busy, parts = plan
+    waves, flops, loaded, stored, steps, busy, parts = plan[:7]
     work = max(flops * at.flop_s, loaded * at.byte_s) + stored * at.store_s + steps * at.slice_s + (waves - 1) * at.wave_s
     if work > THROTTLE_FROM_S:
         work *= 1 + at.throttle * min(math.log(work / THROTTLE_FROM_S), THROTTLE_SPAN)
@@ -153,4 +162,5 @@ MODEL = Model(
     covers,
     seconds,
     "tile and wave quantization: NVIDIA Matrix Multiplication Background User's Guide; split k: CUTLASS documentation, efficient GEMM",
+    assumes=f"{ALONE}; B stored as a linear layer's weights, [n, k]; runs of a warm record rotate over its weight_copies",
 )

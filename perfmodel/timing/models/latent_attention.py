@@ -17,7 +17,7 @@ from math import ceil
 from perfmodel.arith import ceil_div, clip
 from perfmodel.errors import UnavailableError
 from perfmodel.hardware import Device
-from perfmodel.timing.base import Case, Model, Parameter
+from perfmodel.timing.base import ALONE, Case, Model, Parameter
 from perfmodel.timing.models.flash_decode import GRAPH_GAP_S
 from perfmodel.transformer.latent_decode import LatentDecode
 from perfmodel.workload import FORWARD
@@ -41,6 +41,10 @@ SPLITS_FROM = 9.0
 """Compute capability from which the keys of a sequence are split among blocks."""
 SURVIVES, IS_LOST = 2 / 3, 1.0
 """Cache over L2 up to which a warm run finds all of it, and from which nothing: as in ``flash_decode``."""
+TUNED = ("OVERLAP", "SURVIVES", "IS_LOST")
+"""Chosen on measurements that fits may see, beside the fitted parameters."""
+KNOWN = ("KEYS", "HEADS", "WIDE_HEADS", "WIDE_FROM", "SPLITS_FROM")
+"""Given by hardware, by the source of a kernel, or by definition."""
 
 
 def seconds(case: Case, device: Device, p: Mapping[str, float]) -> float:
@@ -78,4 +82,11 @@ def covers(case: Case) -> bool:
     return isinstance(w, LatentDecode) and case.direction == FORWARD and w.n == 1 and w.kv_bits in (8, 16) and w.dtype.size == 2
 
 
-MODEL = Model("latent-attention", PARAMETERS, covers, seconds, "tiles dealt out to the multiprocessors, as FlashMLA does")
+MODEL = Model(
+    "latent-attention",
+    PARAMETERS,
+    covers,
+    seconds,
+    "tiles dealt out to the multiprocessors, as FlashMLA does",
+    assumes=f"{ALONE}; a paged cache, in a CUDA graph",
+)

@@ -29,6 +29,8 @@ REGISTERS = {32: 72, 64: 237, 128: 201}
 """Per thread, by tile, where a launch does not say: what numba 0.68 compiles to for compute capability 9.0."""
 
 PARAMETERS = (Parameter("stage_cycles", "per stage of a block alone: waiting for its copies at a barrier", 300.0),)
+KNOWN = ("DEPTH", "STAGES", "DEFAULT_TILE", "REGISTERS")
+"""Given by hardware, by the source of a kernel, or by definition."""
 
 
 def layout_of(tile: int) -> Layout:

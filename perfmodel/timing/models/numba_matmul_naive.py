@@ -21,6 +21,8 @@ THREADS = 256
 """Per block, along a row of C."""
 
 PARAMETERS = (Parameter("l2_bytes_per_clock", "from L2, to one multiprocessor", 15.0),)
+KNOWN = ("THREADS",)
+"""Given by hardware, by the source of a kernel, or by definition."""
 
 
 def seconds(case: Case, device: Device, p: Mapping[str, float]) -> float:

@@ -38,6 +38,8 @@ PARAMETERS = (
     Parameter("softmax_cycles", "latency of 32 elements of a row", 600.0),
     Parameter("mask_cycles", "with a causal mask, more for 32 elements that it leaves visible", 300.0),
 )
+KNOWN = ("DEFAULT_TILE", "REGISTERS", "SOFTMAX_REGISTERS", "SOFTMAX_ROWS", "SOFTMAX_BYTES")
+"""Given by hardware, by the source of a kernel, or by definition."""
 
 
 def scores_seconds(w: Attention, tile: tuple[int, int], device: Device, costs: Mapping[str, float], p: Mapping[str, float]) -> float:

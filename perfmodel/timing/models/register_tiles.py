@@ -37,6 +37,10 @@ PARAMETERS = (
     Parameter("chunk_cycles", "softmax, per chunk of keys: reductions over a row, rescaling", 150.0),
     Parameter("copy_cycles", "per 16-byte copy of a thread into shared memory", 20.0),
 )
+TUNED = ("SHARPNESS",)
+"""Chosen on measurements that fits may see, beside the fitted parameters."""
+KNOWN = ("SCHEDULERS", "DEFAULT_TILE", "UNKNOWN_REGISTERS")
+"""Given by hardware, by the source of a kernel, or by definition."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +109,7 @@ def seconds(case: Case, device: Device, p: Mapping[str, float]) -> float:
 def covers(case: Case) -> bool:
     """Plain fp32 attention, forward."""
     w = case.workload
-    plain = isinstance(w, Attention) and w.window is None and w.sparsity is None and not w.mask and not w.dropout
+    plain = isinstance(w, Attention) and w.window is None and w.sparsity is None and not (w.mask or w.masked_fill or w.dropout)
     return plain and case.direction == FORWARD and w.d == w.dv
 
 

@@ -27,6 +27,8 @@ PARAMETERS = (
     Parameter("single_share", "of the DRAM bandwidth, the same, one block at once", 0.22),
     Parameter("shared_share", "of the DRAM bandwidth, a block per row in shared memory", 0.5),
 )
+KNOWN = ("BLOCK_THREADS", "WARP_COLUMNS", "ROOMY_COLUMNS", "REGISTER_COLUMNS")
+"""Given by hardware, by the source of a kernel, or by definition."""
 
 
 def padded(cols: int) -> int:

@@ -56,4 +56,11 @@ def covers(case: Case) -> bool:
     return isinstance(case.workload, ModelStep) and not case.workload.step.fused and case.direction == FORWARD
 
 
-MODEL = Model(NAME, PARAMETERS, covers, seconds, "the sum of its kernels")
+MODEL = Model(
+    NAME,
+    PARAMETERS,
+    covers,
+    seconds,
+    "the sum of its kernels",
+    assumes="weights from DRAM in every step, each kernel launched behind the one before; decode in a CUDA graph",
+)

@@ -85,4 +85,11 @@ def covers(case: Case) -> bool:
     return alone and w.implementation == HUGGINGFACE and case.direction == FORWARD
 
 
-MODEL = Model(NAME, PARAMETERS, covers, seconds, "the sum of its kernels, and the host that enqueues them")
+MODEL = Model(
+    NAME,
+    PARAMETERS,
+    covers,
+    seconds,
+    "the sum of its kernels, and the host that enqueues them",
+    assumes="the same batch again and again, kernels enqueued one by one from Python, on one GPU",
+)

@@ -13,12 +13,13 @@ from pathlib import Path
 from typing import Any
 
 from perfmodel.catalog import find_model
+from perfmodel.validation.libraries.base import current_profile
 from perfmodel.validation.libraries.cases import cases
 from perfmodel.validation.libraries.measure import as_line, measure
 from perfmodel.validation.steps.cases import DECODE, OPS, PARALLEL_MODELS, PREFILL, StepCase, collective_sizes, step_cases
 from perfmodel.validation.steps.clock import among
 from perfmodel.validation.steps.llama import Llama
-from perfmodel.validation.steps.measure import HARDWARE, collective_record, step_record, step_run
+from perfmodel.validation.steps.measure import collective_record, step_record, step_run
 
 torch: Any = import_module("torch")
 ROPE_WITH = "llama-3-8b"
@@ -66,7 +67,7 @@ def _rope(file: Any, end: float) -> None:
 
     for case in cases("rope"):
         if time.monotonic() < end:
-            measure([case], HARDWARE, on_record=write, on_skip=lambda case, reason: _say(f"{case}: {reason}"))
+            measure([case], current_profile(torch), on_record=write, on_skip=lambda case, reason: _say(f"{case}: {reason}"))
 
 
 def _profiles(path: Path, model: Llama, name: str, world: int) -> None:

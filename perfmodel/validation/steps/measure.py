@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from perfmodel.validation.libraries.base import HELD_OUT
+from perfmodel.validation.libraries.base import HELD_OUT, current_profile
 from perfmodel.validation.libraries.measure import as_line
 from perfmodel.validation.libraries.timer import seconds
 from perfmodel.validation.records import Record
@@ -14,7 +14,6 @@ from perfmodel.validation.steps.clock import ALONE, Together, captured, step_tim
 from perfmodel.validation.steps.llama import Llama
 
 RUNS = 5
-HARDWARE = "nvidia-h200-sxm"
 
 
 def step_run(case: StepCase, model: Llama) -> Callable[[], Any]:
@@ -43,7 +42,7 @@ def _record(workload: str, implementation: str, shape: dict[str, Any], times: li
     return Record(
         workload=workload,
         implementation=implementation,
-        hardware=HARDWARE,
+        hardware=current_profile(torch),
         dtype="bf16",
         shape=shape,
         time_s=seconds(times),

@@ -7,6 +7,7 @@ import os
 import sys
 from pathlib import Path
 
+from perfmodel.validation.libraries.base import current_profile, load_torch
 from perfmodel.validation.training.cases import cases, profiled_cases
 from perfmodel.validation.training.run import Campaign
 
@@ -15,7 +16,7 @@ def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python3 -m perfmodel.validation.training", description=__doc__)
     parser.add_argument("--out", type=Path, required=True, help="folder to append records to")
     parser.add_argument("--seconds", type=float, default=60.0, help="start no case after so many seconds")
-    parser.add_argument("--hardware", default="nvidia-h200-sxm", help="name of the GPU's profile, for the records")
+    parser.add_argument("--hardware", help="name of the GPU's profile, for the records; by default the one that fits its name")
     return parser.parse_args()
 
 
@@ -27,4 +28,5 @@ def _progress(line: str) -> None:
 if __name__ == "__main__":
     os.environ.setdefault("HF_HUB_OFFLINE", "1")  # models are made here; nothing is to be looked up
     arguments = _arguments()
-    Campaign(arguments.out, arguments.hardware, arguments.seconds, _progress).run(cases(), profiled_cases())
+    hardware = arguments.hardware or current_profile(load_torch())
+    Campaign(arguments.out, hardware, arguments.seconds, _progress).run(cases(), profiled_cases())

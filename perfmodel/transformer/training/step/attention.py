@@ -66,7 +66,7 @@ def _apart(kernel: Kernel, w: Attention, frame: Frame) -> StepOp:
         return StepOp(Op(kernel.name, ELEMENTWISE, frame.cp, kernel), share=OTHERS)
     made: dict[str, tuple[str, str, Any]] = {
         "softmax": ("softmax", "torch-softmax", 0),
-        "mask": ("scale", "torch-mask", w.n * w.kv_len),
+        "additive mask": ("scale", "torch-mask", w.n * w.kv_len),
         "dropout": ("scale", "torch-scale", half),  # its mask: a byte per score, half an element
         "dropout backward": ("scale", "torch-scale", half),
     }

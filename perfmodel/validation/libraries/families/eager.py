@@ -12,7 +12,7 @@ from perfmodel.workload import BACKWARD, FORWARD
 
 
 def prepare(case: LibraryCase, torch: Torch) -> Prepared:
-    """The whole sequence. A causal case says ``mask`` too, as the mask is a tensor that a kernel adds."""
+    """The whole sequence. A causal case says ``mask`` too, as the mask is a tensor that a kernel adds: no ``masked_fill``."""
     causal, masked = bool(case.shape["causal"]), bool(case.shape.get("mask", False))
     if causal != masked or case.shape["heads"] != case.shape["kv_heads"]:
         raise UnavailableError("torch-eager: causal without mask, or grouped heads", "give causal and mask alike, kv_heads = heads")

@@ -1,0 +1,228 @@
+"""The kernels that a named implementation of attention launches: their traffic, and the roof that it implies, are its own.
+
+Fused kernels take the tile of their launch and add up dQ in fp32 by atomics, so no block reads it back; kernels before and after
+zero and convert it. Kernels that load by TMA (cuDNN, FlashAttention-3, nvjet) load whole tiles, also past the end; PyTorch's
+memory-efficient ones load Q again for every key tile. Eager attention scales and masks in kernels of its own, and its matmuls read
+their operands once per tile of the other side. What the algorithm counts as printed (``accesses``), its bounds and its memory stay.
+Sources: Dao-AILab/flash-attention @0251105a csrc/flash_attn/src/flash_bwd_kernel.h, flash_bwd_preprocess_kernel.h; PyTorch,
+aten/src/ATen/native/cuda/SoftMax.cu (softmax_backward_cuda_out multiplies by the probabilities in a kernel before) and
+mem_eff_attention/kernel_forward.h; L2-to-SM counters of all of them on an H200.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from perfmodel.arith import Number, ceil_div
+from perfmodel.attention.algorithms import find
+from perfmodel.attention.algorithms.flash2 import computed_widths
+from perfmodel.attention.base import key_rows_stored, query_rows, query_write
+from perfmodel.attention.evaluate import BOTH, Result, both, evaluate_tile
+from perfmodel.attention.request import Comparison
+from perfmodel.attention.walk import key_tiles, streamed_query_rows, visited_tiles
+from perfmodel.attention.walk import row_tiles as row_count
+from perfmodel.cost import GROUP_SUM, READ, WRITE, Access, Kernel, Tile, Work, once
+from perfmodel.dtypes import STATISTIC_SIZE
+from perfmodel.errors import PerfmodelError, UnavailableError
+from perfmodel.hardware import Device
+from perfmodel.ops.matmul import Matmul, column_tiles, default_columns, row_tiles
+from perfmodel.ops.matmul import kernels as matmul_kernels
+from perfmodel.ops.tile import TENSOR_TILE
+from perfmodel.roofline import Estimate, estimate, total
+from perfmodel.timing.base import Case, calibrations
+from perfmodel.timing.models._flash_launch import WGMMA, major, padded
+from perfmodel.timing.models._flash_plan import IMPLEMENTATIONS, plan_of
+from perfmodel.timing.models._gemm_tiles import SLICE_BYTES, WIDE_COPY, copy_bytes
+from perfmodel.timing.offer import algorithm_of
+from perfmodel.timing.predict import Lenders, nearest
+from perfmodel.workload import BACKWARD, FORWARD, Attention
+
+EAGER, MATMUL = "torch-eager", "torch-matmul"
+HOPPER = 9
+"""Major compute capability from which tiles are loaded by TMA. Source: PTX ISA, cp.async.bulk.tensor."""
+ACCUMULATOR_SIZE = STATISTIC_SIZE
+"""Bytes of an element of dQ while it is added up: fp32."""
+UNKNOWN = "what {} loads is not known: traffic is the algorithm's"
+EFFICIENT = "torch-sdpa-efficient"
+WIDEST_IN_REGISTERS = 128
+"""Head dim up to which the memory-efficient kernel keeps O in registers."""
+
+TileOf = Callable[[Matmul], tuple[Tile, bool]]
+
+
+def as_launched(comparison: Comparison, implementation: str | None, lenders: Lenders = tuple) -> tuple[Comparison, list[str]]:
+    """``comparison`` with the results of the algorithm that ``implementation`` runs as it runs them; what the reader should know of it."""
+    if implementation is None:
+        return comparison, []
+    made: dict[tuple[str, str], Result] = {}
+    notes: list[str] = []
+    for result in comparison.results:
+        key = (result.algorithm.name, result.direction)
+        made[key] = result
+        if algorithm_of(implementation) != result.algorithm.name:
+            continue
+        try:
+            if result.direction == BOTH:
+                made[key] = both(*(made[result.algorithm.name, way] for way in (FORWARD, BACKWARD)))
+            else:
+                made[key] = _launched(comparison, result, implementation, lenders)
+                notes.append(f"{' '.join(key)}: traffic, intensity and roofline are those of {implementation}'s kernels.")
+        except PerfmodelError as error:
+            notes.append(f"{' '.join(key)}: {error.message}.")
+    return replace(comparison, results=list(made.values())), notes
+
+
+def _launched(comparison: Comparison, result: Result, implementation: str, lenders: Lenders) -> Result:
+    w, device, tile = comparison.workload, comparison.device, result.tile
+    given = {"br": int(tile.br), "bc": int(tile.bc)} if tile and comparison.tile_given else {}
+    case = Case(w, implementation, result.direction, launch=given)
+    listed, own = kernels_of(case, device, lenders)
+    if own is not None and not comparison.tile_given:
+        result = evaluate_tile(result.algorithm, w, device, result.direction, own)
+    pairs = [(kernel, estimate(kernel, device)) for kernel in listed]
+    return replace(result, kernels=pairs, total=_counted_as(result.total, total(cost for _, cost in pairs)), implementation=implementation)
+
+
+def _counted_as(algorithm: Estimate, kernels: Estimate) -> Estimate:
+    """Traffic, executed work and roof of ``kernels``; counts and bounds of ``algorithm``."""
+    kept = ("flops", "reads", "writes", "zero_fill", "zero_fill_bytes", "group_sum", "access_bytes", "lower_s", "lower_warm_s")
+    return replace(kernels, **{name: getattr(algorithm, name) for name in kept})
+
+
+def kernels_of(case: Case, device: Device, lenders: Lenders = tuple) -> tuple[list[Kernel], Tile | None]:
+    """What ``case.implementation`` launches, in order, and the tile of the main kernel; UnavailableError where that is not known."""
+    w: Attention = case.workload
+    if case.implementation == EAGER and w.group == 1:
+        return eager(w, case.direction, lambda product: matmul_tile(product, device, lenders)), None
+    unknown = case.implementation == EFFICIENT and case.direction == BACKWARD  # it loads three to seven times what the algorithm does
+    if case.implementation not in IMPLEMENTATIONS or unknown or w.n == 1 or w.sparsity is not None:
+        raise UnavailableError(UNKNOWN.format(case.implementation))
+    plan = plan_of(case, device)
+    w = replace(w, packed=plan.packed, printed_backward=False)
+    width = plan.width or padded(max(w.d, w.dv))
+    tile = Tile(plan.br, plan.bc, plan.threads, f"{case.implementation}'s", width, plan.splits)
+    if case.direction == BACKWARD:
+        listed = accumulated(find("flash2").backward(w, tile), w)
+    else:
+        listed = find("split-kv" if plan.splits > 1 else "flash2").forward(w, tile)
+    if plan.fragment >= WGMMA:
+        listed = [_whole_tiles(kernel, w, tile, case.direction) for kernel in listed]
+    if case.implementation == EFFICIENT:
+        listed = [_queries_again(kernel, w, tile) for kernel in listed]
+    return ([_appended(w)] if plan.writes_cache else []) + listed, tile
+
+
+def _whole_tiles(kernel: Kernel, w: Attention, tile: Tile, direction: str) -> Kernel:
+    """``kernel`` of a fused pass with every tile of Q, K, V and dO loaded whole; kernels without tiles as they are."""
+    if kernel.launch is None:
+        return kernel
+    d, dv = computed_widths(w, tile)
+    visited = visited_tiles(w, tile.br, tile.bc)
+    rows, keys = (row_count(w, tile.br), visited) if direction == FORWARD else (visited, key_tiles(w, tile.bc))
+    tiles = {"Q": rows * tile.br * d, "dO": rows * tile.br * dv, "K": keys * tile.bc * d, "V": keys * tile.bc * dv}
+    more = [_past_the_end(a, w.row_heads * tiles[a.tensor]) for a in kernel.accesses if a.kind == READ and a.tensor in tiles]
+    return replace(kernel, accesses=(*kernel.accesses, *more))
+
+
+def _past_the_end(access: Access, elements: Number) -> Access:
+    """What tiles of ``elements`` in all load beyond those of ``access``; none of it is in DRAM."""
+    beyond = elements - access.elements
+    return replace(access, tensor=f"{access.tensor}, past the end", elements=beyond, footprint=0, compulsory=0, reread=False)
+
+
+def _queries_again(kernel: Kernel, w: Attention, tile: Tile) -> Kernel:
+    """``kernel`` with Q loaded for every key tile; a wide O goes through memory from one key tile to the next, in fp32."""
+    rows = w.row_heads * streamed_query_rows(w, tile.br, tile.bc)
+    accesses = [replace(a, elements=rows * w.d, reread=True) if a.tensor == "Q" else a for a in kernel.accesses]
+    if max(w.d, w.dv) > WIDEST_IN_REGISTERS:
+        again, distinct = (rows - query_rows(w)) * w.dv, query_rows(w) * w.dv
+        accesses += [Access("O accumulator", kind, again, ACCUMULATOR_SIZE, distinct, 0, True, True) for kind in (READ, WRITE)]
+    return replace(kernel, accesses=tuple(accesses))
+
+
+def _appended(w: Attention) -> Kernel:
+    """K and V copied into a paged cache, which the next kernel reads."""
+    elements = key_rows_stored(w) * (w.d + w.dv)
+    moved = (once("K, V", READ, elements, w.dtype.size, compulsory=0), once("cache", WRITE, elements, w.dtype.size, compulsory=0))
+    return Kernel("append to the cache", w.dtype, moved)
+
+
+def accumulated(kernels: Sequence[Kernel], w: Attention) -> list[Kernel]:
+    """The backward pass of ``flash2`` with dQ added up by atomics in fp32, and dK, dV of a group by kernels of their own."""
+    row_sums, main = kernels
+    elements = query_rows(w) * w.d
+    zeroed = once("dQ accumulator", WRITE, elements, ACCUMULATOR_SIZE, compulsory=0, handoff=True)
+    kept: list[Access] = []
+    sums: list[Kernel] = []
+    for access in main.accesses:
+        if access.tensor == "dQ" and access.kind == WRITE:
+            kept.append(replace(access, tensor=zeroed.tensor, element_size=ACCUMULATOR_SIZE, compulsory=0, handoff=True))
+        elif access.kind == GROUP_SUM and access.elements:
+            stored = key_rows_stored(w) * (w.d + w.dv)
+            parts = once("dK, dV by head", READ, access.elements - stored, access.element_size, compulsory=0, handoff=True)
+            results = once("dK, dV", WRITE, stored, access.element_size, compulsory=0)
+            sums.append(Kernel("sum over the group", w.dtype, (parts, results)))
+        elif access.tensor != "dQ" and access.kind != GROUP_SUM:
+            kept.append(access)
+    read = once(zeroed.tensor, READ, elements, ACCUMULATOR_SIZE, compulsory=0, handoff=True)
+    converted = Kernel("convert dQ", w.dtype, (read, query_write(w, "dQ", w.d)))
+    return [replace(row_sums, accesses=(*row_sums.accesses, zeroed)), replace(main, accesses=tuple(kept)), converted, *sums]
+
+
+# Eager attention
+
+_PRODUCTS: dict[str, Callable[[Attention], tuple[int, int, int]]] = {
+    "S = Q K^T": lambda w: (w.n, w.kv_len, w.d),
+    "O = P V": lambda w: (w.n, w.dv, w.kv_len),
+    "dV = P^T dO": lambda w: (w.kv_len, w.dv, w.n),
+    "dP = dO V^T": lambda w: (w.n, w.kv_len, w.dv),
+    "dQ = dS K": lambda w: (w.n, w.d, w.kv_len),
+    "dK = dS^T Q": lambda w: (w.kv_len, w.d, w.n),
+}
+"""Rows, columns and depth of a head's product; its kernel reads the operand of the rows first."""
+
+
+def eager(w: Attention, direction: str, tile_of: TileOf) -> list[Kernel]:
+    """Kernel by kernel, as torch.matmul, *, +, torch.softmax run under autograd; a causal mask is added like any other."""
+    run = find("standard").forward if direction == FORWARD else find("standard").backward
+    found: list[Kernel] = []
+    for kernel in run(replace(w, unfused_scale=True, mask=w.mask or w.causal), Tile(1, 1)):
+        if kernel.name == "softmax backward":
+            found.append(replace(kernel, name="dP * P", work=Work(0, w.query_heads * w.n * w.kv_len)))
+        found.append(_product(kernel, w, tile_of) if kernel.name in _PRODUCTS else kernel)
+    return found
+
+
+def _product(kernel: Kernel, w: Attention, tile_of: TileOf) -> Kernel:
+    """``kernel`` with each operand read once per tile of the other side."""
+    m, n, k = _PRODUCTS[kernel.name](w)
+    product = Matmul(m, n, k, batch=w.query_heads, dtype=w.dtype)
+    tile, whole = tile_of(product)
+    rows, columns = row_tiles(product, tile), column_tiles(product, tile)
+    times = iter((columns, rows))
+    found = [replace(a, elements=a.elements * next(times), reread=True) if a.kind == READ else a for a in kernel.accesses]
+    if whole:
+        depth = ceil_div(k * w.dtype.size, SLICE_BYTES) * SLICE_BYTES // w.dtype.size * w.query_heads
+        sides = iter((tile.br, tile.bc))
+        found += [_past_the_end(a, rows * columns * next(sides) * depth) for a in found if a.kind == READ]
+    return replace(kernel, accesses=tuple(found), launch=matmul_kernels(product, tile)[0].launch)
+
+
+def matmul_tile(w: Matmul, device: Device, lenders: Lenders = tuple) -> tuple[Tile, bool]:
+    """The tile that the calibrated model of torch.matmul finds fastest, the default one where nothing is calibrated; and whether
+    tiles are loaded whole.
+    """
+    from perfmodel.timing.models import gemm
+
+    case = Case(w, MATMUL)
+
+    def known(one: Device) -> bool:
+        return bool(calibrations(one, "matmul", w.dtype.name, case))
+
+    lender = device if known(device) else nearest(device, [one for one in lenders() if known(one)])
+    whole = device.vendor == "NVIDIA" and major(device) >= HOPPER and copy_bytes(w.n, w.k, w.dtype.size) == WIDE_COPY
+    if lender is None:
+        return Tile(TENSOR_TILE, default_columns(device)), whole
+    _, plan = gemm.fastest(case, device, calibrations(lender, "matmul", w.dtype.name, case)[0].parameters)
+    return Tile(plan.br, plan.bc), whole

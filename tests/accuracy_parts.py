@@ -1,0 +1,102 @@
+"""Parts of docs/accuracy.md that come from code and records: between ``<!-- from the code: NAME -->`` and ``<!-- end -->``."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from pathlib import Path
+
+import counted
+import drawn_rows
+import tuned
+
+from perfmodel.timing.base import MAX_PARAMETERS, find_model, model_names
+from perfmodel.validation.intervals import HIGH, LOW
+from perfmodel.validation.libraries.drawn import ALIKE, WIDER
+
+PAGE = Path(__file__).parents[1] / "docs" / "accuracy.md"
+PART = re.compile(r"<!-- from the code: (\w+) -->\n(.*?)<!-- end -->", re.DOTALL)
+
+
+def table(columns: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
+    """A table of Markdown."""
+    lines = [f"| {' | '.join(cells)} |" for cells in [list(columns), *map(list, rows)]]
+    return "\n".join([lines[0], "|" + " --- |" * lines[0].count(" | ") + " --- |", *lines[1:]]) + "\n"
+
+
+def counted_part() -> str:
+    """Where L2-to-SM reads were held against counters, and how far off they are."""
+    return table(["implementation", "pass", "lengths that tiles divide", "other lengths"], counted.lines())
+
+
+def tuned_part() -> str:
+    """Every constant in code that was chosen on measurements, and how many each model has beside its fitted parameters."""
+    models = [
+        [f"`{name}`", str(len(find_model(name).parameters)), str(tuned.count(tuned.drawn_on(f"{tuned.MODELS}.{name.replace('-', '_')}")))]
+        for name in model_names()
+        if name != "three-scalars"
+    ]
+    rows = []
+    for module, name in tuned.declared():
+        place = tuned.modules()[module]
+        rows.append([f"`{module.removeprefix('perfmodel.')}.{name}`", tuned.shown(getattr(place, name)), tuned.meanings(place)[name]])
+    more = tuned.count(tuned.declared())
+    return (
+        f"A model has at most {MAX_PARAMETERS} fitted parameters per kernel and architecture, and {more} numbers more stand in code that\n"
+        "were chosen on records that fits may see. Models share them: a kernel's prediction depends on some of its model's.\n"
+        "Sequences of kernels have those of the parts as well.\n\n"
+        + table(["model", "fitted", "chosen, in its files"], models)
+        + "\n"
+        + table(["constant", "value", "meaning"], rows)
+    )
+
+
+def assumed_part() -> str:
+    """What the predictions of each model assume."""
+    found: dict[str, list[str]] = {}
+    for name in model_names():
+        found.setdefault(find_model(name).assumes, []).append(f"`{name}`")
+    return "".join(f"- {', '.join(names)}: {text}.\n" for text, names in found.items())
+
+
+def drawn_part() -> str:
+    """How many intervals of the drawn rows hold, group by group."""
+    groups = drawn_rows.coverage()
+    rows, words = [], []
+    for group in dict.fromkeys(name for name, _ in groups):
+        cells = []
+        for kind in (ALIKE, WIDER):
+            one = groups[group, kind]
+            cells.append(f"{one.covered / len(one.rows):.0%} of {len(one.rows)}, {one.verdict}, error {one.error:.1%}")
+        rows.append([group, *cells])
+    for kind in (ALIKE, WIDER):
+        own = [one for (_, its), one in groups.items() if its == kind]
+        held, rowcount = sum(one.covered for one in own), sum(len(one.rows) for one in own)
+        verdicts = [sum(one.verdict == verdict for one in own) for verdict in ("kept", "too narrow", "too wide")]
+        kept = f"kept in {verdicts[0]} of {len(own)} groups, too narrow in {verdicts[1]}, too wide in {verdicts[2]}"
+        words.append(f"- {kind}: {held / rowcount:.1%} of {rowcount:,} intervals hold; {kept}.\n")
+    missing = sum(sum(one.missing.values()) for one in groups.values())
+    beaten = sum(row.violates for one in groups.values() for row in one.rows)
+    words.append(f"- {missing} rows have no prediction, as the second table above says why; {beaten} beat their bound.\n")
+    return "".join(words) + "\n" + table(["group", ALIKE, WIDER], rows)
+
+
+def interval_part() -> str:
+    """What the interval is by construction."""
+    return (
+        f"An interval runs from the {LOW:.0%} to the {HIGH:.0%} quantile of residuals of points that a fit did not see:\n"
+        f"{HIGH - LOW:.0%} by construction. It is called an 80 % interval because new records scatter more than those on which the\n"
+        "structure of the models was chosen; how much more was set with held-out records in view. The rows below came afterwards.\n"
+    )
+
+
+PARTS = {"counted": counted_part, "tuned": tuned_part, "assumed": assumed_part, "interval": interval_part, "drawn": drawn_part}
+
+
+def current(match: re.Match[str]) -> str:
+    return f"<!-- from the code: {match[1]} -->\n{PARTS[match[1]]()}<!-- end -->"
+
+
+def refresh() -> None:
+    """Write every part anew."""
+    PAGE.write_text(PART.sub(current, PAGE.read_text(encoding="utf-8")), encoding="utf-8")

@@ -1,0 +1,76 @@
+"""Kernels of shapes drawn at random, timed on an H200 after every model, rule and parameter was fixed: how many intervals hold.
+
+The file is used to report, not to choose. Its name says when it was measured.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import math
+from collections import Counter, defaultdict
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+
+from perfmodel.catalog import find_device
+from perfmodel.validation.compare import Row, compare
+from perfmodel.validation.libraries.drawn import ALIKE, WIDER
+from perfmodel.validation.records import as_record
+from perfmodel.validation.statistics import quantile
+
+FILE = Path(__file__).parent / "data" / "h200_drawn_2026-11-22.jsonl.gz"
+PROMISED, LEVEL = 0.80, 0.01
+"""Share of intervals that hold, and how rarely a promise that is kept may be called broken."""
+
+
+@dataclass(frozen=True)
+class Coverage:
+    """Of one group and kind of shapes: rows with a prediction, and those without by reason."""
+
+    rows: list[Row] = field(default_factory=list)
+    missing: Counter[str] = field(default_factory=Counter)
+
+    @property
+    def covered(self) -> int:
+        return sum(bool(row.covered) for row in self.rows)
+
+    @property
+    def error(self) -> float:
+        return quantile([abs(row.error) for row in self.rows if row.error is not None], 0.5)
+
+    @property
+    def verdict(self) -> str:
+        """By a two-sided binomial test."""
+        if likelihood(self.covered, len(self.rows)) >= LEVEL:
+            return "kept"
+        return "too narrow" if self.covered < PROMISED * len(self.rows) else "too wide"
+
+
+def likelihood(found: int, trials: int) -> float:
+    """Probability of a count that is no likelier than ``found``, if the promise is kept."""
+
+    def log_choose(k: int) -> float:
+        return math.lgamma(trials + 1) - math.lgamma(k + 1) - math.lgamma(trials - k + 1)
+
+    odds = math.log(PROMISED), math.log(1 - PROMISED)
+    each = [math.exp(log_choose(k) + k * odds[0] + (trials - k) * odds[1]) for k in range(trials + 1)]
+    return sum(one for one in each if one <= each[found] * (1 + 1e-9))
+
+
+@cache
+def coverage() -> dict[tuple[str, str], Coverage]:
+    """By group (fused attention of one query apart) and kind of shapes."""
+    found: dict[tuple[str, str], Coverage] = defaultdict(Coverage)
+    device = find_device("nvidia-h200-sxm")
+    with gzip.open(FILE, "rt", encoding="utf-8") as file:
+        for line in file:
+            raw = json.loads(line)
+            row = compare(raw, as_record(raw), device)
+            decode = " decode" if raw["shape"].get("n") == 1 and raw["workload"] == "attention" else ""
+            own = found[row.record.group + decode, WIDER if WIDER in raw["source"] else ALIKE]
+            if row.prediction is None:
+                own.missing[row.reason] += 1
+            else:
+                own.rows.append(row)
+    return dict(found)

@@ -1,0 +1,151 @@
+"""Random questions that a user could ask, of every command that answers with times: drawn from a seed, the same in every run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from random import Random
+
+from perfmodel.attention.algorithms import names
+from perfmodel.catalog import device_ids, model_names, system_names
+
+DTYPES = ("fp32", "tf32", "fp16", "fp16", "bf16", "bf16", "bf16", "fp8")
+MODELS, DEVICES, SYSTEMS = model_names(), device_ids(), system_names()
+CALIBRATED = ("nvidia-h200-sxm", "nvidia-h100-sxm-80gb", "nvidia-a100-sxm-80gb", "nvidia-b200-sxm", "nvidia-l40s")
+
+
+def _size(r: Random, most: int) -> int:
+    """A size from 1 to ``most``, each magnitude as likely; round ones as often as odd ones."""
+    size = round(2 ** r.uniform(0, most.bit_length() - 1))
+    return 1 << (size.bit_length() - 1) if r.random() < 0.5 else size
+
+
+def _device(r: Random) -> list[str]:
+    return ["--hardware", r.choice(CALIBRATED if r.random() < 0.6 else DEVICES)]
+
+
+def _flags(r: Random, *flags: str, chance: float = 0.25) -> list[str]:
+    return [flag for flag in flags if r.random() < chance]
+
+
+def _options(r: Random, chance: float, **most: int) -> list[str]:
+    """Each option with a size of its own, some left out."""
+    return [word for name, top in most.items() if r.random() < chance for word in (f"--{name.replace('_', '-')}", str(_size(r, top)))]
+
+
+def attention(r: Random) -> list[str]:
+    """Any algorithm, pass and option; some combinations are refused."""
+    kv_heads = _size(r, 16)
+    heads = kv_heads * r.choice([1, 1, 1, 2, 4, 8])
+    words = ["--n", str(1 if r.random() < 0.1 else _size(r, 1 << 15)), "--d", str(r.choice([32, 40, 64, 64, 80, 96, 128, 128, 192, 256]))]
+    words += ["--heads", str(heads), "--kv-heads", str(kv_heads), "--batch", str(_size(r, 64)), "--dtype", r.choice(DTYPES)]
+    words += ["--pass", r.choice(["forward", "forward", "backward", "both"])]
+    words += [word for name in r.sample(names(), r.randint(1, 3)) for word in ("--algorithm", name)]
+    words += _options(r, 0.15, kv_len=1 << 17, dv=256, window=4096, splits=16, block_q=256, block_kv=256)
+    words += _flags(r, "--causal", chance=0.4) + _flags(r, "--mask", "--unfused-scale", "--packed", "--printed-backward", chance=0.1)
+    words += ["--dropout", "0.1"] * (r.random() < 0.1)
+    if "block-sparse" in words:
+        words += r.choice([["--sparsity", f"{r.uniform(0.01, 1):.3f}"], ["--pattern", r.choice(["local-global", "strided", "butterfly"])]])
+    return words + _device(r)
+
+
+def matmul(r: Random) -> list[str]:
+    """Shapes from a dot product to a large model's matrices."""
+    words = [word for side in "mnk" for word in (f"-{side}", str(_size(r, 1 << 15)))]
+    return [*words, *_options(r, 0.15, batch=64, split_k=8, tile_m=256, tile_n=256), "--dtype", r.choice(DTYPES), *_device(r)]
+
+
+def mlp(r: Random) -> list[str]:
+    """Two layers, each pass."""
+    words = [word for name in ("batch", "d-in", "d-hidden", "d-out") for word in (f"--{name}", str(_size(r, 1 << 14)))]
+    words += ["--pass", r.choice(["forward", "backward", "both"]), "--dtype", r.choice(DTYPES)]
+    return words + _flags(r, "--input-gradient") + _device(r)
+
+
+def softmax(r: Random) -> list[str]:
+    """Rows short and long."""
+    words = ["--rows", str(_size(r, 1 << 20)), "--cols", str(_size(r, 1 << 17)), "--dtype", r.choice(DTYPES)]
+    return words + _flags(r, "--no-store") + _device(r)
+
+
+def fuse(r: Random) -> list[str]:
+    """Chains of elementwise operations."""
+    return ["--elements", str(_size(r, 1 << 30)), "--ops", str(_size(r, 100)), *_device(r)]
+
+
+def recompute(r: Random) -> list[str]:
+    """A tensor kept, or computed again."""
+    return ["--bytes", f"{_size(r, 1 << 34)}B", "--flops", f"{_size(r, 1 << 44)}FLOP", *_device(r)]
+
+
+def _inference(r: Random) -> list[str]:
+    words = [word for name in ("tp", "pp", "ep") if r.random() < 0.2 for word in (f"--{name}", str(r.choice([2, 4, 8])))]
+    words += ["--dtype", r.choice(DTYPES)] * (r.random() < 0.5)
+    words += ["--weights-dtype", r.choice(["fp8", "int8", "int4"])] * (r.random() < 0.2)
+    words += ["--kv-dtype", r.choice(["fp8", "int8"])] * (r.random() < 0.15)
+    return words + _flags(r, "--fused", "--graph", "--eager", chance=0.15) + _device(r)
+
+
+def model(r: Random) -> list[str]:
+    """Prefill, decode and generation."""
+    n = _size(r, 1 << 13)
+    words = [r.choice(MODELS), "--phase", r.choice(["prefill", "decode", "generate"]), "--batch", str(_size(r, 256)), "--n", str(n)]
+    words += ["--kv-len", str(n + _size(r, 256))] * (r.random() < 0.5) + _flags(r, "--no-kv-cache", chance=0.05)
+    return words + _inference(r)
+
+
+def training(r: Random) -> list[str]:
+    """Steps on one GPU and on many, every way of dividing them."""
+    dp, micro = r.choice([1, 1, 2, 8, 64]), r.choice([1, 1, 2, 4])
+    words = [r.choice(MODELS), "--phase", "train", "--batch", str(dp * micro * r.choice([1, 2, 4, 16])), "--n", str(128 * _size(r, 64))]
+    words += ["--dp", str(dp), "--micro-batch", str(micro), "--zero", str(r.choice([0, 0, 1, 2, 3]))]
+    words += [word for name in ("tp", "pp", "cp", "ep") if r.random() < 0.25 for word in (f"--{name}", str(r.choice([2, 4, 8])))]
+    words += ["--recompute", r.choice(["none", "selective", "full", "every:2"])]
+    words += ["--precision", r.choice(["mixed", "mixed", "bf16", "fp32"])]
+    words += _flags(r, "--sp", "--no-flash", "--dropout", "--no-overlap") + ["--interleave", "2"] * (r.random() < 0.1)
+    words += ["--lora", "16"] * (r.random() < 0.1) + ["--system", r.choice(SYSTEMS)] * (r.random() < 0.6)
+    return words + (["--hardware", r.choice(CALIBRATED)] if "--system" not in words else [])
+
+
+def batch(r: Random) -> list[str]:
+    """Decode against the batch."""
+    return [r.choice(MODELS), "--kv-len", str(_size(r, 1 << 14)), *_inference(r)]
+
+
+def kv_cache(r: Random) -> list[str]:
+    """A cache, what fits, and generation with and without it."""
+    words = [r.choice(MODELS), "--n", str(_size(r, 1 << 15)), "--batch", str(_size(r, 64))]
+    return [*words, "--dtype", r.choice(["fp16", "fp8", "int8"]), *_device(r)]
+
+
+def sweep(r: Random) -> list[str]:
+    """A small grid of attention or matmul."""
+    heads = r.choice(["1", "16", "1,8"])
+    if r.random() < 0.3:
+        return ["matmul", "--m", f"{_size(r, 512)}:4096:x4", "--n", "512,4096", "--k", str(_size(r, 1 << 14)), *_device(r)]
+    words = ["attention", "--n", f"{128 * _size(r, 8)}:16384:x4", "--d", r.choice(["64", "128", "64,128"]), "--heads", heads]
+    return [*words, "--algorithm", "all", "--causal", "both", "--pass", r.choice(["forward", "both"]), *_device(r)]
+
+
+QUESTIONS: dict[str, tuple[int, Callable[[Random], list[str]]]] = {
+    "attention": (30, attention),
+    "matmul": (20, matmul),
+    "model": (12, model),
+    "training": (10, training),
+    "mlp": (8, mlp),
+    "softmax": (6, softmax),
+    "fuse": (4, fuse),
+    "recompute": (3, recompute),
+    "kv-cache": (4, kv_cache),
+    "batch": (1, batch),
+    "sweep": (2, sweep),
+}
+"""What is asked of each command, and how often of a hundred; ``training`` is a phase of ``model``."""
+
+
+def questions(count: int, seed: int) -> Iterator[tuple[str, list[str]]]:
+    """``count`` questions as a kind and a command line that asks for JSON."""
+    r = Random(seed)
+    kinds, weights = list(QUESTIONS), [weight for weight, _ in QUESTIONS.values()]
+    for _ in range(count):
+        kind = r.choices(kinds, weights)[0]
+        yield kind, [{"training": "model"}.get(kind, kind), *QUESTIONS[kind][1](r), "--json"]

@@ -1,0 +1,96 @@
+"""What holds for the answer to any question, whatever the command: times stand in their order, and sums are sums.
+
+600 questions here; 100,000 with ``pytest -m slow -s tests/test_laws.py``.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from fuzzing import answer
+from questions import questions
+
+ROUNDING = 1 + 1e-9
+ORDER = (("lower", "roofline"), ("roofline", "no_overlap"), ("lower_warm", "lower"), ("lower", "predicted"), ("low", "predicted"))
+"""Of two times that an entry gives, the first is never longer than the second."""
+
+
+def times(found: Any, path: str = "") -> Iterator[tuple[str, dict[str, float]]]:
+    """Every group of times in an answer, by where it stands; a key such as ``lower_s`` is the ``lower`` of its entry."""
+    if isinstance(found, list):
+        for index, value in enumerate(found):
+            yield from times(value, f"{path}[{index}]")
+    elif isinstance(found, dict):
+        flat = {key.removesuffix("_s"): value for key, value in found.items() if key.endswith("_s") and isinstance(value, float)}
+        if path.endswith((".time_s", ".predicted_s")):
+            flat = {key: value for key, value in found.items() if isinstance(value, (int, float))}
+        if flat:
+            yield path, flat
+        for key, value in found.items():
+            if key not in ("inputs", "ratios", "terms"):
+                yield from times(value, f"{path}.{key}")
+
+
+def broken(path: str, group: dict[str, float]) -> list[str]:
+    """The laws that a group of times breaks, in words."""
+    order = [*ORDER, ("predicted", "high"), ("lower", "low")]
+    known = {name: value for name, value in group.items() if value is not None}
+    return [
+        f"{path}: {first} {known[first]:.6g} s is longer than {second} {known[second]:.6g} s"
+        for first, second in order
+        if first in known and second in known and not known[first] <= known[second] * ROUNDING
+    ]
+
+
+def shares(found: dict[str, Any]) -> list[str]:
+    """Shares of a peak above 1."""
+    values = {key: found.get(key) for key in ("mfu", "hfu")}
+    return [f"{key} is {value:.4g}" for key, value in values.items() if value is not None and not 0 <= value <= ROUNDING]
+
+
+def sums(found: dict[str, Any]) -> list[str]:
+    """Totals that are not the sum of the kernels they are of."""
+    faults = []
+    for entry in found.get("results", []):
+        kernels = entry.get("kernels") or []
+        for key in ("flops", "executed_flops"):
+            if kernels and not math.isclose(sum(kernel[key] for kernel in kernels), entry[key], rel_tol=1e-9):
+                faults.append(f"{key} of {entry.get('algorithm')} is not the sum of its kernels")
+        for level in ("sram", "dram"):
+            for way in ("read_bytes", "write_bytes"):
+                moved = [kernel["traffic"][level][way] for kernel in kernels]
+                if kernels and not math.isclose(sum(moved), entry["traffic"][level][way], rel_tol=1e-9, abs_tol=1e-6):
+                    faults.append(f"traffic.{level}.{way} of {entry.get('algorithm')} is not the sum of its kernels")
+    return faults
+
+
+def faults_of(args: list[str], counted: Counter[str]) -> list[str]:
+    """What is wrong with the answer to ``args``; nothing if it is refused with a message."""
+    code, out, err = answer(args)
+    counted[f"exit {code}"] += 1
+    if code != 0:
+        return [] if code in (1, 2) and err.strip() else [f"exit {code} without a word"]
+    found = json.loads(out)
+    groups = list(times(found))
+    counted["times"] += sum(len(group) for _, group in groups)
+    counted["predicted"] += sum(group.get("predicted") is not None for _, group in groups)
+    return [*(fault for path, group in groups for fault in broken(path, group)), *shares(found), *sums(found)]
+
+
+@pytest.mark.parametrize(("count", "seed"), [(600, 1), pytest.param(100_000, 2, marks=pytest.mark.slow)])
+def test_no_answer_breaks_a_law(count: int, seed: int) -> None:
+    counted, wrong = Counter[str](), []
+    for kind, args in questions(count, seed):
+        faults = faults_of(args, counted)
+        counted[kind] += 1
+        if faults:
+            wrong.append((" ".join(args), faults[:3]))
+    print(f"{count:,} questions: {dict(counted)}; {len(wrong):,} break a law")
+    assert not wrong, "\n".join(f"perfmodel {line}\n    {'; '.join(faults)}" for line, faults in wrong[:20])
+    assert counted["exit 0"] > count / 2
+    assert counted["predicted"] > count / 10
