@@ -318,7 +318,9 @@ def load_model(path: Path) -> ModelSpec:
     if not os.path.lexists(path):
         raise DataError(f"{path}: No such file", "give the path of a config.json, or a model's name, such as llama-3-8b")
     if path.suffix == ".json":
-        raw = read_json(path)
+        raw, beside = read_json(path), path.with_name("hf_quant_config.json")
+        if isinstance(raw, dict) and "quantization_config" not in raw and path.stem == "config" and beside.is_file():
+            raw["quantization_config"] = read_json(beside)
     else:
         document = read_yaml(path)[0]
         if not isinstance(document, dict) or not isinstance(document.get("config"), dict):

@@ -27,6 +27,15 @@ _ALL = (
 )
 DTYPES = {dtype.name: dtype for dtype in _ALL}
 
+_NARROWER = {name: Dtype(name, 1, TENSOR) for name in ("fp4", "int8")}
+"""Formats that only weights are stored in, and that products with them run in where a device has a peak for that."""
+
+
+def dtype_of_products(name: str) -> Dtype:
+    """The format called ``name``, of those in which products may run."""
+    return _NARROWER.get(name) or DTYPES[name]
+
+
 STATISTIC_SIZE = 4
 """Bytes of a softmax statistic (l, m, logsumexp, D): fp32 in every published kernel."""
 

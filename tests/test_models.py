@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
+from importlib import import_module
 from math import prod
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,7 +16,7 @@ from test_architecture import loaded
 
 from perfmodel.catalog import config_names, data_folder, find_model, load_model, model_names, read_yaml
 from perfmodel.errors import DataError, UsageError
-from perfmodel.hf import parse
+from perfmodel.hf import HARMLESS, parse
 from perfmodel.transformer.architectures import known
 from perfmodel.transformer.parameters import active, layer_matrices, layer_parts, parts, total
 from perfmodel.transformer.spec import DenseMlp, GroupedAttention, Layer, ModelSpec, MoeMlp
@@ -407,3 +410,66 @@ def test_a_shipped_model_starts_fast():
     found = loaded("kv-cache", "llama-3-8b", "--n", "2048")
     assert isinstance(found["modules"], list)
     assert {"numpy", "numba", "pydantic.main", "matplotlib", "rich.table"} & set(found["modules"]) == set()
+
+
+# Fields that no rule reads
+
+REFERENCE = [json.loads(line) for line in (Path(__file__).parent / "data/model_configs.jsonl").read_text().splitlines()]
+USUAL = {
+    "architectures": ["X"],
+    "rope_theta": 1e6,
+    "rope_scaling": {"factor": 8.0},
+    "rms_norm_eps": 1e-6,
+    "eos_token_id": [1, 2],
+    "torch_dtype": "bfloat16",
+    "attention_dropout": 0.1,
+    "norm_topk_prob": True,
+    "use_cache": True,
+}
+
+
+@pytest.mark.parametrize("row", REFERENCE, ids=lambda row: row["name"])
+def test_every_field_of_a_published_model_is_read_or_harmless(row):
+    found = parse({**row["config"], **USUAL}, row["name"], row["source"])
+    assert found.unread == ()
+    assert total(found) == (row["parameters"] or total(found))
+
+
+@pytest.mark.parametrize("row", REFERENCE, ids=lambda row: row["name"])
+def test_no_field_that_changes_the_counts_is_called_harmless(row):
+    """Doubled, a harmless field changes nothing; one that changes a count is read."""
+    plain = parse(row["config"], "x", "x")
+    for name, value in row["config"].items():
+        if type(value) is int and name in HARMLESS:
+            assert parse({**row["config"], name: 2 * value}, "x", "x") == plain
+    for name in HARMLESS - {"model_type", "torch_dtype", "dtype", "hidden_act", "hidden_activation"}:
+        assert parse({**row["config"], name: 3}, "x", "x") == plain, name
+
+
+@pytest.mark.parametrize("row", REFERENCE[::10], ids=lambda row: row["name"])
+def test_a_field_that_nobody_reads_is_named(run, tmp_path, row):
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps({**row["config"], "memory_heads": 4, "is_off": False, "no_size": None}))
+    name = load_model(path).name
+    words = f"No rule reads memory_heads in the file of {name}: if they change its sizes, the counts here are wrong."
+    for line in (f"kv-cache {path} --n 32", f"model {path} --n 32", f"batch {path} --kv-len 32", f"memory {path} --n 32"):
+        assert words in " ".join(run(line).out.split()), line
+
+
+def test_an_architecture_reads_what_the_file_has(monkeypatch):
+    """A new architecture that asks for a field of its own gets it, whatever other rules know."""
+    rule = import_module("perfmodel.transformer.architectures.llama")
+    plain = rule.build
+
+    def build(facts):
+        return replace(plain(facts), hidden=facts.whole("hidden_size") * facts.whole("widening", default=1))
+
+    monkeypatch.setattr(rule, "build", build)
+    assert built(widening=3).hidden == 3 * 64
+    assert built(widening=3).unread == ()
+    assert built().hidden == 64
+
+
+def test_the_parts_of_a_larger_model_that_are_not_counted_are_named():
+    raw = {"model_type": "x", "text_config": LLAMA, "vision_config": {"hidden_size": 8}, "torch_dtype": "bfloat16"}
+    assert parse(raw, "x", "x").unread == ("vision_config",)

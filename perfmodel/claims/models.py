@@ -9,6 +9,9 @@ from perfmodel.arith import Number
 from perfmodel.attention.base import key_rows_stored
 from perfmodel.catalog import calibrated_devices, find_model, find_system
 from perfmodel.claims.devices import A100_40, T4, device
+from perfmodel.errors import UnavailableError
+from perfmodel.trace import plain
+from perfmodel.transformer.cache_plan import generation_on, workload
 from perfmodel.transformer.generation import Generation, with_cache, without_cache
 from perfmodel.transformer.kv_cache import CacheFormat, equivalent_kv_heads, layer_token_bytes, token_bytes
 from perfmodel.transformer.parameters import attention_matrices, mlp_matrices
@@ -77,9 +80,10 @@ def layer_flops(n: Number, cached: bool) -> Number:
 
 def generation_gain(n: Number) -> Number:
     """How many times faster a KV cache makes ``n`` tokens of GPT-2 in fp32 on a T4, at its roofs."""
-    found = device(T4)
-    rates = float(found.peaks_of("vector")["fp32"].number), float(found.dram.bandwidth_bytes_per_s or 0)
-    return _gpt2(n, False).roofline_s(*rates) / _gpt2(n, True).roofline_s(*rates)
+    times = generation_on(workload(find_model("gpt2"), plain(n), 1, CacheFormat("fp32"), "fp32"), device(T4))
+    assert not isinstance(times, UnavailableError)
+    cached, uncached = (one.cost.roofline_s for one in times)
+    return uncached / cached
 
 
 def _with_heads(kv_heads: Number) -> ModelSpec:

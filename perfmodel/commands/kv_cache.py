@@ -45,20 +45,20 @@ def kv_cache(
     Example: perfmodel kv-cache llama-3-8b --n 8192 --batch 16 --hardware h100-sxm
     """
     outputs = check_outputs(output)
-    from perfmodel.catalog import find_model
+    from functools import cache
+
+    from perfmodel.catalog import calibrated_devices, find_model
     from perfmodel.ops.checks import given, size_bytes
     from perfmodel.report.kv_cache import report
-    from perfmodel.transformer.cache_plan import CacheWorkload, default_weights_dtype, evaluate
+    from perfmodel.transformer.cache_plan import evaluate, generation_on, workload
     from perfmodel.transformer.kv_cache import CacheFormat
-    from perfmodel.transformer.quantized import weights_dtype_of
 
     spec = find_model(given_model(model))
     length = given("n", n if n is not None else spec.max_positions, "kv-cache llama-3-8b --n 8192")
     form = CacheFormat(dtype, rope_dtype, block_size, scale_group)
     kept = 0 if reserve is None else size_bytes("reserve", reserve, least=0)
-    weights, from_file = weights_dtype_of(spec, weights_dtype), weights_dtype is None and spec.quantized is not None
-    w = CacheWorkload(spec, length, batch, form, weights or default_weights_dtype(dtype), kept, from_file).check()
-    emit(report(evaluate(w, device_for(hardware)), explained=explain), json, outputs)
+    w, device = workload(spec, length, batch, form, weights_dtype, kept), device_for(hardware)
+    emit(report(evaluate(w, device), generation_on(w, device, cache(calibrated_devices)), explained=explain), json, outputs)
 
 
 def given_model(name: str | None) -> str:

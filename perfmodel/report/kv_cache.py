@@ -4,34 +4,49 @@ from __future__ import annotations
 
 from typing import Any
 
+from perfmodel.errors import UnavailableError
 from perfmodel.report.document import Report, Table
+from perfmodel.report.model_formats import file_notes
+from perfmodel.report.model_tables import TIMES, least
 from perfmodel.report.operation import head, with_steps
+from perfmodel.transformer.answer import Answer
 from perfmodel.transformer.cache_explain import explain
-from perfmodel.transformer.cache_plan import CacheResult, compute_dtype, roofline_s
+from perfmodel.transformer.cache_plan import CacheResult
+from perfmodel.transformer.estimate import MIXED, ROOF
 from perfmodel.transformer.generation import Generation, Measured, heads_at_every_token, score_flops
 from perfmodel.transformer.kv_cache import LayerCache, equivalent_kv_heads, kind_label
-from perfmodel.transformer.quantized import told
+from perfmodel.transformer.op import MATMUL
+from perfmodel.transformer.op_time import as_multiplied
 from perfmodel.transformer.spec import GroupedAttention
 from perfmodel.units import format_binary, format_count, format_si, format_time
 
+Generated = tuple[Answer, Answer] | UnavailableError
+"""A generation with a cache and without, or why there is no time for it."""
 
-def report(result: CacheResult, *, explained: bool = False) -> Report:
+
+def report(result: CacheResult, times: Generated, *, explained: bool = False) -> Report:
     """``result`` as a Report; its data follows the schema perfmodel.kv_cache/1. ``explained``: with every formula."""
     w = result.workload
     title = f"KV cache of {w.spec.name}: {w.batch} x {w.n:,} tokens, {w.form.dtype} on {result.device.name}"
-    tables = [_sizes(result), _layers(result), _memory(result), _generation(result)]
-    plain = Report(title, _verdict(result), tables, _notes(result), data(result))
+    tables = [_sizes(result), _layers(result), _memory(result), _generation(result, times)]
+    plain = Report(title, _verdict(result), tables, _notes(result, times), data(result, times))
     return with_steps(plain, [("every number", {"model": w.spec.name}, explain(result))]) if explained else plain
 
 
 # The JSON object
 
 
-def data(result: CacheResult) -> dict[str, Any]:
+def data(result: CacheResult, times: Generated) -> dict[str, Any]:
     """The object of schema perfmodel.kv_cache/1."""
     w, form = result.workload, result.workload.form
+    cached, uncached = (None, None) if isinstance(times, UnavailableError) else times
     inputs = {"model": w.spec.name, "n": w.n, "batch": w.batch, "dtype": form.dtype, "block_size": form.block_size}
-    inputs |= {"rope_dtype": form.rope_dtype, "scale_group": form.scale_group, "weights_dtype": w.weights_dtype, "reserve_bytes": w.reserve}
+    inputs |= {
+        "rope_dtype": form.rope_dtype,
+        "scale_group": form.scale_group,
+        "weights_dtype": _weights(result),
+        "reserve_bytes": w.reserve,
+    }
     return {
         **head("kv_cache", inputs, result.device),
         "parameters": result.parameters,
@@ -53,9 +68,9 @@ def data(result: CacheResult) -> dict[str, Any]:
         },
         "generation": {
             "tokens": w.n,
-            "with_cache": _cost(result.cached, result),
+            "with_cache": _cost(result.cached, cached),
             "without_cache": {
-                **_cost(result.uncached, result),
+                **_cost(result.uncached, uncached),
                 "head_flops_if_at_every_token": heads_at_every_token(w.spec, w.n),
             },
             "measured": [_row(row) for row in result.measured],
@@ -92,7 +107,9 @@ def decode_intensity(cache: LayerCache) -> float:
     return float(score_flops(cache.attention, cached=True) / cache.bytes_per_token)
 
 
-def _cost(cost: Generation, result: CacheResult) -> dict[str, Any]:
+def _cost(cost: Generation, found: Answer | None) -> dict[str, Any]:
+    """``roofline_s``, ``lower_s``: sums over the rows of ``perfmodel model``; ``seconds``: predicted ones, roofs elsewhere."""
+    known = None if found is None else found.prediction
     return {
         "flops": cost.flops,
         "layers_flops": cost.layers,
@@ -100,7 +117,11 @@ def _cost(cost: Generation, result: CacheResult) -> dict[str, Any]:
         "attention_flops": cost.attention,
         "weights_read_bytes": cost.weights_read,
         "cache_read_bytes": cost.cache_read,
-        "roofline_s": roofline_s(cost, result),
+        "roofline_s": None if found is None else found.cost.roofline_s,
+        "lower_s": None if found is None else found.cost.lower_s,
+        "predicted_s": None if known is None else known[0],
+        "seconds": None if found is None else found.seconds,
+        "times_from": None if found is None else found.times_from,
     }
 
 
@@ -112,19 +133,30 @@ def _both(size: int) -> str:
     return f"{format_si(size, 'B')} ({format_binary(size)})" if size >= 1024 else f"{size} B"
 
 
+def _weights(result: CacheResult) -> str:
+    """The format of the weights; of a quantized checkpoint that of most of its matrices."""
+    w = result.workload
+    main = w.spec.quantized.main if w.weights_from_file and w.spec.quantized is not None else None
+    return w.weights_dtype if main is None else main.name
+
+
 def _verdict(result: CacheResult) -> list[str]:
+    """What does not fit comes first."""
     w = result.workload
     first = f"{w.spec.name} keeps {format_count(result.per_token)} B per token, {_both(result.total)} in all."
     if result.room is None:
         return [first]
-    weights = f"{format_si(result.weights, 'B')} of {w.weights_dtype} weights"
+    weights = f"{format_si(result.weights, 'B')} of {_weights(result)} weights"
     if result.room <= 0:
         if result.capacity is not None and result.weights < result.capacity:
-            return [first, f"The {weights} and the reserve of {_both(w.reserve)} leave no room on {result.device.name}."]
-        return [first, f"The {weights} alone leave no room on {result.device.name}."]
+            return [f"It does not fit: the {weights} and the reserve of {_both(w.reserve)} leave no room on {result.device.name}.", first]
+        return [f"It does not fit: the {weights} alone leave no room on {result.device.name}.", first]
     lengths = "sequences of any length" if result.endless else f"contexts of up to {result.context:,} tokens"
     whom = "one sequence" if w.batch == 1 else f"{w.batch} sequences"
-    return [first, f"Beside {weights}, {result.device.name} holds {result.batch:,} such sequences; {whom}: {lengths}."]
+    held = f"Beside {weights}, {result.device.name} holds {result.batch:,} such sequences; {whom}: {lengths}."
+    if not result.fits:
+        return [f"It does not fit: beside {weights} there is room for {_both(result.room)} of cache on {result.device.name}.", first, held]
+    return [first, held]
 
 
 def _sizes(result: CacheResult) -> Table:
@@ -176,7 +208,11 @@ def _memory(result: CacheResult) -> Table:
     return Table(f"memory of {result.device.id}", ["", "size"], rows)
 
 
-def _generation(result: CacheResult) -> Table:
+COUNTED = ("matrices", "head", "attention", "all", "weights", "cache")
+"""What begins a row that is no time."""
+
+
+def _generation(result: CacheResult, times: Generated) -> Table:
     pair = (result.cached, result.uncached)
 
     def row(label: str, part: str, unit: str = "FLOP") -> list[str]:
@@ -191,24 +227,33 @@ def _generation(result: CacheResult) -> Table:
         row("weights read", "weights_read", "B"),
         row("cache read", "cache_read", "B"),
     ]
-    roofs = [roof for cost in pair if (roof := roofline_s(cost, result)) is not None]
-    if len(roofs) == len(pair):
-        rows.append(["roofline, no launches", *(format_time(roof) for roof in roofs), f"{roofs[1] / roofs[0]:.4g}x"])
+    if not isinstance(times, UnavailableError):
+        roofs, seconds = [one.cost.roofline_s for one in times], [one.seconds for one in times]
+        rows.append(["roofline, no launches", *map(format_time, roofs), f"{roofs[1] / roofs[0]:.4g}x"])
+        kinds = {one.times_from for one in times}
+        made = MIXED if len(kinds) > 1 else kinds.pop()
+        if made != ROOF:
+            said = [least(one.times_from) + format_time(one.seconds) for one in times]
+            rows.append([TIMES[made], *said, f"{seconds[1] / seconds[0]:.4g}x"])
+    if result.fits is False:
+        rows = [[label if label.startswith(COUNTED) else f"{label}, if it fitted", *values] for label, *values in rows]
     return Table(f"to generate {result.workload.n:,} tokens, one sequence", ["", "with cache", "without", "without / with"], rows)
 
 
-def _notes(result: CacheResult) -> list[str]:
-    w, multiplied = result.workload, compute_dtype(result.workload.weights_dtype, result.device)
+def _notes(result: CacheResult, times: Generated) -> list[str]:
+    w = result.workload
     shares = [f"{cost.attention / cost.flops:.2%}" for cost in (result.cached, result.uncached)]
     notes = [
         "For n tokens of width d the cache turns O(n^2 d^2 + n^3 d) into O(n d^2 + n^2 d); attention, the term that n^2 d^2 and n d^2 "
         f"leave out, is {shares[0]} of the FLOP with it and {shares[1]} without.",
-        f"Weights: {format_count(result.parameters)} parameters; {w.weights_dtype}, multiplied in {multiplied}.",
+        f"Weights: {format_count(result.parameters)} parameters; {_weights(result)}, multiplied in {_multiplied(result, times)}.",
         f"Configuration: {w.spec.source}.",
     ]
-    if result.peak is None or result.bandwidth is None:
-        what = "DRAM bandwidth" if result.bandwidth is None else f"{multiplied} peak"
-        notes.append(f"The profile of {result.device.id} has no {what}: no roofline of generation.")
+    if isinstance(times, UnavailableError):
+        notes.append(f"No time of generation: {times.message}.")
+    else:
+        asked = f"perfmodel model {w.spec.name} --phase generate --n 1 --kv-len {w.n + 1}"
+        notes.append(f"Times of generation: kernels one after the other, as {asked} has them, with and without --no-kv-cache.")
     if w.spec.max_positions is not None and w.n > w.spec.max_positions:
         notes.append(f"{w.n:,} tokens are more than the {w.spec.max_positions:,} that {w.spec.name} was made for.")
     elif w.spec.max_positions is not None and (result.context or 0) > w.spec.max_positions:
@@ -220,9 +265,16 @@ def _notes(result: CacheResult) -> list[str]:
     ]
     if w.spec.is_moe:
         notes.append("Weights read are those of the experts that one token visits; all experts stay in memory.")
-    if w.weights_from_file:
-        notes += told(w.spec, None if w.spec.quantized is None else w.spec.quantized.weights_dtype, w.weights_dtype)
+    notes += file_notes(w.spec, w.weights_from_file)
     return notes + [_measured(row) for row in result.measured]
+
+
+def _multiplied(result: CacheResult, times: Generated) -> str:
+    """The formats in which products with weights run."""
+    if isinstance(times, UnavailableError):
+        return result.workload.weights_dtype
+    rows = [row.op for row in times[0].steps[0][0].rows if row.op.group == MATMUL]
+    return " and ".join(dict.fromkeys(as_multiplied(op, result.device).dtype.name for op in rows))
 
 
 def _measured(row: Measured) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from perfmodel.report.memory_tables import size
+from perfmodel.report.model_formats import unread_notes
 from perfmodel.transformer.training.huggingface import WORKSPACES
 from perfmodel.transformer.training.implementations import HUGGINGFACE
 from perfmodel.transformer.training.memory import MemoryResult
@@ -14,7 +15,7 @@ from perfmodel.units import format_count, format_si
 
 
 def verdict(result: MemoryResult) -> list[str]:
-    """The peak, what it is made of, and whether it fits."""
+    """The peak, what it is made of, and whether it fits: first, if it does not."""
     found, state = result.peak, result.peak.state
     gpu = "the GPU" if result.training.parallel.gpus == 1 else "the fullest GPU"
     parts = [
@@ -25,7 +26,8 @@ def verdict(result: MemoryResult) -> list[str]:
     ]
     listed = ", ".join(f"{size(value)} of {name}" for name, value in parts if value)
     first = f"At most {size(found.bytes)} on {gpu}, in the {_phase(found.moment)}: {listed}."
-    return [first, *_fitting(result)]
+    fitting = _fitting(result)
+    return [*fitting, first] if result.fits is False else [first, *fitting]
 
 
 def _phase(moment: Moment) -> str:
@@ -70,7 +72,7 @@ def notes(result: MemoryResult) -> list[str]:
         found.append(f"Adapters on {_targets(training)}; a frozen matrix keeps no input, and frozen weights have no gradient and no state.")
     if training.flash and training.recompute.kind == "selective":
         found.append("With FlashAttention selective recomputation frees the logsumexp only: scores are never stored.")
-    return [*found, *_parallel_notes(training, p)]
+    return [*found, *_parallel_notes(training, p), *unread_notes(training.model)]
 
 
 def _targets(training: Training) -> str:

@@ -6,11 +6,13 @@ from typing import Any
 
 from perfmodel.report.counts import counts
 from perfmodel.report.document import Report
+from perfmodel.report.model_formats import stored_format
 from perfmodel.report.model_tables import memory_table, moved_bytes, notes, ops_table, share, totals_table, verdict
 from perfmodel.report.operation import head, with_steps
 from perfmodel.transformer.answer import Answer, Line
 from perfmodel.transformer.estimate import CONVENTION, Pass
 from perfmodel.transformer.op import CACHE, WEIGHTS
+from perfmodel.transformer.parallel import draft_bytes
 from perfmodel.transformer.parameters import active, parts, total
 from perfmodel.transformer.request import GENERATE, Request
 from perfmodel.transformer.step import DECODE, PREFILL
@@ -49,6 +51,7 @@ def title(r: Request) -> str:
 
 def inputs_of(r: Request) -> dict[str, Any]:
     """What was asked, with defaults filled in."""
+    form = stored_format(r)
     return {
         "model": r.model.name,
         "architecture": r.model.architecture,
@@ -57,9 +60,9 @@ def inputs_of(r: Request) -> dict[str, Any]:
         "n": r.n if r.phase != DECODE else 1,
         "kv_len": r.kv_len,
         "dtype": r.dtype.name,
-        "weight_bits": r.weight_bits,
+        "weight_bits": r.weight_bits if form is None else form.bits,
         "kv_bits": r.kv_bits,
-        "integer_weights": r.integer_weights,
+        "integer_weights": r.integer_weights if form is None else form.is_integer,
         "integer_kv": r.integer_kv,
         "weights_from_file": r.model.quantized.words if r.model.quantized is not None and r.weights_from_file else None,
         "fused_elementwise": r.fused,
@@ -87,8 +90,10 @@ def data(found: Answer) -> dict[str, Any]:
         "mfu_peaks": found.mfu_peaks,
         "flop_convention": CONVENTION,
         "times_from": found.times_from,
+        "times_as_if_it_fitted": memory.fits is False,
         "memory": {
             "weights": memory.weights,
+            "checkpoint": memory.weights + draft_bytes(r.model, True) if r.weights_from_file and r.split.gpus == 1 else None,
             "kv_cache": memory.kv_cache,
             "activations": memory.activations,
             "total": memory.total,

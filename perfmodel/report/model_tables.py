@@ -51,15 +51,16 @@ def verdict(found: Answer) -> list[str]:
     largest = max(found.lines, key=lambda line: share(line, found))
     what = {PREFILL: "Prefill", DECODE: "A decode step", GENERATE: "Generation"}[r.phase]
     known = "" if found.prediction is None else f", {format_time(found.prediction[1], 3)} to {format_time(found.prediction[2], 3)}"
-    took = f"takes {least(made)}{format_time(found.seconds)} ({TIMES[made]}{known})"
+    memory = found.memory
+    verb = "would take" if memory.fits is False else "takes"
+    took = f"{verb} {least(made)}{format_time(found.seconds)} ({TIMES[made]}{known})"
     bound = f"the bound is {format_time(cost.lower_s)}; the largest term of the roof is {BOUND_WORDS.get(cost.bound or '', 'unknown')}"
     rate = f"{most(made)}{format_si(found.tokens_per_s)} tokens/s, MFU {most(made)}{100 * found.mfu:.3g} %{_peaks(found)}"
-    sentences = [f"{what} {took}; {bound}. {rate[:1].upper()}{rate[1:]}. {largest.row.op.name} takes {100 * share(largest, found):.3g} %."]
-    memory = found.memory
-    if memory.fits is False:
-        spare = _spare(found)
-        sentences.append(f"It does not fit: {format_si(memory.total, 'B')} of {format_si(memory.capacity or 0, 'B')} per GPU; {spare}.")
-    return sentences
+    sentence = f"{what} {took}; {bound}. {rate[:1].upper()}{rate[1:]}. {largest.row.op.name} takes {100 * share(largest, found):.3g} %."
+    if memory.fits is not False:
+        return [sentence]
+    held = f"{format_si(memory.total, 'B')} of {format_si(memory.capacity or 0, 'B')} per GPU"
+    return [f"It does not fit: {held}; {_spare(found)}. Times are those of a GPU with more memory.", sentence]
 
 
 def _peaks(found: Answer) -> str:
@@ -125,7 +126,7 @@ def totals_table(found: Answer) -> Table:
         ["tokens/s", most(made) + format_si(found.tokens_per_s)],
         ["MFU", f"{most(made)}{100 * found.mfu:.3g} %"],
     ]
-    return Table("totals", ["", found.request.phase], rows)
+    return Table("totals" + (" (times as if it fitted)" if found.memory.fits is False else ""), ["", found.request.phase], rows)
 
 
 def memory_table(found: Answer) -> Table:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from perfmodel.report.counts import BOUND_WORDS
 from perfmodel.report.document import Table
 from perfmodel.report.memory_words import uneven
+from perfmodel.report.model_formats import unread_notes
 from perfmodel.report.operation import unknown_rates
 from perfmodel.transformer.op import ATTENTION, MATMUL
 from perfmodel.transformer.training.implementations import HUGGINGFACE
@@ -154,7 +155,7 @@ def notes(found: TrainingAnswer) -> list[str]:
         words.append(uneven(t))
     if t.model.is_moe:
         words.append("Every expert is taken to get as many tokens as any other.")
-    return [*words, *_parallel_notes(found, t), *unknown_rates([step.cost], found.device)]
+    return [*words, *_parallel_notes(found, t), *unread_notes(t.model), *unknown_rates([step.cost], found.device)]
 
 
 def _parallel_notes(found: TrainingAnswer, t: Training) -> list[str]:

@@ -13,7 +13,7 @@ from perfmodel.errors import UsageError
 from perfmodel.hardware import Device
 from perfmodel.sweep.base import DEFAULT_DEVICE, Column, Input, LeftOut, Workload
 from perfmodel.sweep.devices import canonical, device_ids, device_named
-from perfmodel.transformer.cache_plan import CacheWorkload, default_weights_dtype
+from perfmodel.transformer.cache_plan import CacheWorkload, stored_bytes, workload
 from perfmodel.transformer.kv_cache import (
     BITS,
     CacheFormat,
@@ -22,10 +22,7 @@ from perfmodel.transformer.kv_cache import (
     longest_context,
     sequence_bytes,
     token_bytes,
-    weight_bytes,
 )
-from perfmodel.transformer.parameters import total
-from perfmodel.transformer.quantized import weights_dtype_of
 from perfmodel.transformer.spec import ModelSpec
 
 
@@ -93,9 +90,8 @@ def cell(choices: Mapping[str, Any]) -> CacheCell:
     """The cell for one combination of choices; PerfmodelError says why there is none."""
     device, spec = device_named(choices["hardware"]), model_named(choices["model"])
     form = CacheFormat(choices["dtype"], choices["rope_dtype"], 1, choices["scale_group"])
-    weights_dtype = weights_dtype_of(spec, choices["weights_dtype"]) or default_weights_dtype(choices["dtype"])
-    probe = CacheWorkload(spec, 1, 1, form, weights_dtype, choices["reserve"]).check()
-    weights = int(weight_bytes(int(total(spec)), weights_dtype))
+    probe = workload(spec, 1, 1, form, choices["weights_dtype"], choices["reserve"])
+    weights = int(stored_bytes(probe))
     capacity = device.dram.capacity
     return CacheCell(probe, device, weights, None if capacity is None else int(capacity.number) - weights - probe.reserve)
 

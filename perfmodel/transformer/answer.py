@@ -8,24 +8,27 @@ step is a prefill over all tokens so far.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from perfmodel.arith import Number
 from perfmodel.cost import READ
-from perfmodel.dtypes import DTYPES
+from perfmodel.dtypes import dtype_of_products
 from perfmodel.lower_bound import Needs
 from perfmodel.roofline import Estimate, rates_of, total
 from perfmodel.timing.predict import Lenders
+from perfmodel.transformer.attention_ops import attention_ops
 from perfmodel.transformer.estimate import Pass, Row, run_pass, times_from
+from perfmodel.transformer.generation import flops_between
 from perfmodel.transformer.layout import Layout, layout
+from perfmodel.transformer.op import ATTENTION, Op
 from perfmodel.transformer.op_time import scaled
 from perfmodel.transformer.request import GENERATE, Request
 from perfmodel.transformer.spec import MoeMlp
 from perfmodel.transformer.step import DECODE, PREFILL, Step
 
 MOST_LENGTHS = 16
-"""Lengths at which a long generation is reckoned; between them costs are taken to be linear, so that sums of linear ones are exact."""
+"""Lengths at which a long generation is reckoned, and a few more for windows; between them times are taken to be linear."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,11 +48,12 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """``steps``: passes with how often each is run."""
+    """``steps``: passes with how often each is run. ``curved``: FLOP of rows, by phase and name, beyond those of these passes."""
 
     request: Request
     steps: Sequence[tuple[Pass, int]]
     memory: Layout
+    curved: Mapping[tuple[str, str], int] = field(default_factory=dict)
 
     @property
     def lines(self) -> list[Line]:
@@ -59,14 +63,15 @@ class Answer:
             for row in one.rows:
                 key = (one.step.phase, row.op.name)
                 found[key] = _joined(found.get(key), one.step.phase, row, times)
-        return list(found.values())
+        return [replace(line, cost=_with_flops(line.cost, self.curved.get(key, 0))) for key, line in found.items()]
 
     @property
     def cost(self) -> Estimate:
         """Sum over all passes, with the bound of all of them as one workload."""
         costs = [(one.cost, times) for one, times in self.steps]
         needs = self._needs([(cost.needs, times) for cost, times in costs])
-        return replace(total(scaled(cost, times) for cost, times in costs), needs=needs)
+        summed = _with_flops(total(scaled(cost, times) for cost, times in costs), sum(self.curved.values()))
+        return replace(summed, needs=needs)
 
     def _needs(self, steps: Sequence[tuple[Needs, int]]) -> Needs:
         """Each token needs the one before: weights and KV cache pass DRAM in every step, less what the caches keep since the last one.
@@ -129,6 +134,9 @@ class Answer:
     @property
     def flops(self) -> Number:
         """Matmul FLOP of the model over all passes."""
+        r = self.request
+        if r.phase == GENERATE:
+            return self.steps[0][0].flops + r.batch * flops_between(r.model, r.n, r.kv_len - 1, r.cached)
         return sum(one.flops * times for one, times in self.steps)
 
     @property
@@ -140,7 +148,7 @@ class Answer:
     def mfu_peaks(self) -> dict[str, float]:
         """FLOP/s of one GPU in each format that its products run in."""
         names = dict.fromkeys(name for one, _ in self.steps for name in one.flops_by_format)
-        return {name: float(rates_of(self.request.device, DTYPES[name]).matmul) for name in names}
+        return {name: float(rates_of(self.request.device, dtype_of_products(name)).matmul) for name in names}
 
 
 def _predicted(steps: Sequence[tuple[Pass, int]]) -> tuple[float, float, float] | None:
@@ -153,6 +161,10 @@ def _predicted(steps: Sequence[tuple[Pass, int]]) -> tuple[float, float, float] 
 
 def _seconds(steps: Sequence[tuple[Pass, int]]) -> float:
     return sum(one.seconds * times for one, times in steps)
+
+
+def _with_flops(cost: Estimate, more: int) -> Estimate:
+    return replace(cost, flops=cost.flops + more) if more else cost
 
 
 def _joined(before: Line | None, phase: str, row: Row, times: int) -> Line:
@@ -174,6 +186,11 @@ def _joined(before: Line | None, phase: str, row: Row, times: int) -> Line:
     )
 
 
+def generations(request: Request, lenders: Lenders = tuple) -> tuple[Answer, Answer]:
+    """``request``, a generation, answered with a KV cache and without."""
+    return answer(replace(request, cached=True), lenders), answer(replace(request, cached=False), lenders)
+
+
 def answer(request: Request, lenders: Lenders = tuple) -> Answer:
     """Every pass of ``request``, estimated and as far as it is calibrated predicted."""
     r = request.check()
@@ -183,26 +200,53 @@ def answer(request: Request, lenders: Lenders = tuple) -> Answer:
     if r.phase == DECODE:
         wanted.append((r.step(DECODE), 1))
     if r.phase == GENERATE:
-        wanted += [(r.step(DECODE, length), times) for length, times in lengths(r.n + 1, r.kv_len - 1)]
-    steps = [(run_pass(r.model, step, r.device, lenders, r.in_graph(step.phase)), times) for step, times in wanted]
+        windows = sorted({int(w) for layer, _ in r.model.layer_kinds if (w := layer.attention.window) is not None})
+        wanted += [(r.step(DECODE, length), times) for length, times in lengths(r.n + 1, r.kv_len - 1, windows)]
+    known: dict[tuple[Op, bool], Row] = {}
+    steps = [(run_pass(r.model, step, r.device, lenders, r.in_graph(step.phase), known), times) for step, times in wanted]
     held = replace(r.step(DECODE if r.phase == DECODE else PREFILL), kv_len=r.kv_len)
-    return Answer(r, steps, layout(r.model, held, r.device))
+    return Answer(r, steps, layout(r.model, held, r.device), {} if r.cached else _curved(r, wanted))
 
 
-def lengths(first: int, last: int) -> list[tuple[int, int]]:
-    """Lengths that stand for all from ``first`` to ``last``, and for how many: middles of odd stretches.
+def lengths(first: int, last: int, breaks: Sequence[int] = ()) -> list[tuple[int, int]]:
+    """Lengths that stand for all from ``first`` to ``last``, and for how many: middles of odd stretches, none across a break.
 
     A sum over them is exact for what is linear in the length, and no more than the true sum for what grows faster.
 
     >>> lengths(5, 7), lengths(1, 100)[:2], sum(length * times for length, times in lengths(1, 100))
     ([(5, 1), (6, 1), (7, 1)], [(4, 7), (11, 7)], 5050)
     """
-    count = last - first + 1
-    size = -(-max(count, 1) // MOST_LENGTHS) | 1
+    size = -(-max(last - first + 1, 1) // MOST_LENGTHS) | 1
+    ends = [*(end for end in breaks if first <= end < last), last]
     found, start = [], first
     while start <= last:
-        times = min(size, last - start + 1)
+        end = next(end for end in ends if end >= start)
+        times = min(size, end - start + 1)
         times -= times % 2 == 0
         found.append((start + times // 2, times))
         start += times
     return found
+
+
+def _curved(r: Request, wanted: Sequence[tuple[Step, int]]) -> dict[tuple[str, str], int]:
+    """FLOP of rows that grow with the square of the length, summed over all lengths, beyond those at the middles.
+
+    Sum of f over the 2 d + 1 lengths around c: (2 d + 1) (f(c) + (d + 1) (f(c - d) - 2 f(c) + f(c + d)) / (6 d)).
+    """
+    found: dict[tuple[str, str], int] = {}
+    for step, times in wanted:
+        d, bends = times // 2, dict[tuple[str, str], int]()
+        for place, weight in ((-d, 1), (0, -2), (d, 1)) if d else ():
+            length = step.kv_len + place
+            for op in _attention(r, replace(step, n=length, kv_len=length)):
+                key = (step.phase, op.name)
+                bends[key] = bends.get(key, 0) + weight * int(op.count * op.kernel.flops)
+        for key, bend in bends.items():
+            found[key] = found.get(key, 0) + bend * times * (d + 1) // (6 * d)
+    return {key: more for key, more in found.items() if more}
+
+
+def _attention(r: Request, step: Step) -> list[Op]:
+    """The rows of ``step`` whose FLOP are not linear in the length."""
+    kinds = [(op, count) for layer, count in r.model.layer_kinds for op in attention_ops(layer, r.model, step)]
+    return [op.times(count) for op, count in kinds if op.group == ATTENTION]

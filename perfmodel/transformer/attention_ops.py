@@ -22,7 +22,8 @@ def _grouped_ops(a: GroupedAttention, model: ModelSpec, step: Step) -> list[Op]:
     heads, kv, d, tokens = a.heads // step.split.tp, kv_heads(a, step), a.head_dim, step.tokens
     q, k = heads * d, kv * d
     made = q + (k if a.shared_kv else 2 * k)
-    ops = [linear("QKV projection", step, tokens, model.hidden, made, bias=made if a.qkv_bias else 0)]
+    into = tuple((f"self_attn.{name}_proj", model.hidden, size) for name, size in (("q", q), ("k", k), ("v", k))[: 2 if a.shared_kv else 3])
+    ops = [linear("QKV projection", step, tokens, model.hidden, made, matrices=into, bias=made if a.qkv_bias else 0)]
     if a.qk_norm:
         accesses = (activation(READ, tokens * (q + k), step), activation(WRITE, tokens * (q + k), step))
         weights = stored(WEIGHTS, READ, 2 * d, step.weight_bits)
@@ -42,5 +43,6 @@ def _grouped_ops(a: GroupedAttention, model: ModelSpec, step: Step) -> list[Op]:
         window=window,
     )
     ops.append(attend(w, step, sinks=heads if a.sinks else 0))
-    ops.append(linear("output projection", step, tokens, q, model.hidden, bias=model.hidden if a.output_bias else 0))
+    out = (("self_attn.o_proj", q, model.hidden),)
+    ops.append(linear("output projection", step, tokens, q, model.hidden, matrices=out, bias=model.hidden if a.output_bias else 0))
     return ops

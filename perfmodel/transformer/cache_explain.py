@@ -14,6 +14,7 @@ from perfmodel.transformer.spec import ModelSpec
 
 SOURCE = "perfmodel/transformer/kv_cache.py: Pope et al. 2022, section 3.3; DeepSeek-V2, section 2.1.4; PagedAttention 2023"
 GENERATION_SOURCE = "perfmodel/transformer/generation.py: matrix multiplications on visible scores"
+FORMATS = "perfmodel/transformer/weight_formats: what the quantization_config of the model's file names"
 PARAMETER_SOURCE = "perfmodel/transformer/parameters.py: modules of huggingface/transformers"
 
 _SYMBOLS = {
@@ -50,7 +51,11 @@ def explain(result: CacheResult) -> list[Step]:
     trace.define("bytes per sequence", "B", sequence_bytes(spec, n, form), SOURCE)
     trace.define("bytes", "B of the batch", batch_bytes(spec, n, batch, form), SOURCE)
     _mark(trace, SOURCE)
-    weights = trace.define("weights", "B", weight_bytes(total(spec), w.weights_dtype), PARAMETER_SOURCE)
+    parameters = total(spec)
+    if w.weights_from_file:
+        weights = trace.symbol("weights", result.weights, "B, with scales", FORMATS)
+    else:
+        weights = trace.define("weights", "B", weight_bytes(parameters, w.weights_dtype), PARAMETER_SOURCE)
     _mark(trace, PARAMETER_SOURCE)
     if result.capacity is not None:
         capacity = trace.symbol("capacity", result.capacity, "B of memory", f"profile of {result.device.id}")
@@ -69,8 +74,11 @@ def _group(result: CacheResult, trace: Trace) -> Any:
 
 
 def _explain_generation(trace: Trace, result: CacheResult, spec: ModelSpec, n: Any, form: CacheFormat) -> None:
-    dtype = result.workload.weights_dtype
-    costs = {"with": with_cache(spec, n, dtype, form), "without": without_cache(spec, n, dtype)}
+    w = result.workload
+    costs = {"with": with_cache(spec, n, w.weights_dtype, form), "without": without_cache(spec, n, w.weights_dtype)}
+    if w.weights_from_file:
+        read: Any = trace.symbol("weights per token", result.cached.weights_read // w.n, "B, with scales", FORMATS)
+        costs = {label: replace(cost, weights_read=n * read) for label, cost in costs.items()}
     for label, cost in costs.items():
         for part in ("layers", "head", "attention"):
             trace.define(f"{label} cache, {part}", "FLOP", getattr(cost, part))

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
+from perfmodel.arith import Number
 from perfmodel.dtypes import DTYPES
 from perfmodel.errors import UnavailableError, UsageError
 from perfmodel.hardware import Device
-from perfmodel.ops.checks import whole
+from perfmodel.ops.checks import dtype_on, whole
+from perfmodel.timing.predict import Lenders
+from perfmodel.transformer.answer import Answer, generations
 from perfmodel.transformer.generation import MEASURED, Generation, Measured, with_cache, without_cache
 from perfmodel.transformer.kv_cache import (
     BITS,
@@ -23,15 +26,20 @@ from perfmodel.transformer.kv_cache import (
     token_bytes,
     weight_bytes,
 )
-from perfmodel.transformer.parameters import total
+from perfmodel.transformer.op import WEIGHTS, total_bytes
+from perfmodel.transformer.ops import EMBEDDING, step_ops
+from perfmodel.transformer.parallel import weight_bytes as published_bytes
+from perfmodel.transformer.parameters import active, total
+from perfmodel.transformer.request import GENERATE, Request, formats, stored_as_published
 from perfmodel.transformer.spec import ModelSpec
+from perfmodel.transformer.step import DECODE, Step
 
 
 @dataclass(frozen=True, slots=True)
 class CacheWorkload:
     """``batch`` sequences of ``n`` tokens. ``reserve``: bytes of the device that neither weights nor cache may use.
 
-    ``weights_from_file``: nobody gave the format of the weights, and the model's file names one.
+    ``weights_dtype`` of all weights; with ``weights_from_file`` they are stored as the model's file says, and that is of activations.
     """
 
     spec: ModelSpec
@@ -82,8 +90,6 @@ class CacheResult:
     endless: bool
     cached: Generation
     uncached: Generation
-    peak: float | None
-    bandwidth: float | None
 
     @property
     def fits(self) -> bool | None:
@@ -99,7 +105,7 @@ class CacheResult:
 def evaluate(w: CacheWorkload, device: Device) -> CacheResult:
     """Everything about the cache of ``w`` on ``device``."""
     parameters = int(total(w.spec))
-    weights = int(weight_bytes(parameters, w.weights_dtype))
+    weights, read = int(stored_bytes(w)), w.n * int(read_bytes(w))
     capacity = None if device.dram.capacity is None else int(device.dram.capacity.number)
     room = None if capacity is None else capacity - weights - w.reserve
     context = None if room is None else longest_context(room, w.spec, w.batch, w.form)
@@ -118,38 +124,54 @@ def evaluate(w: CacheWorkload, device: Device) -> CacheResult:
         batch=None if room is None else int(largest_batch(room, w.spec, w.n, w.form)),
         context=context,
         endless=room is not None and context is None,
-        cached=with_cache(w.spec, w.n, w.weights_dtype, w.form),
-        uncached=without_cache(w.spec, w.n, w.weights_dtype),
-        peak=matmul_peak(w.weights_dtype, device),
-        bandwidth=device.dram.bandwidth_bytes_per_s,
+        cached=replace(with_cache(w.spec, w.n, w.weights_dtype, w.form), weights_read=read),
+        uncached=replace(without_cache(w.spec, w.n, w.weights_dtype), weights_read=read),
     )
+
+
+def workload(spec: ModelSpec, n: int, batch: int, form: CacheFormat, weights_dtype: str | None, reserve: int = 0) -> CacheWorkload:
+    """The workload with weights as given, else as the model's file stores them, else in 16 bits; UsageError as of ``check``."""
+    published = stored_as_published(spec, weights_dtype)
+    return CacheWorkload(spec, n, batch, form, weights_dtype or default_weights_dtype(form.dtype), reserve, published).check()
+
+
+def stored_bytes(w: CacheWorkload) -> Number:
+    """Bytes of all weights."""
+    return published_bytes(w.spec, _step(w)) if w.weights_from_file else weight_bytes(total(w.spec), w.weights_dtype)
+
+
+def read_bytes(w: CacheWorkload) -> Number:
+    """Bytes of the weights that a step of one token reads, without its row of the embedding."""
+    if not w.weights_from_file:
+        return weight_bytes(active(w.spec), w.weights_dtype)
+    return total_bytes((op for op in step_ops(w.spec, _step(w)) if op.name != EMBEDDING), WEIGHTS)
+
+
+def _step(w: CacheWorkload) -> Step:
+    bits = formats(w.spec, DTYPES["fp16"], None, None)["weight_bits"]
+    return Step(DECODE, 1, 1, 1, weight_bits=bits, published=True)
+
+
+def generation_on(w: CacheWorkload, device: Device, lenders: Lenders = tuple) -> tuple[Answer, Answer] | UnavailableError:
+    """``w.n`` tokens of one sequence one by one, with a cache and without: ``perfmodel model --phase generate --n 1`` to one token more.
+
+    Times leave out scales of the cache and a format of its own for the rotated key. UnavailableError: a rate that the profile lacks.
+    """
+    try:
+        return _generation(w, device, lenders)
+    except UnavailableError as error:
+        return error
+
+
+def _generation(w: CacheWorkload, device: Device, lenders: Lenders) -> tuple[Answer, Answer]:
+    given = None if w.weights_from_file else w.weights_dtype
+    form = dtype_on(given if given in DTYPES and given != "fp8" else default_weights_dtype(w.form.dtype), device)
+    stored = formats(w.spec, form, given, w.form.dtype)
+    return generations(Request(w.spec, device, GENERATE, 1, 1, w.n + 1, form, **stored), lenders)
 
 
 def _unpaged(form: CacheFormat) -> CacheFormat:
     return CacheFormat(form.dtype, form.rope_dtype, 1, form.scale_group)
-
-
-def compute_dtype(weights_dtype: str, device: Device) -> str:
-    """The format that matrices are multiplied in: the weights' own; fp16 for integers, and for fp8 that the device does not multiply."""
-    if weights_dtype == "fp8" and "fp8" not in device.peaks_of("tensor"):
-        return "fp16"
-    return weights_dtype if weights_dtype in DTYPES else "fp16"
-
-
-def matmul_peak(weights_dtype: str, device: Device) -> float | None:
-    """FLOP/s of ``device`` for weights of that format; None if its profile has none."""
-    dtype = DTYPES[compute_dtype(weights_dtype, device)]
-    try:
-        return float(device.matmul_peak(dtype.name, dtype.matmul_unit).number)
-    except UnavailableError:
-        return None
-
-
-def roofline_s(cost: Generation, result: CacheResult) -> float | None:
-    """Seconds of ``cost`` at the device's datasheet rates; None where one of them is unknown."""
-    if result.peak is None or result.bandwidth is None:
-        return None
-    return float(cost.roofline_s(result.peak, result.bandwidth))
 
 
 def default_weights_dtype(cache_dtype: str) -> str:

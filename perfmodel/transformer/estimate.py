@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 from perfmodel.arith import Number, maximum
 from perfmodel.cost import READ, WRITE
-from perfmodel.dtypes import DTYPES
+from perfmodel.dtypes import dtype_of_products
 from perfmodel.errors import PerfmodelError
 from perfmodel.hardware import Device
 from perfmodel.lower_bound import Needs
@@ -108,7 +108,7 @@ class Pass:
     @property
     def at_peak_s(self) -> float:
         """Seconds of one GPU for ``flops`` at the datasheet's peaks, each at that of the format it is multiplied in."""
-        return sum(float(flops / rates_of(self.device, DTYPES[name]).matmul) for name, flops in self.flops_by_format.items())
+        return sum(float(flops / rates_of(self.device, dtype_of_products(name)).matmul) for name, flops in self.flops_by_format.items())
 
     @property
     def mfu(self) -> float:
@@ -126,11 +126,25 @@ def times_from(rows: Iterable[Row]) -> str:
     return MIXED if len(known) > 1 else ROOF if False in known else PREDICTED
 
 
-def run_pass(model: ModelSpec, step: Step, device: Device, lenders: Lenders = tuple, graph: bool = False) -> Pass:
-    """Estimates of every row. ``graph``: kernels are launched as a CUDA graph. ``lenders``: as for a prediction."""
-    within = in_step(device, lenders)
+def run_pass(
+    model: ModelSpec,
+    step: Step,
+    device: Device,
+    lenders: Lenders = tuple,
+    graph: bool = False,
+    known: dict[tuple[Op, bool], Row] | None = None,
+) -> Pass:
+    """Estimates of every row. ``graph``: kernels are launched as a CUDA graph. ``lenders``: as for a prediction.
+
+    ``known``: rows of other passes on the device, by op and ``graph``; those of this one are added.
+    """
+    within, known = in_step(device, lenders), {} if known is None else known
     step = on_device(step, device)
-    return Pass(model, step, device, graph, [_row(op, device, lenders, graph, within) for op in all_ops(model, step)], within)
+    ops = all_ops(model, step)
+    for op in ops:
+        if (op, graph) not in known:
+            known[op, graph] = _row(op, device, lenders, graph, within)
+    return Pass(model, step, device, graph, [known[op, graph] for op in ops], within)
 
 
 def on_device(step: Step, device: Device) -> Step:

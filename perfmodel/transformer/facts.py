@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 from perfmodel.errors import DataError
@@ -9,20 +10,41 @@ from perfmodel.errors import DataError
 LARGEST = 10**9
 """Largest size taken from a file: far above any model, and counts of its parameters stay printable."""
 MOST_LAYERS = 10**4
+MOST_SHOWN = 40
+"""Characters of a value from a file."""
 
 
 class Facts:
-    """``values`` by field name. A field that is absent and one that is null differ: null turns a feature off."""
+    """``values`` by field name. A field that is absent and one that is null differ: null turns a feature off.
 
-    def __init__(self, values: dict[str, Any]) -> None:
-        self.values = values
+    ``asked``: the fields that a rule has asked for, whether or not they are there. ``place``: what stands before their names.
+    """
+
+    def __init__(self, values: dict[str, Any], place: str = "") -> None:
+        self.values, self.place = values, place
+        self.asked: set[str] = set()
         self.architecture = str(values.get("model_type"))
+
+    def _value(self, name: str, default: Any = None) -> Any:
+        self.asked.add(name)
+        return self.values.get(name, default)
+
+    def settled(self, *names: str) -> None:
+        """The rule knows these fields, and here they change nothing."""
+        self.asked.update(names)
+
+    def _wrong(self, name: str, value: Any, wanted: str, example: str) -> DataError:
+        """A value of the wrong type, shown as the file has it, with how to write it instead."""
+        shown = json.dumps(value, default=str)
+        shown = shown if len(shown) <= MOST_SHOWN else f"{shown[:MOST_SHOWN]}..."
+        return DataError(f"{self.place}{name} is {shown}: it should be {wanted}", f"write it like {example}")
 
     def _rule(self) -> str:
         return f"the rule for model_type {self.architecture!r}"
 
     def whole(self, *names: str, default: int | None = None, least: int = 1) -> int:
         """The first of ``names`` that has a value, else ``default``; DataError if there is neither."""
+        self.settled(*names)
         for name in names:
             if self.values.get(name) is not None:
                 return self._checked(name, self.values[name], least)
@@ -31,34 +53,42 @@ class Facts:
         return default
 
     def _checked(self, name: str, value: Any, least: int = 1) -> int:
-        if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= LARGEST:
+        if isinstance(value, bool) or not isinstance(value, int):
+            raise self._wrong(name, value, "a whole number", "4096, without quotes, fraction or exponent")
+        if not least <= value <= LARGEST:
             raise DataError(f"{name} is {value!r}: {self._rule()} needs a whole number from {least} to {LARGEST:.0e}")
         return value
 
     def optional(self, name: str, default: int | None = None) -> int | None:
         """The number, None where the file says null, ``default`` where it says nothing."""
-        value = self.values.get(name, default)
+        value = self._value(name, default)
         return None if value is None else self._checked(name, value)
 
     def flag(self, name: str, default: bool) -> bool:
         """True or false; ``default`` where the file says nothing or null."""
-        value = self.values.get(name)
+        value = self._value(name)
         if value is None:
             return default
         if not isinstance(value, bool):
-            raise DataError(f"{name} is {value!r}: {self._rule()} needs true or false")
+            raise self._wrong(name, value, "true or false", "true")
         return value
 
     def text(self, *names: str, default: str) -> str:
         """The first of ``names`` that has a value, else ``default``."""
-        return next((str(self.values[name]) for name in names if self.values.get(name) is not None), default)
+        self.settled(*names)
+        name = next((name for name in names if self.values.get(name) is not None), None)
+        if name is not None and not isinstance(self.values[name], str):
+            raise self._wrong(name, self.values[name], "text", '"silu"')
+        return default if name is None else str(self.values[name])
 
     def numbers(self, name: str, length: int = 0) -> list[int] | None:
         """A list of whole numbers from 0, at least ``length`` of them; None where there is none."""
-        value = self.values.get(name)
+        value = self._value(name)
         if value is None:
             return None
-        if not isinstance(value, list) or (value and len(value) < length):
+        if not isinstance(value, list):
+            raise self._wrong(name, value, "a list", "[0, 1]")
+        if value and len(value) < length:
             raise DataError(f"{name}: {self._rule()} needs a list" + (f" of {length} numbers" if length else ""))
         return [self._checked(f"{name}.{index}", item, 0) for index, item in enumerate(value)]
 
@@ -75,10 +105,12 @@ class Facts:
 
         ``window``: of the layers that the file calls sliding or chunked.
         """
-        kinds = self.values.get("layer_types")
+        kinds = self._value("layer_types")
         if kinds is None:
             return otherwise
-        if not isinstance(kinds, list) or len(kinds) != self.layers:
+        if not isinstance(kinds, list):
+            raise self._wrong("layer_types", kinds, "a list", "[0, 1]")
+        if len(kinds) != self.layers:
             raise DataError(f"layer_types: {self._rule()} needs one entry for each of the {self.layers} layers")
         sizes = {"full_attention": None, "sliding_attention": window, "chunked_attention": window}
         for index, kind in enumerate(kinds):
@@ -88,12 +120,14 @@ class Facts:
 
     def check_windows(self, full: list[bool]) -> None:
         """Fail if ``layer_types`` asks for a window where the rule knows of none, or the other way round."""
-        kinds = self.values.get("layer_types") or []
+        kinds = self._value("layer_types") or []
+        if not isinstance(kinds, list):
+            raise self._wrong("layer_types", kinds, "a list", "[0, 1]")
         for index, (kind, sees_all) in enumerate(zip(kinds, full, strict=False)):
             if (kind == "full_attention") != sees_all:
                 raise DataError(f"layer_types.{index}: {self._rule()} does not allow {kind!r} there")
 
     def refuse(self, name: str, default: int | bool, what: str) -> None:
         """Fail if ``name`` asks for ``what``, for which there is no rule."""
-        if self.values.get(name, default):
+        if self._value(name, default):
             raise DataError(f"{name}: {what} has no rule yet for model_type {self.architecture!r}", f"models with {name} 0 or false work")

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from perfmodel.arith import Number, maximum, minimum
+from perfmodel.arith import Number, minimum
 from perfmodel.trace import named
 from perfmodel.transformer.kv_cache import CacheFormat, attention_kinds, layer_token_bytes, weight_bytes
 from perfmodel.transformer.parameters import active, head_matrix, layer_matrices
@@ -31,15 +31,6 @@ class Generation:
     def flops(self) -> Number:
         """All FLOP."""
         return self.layers + self.head + self.attention
-
-    @property
-    def read(self) -> Number:
-        """All bytes."""
-        return self.weights_read + self.cache_read
-
-    def roofline_s(self, peak: Number, bandwidth: Number) -> Number:
-        """Seconds at ``peak`` FLOP/s and ``bandwidth`` B/s, whichever takes longer; no launch overhead."""
-        return maximum(self.flops / peak, self.read / bandwidth)
 
 
 def scores(n: Number, window: Number | None = None) -> Number:
@@ -111,6 +102,15 @@ def without_cache(spec: ModelSpec, n: Number, weights_dtype: str) -> Generation:
         weights_read=n * weight_bytes(active(spec), weights_dtype),
         cache_read=0,
     )
+
+
+def flops_between(spec: ModelSpec, first: int, last: int, cached: bool) -> int:
+    """FLOP of steps ``first`` + 1 to ``last`` of one sequence."""
+
+    def until(n: int) -> Number:
+        return (with_cache(spec, n, "fp16", CacheFormat()) if cached else without_cache(spec, n, "fp16")).flops
+
+    return int(until(last) - until(first))
 
 
 def heads_at_every_token(spec: ModelSpec, n: Number) -> Number:

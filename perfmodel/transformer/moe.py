@@ -12,18 +12,30 @@ from perfmodel.transformer.experts import ACTIVATE, DOWN, SUM, UP, Experts
 from perfmodel.transformer.op import (
     MATMUL,
     WEIGHTS,
+    Matrix,
     Op,
     Timed,
     activation,
     linear,
-    narrow,
+    matrix_bytes,
+    multiplied_in,
     needed_flops,
     product_timed,
     stored,
     stream,
+    widest,
 )
 from perfmodel.transformer.spec import ModelSpec, MoeMlp
 from perfmodel.transformer.step import Step, share
+
+MLP, SHARED, EXPERT = "mlp.", "mlp.shared_experts.", "mlp.experts.0."
+"""What the names of an MLP's matrices begin with in a checkpoint; an expert stands for all of its layer."""
+
+
+def mlp_matrices(module: str, hidden: Number, width: Number, gated: bool) -> tuple[tuple[Matrix, ...], tuple[Matrix, ...]]:
+    """The matrices into and out of an MLP."""
+    into = ("gate_proj", "up_proj") if gated else ("up_proj",)
+    return tuple((module + name, hidden, width) for name in into), ((f"{module}down_proj", width, hidden),)
 
 
 def expected_touched(experts: Number, per_token: Number, tokens: Number) -> Number:
@@ -50,13 +62,14 @@ def expert_ops(mlp: MoeMlp, model: ModelSpec, step: Step) -> list[Op]:
     touched = expected_touched(mlp.experts, mlp.experts_per_token, step.all_tokens) / ep
     columns = 2 * width if mlp.gated else width
     inside = width if step.fused else columns
-    routed = _routed(mlp, model, step, width, pairs, touched)
+    into, out = mlp_matrices(EXPERT, model.hidden, width, mlp.gated)
+    routed = _routed(mlp, model, step, width, pairs, touched, (*into, *out))
     in_bias, out_bias = (columns, model.hidden) if mlp.bias else (0, 0)
     title = "experts, gate and up" if mlp.gated else "experts, up"
-    found = {UP: _experts(title, step, pairs, touched, model.hidden, columns, inside, in_bias)}
+    found = {UP: _experts(title, step, pairs, touched, into, inside, in_bias)}
     if not step.fused:
         found[ACTIVATE] = activation_function(mlp.gated, step, pairs, width, mlp.activation)
-    found[DOWN] = _experts("experts, down", step, pairs, touched, width, model.hidden, model.hidden, out_bias)
+    found[DOWN] = _experts("experts, down", step, pairs, touched, out, model.hidden, out_bias)
     moved = (activation(READ, pairs * model.hidden, step), activation(WRITE, tokens * model.hidden, step))
     rows = max(ceil_div(pairs + tokens, 2), 1)  # a copy reads as much as it writes
     found[SUM] = stream("weighted sum of experts", step, "add", moved, like=("scale", "torch-scale", rows, model.hidden))
@@ -64,11 +77,14 @@ def expert_ops(mlp: MoeMlp, model: ModelSpec, step: Step) -> list[Op]:
     return [router, *(_as_part(part, op, routed, step.fused) for part, op in found.items())]
 
 
-def _routed(mlp: MoeMlp, model: ModelSpec, step: Step, width: Number, pairs: Number, touched: Number) -> Experts | None:
+def _routed(
+    mlp: MoeMlp, model: ModelSpec, step: Step, width: Number, pairs: Number, touched: Number, matrices: tuple[Matrix, ...]
+) -> Experts | None:
     """The routed experts as the workload of a calibrated kernel; None for those that none was calibrated of."""
-    if not mlp.gated or step.dtype.size != 2 or step.weight_bits not in (8, 16) or step.integer_weights:
+    stored = widest(step, matrices)
+    if not mlp.gated or step.dtype.size != 2 or stored.bits not in (8, 16) or stored.is_integer:
         return None
-    form = narrow(step, step.weight_bits, step.integer_weights) or step.dtype
+    form = multiplied_in(step, stored) or step.dtype
     own, picked = share(mlp.experts, step.split.ep), min(plain(touched), plain(pairs))
     return Experts(step.tokens, model.hidden, width, own, mlp.experts_per_token, max(picked, 1), form, pairs)
 
@@ -90,19 +106,20 @@ def activation_function(gated: bool, step: Step, rows: Number, width: Number, ac
     return stream(title, step, kind, accesses, like=("scale", implementation, rows, width), strided=gated)
 
 
-def _experts(name: str, step: Step, pairs: Number, touched: Number, inputs: Number, outputs: Number, stores: Number, bias: Number) -> Op:
+def _experts(name: str, step: Step, pairs: Number, touched: Number, matrices: tuple[Matrix, ...], stores: Number, bias: Number) -> Op:
     """One matmul per touched expert, together: each pair's row, and the weights of the touched experts once.
 
     Where no kernel of experts is calibrated, it is timed as that many equal matmuls.
     """
-    elements = floor(touched * (inputs * outputs + bias))
-    accesses = (
-        activation(READ, pairs * inputs, step),
-        stored(WEIGHTS, READ, elements, step.weight_bits),
-        activation(WRITE, pairs * stores, step),
-    )
+    inputs, outputs = matrices[0][1], sum(columns for _, _, columns in matrices)
+    if step.formats:
+        each = matrix_bytes(step, matrices) + ceil_div(bias * step.weight_bits, 8)
+        weights = stored(WEIGHTS, READ, floor(touched * each), 8)
+    else:
+        weights = stored(WEIGHTS, READ, floor(touched * (inputs * outputs + bias)), step.weight_bits)
+    accesses = (activation(READ, pairs * inputs, step), weights, activation(WRITE, pairs * stores, step))
     kernel = needed_flops(Kernel(name, step.dtype, accesses), step, 2 * pairs * inputs * outputs)
     groups = max(round(plain(touched)), 1)
     w = Matmul(ceil_div(pairs, groups), outputs, inputs, groups, dtype=step.dtype)
-    timed, form = product_timed(w, step)
+    timed, form = product_timed(w, step, widest(step, matrices))
     return Op(name, MATMUL, 1, kernel, timed, form)

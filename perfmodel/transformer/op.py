@@ -13,11 +13,15 @@ from typing import Any
 
 from perfmodel.arith import Number, ceil_div
 from perfmodel.cost import READ, WRITE, Access, Kernel, Tile, Work, matmul_work, once
-from perfmodel.dtypes import DTYPES, Dtype
+from perfmodel.dtypes import DTYPES, Dtype, dtype_of_products
 from perfmodel.ops.matmul import Matmul
 from perfmodel.ops.matmul import kernels as matmul_kernels
 from perfmodel.transformer.step import Step
+from perfmodel.transformer.weight_formats._base import MatrixFormat
 from perfmodel.workload import Stream
+
+Matrix = tuple[str, Number, Number]
+"""Name in the checkpoint, inputs, outputs."""
 
 WEIGHTS, CACHE = "weights", "KV cache"
 """Tensors that live longer than a step; every other one is an activation."""
@@ -95,6 +99,34 @@ def in_bits(access: Access, tensor: str, bits: int) -> Access:
     return replace(access, tensor=tensor, element_size=1, **sizes)
 
 
+def stored_as(step: Step, name: str) -> MatrixFormat:
+    """The format of the matrix ``name``: the checkpoint's own, else that of all weights."""
+    own = dict(step.formats).get(name)
+    if own is not None:
+        return own
+    kind = "int" if step.integer_weights else "fp"
+    return MatrixFormat(f"{kind}{step.weight_bits}", step.weight_bits, multiplied="fp8" if (kind, step.weight_bits) == ("fp", 8) else "")
+
+
+def widest(step: Step, matrices: tuple[Matrix, ...]) -> MatrixFormat:
+    """Of the formats of matrices that are multiplied together, the one with the most bits."""
+    return max((stored_as(step, name) for name, _, _ in matrices or (("", 0, 0),)), key=lambda form: form.bits)
+
+
+def matrix_bytes(step: Step, matrices: tuple[Matrix, ...]) -> Number:
+    """Bytes of ``matrices``, scales included."""
+    return sum(stored_as(step, name).bytes(inputs, outputs) for name, inputs, outputs in matrices)
+
+
+def _read(access: Access, step: Step, matrices: tuple[Matrix, ...]) -> Access:
+    """``access`` to the elements of ``matrices`` with the bytes that they are stored in."""
+    if not step.formats or not matrices:
+        return in_bits(access, WEIGHTS, step.weight_bits)
+    size, elements = matrix_bytes(step, matrices), sum(inputs * outputs for _, inputs, outputs in matrices)
+    sizes = {name: ceil_div(getattr(access, name) * size, elements) for name in ("elements", "footprint", "compulsory")}
+    return replace(access, tensor=WEIGHTS, element_size=1, **sizes)
+
+
 def linear(
     name: str,
     step: Step,
@@ -102,12 +134,14 @@ def linear(
     inputs: Number,
     outputs: Number,
     *,
+    matrices: tuple[Matrix, ...] = (),
     bias: Number = 0,
     batch: Number = 1,
     stores: Number | None = None,
 ) -> Op:
     """x [rows, inputs] W [inputs, outputs], ``batch`` times. ``bias``: learned numbers added to the result.
 
+    ``matrices``: those that W consists of; none: W is never stored narrower than the rest of the weights.
     ``stores``: columns written where an element-wise operation inside the kernel leaves fewer than ``outputs``.
     """
     w = Matmul(rows, outputs, inputs, batch, dtype=step.dtype)
@@ -116,25 +150,31 @@ def linear(
     if stores is not None:
         c = once(c.tensor, WRITE, batch * rows * stores, step.dtype.size)
     extra = (stored(WEIGHTS, READ, bias, step.weight_bits),) if bias else ()
-    kernel = replace(product, name=name, accesses=(a, in_bits(b, WEIGHTS, step.weight_bits), c, *extra))
-    timed, form = product_timed(w, step)
+    kernel = replace(product, name=name, accesses=(a, _read(b, step, matrices), c, *extra))
+    timed, form = product_timed(w, step, widest(step, matrices))
     return Op(name, MATMUL, 1, kernel, timed, form)
 
 
-def product_timed(w: Matmul, step: Step) -> tuple[Timed, Dtype | None]:
-    """What is asked of a product with weights, and its ``Op.multiplied``: fp8 weights are multiplied in fp8, x rounded on the way.
+def product_timed(w: Matmul, step: Step, form: MatrixFormat) -> tuple[Timed, Dtype | None]:
+    """What is asked of a product with weights in ``form``, and its ``Op.multiplied``.
 
-    Integer weights are dequantised on the way to a product in the format of the activations.
+    fp8 weights are multiplied in fp8, x rounded on the way. Others are dequantised on the way to a product in the format of the
+    activations, unless the device multiplies theirs.
     """
-    form = narrow(step, step.weight_bits, step.integer_weights)
-    if form is not None:
-        return Timed("matmul", replace(w, dtype=form), ("trtllm-fp8-linear",)), form
+    inside = multiplied_in(step, form)
+    if inside is not None and inside.name == "fp8":
+        return Timed("matmul", replace(w, dtype=inside), ("trtllm-fp8-linear",)), inside
     implementations = ("trtllm-fp8-linear",) if step.dtype.name == "fp8" else ("torch-matmul", "cublas")
-    return Timed("matmul", w, implementations, unlike("weights", step, step.weight_bits, step.integer_weights)), None
+    return Timed("matmul", w, implementations, unlike("weights", step, form.bits, form.is_integer)), inside
+
+
+def multiplied_in(step: Step, form: MatrixFormat) -> Dtype | None:
+    """The narrower format in which products of 16-bit activations with weights in ``form`` may run."""
+    return dtype_of_products(form.multiplied) if form.multiplied and step.dtype.size == 2 else None
 
 
 def narrow(step: Step, bits: int, integers: bool) -> Dtype | None:
-    """fp8 for operands stored in it beside 16-bit activations, else None. ``integers``: they are no floats."""
+    """fp8 for a cache stored in it beside 16-bit activations, else None. ``integers``: its elements are no floats."""
     return DTYPES["fp8"] if bits == 8 and step.dtype.size == 2 and not integers else None
 
 

@@ -9,10 +9,12 @@ from perfmodel.cost import READ, WRITE
 from perfmodel.transformer.attention_ops import attention_ops
 from perfmodel.transformer.attention_parts import norm
 from perfmodel.transformer.collectives import ALL_REDUCE, ALL_TO_ALL, collective
-from perfmodel.transformer.moe import activation_function, expert_ops
+from perfmodel.transformer.moe import MLP, SHARED, activation_function, expert_ops, mlp_matrices
 from perfmodel.transformer.op import WEIGHTS, Op, activation, linear, stored, stream
 from perfmodel.transformer.spec import DenseMlp, Layer, ModelSpec, MoeMlp
 from perfmodel.transformer.step import Step, share
+
+EMBEDDING, HEAD = "embedding lookup", "LM head"
 
 
 def step_ops(model: ModelSpec, step: Step) -> list[Op]:
@@ -39,16 +41,21 @@ def embedding(model: ModelSpec, step: Step) -> Op:
     least = stored(WEIGHTS, READ, model.hidden + positions, step.weight_bits).elements
     looked_up = replace(stored(WEIGHTS, READ, elements + positions, step.weight_bits), compulsory=least)
     accesses = (looked_up, activation(WRITE, elements, step))
-    return stream("embedding lookup", step, "copy", accesses, like=("scale", "torch-scale", step.tokens, model.hidden))
+    return stream(EMBEDDING, step, "copy", accesses, like=("scale", "torch-scale", step.tokens, model.hidden))
 
 
 def head_ops(model: ModelSpec, step: Step) -> list[Op]:
     """The LM head, its columns divided among tensor-parallel GPUs, which gather the logits."""
-    return [linear("LM head", step, step.sequences, model.hidden, share(model.vocab, step.split.tp))]
+    columns = share(model.vocab, step.split.tp)
+    if step.published and model.head_format is not None:
+        step = replace(step, formats=((HEAD, model.head_format),))
+    return [linear(HEAD, step, step.sequences, model.hidden, columns, matrices=((HEAD, model.hidden, columns),))]
 
 
 def layer_ops(layer: Layer, model: ModelSpec, step: Step) -> list[Op]:
     """One layer: norm, attention, residual add, norm, MLP, residual add."""
+    if step.published:
+        step = replace(step, formats=layer.formats)
     tokens = step.tokens
     norms = [norm("norm", model, step, tokens, model.hidden) for _ in range(layer.norms)]
     ends = [_residual(model, step) for _ in range(2)]
@@ -78,7 +85,7 @@ def _residual(model: ModelSpec, step: Step) -> Op:
 def _mlp_ops(layer: Layer, model: ModelSpec, step: Step) -> list[Op]:
     mlp = layer.mlp
     if isinstance(mlp, DenseMlp):
-        return dense_ops("", mlp, model, step)
+        return dense_ops("", mlp, model, step, MLP)
     ops = expert_ops(mlp, model, step)
     if step.split.ep > 1:
         sent = step.tokens * mlp.experts_per_token * model.hidden
@@ -93,18 +100,19 @@ def _shared_ops(mlp: MoeMlp, model: ModelSpec, step: Step) -> list[Op]:
         return []
     shared = DenseMlp(mlp.shared_width, mlp.gated, mlp.bias, mlp.activation)
     gate = [linear("shared expert gate", step, step.tokens, model.hidden, 1)] if mlp.shared_gate else []
-    return [*dense_ops("shared expert, ", shared, model, step), *gate]
+    return [*dense_ops("shared expert, ", shared, model, step, SHARED), *gate]
 
 
-def dense_ops(prefix: str, mlp: DenseMlp, model: ModelSpec, step: Step) -> list[Op]:
-    """Gate and up in one matmul, the activation function, down."""
+def dense_ops(prefix: str, mlp: DenseMlp, model: ModelSpec, step: Step, module: str = MLP) -> list[Op]:
+    """Gate and up in one matmul, the activation function, down. ``module``: what their names begin with in a checkpoint."""
     tokens, width = step.tokens, share(mlp.width, step.split.tp)
     columns = 2 * width if mlp.gated else width
     bias, down_bias = (columns, model.hidden) if mlp.bias else (0, 0)
     name = "gate and up projection" if mlp.gated else "up projection"
-    first = linear(prefix + name, step, tokens, model.hidden, columns, bias=bias, stores=width if step.fused else None)
+    into, out = mlp_matrices(module, model.hidden, width, mlp.gated)
+    first = linear(prefix + name, step, tokens, model.hidden, columns, matrices=into, bias=bias, stores=width if step.fused else None)
     between = [] if step.fused else [activation_function(mlp.gated, step, tokens, width, mlp.activation)]
-    return [first, *between, linear(f"{prefix}down projection", step, tokens, width, model.hidden, bias=down_bias)]
+    return [first, *between, linear(f"{prefix}down projection", step, tokens, width, model.hidden, matrices=out, bias=down_bias)]
 
 
 def merged(ops: list[Op]) -> list[Op]:

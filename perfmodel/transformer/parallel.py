@@ -17,7 +17,7 @@ from perfmodel.transformer.collectives import ALL_GATHER, P2P, collective
 from perfmodel.transformer.op import WEIGHTS, Op, total_bytes
 from perfmodel.transformer.ops import head_ops, layer_ops, step_ops
 from perfmodel.transformer.spec import Layer, ModelSpec
-from perfmodel.transformer.step import Step
+from perfmodel.transformer.step import DECODE, Step
 
 NODE = 8
 """GPUs that links of their own join in SXM and OAM boards of all vendors here (HGX, DGX, MI300X platforms, Gaudi)."""
@@ -95,6 +95,16 @@ def _table_bytes(model: ModelSpec, step: Step) -> Number:
     positions = model.max_positions if model.learned_positions and model.max_positions else 0
     rows = ceil_div(model.vocab, step.split.tp) + positions
     return ceil_div(rows * model.hidden * step.weight_bits, 8)
+
+
+def draft_bytes(model: ModelSpec, published: bool) -> Number:
+    """Bytes of the layers that a checkpoint holds to predict further tokens, which no step here runs.
+
+    Each has a table and a head of its own, a matrix from two hidden states to one, and three norms (DeepSeek-V3, README_WEIGHTS.md).
+    """
+    step = Step(DECODE, EVERY_EXPERT, 1, 1, published=published)
+    ends = sum(2 * (2 * model.vocab * model.hidden + 2 * model.hidden**2 + 3 * model.hidden) for _ in model.draft)
+    return ends + sum(total_bytes(layer_ops(layer, model, step), WEIGHTS) for layer in model.draft)
 
 
 def kv_bytes(model: ModelSpec, step: Step) -> Number:

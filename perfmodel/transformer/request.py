@@ -9,7 +9,6 @@ from perfmodel.dtypes import DTYPES, Dtype
 from perfmodel.errors import UsageError, suggest
 from perfmodel.hardware import Device
 from perfmodel.transformer.kv_cache import INTEGERS, bits_of
-from perfmodel.transformer.quantized import weights_dtype_of
 from perfmodel.transformer.spec import ModelSpec
 from perfmodel.transformer.step import DECODE, PREFILL, Split, Step
 
@@ -23,7 +22,8 @@ TRAIN = "train"
 class Request:
     """``kv_len``: tokens of a sequence at the end. ``graph``: CUDA graphs; None: in decode only, as serving engines do.
 
-    ``integer_weights``, ``integer_kv``: as of a Step. ``weights_from_file``: nobody gave their format, and the model's file names one.
+    ``integer_weights``, ``integer_kv``: as of a Step. ``weights_from_file``: nobody gave their format, and the model's file names one:
+    matrices are stored so, and ``weight_bits`` are those of the rest.
     """
 
     model: ModelSpec
@@ -74,6 +74,7 @@ class Request:
             self.split,
             integer_weights=self.integer_weights,
             integer_kv=self.integer_kv,
+            published=self.weights_from_file,
         )
 
     def in_graph(self, phase: str) -> bool:
@@ -83,11 +84,27 @@ class Request:
 
 def formats(model: ModelSpec, dtype: Dtype, weights_dtype: str | None, kv_dtype: str | None) -> dict[str, Any]:
     """Fields of a Request that say how weights and cache are stored: as given, else as the model's file says, else as ``dtype``."""
-    weights = weights_dtype_of(model, weights_dtype)
+    published = stored_as_published(model, weights_dtype)
+    weights = native_dtype(model) if published else weights_dtype
     return {
         "weight_bits": 8 * dtype.size if weights is None else bits_of("weights-dtype", weights),
         "kv_bits": 8 * dtype.size if kv_dtype is None else bits_of("kv-dtype", kv_dtype),
         "integer_weights": weights in INTEGERS,
         "integer_kv": kv_dtype in INTEGERS,
-        "weights_from_file": weights_dtype is None and model.quantized is not None,
+        "weights_from_file": published,
     }
+
+
+def stored_as_published(model: ModelSpec, given: str | None) -> bool:
+    """Whether weights are stored as the model's file says, which ``given`` overrides; UsageError where nothing here reads that."""
+    if given is not None or model.quantized is None:
+        return False
+    if not model.quantized.rules:
+        words = f"{model.name} stores its weights as {model.quantized.words}, which nothing here reads"
+        raise UsageError(words, "give --weights-dtype int4, int8 or fp8, without scales, or bf16")
+    return True
+
+
+def native_dtype(model: ModelSpec) -> str:
+    """The format of weights that a quantized checkpoint leaves as they are."""
+    return model.native_dtype or "bf16"

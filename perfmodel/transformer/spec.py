@@ -5,11 +5,15 @@ A matrix that maps ``a`` to ``b`` features is written a -> b; it has a x b weigh
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 from perfmodel.arith import Number
-from perfmodel.transformer.quantized import Quantized
+from perfmodel.transformer.weight_formats._base import MatrixFormat, Quantized
+
+LayerFormats = tuple[tuple[str, MatrixFormat], ...]
+"""Matrices of a layer that are not stored in the model's own format, by name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,11 +106,12 @@ class MoeMlp:
 
 @dataclass(frozen=True, slots=True)
 class Layer:
-    """``norms``: norms over the hidden state, 2 in most models."""
+    """``norms``: norms over the hidden state, 2 in most models. ``formats``: in which a quantized checkpoint stores its matrices."""
 
     attention: GroupedAttention | LatentAttention
     mlp: DenseMlp | MoeMlp
     norms: Number = 2
+    formats: LayerFormats = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +120,9 @@ class ModelSpec:
 
     ``norm``: ``rms`` has one weight per feature, ``layer`` a weight and a bias. ``tied_embeddings``: the last matrix is the
     embedding. ``learned_positions``: a table of max_positions x hidden is added to the embedding; otherwise Q and K are rotated.
-    ``native_dtype``: of the published weights; None where the source does not say. ``quantized``: their narrower format, if they have one.
+    ``native_dtype``: of the published weights; None where the source does not say. ``quantized``: their narrower format, if they have one,
+    and ``head_format`` that of the last matrix. ``draft``: layers that predict further tokens, stored and not run.
+    ``unread``: fields of the source that no rule knows.
     """
 
     name: str
@@ -129,14 +136,18 @@ class ModelSpec:
     max_positions: Number | None = None
     native_dtype: str | None = None
     quantized: Quantized | None = None
+    head_format: MatrixFormat | None = None
+    draft: tuple[Layer, ...] = ()
+    unread: tuple[str, ...] = ()
     source: str = ""
 
     @property
     def layer_kinds(self) -> list[tuple[Layer, int]]:
         """Each different layer with how often it occurs, in the order of first occurrence."""
+        same = Counter(map(id, self.layers))  # most are one object: equality is asked of few
         counts: dict[Layer, int] = {}
-        for layer in self.layers:
-            counts[layer] = counts.get(layer, 0) + 1
+        for layer in {id(layer): layer for layer in self.layers}.values():
+            counts[layer] = counts.get(layer, 0) + same[id(layer)]
         return list(counts.items())
 
     @property

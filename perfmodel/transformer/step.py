@@ -9,7 +9,7 @@ from perfmodel.dtypes import DTYPES, Dtype
 from perfmodel.errors import UsageError
 from perfmodel.ops.checks import whole
 from perfmodel.ops.tile import TENSOR_TILE
-from perfmodel.transformer.spec import GroupedAttention, Layer, ModelSpec, MoeMlp
+from perfmodel.transformer.spec import GroupedAttention, Layer, LayerFormats, ModelSpec, MoeMlp
 
 PREFILL, DECODE = "prefill", "decode"
 
@@ -72,6 +72,8 @@ class Step:
     ``integer_weights``, ``integer_kv``: those are integers, dequantised before they are multiplied; otherwise floats.
     ``tile_columns``: of the tiles with which the roof reckons.
     ``fused``: element-wise operations run inside the kernels beside them. ``cached``: K and V are kept for later steps.
+    ``published``: matrices are stored as the model's file says, and ``formats`` are those of the layer at hand; the rest of the
+    weights has ``weight_bits``.
     """
 
     phase: str
@@ -87,6 +89,8 @@ class Step:
     tile_columns: int = TENSOR_TILE
     integer_weights: bool = False
     integer_kv: bool = False
+    published: bool = False
+    formats: LayerFormats = ()
 
     def check(self) -> Step:
         """This step, if every value has a meaning; else UsageError names the option and the fix."""

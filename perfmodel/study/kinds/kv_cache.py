@@ -16,9 +16,8 @@ from perfmodel.study.base import Part, Scope, on
 from perfmodel.study.fields import Fields
 from perfmodel.study.workloads import ModelOptions
 from perfmodel.transformer.cache_explain import explain
-from perfmodel.transformer.cache_plan import CacheResult, CacheWorkload, default_weights_dtype, evaluate
+from perfmodel.transformer.cache_plan import CacheResult, evaluate, workload
 from perfmodel.transformer.kv_cache import CacheFormat, attention_kinds
-from perfmodel.transformer.quantized import weights_dtype_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,9 +67,7 @@ class Section:
     def _result(self, cache: Cache, n: int, device: Device) -> CacheResult:
         spec = ModelOptions(cache.model, kv_heads=cache.kv_heads).spec()
         form = CacheFormat(cache.dtype, None, cache.block_size, cache.scale_group)
-        return evaluate(
-            CacheWorkload(spec, n, self.batch, form, weights_dtype_of(spec, None) or default_weights_dtype(cache.dtype)).check(), device
-        )
+        return evaluate(workload(spec, n, self.batch, form, None), device)
 
     def _lines(self, caches: Sequence[tuple[str, list[CacheResult]]], devices: Sequence[Device]) -> LineChart:
         series = [Series(name, [(one.workload.n, one.total) for one in results]) for name, results in caches]

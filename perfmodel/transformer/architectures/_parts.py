@@ -76,9 +76,9 @@ def decoder(facts: Facts, *, tied: bool = False, **options: Any) -> ModelSpec:
 
 def qwen_windows(facts: Facts) -> list[int | None]:
     """Layers from max_window_layers (28) on have a window of sliding_window (4096), if use_sliding_window, which is off by default."""
+    window, first = facts.optional("sliding_window", 4096), facts.whole("max_window_layers", default=28, least=0)
     if not facts.flag("use_sliding_window", False):
         return [None] * facts.layers
-    window, first = facts.optional("sliding_window", 4096), facts.whole("max_window_layers", default=28, least=0)
     return facts.windows([window if index >= first else None for index in range(facts.layers)], window)
 
 

@@ -10,15 +10,18 @@ from perfmodel.transformer.spec import LatentAttention, Layer, ModelSpec
 def build(facts: Facts, *, dense_layers: int = 0, router_bias: bool = False) -> ModelSpec:
     """The first first_k_dense_replace layers are dense. ``router_bias``: a learned correction per expert (V3).
 
-    Heads that predict a second token (num_nextn_predict_layers) are not counted.
+    Layers that predict further tokens (num_nextn_predict_layers) are like the last one.
     """
+    facts.settled("num_key_value_heads", "head_dim", "qk_head_dim", "intermediate_size")
     shared = facts.whole("n_shared_experts", least=0) * facts.whole("moe_intermediate_size")
     extra = facts.whole("n_routed_experts") if router_bias else 0
     sparse = experts(facts, "moe_intermediate_size", shared_width=shared, router_extra=extra)
     first, every = facts.whole("first_k_dense_replace", default=dense_layers, least=0), facts.whole("moe_layer_freq", default=1)
     heads, dense = latent(facts), gated(facts)
     moe = [index >= first and index % every == 0 for index in range(facts.layers)]
-    return model(facts, [Layer(heads, sparse if routed else dense) for routed in moe], tied=False)
+    layers = [Layer(heads, sparse if routed else dense) for routed in moe]
+    further = facts.whole("num_nextn_predict_layers", default=0, least=0)
+    return model(facts, layers, tied=False, draft=(layers[-1],) * further)
 
 
 def latent(facts: Facts) -> LatentAttention:

@@ -9,6 +9,7 @@ from perfmodel.transformer.spec import Layer, ModelSpec
 
 def build(facts: Facts) -> ModelSpec:
     """Norms before and after both attention and MLP."""
+    facts.settled("alternating_sliding")
     window, mlp = facts.optional("sliding_window", 4096), gated(facts, "gelu_pytorch_tanh")
     windows = facts.windows([None if index % 2 else window for index in range(facts.layers)], window)
     return model(facts, [Layer(attention(facts, w, head_dim=256), mlp, norms=4) for w in windows], tied=True)

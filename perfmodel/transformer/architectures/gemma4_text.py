@@ -12,6 +12,7 @@ from perfmodel.transformer.spec import DenseMlp, GroupedAttention, Layer, ModelS
 
 def build(facts: Facts) -> ModelSpec:
     """With enable_moe_block, a dense MLP and experts side by side: three norms more, and a router with two learned scales."""
+    facts.settled("moe_intermediate_size", "num_experts", "num_local_experts", "top_k_experts", "num_global_key_value_heads")
     facts.refuse("hidden_size_per_layer_input", 256, "an embedding per layer")
     facts.refuse("num_kv_shared_layers", 0, "a KV cache shared by layers")
     window = facts.whole("sliding_window", default=512)

@@ -12,6 +12,7 @@ from perfmodel.transformer.spec import Layer, ModelSpec
 
 def build(facts: Facts) -> ModelSpec:
     """The router's bias has one weight per expert."""
+    facts.settled("experts_per_token")
     window = facts.optional("sliding_window", 128)
     windows = facts.windows([None if index % 2 else window for index in range(facts.layers)], window)
     count = facts.whole("num_local_experts", "num_experts")

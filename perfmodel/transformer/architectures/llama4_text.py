@@ -13,6 +13,7 @@ from perfmodel.transformer.spec import DenseMlp, Layer, ModelSpec, MoeMlp
 
 def build(facts: Facts) -> ModelSpec:
     """Layers without rotated positions (every no_rope_layer_interval-th) see all tokens."""
+    facts.settled("intermediate_size_mlp")
     every, chunk = facts.whole("no_rope_layer_interval", default=4), facts.optional("attention_chunk_size", 8192)
     rotated = facts.numbers("no_rope_layers", facts.layers) or [int((index + 1) % every != 0) for index in range(facts.layers)]
     windows = facts.windows([chunk if rotated[index] else None for index in range(facts.layers)], chunk)

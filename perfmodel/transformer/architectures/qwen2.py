@@ -9,6 +9,7 @@ from perfmodel.transformer.spec import Layer, ModelSpec
 
 def build(facts: Facts) -> ModelSpec:
     """The biases do not depend on attention_bias."""
+    facts.settled("attention_bias")
     mlp = gated(facts)
     layers = [Layer(attention(facts, window, qkv_bias=True, output_bias=False), mlp) for window in qwen_windows(facts)]
     return model(facts, layers, tied=False)

@@ -9,6 +9,7 @@ from perfmodel.transformer.spec import DenseMlp, Layer, ModelSpec, MoeMlp
 
 def build(facts: Facts) -> ModelSpec:
     """The shared expert has a width of its own and a learned gate."""
+    facts.settled("attention_bias", "intermediate_size")
     shared = facts.whole("shared_expert_intermediate_size")
     mlps: dict[bool, DenseMlp | MoeMlp] = {True: experts(facts, "moe_intermediate_size", shared_width=shared, shared_gate=True)}
     if not all(sparse_layers(facts)):

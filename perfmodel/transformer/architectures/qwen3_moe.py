@@ -9,7 +9,9 @@ from perfmodel.transformer.spec import DenseMlp, Layer, ModelSpec, MoeMlp
 
 def build(facts: Facts) -> ModelSpec:
     """A window, if use_sliding_window, is on every layer."""
-    window = facts.optional("sliding_window", 4096) if facts.flag("use_sliding_window", False) else None
+    facts.settled("max_window_layers", "intermediate_size", "shared_expert_intermediate_size")
+    window = facts.optional("sliding_window", 4096)
+    window = window if facts.flag("use_sliding_window", False) else None
     heads = attention(facts, window, qk_norm=True)
     mlps: dict[bool, DenseMlp | MoeMlp] = {True: experts(facts, "moe_intermediate_size")}
     if not all(sparse_layers(facts)):

@@ -1,0 +1,45 @@
+"""Formats of the weights that a checkpoint's ``quantization_config`` names: one file per family, with its ``METHODS`` and its ``read``.
+
+To add a family is to add a file. A format that no file reads is refused, or the user says how wide the weights are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from importlib import import_module
+from types import ModuleType
+
+from perfmodel.errors import DataError
+from perfmodel.plugins import module_names
+from perfmodel.transformer.weight_formats._base import FIELD, Fields, Quantized
+
+
+def quantized(raw: object) -> Quantized | None:
+    """What ``raw``, a quantization_config, says of the weights; None if it says nothing. DataError names a field that has no meaning.
+
+    >>> quantized({"quant_method": "mxfp4"}).main.bytes(2880, 2880)
+    4406400
+    """
+    if raw is None or raw == {}:
+        return None
+    if not isinstance(raw, Mapping):
+        raise DataError(f'{FIELD} is "{raw!s:.40}": it should be an object', "write it as config.json of a transformers model does")
+    fields = Fields(raw)
+    method = fields.get("quant_method", str, "bitsandbytes" if _loaded(raw) else "modelopt" if "quantization" in raw else "")
+    family = _families().get(method)
+    if family is None:
+        return Quantized(f"{method:.40}" or "an unnamed method")
+    found: Quantized = family.read(fields)
+    return replace(found, unread=(*found.unread, *fields.unread(family.HARMLESS)))
+
+
+def _loaded(raw: Mapping[str, object]) -> bool:
+    return any(raw.get(name) is True for name in ("load_in_4bit", "load_in_8bit"))
+
+
+def _families() -> dict[str, ModuleType]:
+    """The family of each quant_method."""
+    names = module_names(__path__)
+    found = [import_module(f"{__name__}.{name}") for name in names]
+    return {method: module for module in found for method in module.METHODS}

@@ -1,0 +1,79 @@
+"""compressed-tensors (llm-compressor, RedHatAI): groups of modules, each with the bits, the strategy and the symmetry of its weights.
+
+Source: vllm-project/compressed-tensors, QuantizationArgs and the compressors of each ``format``: scales in the model's 16 bits, fp8
+under NVFP4 and 8-bit exponents under MXFP4; packed formats store the shape; ``actorder: group`` an index per input.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from perfmodel.errors import DataError
+from perfmodel.transformer.weight_formats._base import FIELD, FP16, FP32, Fields, MatrixFormat, Quantized, Rule, group
+
+METHODS = ("compressed-tensors",)
+HARMLESS = (
+    "quantization_status", "kv_cache_scheme", "global_compression_ratio", "version", "run_compressed",
+    "output_activations", "observer", "observer_kwargs", "dynamic", "transform_config", "zp_dtype",
+)  # fmt: skip
+PACKED, NVFP4, MXFP4 = "pack-quantized", "nvfp4-pack-quantized", "mxfp4-pack-quantized"
+FORMATS = (PACKED, NVFP4, MXFP4, "int-quantized", "float-quantized", "naive-quantized", "mixed-precision")
+SHAPE = 2 * 64
+"""Bits of a stored shape."""
+
+
+def read(fields: Fields) -> Quantized:
+    """One rule per group; ``ignore`` names what stays. Sparse formats have no rule."""
+    layout, rules, unread = fields.get("format", str, "naive-quantized"), [], []
+    for name, raw in fields.get("config_groups", dict, {}).items():
+        if not isinstance(raw, Mapping):
+            raise DataError(f"{FIELD}.config_groups.{name}: not an object", "give weights and targets in it")
+        one = Fields(raw, f"{FIELD}.config_groups.{name}")
+        stored, more = _stored(one, one.get("format", str, layout))
+        if stored is None:
+            return Quantized(f"compressed-tensors, {layout}")
+        targets = one.patterns("targets")
+        rules.append(Rule(stored, None if "Linear" in targets else targets))
+        unread += [*more, *one.unread(HARMLESS)]
+    sparse = fields.get("sparsity_config", dict, {})
+    if layout not in FORMATS or sparse.get("format", "dense") != "dense" or not rules:
+        return Quantized(f"compressed-tensors, {layout}")
+    words = " and ".join(dict.fromkeys(rule.stored.name for rule in rules))
+    return Quantized(f"compressed-tensors, {words}", tuple(rules), fields.patterns("ignore"), tuple(unread))
+
+
+def _stored(one: Fields, layout: str) -> tuple[MatrixFormat | None, tuple[str, ...]]:
+    """The format of a group's weights, and what of its fields was not read; None where there is no rule."""
+    weights = Fields(one.get("weights", dict, {}), f"{one.place}.weights")
+    bits, kind = weights.whole("num_bits", 8), weights.get("type", str, "int")
+    strategy, size = weights.get("strategy", str, "tensor"), weights.get("group_size", int)
+    symmetric, ordered = weights.get("symmetric", bool, True), weights.get("actorder", (str, bool)) == "group"
+    rows, columns = _block(strategy, size, weights)
+    inputs = one.get("input_activations", dict) or {}
+    static = bool(inputs) and inputs.get("dynamic") is False
+    scale = {NVFP4: 8, MXFP4: 8}.get(layout, FP16)
+    weights.get("scale_dtype", str)
+    beside = [(rows, columns, scale)]
+    beside += [] if symmetric else [(rows, columns, bits if layout == PACKED else 8)]
+    beside += [(None, None, SHAPE)] if layout == PACKED else []
+    beside += [(1, None, 32)] if ordered else []
+    beside += [(None, None, FP32 * (2 if inputs else 1))] if layout == NVFP4 else [(None, None, FP16)] if static else []
+    name, multiplied = {NVFP4: ("nvfp4", "fp4"), MXFP4: ("mxfp4", "fp4")}.get(layout, (f"{'fp' if kind == 'float' else 'int'}{bits}", ""))
+    if name == "fp8" or (name == "int8" and inputs.get("num_bits") == 8):
+        multiplied = name
+    known = layout in FORMATS and (name in ("nvfp4", "mxfp4", "fp8") or kind == "int") and bits in (2, 3, 4, 8)
+    return (MatrixFormat(name, bits, tuple(beside), multiplied) if known else None), weights.unread(HARMLESS)
+
+
+def _block(strategy: str, size: int | None, weights: Fields) -> tuple[int | None, int | None]:
+    """Inputs and outputs that share a scale."""
+    shape = weights.get("block_structure", (list, str))
+    if strategy == "block":
+        sides = [int(side) for side in (shape.split("x") if isinstance(shape, str) else shape or [])]
+        if len(sides) != 2 or min(sides) < 1:
+            raise DataError(f"{weights.place}.block_structure is {shape!r:.40}: it should be two sizes", "such as [128, 128]")
+        return sides[1], sides[0]
+    known = {"tensor": (None, None), "channel": (None, 1), "group": (group(size or -1), 1), "tensor_group": (group(size or -1), 1)}
+    if strategy not in known:
+        raise DataError(f"{weights.place}.strategy: no rule for {strategy!r:.40}", f"there are rules for {', '.join(known)}, block")
+    return known[strategy]
