@@ -7,13 +7,15 @@ parameters of the nearest calibrated architecture and the interval that those ha
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from perfmodel.errors import UnavailableError
 from perfmodel.hardware import Calibration, Device
 from perfmodel.timing.base import Case, calibrations, find_model
 
 CALIBRATED, BORROWED = "calibrated", "borrowed"
+PARTS_ELSEWHERE = ("eager-published",)
+"""Models of sequences whose parts may be calibrated on other devices alone."""
 
 Lenders = Callable[[], Iterable[Device]]
 
@@ -39,7 +41,8 @@ def predict(case: Case, workload: str, dtype: str, device: Device, lower_s: floa
     if own:
         block = own[0]
         words = f"calibrated here: {block.points} points, {block.date}"
-        return _prediction(case, device, block, (block.low, block.high), lower_s, CALIBRATED, words)
+        whole = with_parts(device, lenders()) if block.model in PARTS_ELSEWHERE else device
+        return _prediction(case, whole, block, (block.low, block.high), lower_s, CALIBRATED, words)
     lender = nearest(device, [other for other in lenders() if other.id != device.id and calibrations(other, workload, dtype, case)])
     if lender is None:
         what = f"{workload}/{case.implementation}/{case.direction} in {dtype}"
@@ -48,7 +51,15 @@ def predict(case: Case, workload: str, dtype: str, device: Device, lower_s: floa
     if block.borrowed_low is None or block.borrowed_high is None:
         raise UnavailableError(f"the calibration of {case.implementation} on {lender.id} was never tried on another device")
     words = f"borrowed from {lender.id}: no calibration of {device.id}"
-    return _prediction(case, device, block, (block.borrowed_low, block.borrowed_high), lower_s, BORROWED, words)
+    return _prediction(case, with_parts(device, lenders()), block, (block.borrowed_low, block.borrowed_high), lower_s, BORROWED, words)
+
+
+def with_parts(device: Device, others: Iterable[Device]) -> Device:
+    """``device`` with the calibrations of ``others``, nearest first, of workloads that it has none of: parts of longer sequences."""
+    own = {block.workload for block in device.calibration}
+    kin = sorted((other for other in others if other.vendor == device.vendor), key=lambda other: _distance(device, other))
+    more = [block for other in kin for block in other.calibration if block.workload not in own]
+    return replace(device, calibration=[*device.calibration, *more]) if more else device
 
 
 def _prediction(
@@ -78,3 +89,11 @@ def _distance(device: Device, other: Device) -> tuple[bool, float, bool, str]:
 
 def _capability(device: Device) -> float:
     return float(device.compute_capability or 0)
+
+
+def added(parts: list[Prediction]) -> Prediction:
+    """Kernels one after another: their errors are taken to go together."""
+    first = parts[0]
+    words = "; ".join(dict.fromkeys(part.provenance for part in parts))
+    seconds, low, high = (sum(getattr(part, name) for part in parts) for name in ("seconds", "low", "high"))
+    return Prediction(seconds, low, high, first.kind, words, first.calibration)

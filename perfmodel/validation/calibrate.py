@@ -13,9 +13,10 @@ from dataclasses import dataclass, replace
 
 from perfmodel.errors import PerfmodelError
 from perfmodel.hardware import Calibration, Device
-from perfmodel.timing.base import MAX_PARAMETERS, Case, Model
+from perfmodel.timing.base import MAX_PARAMETERS, Case, Model, kernel_name
 from perfmodel.timing.fit import fit
 from perfmodel.timing.implementations import COMPOSITE, model_of
+from perfmodel.timing.predict import PARTS_ELSEWHERE, Lenders, with_parts
 from perfmodel.validation.bounds import evaluated
 from perfmodel.validation.intervals import Residual, interval
 from perfmodel.validation.records import Record, profiled
@@ -72,9 +73,14 @@ def points(records: Iterable[Record], devices: Mapping[str, Device]) -> dict[Key
             model = model_of(case)
         except PerfmodelError:
             continue
-        key = (record.workload, record.implementation, record.direction, model.name, device.architecture)
+        key = (record.workload, _calibrated_name(case, model), record.direction, model.name, device.architecture)
         found.setdefault(key, []).append(Point(record, case, device, lower))
     return dict(sorted(found.items(), key=lambda item: item[0][3] in COMPOSITE))
+
+
+def _calibrated_name(case: Case, model: Model) -> str:
+    """What shares parameters with ``case``: its kernel under any name, where the model holds what is known of kernels."""
+    return kernel_name(case.implementation) if model.name in ("flash-decode", "flash-prefill") else case.implementation
 
 
 def fitted(model: Model, known: Sequence[Point], starts: Mapping[str, float] | None = None, restarts: int = 2) -> dict[str, float]:
@@ -122,14 +128,20 @@ def calibrate(
     date: str,
     versions: Callable[[list[Record]], str],
     progress: Callable[[str], None],
+    lenders: Lenders = tuple,
 ) -> dict[str, list[Calibration]]:
-    """Calibrations by device id. A group with fewer than twice as many points to fit as parameters is left out."""
+    """Calibrations by device id. A group with fewer than twice as many points to fit as parameters is left out.
+
+    ``lenders``: devices whose calibrations serve for parts of a sequence that a device has none of.
+    """
     current = {device.id: device for device in devices.values()}
     result: dict[str, list[Calibration]] = {}
     grouped = points(records, devices)
     for key, listed in grouped.items():
         own = [replace(point, device=current[point.device.id]) for point in listed]
         model = model_of(own[0].case)
+        if model.name in PARTS_ELSEWHERE:
+            own = lent(own, [*current.values(), *lenders()])
         known = [point for point in own if not held_out(point.record)]
         shapes = len({_kin(point) for point in known})
         if shapes < max(2, min(2 * len(model.parameters), FEWEST)):
@@ -147,6 +159,12 @@ def calibrate(
             result.setdefault(name, []).append(block)
             current[name] = replace(current[name], calibration=[*_others(current[name], block), block])
     return result
+
+
+def lent(own: Sequence[Point], others: Sequence[Device]) -> list[Point]:
+    """``own``, with the parts that their devices lack."""
+    devices = {point.device.id: with_parts(point.device, others) for point in own}
+    return [replace(point, device=devices[point.device.id]) for point in own]
 
 
 def _others(device: Device, block: Calibration) -> list[Calibration]:

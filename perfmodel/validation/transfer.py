@@ -13,8 +13,8 @@ from dataclasses import replace
 
 from perfmodel.hardware import Calibration, Device
 from perfmodel.timing.base import find_model
-from perfmodel.timing.predict import Prediction, predict
-from perfmodel.validation.calibrate import Family, Key, Point, calibrate, family_of, points
+from perfmodel.timing.predict import PARTS_ELSEWHERE, Lenders, Prediction, predict
+from perfmodel.validation.calibrate import Family, Key, Point, calibrate, family_of, lent, points
 from perfmodel.validation.records import Record
 from perfmodel.validation.split import held_out
 from perfmodel.validation.statistics import quantile
@@ -22,12 +22,17 @@ from perfmodel.validation.statistics import quantile
 QUANTILE = 0.9
 
 
+SAME_PARTS = {"torch-eager": "torch-standard"}
+"""Sequences known on one architecture, and those of the same kernels that are known on more."""
 HalfWidths = dict[str, float]
 """Half the width of a borrowed interval, in logarithms, by implementation; under the empty name that of all others."""
 
 
-def half_widths(grouped: Mapping[Key, list[Point]], calibrated: Mapping[str, list[Calibration]]) -> HalfWidths:
-    """Of every implementation known on two architectures or more; empty where there is none."""
+def half_widths(grouped: Mapping[Key, list[Point]], calibrated: Mapping[str, list[Calibration]], lenders: Lenders = tuple) -> HalfWidths:
+    """Of every implementation known on two architectures or more; empty where there is none. ``lenders``: of parts of sequences."""
+    current = {q.device.id: replace(q.device, calibration=calibrated.get(q.device.id, [])) for own in grouped.values() for q in own}
+    sequences = {key: lent(own, [*current.values(), *lenders()]) for key, own in grouped.items() if key[3] in PARTS_ELSEWHERE}
+    grouped = {**grouped, **sequences}
     found: HalfWidths = {}
     best = (0, 0.0)
     for family in sorted({key[:4] for key in grouped}):
@@ -43,7 +48,8 @@ def half_widths(grouped: Mapping[Key, list[Point]], calibrated: Mapping[str, lis
             half = quantile(residuals, QUANTILE) * math.sqrt(1 + 1 / len(members))
             found[family[1]] = max(found.get(family[1], 0.0), half)
             best = max(best, (len(members), half))
-    return {**found, "": best[1]} if found else {}
+    alike = {name: found[other] for name, other in SAME_PARTS.items() if other in found}
+    return {**alike, **found, "": best[1]} if found else {}
 
 
 def _off(

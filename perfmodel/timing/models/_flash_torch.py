@@ -23,6 +23,10 @@ SOFTMAX_SHARE = 0.39
 """FlashAttention-2 forward on an H200, fitted: ``softmax`` over ``matmul``. A kernel measured with one tile does not show its own."""
 CAUSAL, CROWDED = 0.5, 3.0
 """FlashAttention-2, in block latencies: masked tiles of a causal block; its variant for lengths that tiles do not divide."""
+WGMMA_BACKWARD = 2.6
+"""cuDNN backward on an H200, fitted: ``softmax`` over ``matmul``."""
+DROPOUT = 1.7
+"""FlashAttention 1: random numbers of dropout, in exponentials' time of every tile; chosen on the fitted rows of one A100."""
 CUDNN_PADDED, CUDNN_CAUSAL = 0.3, 0.45
 """cuDNN: masks of keys past the end, in exponentials' time of every tile; causal masks, in block latencies."""
 CUDNN_OVERLAP, CUDNN_OVERLAP_BACKWARD = 1.3, 3.0
@@ -43,6 +47,15 @@ def fa2(case: Case, device: Device) -> Plan:
     fragment = max(16, 32 * tile.br // tile.threads)
     resident = 1 if case.direction == BACKWARD else resident_blocks(device, tile.br, tile.bc, tile.threads, w)
     return Plan(tile.br, tile.bc, fragment, resident)
+
+
+def fa1(case: Case, device: Device) -> Plan:
+    """FlashAttention 1.0: K and V outermost, 256 keys of head dim 64 or 128 of 128 by 16 queries at a time, in as many parts as fill
+    the device (csrc/flash_attn at v1.0.9: fmha_fprop_fp16_kernel.sm80.cu, num_splits_heuristic_fwd).
+    """
+    w: Attention = case.workload
+    edge = 256 if w.d <= 64 and w.kv_len > 128 else 128
+    return Plan(edge, edge, 16, 2, feeding=FEEDING, overlap=1.0, softmax_share=SOFTMAX_SHARE, mask_tile=DROPOUT if w.dropout else 0.0)
 
 
 def torch_flash(case: Case, device: Device) -> Plan:
@@ -77,13 +90,13 @@ def _fa2_split(w: Attention, device: Device) -> Plan:
 
 
 def cudnn(case: Case, device: Device) -> Plan:
-    """Closed source. Hopper: tiles and grids as profiled; supposed to be TensorRT-LLM's kernels later, FlashAttention-2 before."""
+    """Closed source. Hopper: tiles and grids as profiled; supposed to be TensorRT-LLM's kernels later, unknown before."""
     w: Attention = case.workload
     backward = case.direction == BACKWARD
     if major(device) > 9 and not backward:
         return Plan(256 if padded(w.d) <= 128 else 128, 128, TCGEN05)
     if major(device) < 9:
-        return replace(fa2(case, device), side_kernels=side_kernels(w) * backward)
+        raise UnavailableError(f"cuDNN's attention kernels for compute capability {device.compute_capability} are not known")
     width = next((dim for dim in (64, 128, 192) if max(w.d, w.dv) <= dim), 256)
     if backward:  # wide heads fill SRAM with one stage of smaller tiles, which nothing overlaps
         bc, overlap = (128, CUDNN_OVERLAP_BACKWARD) if width <= 128 else (64, 1.0)
