@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from perfmodel.catalog import calibrated_devices, find_device
-from perfmodel.timing.base import MAX_PARAMETERS, find_model
+from perfmodel.timing.base import MAX_PARAMETERS, SAME_KERNEL, find_model
+from perfmodel.timing.predict import CALIBRATED
 from perfmodel.validation.compare import Row, compare_files
 from perfmodel.validation.records import read_records, shipped_records
 from perfmodel.validation.split import held_out
@@ -23,10 +24,10 @@ H200 = "nvidia-h200-sxm"
 
 @cache
 def rows() -> dict[tuple[str, str], list[Row]]:
-    """Held-out rows with a prediction, by device and group; fused attention of several queries and of one apart."""
+    """Held-out rows with a calibrated prediction, by device and group; fused attention of several queries and of one apart."""
     found: dict[tuple[str, str], list[Row]] = defaultdict(list)
-    for row in compare_files(shipped_records(), find_device):
-        if row.prediction is not None and held_out(row.record):
+    for row in compare_files(shipped_records(), find_device, cache(calibrated_devices)):
+        if row.prediction is not None and row.prediction.kind == CALIBRATED and held_out(row.record):
             decode = " decode" if row.prediction.calibration.model == "flash-decode" else ""
             found[row.record.hardware, row.record.group + decode].append(row)
     return found
@@ -192,9 +193,10 @@ def test_what_a_profile_says_of_its_errors_is_what_the_records_give():
         for block in device.calibration:
             decode = " decode" if block.model == "flash-decode" else ""
             way = "both" if block.model == "torch-training" else block.direction  # a whole step has no passes to tell apart
-            key = (device.id, f"{block.workload}/{block.implementation}/{way}{decode}")
-            own = [abs(row.error) for row in rows().get(key, []) if row.error is not None]
-            assert len(own) == block.held_out
+            names = [block.implementation, *(alias for alias, kernel in SAME_KERNEL.items() if kernel == block.implementation)]
+            listed = [row for name in names for row in rows().get((device.id, f"{block.workload}/{name}/{way}{decode}"), [])]
+            own = [abs(row.error) for row in listed if row.prediction.calibration.model == block.model]
+            assert len(own) == block.held_out, (device.id, block.implementation, block.direction, block.model)
             if own:
                 assert quantile(own, 0.5) == pytest.approx(block.held_out_median_error, abs=2e-4)
 

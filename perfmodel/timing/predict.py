@@ -14,8 +14,8 @@ from perfmodel.hardware import Calibration, Device
 from perfmodel.timing.base import Case, calibrations, find_model
 
 CALIBRATED, BORROWED = "calibrated", "borrowed"
-PARTS_ELSEWHERE = ("eager-published",)
-"""Models of sequences whose parts may be calibrated on other devices alone."""
+PARTS = dict.fromkeys(("eager-attention", "eager-published"), ("matmul", "scale", "softmax"))
+"""Models of sequences, and the workloads of their parts, which may be calibrated on other devices alone."""
 
 Lenders = Callable[[], Iterable[Device]]
 
@@ -41,8 +41,7 @@ def predict(case: Case, workload: str, dtype: str, device: Device, lower_s: floa
     if own:
         block = own[0]
         words = f"calibrated here: {block.points} points, {block.date}"
-        whole = with_parts(device, lenders()) if block.model in PARTS_ELSEWHERE else device
-        return _prediction(case, whole, block, (block.low, block.high), lower_s, CALIBRATED, words)
+        return _prediction(case, with_parts(device, block.model, lenders), block, (block.low, block.high), lower_s, CALIBRATED, words)
     lender = nearest(device, [other for other in lenders() if other.id != device.id and calibrations(other, workload, dtype, case)])
     if lender is None:
         what = f"{workload}/{case.implementation}/{case.direction} in {dtype}"
@@ -50,22 +49,26 @@ def predict(case: Case, workload: str, dtype: str, device: Device, lower_s: floa
     block = calibrations(lender, workload, dtype, case)[0]
     if block.borrowed_low is None or block.borrowed_high is None:
         raise UnavailableError(f"the calibration of {case.implementation} on {lender.id} was never tried on another device")
-    words = f"borrowed from {lender.id}: no calibration of {device.id}"
-    return _prediction(case, with_parts(device, lenders()), block, (block.borrowed_low, block.borrowed_high), lower_s, BORROWED, words)
+    words, interval = f"borrowed from {lender.id}: no calibration of {device.id}", (block.borrowed_low, block.borrowed_high)
+    return _prediction(case, with_parts(device, block.model, lenders), block, interval, lower_s, BORROWED, words)
 
 
-def with_parts(device: Device, others: Iterable[Device]) -> Device:
-    """``device`` with the calibrations of ``others``, nearest first, of workloads that it has none of: parts of longer sequences."""
-    own = {block.workload for block in device.calibration}
-    kin = sorted((other for other in others if other.vendor == device.vendor), key=lambda other: _distance(device, other))
-    more = [block for other in kin for block in other.calibration if block.workload not in own]
-    return replace(device, calibration=[*device.calibration, *more]) if more else device
+def with_parts(device: Device, model: str, lenders: Lenders) -> Device:
+    """``device`` with the calibrations of the nearest others for parts of ``model`` that it has none of."""
+    missing = set(PARTS.get(model, ())) - {block.workload for block in device.calibration}
+    if not missing:
+        return device
+    kin = sorted((other for other in lenders() if other.vendor == device.vendor), key=lambda other: _distance(device, other))
+    lent = [block for other in kin for block in other.calibration if block.workload in missing]
+    return replace(device, calibration=[*device.calibration, *lent])
 
 
 def _prediction(
     case: Case, device: Device, block: Calibration, interval: tuple[float, float], lower_s: float, kind: str, words: str
 ) -> Prediction:
     modelled = find_model(block.model).seconds(case, device, block.parameters)
+    if block.implementation != case.implementation:
+        block, words = replace(block, implementation=case.implementation), f"the kernel of {block.implementation}, {words}"
     seconds = max(modelled, lower_s)
     if modelled < lower_s:
         words += "; the model fell below the bound, which is shown instead"

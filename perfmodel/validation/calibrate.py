@@ -16,7 +16,7 @@ from perfmodel.hardware import Calibration, Device
 from perfmodel.timing.base import MAX_PARAMETERS, Case, Model, kernel_name
 from perfmodel.timing.fit import fit
 from perfmodel.timing.implementations import COMPOSITE, model_of
-from perfmodel.timing.predict import PARTS_ELSEWHERE, Lenders, with_parts
+from perfmodel.timing.predict import Lenders, with_parts
 from perfmodel.validation.bounds import evaluated
 from perfmodel.validation.intervals import Residual, interval
 from perfmodel.validation.records import Record, profiled
@@ -140,8 +140,7 @@ def calibrate(
     for key, listed in grouped.items():
         own = [replace(point, device=current[point.device.id]) for point in listed]
         model = model_of(own[0].case)
-        if model.name in PARTS_ELSEWHERE:
-            own = lent(own, [*current.values(), *lenders()])
+        own = with_lent(own, model.name, lambda: [*current.values(), *lenders()])
         known = [point for point in own if not held_out(point.record)]
         shapes = len({_kin(point) for point in known})
         if shapes < max(2, min(2 * len(model.parameters), FEWEST)):
@@ -161,9 +160,9 @@ def calibrate(
     return result
 
 
-def lent(own: Sequence[Point], others: Sequence[Device]) -> list[Point]:
-    """``own``, with the parts that their devices lack."""
-    devices = {point.device.id: with_parts(point.device, others) for point in own}
+def with_lent(own: Sequence[Point], model: str, lenders: Lenders) -> list[Point]:
+    """``own``, with the parts of ``model`` that their devices lack."""
+    devices = {point.device.id: with_parts(point.device, model, lenders) for point in own}
     return [replace(point, device=devices[point.device.id]) for point in own]
 
 

@@ -13,8 +13,8 @@ from dataclasses import replace
 
 from perfmodel.hardware import Calibration, Device
 from perfmodel.timing.base import find_model
-from perfmodel.timing.predict import PARTS_ELSEWHERE, Lenders, Prediction, predict
-from perfmodel.validation.calibrate import Family, Key, Point, calibrate, family_of, lent, points
+from perfmodel.timing.predict import Lenders, Prediction, predict
+from perfmodel.validation.calibrate import Family, Key, Point, calibrate, family_of, points, with_lent
 from perfmodel.validation.records import Record
 from perfmodel.validation.split import held_out
 from perfmodel.validation.statistics import quantile
@@ -31,8 +31,7 @@ HalfWidths = dict[str, float]
 def half_widths(grouped: Mapping[Key, list[Point]], calibrated: Mapping[str, list[Calibration]], lenders: Lenders = tuple) -> HalfWidths:
     """Of every implementation known on two architectures or more; empty where there is none. ``lenders``: of parts of sequences."""
     current = {q.device.id: replace(q.device, calibration=calibrated.get(q.device.id, [])) for own in grouped.values() for q in own}
-    sequences = {key: lent(own, [*current.values(), *lenders()]) for key, own in grouped.items() if key[3] in PARTS_ELSEWHERE}
-    grouped = {**grouped, **sequences}
+    grouped = {key: with_lent(own, key[3], lambda: [*current.values(), *lenders()]) for key, own in grouped.items()}
     found: HalfWidths = {}
     best = (0, 0.0)
     for family in sorted({key[:4] for key in grouped}):

@@ -54,10 +54,11 @@ def added_mask(w: Attention) -> list[Part]:
 
 
 def parts(w: Attention, direction: str) -> list[Part]:
-    """Each kernel that is also timed alone."""
+    """Each kernel that is also timed alone, in order."""
+    first, *last = products(w, direction)
     if direction == FORWARD:
-        return [*products(w, direction), over_scores(w, "torch-scale"), *added_mask(w), over_scores(w, "torch-softmax", op="softmax")]
-    return [*products(w, direction), over_scores(w, "torch-add", inputs=2), over_scores(w, "torch-scale")]
+        return [first, over_scores(w, "torch-scale"), *added_mask(w), over_scores(w, "torch-softmax", op="softmax"), *last]
+    return [first, last[0], over_scores(w, "torch-add", inputs=2), over_scores(w, "torch-scale"), *last[1:]]
 
 
 def part_seconds(workload: str, case: Case, device: Device) -> float:

@@ -28,7 +28,7 @@ def parts(case: Case) -> list[Part]:
     dropped = [over_scores(w, "torch-scale", shared=w.query_heads * w.n * w.kv_len // 2)] if w.dropout else []  # and a mask of bytes
     copies, listed = _copies(w, 3 if case.direction == FORWARD else 6), products(w, case.direction)
     if case.implementation == MEGATRON:
-        return [*listed, *dropped, over_scores(w, "torch-scale", 1 if case.direction == FORWARD else 2)]
+        return [*listed, *dropped, over_scores(w, "torch-scale") if case.direction == FORWARD else over_scores(w, "torch-add", 2)]
     if case.direction == FORWARD:
         return [*listed, *dropped, *copies, *added_mask(w), over_scores(w, "torch-softmax", op="softmax")]
     return [*listed, *dropped, *copies, over_scores(w, "torch-add", 2), over_scores(w, "torch-add", 2)]
