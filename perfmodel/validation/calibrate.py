@@ -153,7 +153,9 @@ def calibrate(
         labels = _errs_with(known)
         errors = [(q.device.id, Residual(value, label)) for value, q, label in zip(residuals, known, labels, strict=True)]
         for name in sorted({point.device.id for point in own}):
-            mine = [residual for device, residual in errors if device == name] or [residual for _, residual in errors]
+            mine = [residual for device, residual in errors if device == name]
+            if len({residual.kin for residual in mine}) < FEWEST:  # too few for a width of its own: those of its architecture
+                mine = [residual for _, residual in errors]
             block = with_interval(_block(key, model, p, [q for q in own if q.device.id == name], date, versions), mine)
             result.setdefault(name, []).append(block)
             current[name] = replace(current[name], calibration=[*_others(current[name], block), block])

@@ -19,13 +19,13 @@ from perfmodel.workload import BACKWARD, Attention
 
 FEEDING, FEEDING_BACKWARD = 0.4, 0.5
 """mma.sync kernels: share of the operand reads that is not hidden."""
-SOFTMAX_SHARE = 0.39
+SOFTMAX_SHARE = 0.62
 """FlashAttention-2 forward on an H200, fitted: ``softmax`` over ``matmul``. A kernel measured with one tile does not show its own."""
 CAUSAL, CROWDED = 0.5, 3.0
 """FlashAttention-2, in block latencies: masked tiles of a causal block; its variant for lengths that tiles do not divide."""
 WGMMA_BACKWARD = 2.6
 """cuDNN backward on an H200, fitted: ``softmax`` over ``matmul``."""
-DROPOUT = 1.7
+DROPOUT = 1.1
 """FlashAttention 1: random numbers of dropout, in exponentials' time of every tile; chosen on the fitted rows of one A100."""
 CUDNN_PADDED, CUDNN_CAUSAL = 0.3, 0.45
 """cuDNN: masks of keys past the end, in exponentials' time of every tile; causal masks, in block latencies."""
