@@ -6,6 +6,7 @@ parameters of the nearest calibrated architecture and the interval that those ha
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
@@ -14,6 +15,8 @@ from perfmodel.hardware import Calibration, Device
 from perfmodel.timing.base import Case, calibrations, find_model
 
 CALIBRATED, BORROWED = "calibrated", "borrowed"
+SAME_ARCHITECTURE = math.sqrt(1 + 1 / 1)
+"""Width of an interval on another device of the architecture over that on its own, in logarithms: of one device to judge by."""
 PARTS = dict.fromkeys(("eager-attention", "eager-published"), ("matmul", "scale", "softmax"))
 """Models of sequences, and the workloads of their parts, which may be calibrated on other devices alone."""
 
@@ -50,6 +53,8 @@ def predict(case: Case, workload: str, dtype: str, device: Device, lower_s: floa
     if block.borrowed_low is None or block.borrowed_high is None:
         raise UnavailableError(f"the calibration of {case.implementation} on {lender.id} was never tried on another device")
     words, interval = f"borrowed from {lender.id}: no calibration of {device.id}", (block.borrowed_low, block.borrowed_high)
+    if lender.architecture == device.architecture:  # one device of it tells this much of another
+        interval = max(interval[0], block.low**SAME_ARCHITECTURE), min(interval[1], block.high**SAME_ARCHITECTURE)
     return _prediction(case, with_parts(device, block.model, lenders), block, interval, lower_s, BORROWED, words)
 
 

@@ -26,6 +26,8 @@ from perfmodel.validation.statistics import quantile
 FOLDS = 5
 FEWEST = 10
 """Different shapes, or families of the project's own kernels, that are enough for any model."""
+FEWEST_OWN = 4
+"""Points of an architecture below which the residuals of the others' own fits count, too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,6 +138,7 @@ def calibrate(
     """
     current = {device.id: device for device in devices.values()}
     result: dict[str, list[Calibration]] = {}
+    elsewhere: dict[Family, list[Residual]] = {}
     grouped = points(records, devices)
     for key, listed in grouped.items():
         own = [replace(point, device=current[point.device.id]) for point in listed]
@@ -152,6 +155,7 @@ def calibrate(
         residuals = cross_residuals(model, known, p)
         labels = _errs_with(known)
         errors = [(q.device.id, Residual(value, label)) for value, q, label in zip(residuals, known, labels, strict=True)]
+        elsewhere.setdefault(key[:4], []).extend(Residual(residual.value, f"{residual.kin} {key[4]}") for _, residual in errors)
         for name in sorted({point.device.id for point in own}):
             mine = [residual for device, residual in errors if device == name]
             if len({residual.kin for residual in mine}) < FEWEST:  # too few for a width of its own: those of its architecture
@@ -159,7 +163,12 @@ def calibrate(
             block = with_interval(_block(key, model, p, [q for q in own if q.device.id == name], date, versions), mine)
             result.setdefault(name, []).append(block)
             current[name] = replace(current[name], calibration=[*_others(current[name], block), block])
-    return result
+    return {name: [_of_all(block, elsewhere[family_of(block)]) for block in blocks] for name, blocks in result.items()}
+
+
+def _of_all(block: Calibration, residuals: Sequence[Residual]) -> Calibration:
+    """``block`` with the interval of its family on all architectures where its own points are too few to tell any."""
+    return block if block.points >= FEWEST_OWN else replace(with_interval(block, residuals), median_error=block.median_error)
 
 
 def with_lent(own: Sequence[Point], model: str, lenders: Lenders) -> list[Point]:

@@ -21,7 +21,6 @@ from perfmodel.validation.split import held_out
 from perfmodel.validation.statistics import quantile
 
 QUANTILE = 0.9
-FEWEST_OWN = 4
 
 SAME_PARTS = {"torch-eager": "torch-standard"}
 """Sequences known on one architecture, and those of the same kernels that are known on more."""
@@ -75,17 +74,11 @@ def _off(
 
 
 def with_borrowed(calibrated: Mapping[str, list[Calibration]], halves: HalfWidths) -> dict[str, list[Calibration]]:
-    """``calibrated`` with the interval of borrowed predictions in every block; as it is where nothing is known of one.
-
-    Blocks of fewer than ``FEWEST_OWN`` points take it for their own, too.
-    """
+    """``calibrated`` with the interval of borrowed predictions in every block; as it is where nothing is known of one."""
 
     def widened(block: Calibration, lender: str) -> Calibration:
         half = halves.get(f"{block.implementation} of {lender}", halves.get(block.implementation, halves[""]))
-        low, high = round(math.exp(-half), 4), round(math.exp(half), 4)
-        if block.points < FEWEST_OWN:
-            block = replace(block, low=min(block.low, low), high=max(block.high, high))
-        return replace(block, borrowed_low=low, borrowed_high=high)
+        return replace(block, borrowed_low=round(math.exp(-half), 4), borrowed_high=round(math.exp(half), 4))
 
     return {name: [widened(block, name) if halves else block for block in blocks] for name, blocks in calibrated.items()}
 
