@@ -11,7 +11,8 @@ import pytest
 
 from perfmodel.catalog import calibrated_devices, find_device
 from perfmodel.report.scoreboard import report as scoreboard_report
-from perfmodel.timing.base import MAX_PARAMETERS, find_model
+from perfmodel.timing.base import MAX_PARAMETERS, SAME_KERNEL, find_model
+from perfmodel.timing.predict import CALIBRATED
 from perfmodel.validation.calibration_run import versions_of
 from perfmodel.validation.compare import Row, compare_files
 from perfmodel.validation.records import profiled, read_records, shipped_records
@@ -27,15 +28,15 @@ H200 = "nvidia-h200-sxm"
 @cache
 def all_rows() -> list[Row]:
     """Every shipped record beside the model."""
-    return compare_files(shipped_records(), find_device)
+    return compare_files(shipped_records(), find_device, cache(calibrated_devices))
 
 
 @cache
 def rows() -> dict[tuple[str, str], list[Row]]:
-    """Held-out rows with a prediction, by device and group; fused attention of several queries and of one apart."""
+    """Held-out rows with a calibrated prediction, by device and group; fused attention of several queries and of one apart."""
     found: dict[tuple[str, str], list[Row]] = defaultdict(list)
     for row in all_rows():
-        if row.prediction is not None and held_out(row.record):
+        if row.prediction is not None and row.prediction.kind == CALIBRATED and held_out(row.record):
             decode = " decode" if row.prediction.calibration.model == "flash-decode" else ""
             found[row.record.hardware, row.record.group + decode].append(row)
     return found
@@ -201,9 +202,10 @@ def test_what_a_profile_says_of_its_errors_is_what_the_records_give():
         for block in device.calibration:
             decode = " decode" if block.model == "flash-decode" else ""
             way = "both" if block.model == "torch-training" else block.direction  # a whole step has no passes to tell apart
-            key = (device.id, f"{block.workload}/{block.implementation}/{way}{decode}")
-            own = [abs(row.error) for row in rows().get(key, []) if row.error is not None]
-            assert len(own) == block.held_out
+            names = [block.implementation, *(alias for alias, kernel in SAME_KERNEL.items() if kernel == block.implementation)]
+            listed = [row for name in names for row in rows().get((device.id, f"{block.workload}/{name}/{way}{decode}"), [])]
+            own = [abs(row.error) for row in listed if row.prediction.calibration.model == block.model]
+            assert len(own) == block.held_out, (device.id, block.implementation, block.direction, block.model)
             if own:
                 assert quantile(own, 0.5) == pytest.approx(block.held_out_median_error, abs=2e-4)
 

@@ -126,7 +126,7 @@ def test_what_the_model_covers():
     assert not covers(case(direction="both"))
     assert not covers(case(n=1))
     assert covers(case(d=192))
-    assert not covers(case(d=192, implementation="fa2"))
+    assert not covers(case(d=192, implementation="triton-attention"))
     assert not covers(case(implementation="vllm-flash-attn"))
     assert not covers(case(dropout=0.1))
     assert covers(case(direction="backward", causal=True, window=128))

@@ -6,6 +6,7 @@ import pytest
 
 from perfmodel.catalog import find_device
 from perfmodel.dtypes import DTYPES
+from perfmodel.errors import UnavailableError
 from perfmodel.timing.base import Case
 from perfmodel.timing.models._flash_blocks import Blocks, blocks_of
 from perfmodel.timing.models._flash_launch import Plan
@@ -146,5 +147,6 @@ def test_passes_that_are_not_covered():
     assert not covers(Case(attention(1, 8, 8, 1024, 192, True), "torch-sdpa-efficient", BACKWARD))
 
 
-def test_before_hopper_cudnn_is_taken_for_flash_attention_2():
-    assert plan_of(Case(attention(1, 8, 8, 1024, 128, True), "torch-sdpa-cudnn"), A100).br == 128
+def test_before_hopper_nothing_is_known_of_cudnn():
+    with pytest.raises(UnavailableError, match=r"compute capability 8\.0"):
+        plan_of(Case(attention(1, 8, 8, 1024, 128, True), "torch-sdpa-cudnn"), A100)

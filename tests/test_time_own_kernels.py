@@ -22,6 +22,7 @@ from perfmodel.timing.base import MAX_PARAMETERS, Case, Model
 from perfmodel.timing.fit import fit, simplex
 from perfmodel.timing.implementations import COMPOSITE, MODELS_OF
 from perfmodel.timing.models import (
+    broadcast,
     copy,
     eager_attention,
     gemm,
@@ -465,17 +466,28 @@ def softmax_s(rows: int, cols: int, **changes: float) -> float:
 
 
 def test_every_row_length_has_its_kernel() -> None:
-    """Which share of the bandwidth counts tells which kernel runs."""
-    kernels = {2048: "warp_share", 2049: "register_share", 4096: "register_share", 4097: "single_share", 8192: "single_share"}
-    for cols, used in {**kernels, 8193: "shared_share"}.items():
+    """Whose cycles count tells which kernel runs."""
+    kernels = {2048: "element_cycles", 2049: "register_cycles", 4096: "register_cycles", 4097: "single_cycles", 8192: "single_cycles"}
+    for cols, used in {**kernels, 8193: "shared_cycles"}.items():
         base = softmax_s(4096, cols)
-        for share in ("warp_share", "register_share", "single_share", "shared_share"):
-            assert (softmax_s(4096, cols, **{share: 0.01}) > 2 * base) == (share == used), (cols, share)
+        for cycles in ("element_cycles", "register_cycles", "single_cycles", "shared_cycles"):
+            assert (softmax_s(4096, cols, **{cycles: 100.0}) > 2 * base) == (cycles == used), (cols, cycles)
 
 
-def test_long_softmax_rows_take_their_padded_bytes() -> None:
-    expected = 2 * 1000 * 10240 * 2 / (0.5 * stream.dram_bandwidth(H200))
-    assert softmax_s(1000, 10_000, shared_share=0.5, launch_us=1e-9) == pytest.approx(expected)
+def test_long_softmax_rows_take_the_cycles_of_their_padded_elements_or_their_bytes() -> None:
+    assert softmax_s(1000, 10_000, shared_cycles=2.0, launch_us=1e-9) == pytest.approx(2.0 * 1000 * 10240 / 132 / CLOCK)
+    moved = 2 * 1000 * 10_000 * 2 / (stream.STREAM_SHARE * stream.dram_bandwidth(H200))
+    assert softmax_s(1000, 10_000, shared_cycles=1e-6, launch_us=1e-9) == pytest.approx(moved)
+
+
+def test_a_broadcast_mask_takes_cycles_and_at_least_its_bytes() -> None:
+    w = Stream("scale", 1000, 4096, shared=1000)
+    slow, fast = (
+        broadcast.MODEL.seconds(Case(w, "torch-mask"), H200, {"launch_us": 1e-9, "element_cycles": cycles}) for cycles in (2.0, 1e-6)
+    )
+    assert slow == pytest.approx(2.0 * 1000 * 4096 / 132 / CLOCK)
+    assert fast == pytest.approx((w.read_bytes + w.write_bytes) / (stream.STREAM_SHARE * stream.dram_bandwidth(H200)))
+    assert not stream.MODEL.covers(Case(w, "torch-mask"))
 
 
 @given(st.integers(1, 2048))
@@ -497,7 +509,8 @@ def test_a_block_holds_whole_rounds_of_its_threads(cols: int) -> None:
 PARTS = [
     block_of(gemm.MODEL, "torch-matmul", "matmul", "fp16"),
     block_of(softmax_rows.MODEL, "torch-softmax", "softmax", "fp16"),
-    *(block_of(stream.MODEL, name, "scale", "fp16") for name in ("torch-scale", "torch-mask", "torch-add")),
+    *(block_of(stream.MODEL, name, "scale", "fp16") for name in ("torch-scale", "torch-add")),
+    block_of(broadcast.MODEL, "torch-mask", "scale", "fp16"),
 ]
 EAGER = replace(BARE, calibration=PARTS)
 SEPARATE: dict[str, Any] = {"overlap_us": 1e-9, "handoff_share": 1.0}

@@ -13,7 +13,7 @@ from perfmodel.catalog import device_ids, find_device, load_device
 from perfmodel.hardware import Calibration
 from perfmodel.timing.base import Case, find_model, model_names
 from perfmodel.timing.implementations import MODELS_OF
-from perfmodel.timing.predict import BORROWED, CALIBRATED, predict
+from perfmodel.timing.predict import BORROWED, CALIBRATED, SAME_ARCHITECTURE, predict
 from perfmodel.validation import session
 from perfmodel.validation.calibrate import calibrate
 from perfmodel.validation.intervals import Residual, interval
@@ -198,7 +198,7 @@ def test_a_record_may_name_a_device_in_short(run, tmp_path):
 def test_fused_kernels_end_at_the_head_dims_they_have(run):
     for d, implementation in ((264, "torch-sdpa-cudnn"), (256, "numba-flash-mma")):
         shown = run(f"attention --n 1024 --d {d} --hardware h200 --implementation {implementation}")
-        assert "is predicted for" not in shown.out
+        assert "flash2 forward is predicted for" not in shown.out
 
 
 # calibrate
@@ -306,11 +306,14 @@ def test_the_borrowed_interval_is_as_wide_as_parameters_are_off():
 
 def test_predictions_say_where_they_are_from():
     h200 = replace(find_device("nvidia-h200-sxm"), calibration=[block_of_copies(borrowed_low=0.7, borrowed_high=1.4)])
-    h100, case = replace(find_device("nvidia-h100-sxm-80gb"), calibration=[]), Case(Stream("copy", 1, 1 << 20), "torch-copy")
+    h100, a100 = (replace(find_device(name), calibration=[]) for name in ("nvidia-h100-sxm-80gb", "nvidia-a100-sxm-80gb"))
+    case = Case(Stream("copy", 1, 1 << 20), "torch-copy")
     own = predict(case, "copy", "fp16", h200, 0.0)
     assert (own.kind, own.low / own.seconds, own.high / own.seconds) == (CALIBRATED, pytest.approx(0.98), pytest.approx(1.02))
-    borrowed = predict(case, "copy", "bf16", h100, 0.0, lambda: [h200])
+    borrowed = predict(case, "copy", "bf16", a100, 0.0, lambda: [h200])
     assert (borrowed.kind, borrowed.low / borrowed.seconds) == (BORROWED, pytest.approx(0.7))
+    alike = predict(case, "copy", "bf16", h100, 0.0, lambda: [h200])
+    assert (alike.kind, alike.low / alike.seconds) == (BORROWED, pytest.approx(0.98**SAME_ARCHITECTURE))
     bounded = predict(case, "copy", "bf16", h200, 1.0)
     assert bounded.seconds == bounded.low == 1.0
 

@@ -34,7 +34,7 @@ def calibrate(
     outputs = check_outputs(output, ["profile"] if from_records else ["records", "profile"])
     from pathlib import Path
 
-    from perfmodel.catalog import find_device
+    from perfmodel.catalog import calibrated_devices, find_device
     from perfmodel.errors import UnavailableError
     from perfmodel.report.calibration import report
     from perfmodel.validation.calibration_run import from_records as fit_records
@@ -45,7 +45,7 @@ def calibrate(
     if from_records:
         paths = [path for name in from_records for path in (shipped_records() if name == SHIPPED else [Path(name)])]
         one = any(name.endswith(".yaml") for name in outputs)
-        found = fit_records(paths, find_device, hardware, names, say, one_device=one)
+        found = fit_records(paths, find_device, hardware, names, say, one, calibrated_devices)
     else:
         found = [this_machine(find_device, hardware, names, say)]
     if not found and outputs:

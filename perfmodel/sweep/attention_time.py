@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from perfmodel.errors import PerfmodelError
 from perfmodel.hardware import Device
 from perfmodel.sweep.devices import lenders
-from perfmodel.timing.attention_offer import added
 from perfmodel.timing.offer import algorithm_of, offer
+from perfmodel.timing.predict import added
 from perfmodel.workload import Attention
 
 

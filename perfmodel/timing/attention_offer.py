@@ -6,7 +6,7 @@ from perfmodel.attention.evaluate import BOTH, Result
 from perfmodel.attention.request import Comparison
 from perfmodel.errors import PerfmodelError
 from perfmodel.timing.offer import algorithm_of, check_implementation, offer
-from perfmodel.timing.predict import Lenders, Prediction
+from perfmodel.timing.predict import Lenders, Prediction, added
 
 Predictions = dict[tuple[str, str], Prediction]
 """By algorithm and pass; what is not predicted is absent."""
@@ -15,12 +15,16 @@ Predictions = dict[tuple[str, str], Prediction]
 def predictions(comparison: Comparison, implementation: str | None, lenders: Lenders) -> tuple[Predictions, list[str]]:
     """Predictions of the results that have one, and why the others have none, in words.
 
+    ``implementation`` is the kernel of its algorithm; others are predicted for the one that ``offer`` takes.
     UsageError if no calibration anywhere is of ``implementation``.
     """
     if implementation is not None:
         check_implementation(implementation, "attention", comparison.device, lenders)
     found: Predictions = {}
     missing: dict[str, None] = {}
+    if implementation is not None and all(algorithm_of(implementation) != result.algorithm.name for result in comparison.results):
+        runs = algorithm_of(implementation)
+        missing[f"{implementation} runs {runs}, which is not compared: add --algorithm {runs}."] = None
     for result in comparison.results:
         key = (result.algorithm.name, result.direction)
         try:
@@ -42,14 +46,5 @@ def _one(comparison: Comparison, result: Result, implementation: str | None, len
     def suits(known: str) -> bool:
         return algorithm_of(known) == name
 
-    return offer(
-        "attention", w.dtype.name, w, result.direction, comparison.device, float(result.total.lower_s), implementation, suits, lenders
-    )
-
-
-def added(parts: list[Prediction]) -> Prediction:
-    """Kernels one after another: their errors are taken to go together."""
-    first = parts[0]
-    words = "; ".join(dict.fromkeys(part.provenance for part in parts))
-    seconds, low, high = (sum(getattr(part, name) for part in parts) for name in ("seconds", "low", "high"))
-    return Prediction(seconds, low, high, first.kind, words, first.calibration)
+    named = implementation if implementation is not None and suits(implementation) else None
+    return offer("attention", w.dtype.name, w, result.direction, comparison.device, float(result.total.lower_s), named, suits, lenders)

@@ -96,13 +96,35 @@ SAME_TIME = {"fp16": "bf16", "bf16": "fp16"}
 """Formats that a unit multiplies at one rate: what was measured with one holds for the other."""
 
 
+SAME_KERNEL = {
+    "fa2": "torch-sdpa-flash",  # PyTorch's build of FlashAttention-2; its kernels for sm80 run on every later architecture
+    "xformers": "torch-sdpa-efficient",  # PyTorch took xFormers' CUTLASS kernels
+    "fa3": "vllm-flash-attn",  # on Hopper, the only architecture of FlashAttention-3; vLLM pages the cache
+    "fa3-no-pipelining": "vllm-flash-attn",
+    "fa3-no-specialization": "vllm-flash-attn",
+    "fa1-triton": "fa1",  # FlashAttention's own Triton version, of which no pass was timed alone
+}
+"""Implementations whose kernel goes by another name, too: one kernel is one model with one set of parameters."""
+
+
+def kernel_name(implementation: str) -> str:
+    """The name under which the kernel of an implementation is calibrated.
+
+    >>> kernel_name("fa2"), kernel_name("torch-sdpa-cudnn")
+    ('torch-sdpa-flash', 'torch-sdpa-cudnn')
+    """
+    return SAME_KERNEL.get(implementation, implementation)
+
+
 def calibrations(device: Device, workload: str, dtype: str, case: Case) -> list[Calibration]:
-    """Those of ``device`` that are meant for the case."""
-    dtypes = {dtype, SAME_TIME.get(dtype, dtype)}
-    return [
+    """Those of ``device`` that are meant for the case, under its own name first."""
+    dtypes, names = {dtype, SAME_TIME.get(dtype, dtype)}, (case.implementation, kernel_name(case.implementation))
+    found = [
         block
         for block in device.calibration
-        if (block.workload, block.implementation, block.direction) == (workload, case.implementation, case.direction)
+        if (block.workload, block.direction) == (workload, case.direction)
+        and block.implementation in names
         and dtypes & set(block.dtypes)
         and find_model(block.model).covers(case)
     ]
+    return sorted(found, key=lambda block: block.implementation != case.implementation)

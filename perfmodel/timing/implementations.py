@@ -7,6 +7,7 @@ from perfmodel.timing.base import Case, Model, find_model
 
 _FUSED = ("flash-decode", "flash-prefill")
 _PUBLISHED = ("flash-published",)
+_FEW = ("flash-few",)
 MODELS_OF: dict[str, tuple[str, ...]] = {
     "numba-flash": ("register-tiles",),
     "numba-flash-mma": ("flash-prefill",),
@@ -18,7 +19,13 @@ MODELS_OF: dict[str, tuple[str, ...]] = {
     "torch-sdpa-flash": _FUSED,
     "torch-sdpa-cudnn": _FUSED,
     "torch-sdpa-efficient": _FUSED,
-    "fa2": _PUBLISHED,
+    "fa1": _FEW,
+    "fa1-triton": _FEW,
+    "fa2": _FUSED,
+    "fa3": ("flash-prefill", *_FEW),
+    "fa3-no-pipelining": ("flash-prefill",),
+    "fa3-no-specialization": ("flash-prefill",),
+    "xformers": _FUSED,
     "cudnn-attention": _PUBLISHED,
     "cudnn-attention-deterministic": _PUBLISHED,
     "cudnn-attention-mxfp8": _PUBLISHED,
@@ -26,13 +33,15 @@ MODELS_OF: dict[str, tuple[str, ...]] = {
     "triton-attention": _PUBLISHED,
     "triton-tileir": _PUBLISHED,
     "torch-eager": ("eager-attention",),
+    "torch-standard": ("eager-published",),
+    "megatron": ("eager-published",),
     "cublas": ("gemm",),
     "torch-matmul": ("gemm",),
     "torch-softmax": ("softmax-rows",),
     "numba-copy": ("copy",),
     "torch-copy": ("copy",),
     "torch-scale": ("stream",),
-    "torch-mask": ("stream",),
+    "torch-mask": ("broadcast",),
     "torch-add": ("stream",),
     "torch-silu-mul": ("stream",),
     "torch-rope": ("stream",),
@@ -47,7 +56,8 @@ MODELS_OF: dict[str, tuple[str, ...]] = {
     "torch-rms-norm": ("stream",),
     "torch-layer-norm": ("stream",),
 }
-COMPOSITE = ("torch-step", "torch-training", "eager-attention", "numba-flash1", "numba-standard", "numba-matmul", "numba-matmul-naive")
+_EAGER = ("eager-attention", "eager-published")
+COMPOSITE = ("torch-step", "torch-training", *_EAGER, "numba-flash1", "numba-standard", "numba-matmul", "numba-matmul-naive")
 """Models that call for the calibrations of other implementations: fitted after those."""
 
 

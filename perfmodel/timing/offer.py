@@ -7,7 +7,7 @@ from typing import Any
 
 from perfmodel.errors import PerfmodelError, UnavailableError, UsageError, suggest
 from perfmodel.hardware import Device
-from perfmodel.timing.base import Case
+from perfmodel.timing.base import SAME_KERNEL, Case, calibrations
 from perfmodel.timing.implementations import MODELS_OF
 from perfmodel.timing.predict import Lenders, Prediction, predict
 
@@ -15,7 +15,12 @@ OWN = ("numba-", "cpu-")
 """Implementations of this package: they are witnesses, not what people run."""
 PUBLISHED = ("flash-published",)
 """Models of kernels known from published tables alone, a few shapes each: predicted when named."""
-ALGORITHM_OF = {"torch-eager": "standard", "numba-standard": "standard", "cpu-standard": "standard", "numba-flash1": "flash1"}
+NAMED = (*SAME_KERNEL, "fa1", "megatron")
+"""Predicted when named: further names of a kernel, and kernels that were replaced."""
+ALGORITHM_OF = {
+    **dict.fromkeys(("torch-eager", "torch-standard", "megatron", "numba-standard", "cpu-standard"), "standard"),
+    **dict.fromkeys(("numba-flash1", "fa1"), "flash1"),
+}
 FUSED = "flash2"
 """IO scheme of every other attention kernel."""
 
@@ -27,7 +32,8 @@ def algorithm_of(implementation: str) -> str:
 
 def check_implementation(name: str, workload: str, device: Device, lenders: Lenders) -> None:
     """UsageError if no calibration of ``workload``, here or on a device to borrow from, is called ``name``."""
-    known = sorted(known_implementations(workload, [device, *lenders()]))
+    calibrated = known_implementations(workload, [device, *lenders()])
+    known = sorted(calibrated | {alias for alias, kernel in SAME_KERNEL.items() if kernel in calibrated})
     if name not in known:
         raise UsageError(f"--implementation: none is called {name!r}", suggest(name, known))
 
@@ -50,40 +56,47 @@ def offer(
 ) -> Prediction:
     """The prediction for a ``workload`` called ``name``, buffers cold. ``suits``: which implementations run what was asked.
 
-    Without an ``implementation``, the fastest library kernel that is calibrated here; borrowed if nothing of that name is.
+    Without an ``implementation``, the fastest library kernel whose calibration here covers this; borrowed if none does.
     UnavailableError says why there is none.
     """
     if implementation is not None:
         if not suits(implementation):
             raise UnavailableError(f"{implementation} is another algorithm")
         return predict(Case(workload, implementation, direction), name, dtype, device, lower_s, lenders)
-    found = _fastest(_libraries(name, [device]), name, dtype, workload, direction, device, lower_s, suits, tuple)
-    if found is None and not _libraries(name, [device]):
+    libraries = filter(suits, _libraries(name, direction, [device]))
+    own = [known for known in libraries if calibrations(device, name, dtype, Case(workload, known, direction))]
+    found = _fastest(own, name, dtype, workload, direction, device, lower_s, lenders)
+    if not own:
         others = list(lenders())
-        found = _fastest(_libraries(name, others), name, dtype, workload, direction, device, lower_s, suits, lambda: others)
+        names = filter(suits, _libraries(name, direction, others))
+        found = _fastest(names, name, dtype, workload, direction, device, lower_s, lambda: others)
     if found is None:
         raise UnavailableError(f"no implementation of {name} in {dtype} is calibrated that covers this")
     return found
 
 
-def _libraries(name: str, devices: Iterable[Device]) -> list[str]:
-    calibrated = known_implementations(name, devices)
-    return [known for known, own in MODELS_OF.items() if known in calibrated and not known.startswith(OWN) and own != PUBLISHED]
+def _libraries(name: str, direction: str, devices: Iterable[Device]) -> list[str]:
+    blocks = [block for device in devices for block in device.calibration]
+    calibrated = {block.implementation for block in blocks if (block.workload, block.direction) == (name, direction)}
+    return [
+        known
+        for known, own in MODELS_OF.items()
+        if known in calibrated and not known.startswith(OWN) and own != PUBLISHED and known not in NAMED
+    ]
 
 
 def _fastest(
-    names: list[str],
+    names: Iterable[str],
     name: str,
     dtype: str,
     workload: Any,
     direction: str,
     device: Device,
     lower_s: float,
-    suits: Callable[[str], bool],
     lenders: Lenders,
 ) -> Prediction | None:
     found = []
-    for known in filter(suits, names):
+    for known in names:
         try:
             found.append(predict(Case(workload, known, direction), name, dtype, device, lower_s, lenders))
         except PerfmodelError:

@@ -6,14 +6,19 @@ parameters of the nearest calibrated architecture and the interval that those ha
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from perfmodel.errors import UnavailableError
 from perfmodel.hardware import Calibration, Device
 from perfmodel.timing.base import Case, calibrations, find_model
 
 CALIBRATED, BORROWED = "calibrated", "borrowed"
+SAME_ARCHITECTURE = math.sqrt(1 + 1 / 1)
+"""Width of an interval on another device of the architecture over that on its own, in logarithms: of one device to judge by."""
+PARTS = dict.fromkeys(("eager-attention", "eager-published"), ("matmul", "scale", "softmax"))
+"""Models of sequences, and the workloads of their parts, which may be calibrated on other devices alone."""
 
 Lenders = Callable[[], Iterable[Device]]
 
@@ -39,15 +44,27 @@ def predict(case: Case, workload: str, dtype: str, device: Device, lower_s: floa
     if own:
         block = own[0]
         words = f"calibrated here: {block.points} points, {block.date}"
-        return _prediction(case, device, block, (block.low, block.high), lower_s, CALIBRATED, words)
+        return _prediction(case, with_parts(device, block.model, lenders), block, (block.low, block.high), lower_s, CALIBRATED, words)
     lender = nearest(device, [other for other in lenders() if other.id != device.id and calibrations(other, workload, dtype, case)])
     if lender is None:
         raise UnavailableError(_missing(case, workload, dtype, device))
     block = calibrations(lender, workload, dtype, case)[0]
     if block.borrowed_low is None or block.borrowed_high is None:
         raise UnavailableError(f"the calibration of {case.implementation} on {lender.id} was never tried on another device")
-    words = f"borrowed from {lender.id}: no calibration of {device.id}"
-    return _prediction(case, device, block, (block.borrowed_low, block.borrowed_high), lower_s, BORROWED, words)
+    words, interval = f"borrowed from {lender.id}: no calibration of {device.id}", (block.borrowed_low, block.borrowed_high)
+    if lender.architecture == device.architecture:  # one device of it tells this much of another
+        interval = max(interval[0], block.low**SAME_ARCHITECTURE), min(interval[1], block.high**SAME_ARCHITECTURE)
+    return _prediction(case, with_parts(device, block.model, lenders), block, interval, lower_s, BORROWED, words)
+
+
+def with_parts(device: Device, model: str, lenders: Lenders) -> Device:
+    """``device`` with the calibrations of the nearest others for parts of ``model`` that it has none of."""
+    missing = set(PARTS.get(model, ())) - {block.workload for block in device.calibration}
+    if not missing:
+        return device
+    kin = sorted((other for other in lenders() if other.vendor == device.vendor), key=lambda other: _distance(device, other))
+    lent = [block for other in kin for block in other.calibration if block.workload in missing]
+    return replace(device, calibration=[*device.calibration, *lent])
 
 
 def _missing(case: Case, workload: str, dtype: str, device: Device) -> str:
@@ -69,6 +86,8 @@ def _prediction(
     case: Case, device: Device, block: Calibration, interval: tuple[float, float], lower_s: float, kind: str, words: str
 ) -> Prediction:
     modelled = find_model(block.model).seconds(case, device, block.parameters)
+    if block.implementation != case.implementation:
+        block, words = replace(block, implementation=case.implementation), f"the kernel of {block.implementation}, {words}"
     seconds = max(modelled, lower_s)
     if modelled < lower_s:
         words += "; the model fell below the bound, which is shown instead"
@@ -92,3 +111,11 @@ def _distance(device: Device, other: Device) -> tuple[bool, float, bool, str]:
 
 def _capability(device: Device) -> float:
     return float(device.compute_capability or 0)
+
+
+def added(parts: list[Prediction]) -> Prediction:
+    """Kernels one after another: their errors are taken to go together."""
+    first = parts[0]
+    words = "; ".join(dict.fromkeys(part.provenance for part in parts))
+    seconds, low, high = (sum(getattr(part, name) for part in parts) for name in ("seconds", "low", "high"))
+    return Prediction(seconds, low, high, first.kind, words, first.calibration)

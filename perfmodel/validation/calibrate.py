@@ -13,9 +13,10 @@ from dataclasses import dataclass, replace
 
 from perfmodel.errors import PerfmodelError
 from perfmodel.hardware import Calibration, Device
-from perfmodel.timing.base import MAX_PARAMETERS, Case, Model
+from perfmodel.timing.base import MAX_PARAMETERS, Case, Model, kernel_name
 from perfmodel.timing.fit import fit
 from perfmodel.timing.implementations import COMPOSITE, model_of
+from perfmodel.timing.predict import Lenders, with_parts
 from perfmodel.validation.bounds import evaluated
 from perfmodel.validation.intervals import Residual, interval
 from perfmodel.validation.records import Record, profiled
@@ -25,6 +26,8 @@ from perfmodel.validation.statistics import quantile
 FOLDS = 5
 FEWEST = 10
 """Different shapes, or families of the project's own kernels, that are enough for any model."""
+FEWEST_OWN = 4
+"""Points of an architecture below which the residuals of the others' own fits count, too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,9 +75,14 @@ def points(records: Iterable[Record], devices: Mapping[str, Device]) -> dict[Key
             model = model_of(case)
         except PerfmodelError:
             continue
-        key = (record.workload, record.implementation, record.direction, model.name, device.architecture)
+        key = (record.workload, _calibrated_name(case, model), record.direction, model.name, device.architecture)
         found.setdefault(key, []).append(Point(record, case, device, lower))
     return dict(sorted(found.items(), key=lambda item: item[0][3] in COMPOSITE))
+
+
+def _calibrated_name(case: Case, model: Model) -> str:
+    """What shares parameters with ``case``: its kernel under any name, where the model holds what is known of kernels."""
+    return kernel_name(case.implementation) if model.name in ("flash-decode", "flash-prefill") else case.implementation
 
 
 def fitted(model: Model, known: Sequence[Point], starts: Mapping[str, float] | None = None, restarts: int = 2) -> dict[str, float]:
@@ -122,14 +130,20 @@ def calibrate(
     date: str,
     versions: Callable[[list[Record]], str],
     progress: Callable[[str], None],
+    lenders: Lenders = tuple,
 ) -> dict[str, list[Calibration]]:
-    """Calibrations by device id. A group with fewer than twice as many points to fit as parameters is left out."""
+    """Calibrations by device id. A group with fewer than twice as many points to fit as parameters is left out.
+
+    ``lenders``: devices whose calibrations serve for parts of a sequence that a device has none of.
+    """
     current = {device.id: device for device in devices.values()}
     result: dict[str, list[Calibration]] = {}
+    elsewhere: dict[Family, list[Residual]] = {}
     grouped = points(records, devices)
     for key, listed in grouped.items():
         own = [replace(point, device=current[point.device.id]) for point in listed]
         model = model_of(own[0].case)
+        own = with_lent(own, model.name, lambda: [*current.values(), *lenders()])
         known = [point for point in own if not held_out(point.record)]
         shapes = len({_kin(point) for point in known})
         if shapes < max(2, min(2 * len(model.parameters), FEWEST)):
@@ -141,12 +155,26 @@ def calibrate(
         residuals = cross_residuals(model, known, p)
         labels = _errs_with(known)
         errors = [(q.device.id, Residual(value, label)) for value, q, label in zip(residuals, known, labels, strict=True)]
+        elsewhere.setdefault(key[:4], []).extend(Residual(residual.value, f"{residual.kin} {key[4]}") for _, residual in errors)
         for name in sorted({point.device.id for point in own}):
-            mine = [residual for device, residual in errors if device == name] or [residual for _, residual in errors]
+            mine = [residual for device, residual in errors if device == name]
+            if len({residual.kin for residual in mine}) < FEWEST:  # too few for a width of its own: those of its architecture
+                mine = [residual for _, residual in errors]
             block = with_interval(_block(key, model, p, [q for q in own if q.device.id == name], date, versions), mine)
             result.setdefault(name, []).append(block)
             current[name] = replace(current[name], calibration=[*_others(current[name], block), block])
-    return result
+    return {name: [_of_all(block, elsewhere[family_of(block)]) for block in blocks] for name, blocks in result.items()}
+
+
+def _of_all(block: Calibration, residuals: Sequence[Residual]) -> Calibration:
+    """``block`` with the interval of its family on all architectures where its own points are too few to tell any."""
+    return block if block.points >= FEWEST_OWN else replace(with_interval(block, residuals), median_error=block.median_error)
+
+
+def with_lent(own: Sequence[Point], model: str, lenders: Lenders) -> list[Point]:
+    """``own``, with the parts of ``model`` that their devices lack."""
+    devices = {point.device.id: with_parts(point.device, model, lenders) for point in own}
+    return [replace(point, device=devices[point.device.id]) for point in own]
 
 
 def _others(device: Device, block: Calibration) -> list[Calibration]:

@@ -12,6 +12,7 @@ from perfmodel import units
 from perfmodel.errors import PerfmodelError, UnavailableError, UsageError
 from perfmodel.hardware import Calibration, Device, LaunchOverhead, Microbenchmark, Quantity
 from perfmodel.timing.implementations import MODELS_OF
+from perfmodel.timing.predict import Lenders
 from perfmodel.validation.calibrate import calibrate, family_of, points
 from perfmodel.validation.compare import device_or_error
 from perfmodel.validation.profile_text import RECORDS, profile_text
@@ -58,10 +59,11 @@ def from_records(
     implementations: Sequence[str],
     progress: Progress,
     one_device: bool = False,
+    lenders: Lenders = tuple,
 ) -> list[Calibrated]:
     """Fit what the records of ``paths`` tell; a device per result. ``hardware``: only that one, though kin devices help its fit.
 
-    ``one_device``: UsageError, before any fit, if the records are of several.
+    ``lenders``: devices that lend calibrations of parts. ``one_device``: UsageError, before any fit, if the records are of several.
     """
     check_names(implementations)
     listed = list(paths)
@@ -72,8 +74,8 @@ def from_records(
     ids = {device.id: device for device in devices.values()}
     if one_device and hardware is None and len(ids) > 1:
         raise UsageError(f"--output: a .yaml holds one device, the records are of {', '.join(sorted(ids))}", "name one with --hardware")
-    fits = calibrate(records, devices, today(), versions_of, progress)
-    found = with_borrowed(fits, half_widths(points(records, devices), fits))
+    fits = calibrate(records, devices, today(), versions_of, progress, lenders)
+    found = with_borrowed(fits, half_widths(points(records, devices), fits, lenders))
     shipped = set(listed) <= set(shipped_records())
     source = RECORDS if shipped else f"measurement records: {', '.join(path.name for path in listed)}"
     wanted = ids if hardware is None else {find_device(hardware).id}

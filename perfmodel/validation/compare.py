@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from perfmodel.errors import PerfmodelError, UnavailableError
 from perfmodel.hardware import Device
 from perfmodel.timing.base import Case
-from perfmodel.timing.floors import roof_s
-from perfmodel.timing.predict import Lenders, Prediction, predict
+from perfmodel.timing.floors import lower_bound_s, roof_s
+from perfmodel.timing.predict import Lenders, Prediction, added, predict
 from perfmodel.validation.bounds import evaluated
 from perfmodel.validation.memory import PEAK, predicted_peak_bytes
 from perfmodel.validation.records import Record, profiled, read_records
 from perfmodel.validation.statistics import quantile
+from perfmodel.workload import BACKWARD, FORWARD
 
 TOLERATED_NOISE = 1e-9
 """Relative: a measurement equal to its bound is no violation."""
@@ -127,10 +128,18 @@ def compare(raw: dict[str, Any], record: Record, device: Device | PerfmodelError
     if profiled(record):
         return Row(raw, record, lower, None, "one run under a profiler: counters, no time to predict", case, device)
     try:
-        prediction = predict(case, record.workload, record.dtype, device, lower, lenders)
+        prediction = predicted(case, record, device, lower, lenders)
     except PerfmodelError as error:
         return Row(raw, record, lower, None, error.message, case, device)
     return Row(raw, record, lower, prediction, "", case, device)
+
+
+def predicted(case: Case, record: Record, device: Device, lower_s: float, lenders: Lenders) -> Prediction:
+    """The prediction of what ``record`` measured: of both passes of attention, one after the other."""
+    if record.workload != "attention" or record.direction != "both":
+        return predict(case, record.workload, record.dtype, device, lower_s, lenders)
+    passes = [replace(case, direction=one) for one in (FORWARD, BACKWARD)]
+    return added([predict(one, record.workload, record.dtype, device, lower_bound_s(one, device), lenders) for one in passes])
 
 
 def device_or_error(name: str, find_device: Callable[[str], Device]) -> Device | PerfmodelError:

@@ -10,11 +10,15 @@ from perfmodel.workload import Attention
 _HEAD_DIMS = (32, 64, 96, 128, 192, 256)
 WGMMA, TCGEN05 = 64, 128
 """Rows of the other operand that one read from shared memory serves, of Hopper's and of Blackwell's instruction."""
+MMA_SYNC_FLOP = 0.629 * 4096
+"""Per cycle and multiprocessor, two-byte elements: what mma.sync reaches where newer instructions reach more.
+
+On Hopper 62.9 % of the peak (arXiv:2402.13499); supposed to be as much later. Ampere's peak is lower, and mma.sync reaches it."""
 OVERLAP = 3.0
 """How a tile's matmuls and exponentials add up where an implementation has no number of its own."""
 TUNED = ("OVERLAP",)
 """Chosen on measurements that fits may see, beside the fitted parameters."""
-KNOWN = ("_HEAD_DIMS", "WGMMA", "TCGEN05")
+KNOWN = ("_HEAD_DIMS", "WGMMA", "TCGEN05", "MMA_SYNC_FLOP")
 """Given by hardware, by the source of a kernel, or by definition."""
 
 
@@ -56,6 +60,13 @@ class Plan:
     crowded_block: float = 0.0
     threads: int = 128
     softmax_share: float = 0.0
+
+
+def slowdown(plan: Plan, peak: float, element_size: int) -> float:
+    """Peak FLOP per cycle over what the plan's matrix instruction reaches, of a tensor unit with that ``peak``."""
+    if plan.fragment in (WGMMA, TCGEN05):
+        return 1.0
+    return max(1.0, peak * element_size / 2 / MMA_SYNC_FLOP)
 
 
 def padded(d: int) -> int:

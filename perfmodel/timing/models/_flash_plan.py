@@ -11,15 +11,17 @@ from dataclasses import replace
 from math import ceil
 
 from perfmodel.arith import ceil_div
+from perfmodel.errors import UnavailableError
 from perfmodel.hardware import Device
 from perfmodel.timing.base import Case
 from perfmodel.timing.models._flash_launch import TCGEN05, WGMMA, Plan, major, padded, resident_blocks
 from perfmodel.timing.models._flash_published import PLANS as PUBLISHED
-from perfmodel.timing.models._flash_torch import cudnn, efficient, fa2, numba_mma, torch_flash
+from perfmodel.timing.models._flash_torch import WGMMA_BACKWARD, cudnn, efficient, fa1, numba_mma, torch_flash
 from perfmodel.workload import BACKWARD, Attention
 
 _MIB = 1 << 20
-KNOWN = ("_MIB",)
+_HOPPER = 9
+KNOWN = ("_MIB", "_HOPPER")
 """Given by hardware, by the source of a kernel, or by definition."""
 
 
@@ -44,6 +46,8 @@ def _fa3_tile(w: Attention, paged: bool) -> tuple[int, int]:
 def _fa3(case: Case, device: Device) -> Plan:
     """hopper/: persistent; causal blocks longest first over as many heads as fit 32 MB of L2 (tile_scheduler.hpp)."""
     w: Attention = case.workload
+    if major(device) != _HOPPER:
+        raise UnavailableError(f"FlashAttention-3 has kernels for compute capability {_HOPPER}.0 alone, not for {device.id}")
     if case.direction == BACKWARD:
         return _fa3_backward(w)
     br, bc = _fa3_tile(w, paged=False)
@@ -55,10 +59,18 @@ def _fa3(case: Case, device: Device) -> Plan:
     return Plan(br, bc, WGMMA, packed=packed, longest_first=w.causal, group=walks, section=min(section, walks))
 
 
+def _fa3_in_turn(case: Case, device: Device) -> Plan:
+    """FlashAttention-3 without its pipelining: a tile's matmuls and its softmax come one after the other (arXiv:2407.08608, Sec. 3.2).
+
+    Without specialized warps nothing overlaps either, as far as this model goes.
+    """
+    return replace(_fa3(case, device), overlap=1.0)
+
+
 def _fa3_backward(w: Attention) -> Plan:
     """hopper/flash_bwd_launch_template.h."""
     br, bc = {64: (128, 128), 96: (64, 128), 192: (64, 96), 256: (64, 80)}.get(max(64, padded(w.d)), (64 if w.causal else 80, 128))
-    return Plan(br, bc, WGMMA)
+    return Plan(br, bc, WGMMA, softmax_share=WGMMA_BACKWARD)
 
 
 def _fa3_paged(case: Case, device: Device) -> Plan:
@@ -97,8 +109,13 @@ def _vllm(case: Case, device: Device) -> Plan:
 
 
 _PLANS: dict[str, Callable[[Case, Device], Plan]] = {
-    "fa2": fa2,
+    "fa1": fa1,
+    "fa1-triton": fa1,
+    "fa2": torch_flash,
     "fa3": _fa3,
+    "fa3-no-pipelining": _fa3_in_turn,
+    "fa3-no-specialization": _fa3_in_turn,
+    "xformers": efficient,
     "torch-sdpa-flash": torch_flash,
     "torch-sdpa-cudnn": cudnn,
     "torch-sdpa-efficient": efficient,

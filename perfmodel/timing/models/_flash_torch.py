@@ -19,12 +19,16 @@ from perfmodel.workload import BACKWARD, Attention
 
 FEEDING, FEEDING_BACKWARD = 0.4, 0.5
 """mma.sync kernels: share of the operand reads that is not hidden."""
-SOFTMAX_SHARE = 0.39
+SOFTMAX_SHARE = 0.62
 """FlashAttention-2 forward on an H200, fitted: ``softmax`` over ``matmul``. A kernel measured with one tile does not show its own."""
 CAUSAL, CROWDED = 0.5, 3.0
 """FlashAttention-2, in block latencies: masked tiles of a causal block; its variant for lengths that tiles do not divide."""
 IN_TURN = 1.0
 """Overlap of FlashAttention-2's tiles, and of cuDNN's backward pass with wide heads: matmuls and exponentials one after the other."""
+WGMMA_BACKWARD = 2.6
+"""cuDNN backward on an H200, fitted: ``softmax`` over ``matmul``."""
+DROPOUT = 1.1
+"""FlashAttention 1: random numbers of dropout, in exponentials' time of every tile; chosen on the fitted rows of one A100."""
 CUDNN_PADDED, CUDNN_CAUSAL = 0.3, 0.45
 """cuDNN: masks of keys past the end, in exponentials' time of every tile; causal masks, in block latencies."""
 CUDNN_OVERLAP, CUDNN_OVERLAP_BACKWARD = 1.3, 3.0
@@ -65,6 +69,15 @@ def fa2(case: Case, device: Device) -> Plan:
     return Plan(tile.br, tile.bc, fragment, resident)
 
 
+def fa1(case: Case, device: Device) -> Plan:
+    """FlashAttention 1.0: K and V outermost, 256 keys of head dim 64 or 128 of 128 by 16 queries at a time, in as many parts as fill
+    the device (csrc/flash_attn at v1.0.9: fmha_fprop_fp16_kernel.sm80.cu, num_splits_heuristic_fwd).
+    """
+    w: Attention = case.workload
+    edge = 256 if w.d <= 64 and w.kv_len > 128 else 128
+    return Plan(edge, edge, 16, 2, feeding=FEEDING, overlap=1.0, softmax_share=SOFTMAX_SHARE, mask_tile=DROPOUT if w.dropout else 0.0)
+
+
 def torch_flash(case: Case, device: Device) -> Plan:
     """PyTorch's build of FlashAttention-2 keeps its kernels on Hopper; too few blocks are split over keys in prefill, too."""
     w: Attention = case.workload
@@ -97,13 +110,13 @@ def _fa2_split(w: Attention, device: Device) -> Plan:
 
 
 def cudnn(case: Case, device: Device) -> Plan:
-    """Closed source. Hopper: tiles and grids as profiled; supposed to be TensorRT-LLM's kernels later, FlashAttention-2 before."""
+    """Closed source. Hopper: tiles and grids as profiled; supposed to be TensorRT-LLM's kernels later, unknown before."""
     w: Attention = case.workload
     backward = case.direction == BACKWARD
     if major(device) > 9 and not backward:
         return Plan(256 if padded(w.d) <= 128 else 128, 128, TCGEN05)
     if major(device) < 9:
-        return replace(fa2(case, device), side_kernels=side_kernels(w) * backward)
+        raise UnavailableError(f"cuDNN's attention kernels for compute capability {device.compute_capability} are not known")
     width = next((dim for dim in (64, 128, 192) if max(w.d, w.dv) <= dim), 256)
     if backward:  # wide heads fill SRAM with one stage of smaller tiles, which nothing overlaps
         bc, overlap = (128, CUDNN_OVERLAP_BACKWARD) if width <= 128 else (64, IN_TURN)

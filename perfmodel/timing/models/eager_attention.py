@@ -10,6 +10,7 @@ Source: the sequence that the profiler shows for torch.matmul, *, +, torch.softm
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from perfmodel.errors import UnavailableError
 from perfmodel.hardware import Device
@@ -31,34 +32,45 @@ KNOWN = ("SHORT_ROW",)
 """Given by hardware, by the source of a kernel, or by definition."""
 
 
-def parts(w: Attention, direction: str) -> list[tuple[str, Case]]:
-    """Workload name and case of each kernel that is also timed alone, in order."""
-    heads, dtype = w.query_heads, w.dtype
-    rows = heads * w.n
+Part = tuple[str, Case]
+"""Workload name and case of a kernel that is also timed alone."""
 
-    def matmul(m: int, n: int, k: int) -> tuple[str, Case]:
-        return "matmul", Case(Matmul(m, n, k, batch=heads, dtype=dtype), "torch-matmul")
 
-    def stream(implementation: str, inputs: int = 1, shared: int = 0, op: str = "scale") -> tuple[str, Case]:
-        return op, Case(Stream(op, rows, w.kv_len, inputs, shared=shared, dtype=dtype), implementation)
+def products(w: Attention, direction: str) -> list[Part]:
+    """The matmuls of a pass: Q K^T and P V; P^T dO, dO V^T, dS^T Q and dS K."""
+    sizes = [(w.n, w.kv_len, w.d), (w.n, w.dv, w.kv_len)]
+    if direction != FORWARD:
+        sizes = [(w.kv_len, w.dv, w.n), (w.n, w.kv_len, w.dv), (w.kv_len, w.d, w.n), (w.n, w.d, w.kv_len)]
+    return [("matmul", Case(Matmul(*size, batch=w.query_heads, dtype=w.dtype), "torch-matmul")) for size in sizes]
 
+
+def over_scores(w: Attention, implementation: str, inputs: int = 1, shared: int = 0, op: str = "scale") -> Part:
+    """A kernel that passes over the scores."""
+    return op, Case(Stream(op, w.query_heads * w.n, w.kv_len, inputs, shared=shared, dtype=w.dtype), implementation)
+
+
+def added_mask(w: Attention) -> list[Part]:
+    """The kernel that adds a mask of one head to all of them; none where nothing is masked."""
+    if not (w.causal or w.mask):
+        return []
+    return [over_scores(w, "torch-add", 2) if w.query_heads == 1 else over_scores(w, "torch-mask", shared=w.n * w.kv_len)]
+
+
+def parts(w: Attention, direction: str) -> list[Part]:
+    """Each kernel that is also timed alone, in order."""
+    first, *last = products(w, direction)
     if direction == FORWARD:
-        mask = [stream("torch-add", inputs=2) if heads == 1 else stream("torch-mask", shared=w.n * w.kv_len)] if w.causal or w.mask else []
-        softmax = stream("torch-softmax", op="softmax")
-        return [matmul(w.n, w.kv_len, w.d), stream("torch-scale"), *mask, softmax, matmul(w.n, w.dv, w.kv_len)]
-    return [
-        matmul(w.kv_len, w.dv, w.n),
-        matmul(w.n, w.kv_len, w.dv),
-        stream("torch-add", inputs=2),
-        stream("torch-scale"),
-        matmul(w.kv_len, w.d, w.n),
-        matmul(w.n, w.d, w.kv_len),
-    ]
+        return [first, over_scores(w, "torch-scale"), *added_mask(w), over_scores(w, "torch-softmax", op="softmax"), *last]
+    return [first, last[0], over_scores(w, "torch-add", inputs=2), over_scores(w, "torch-scale"), *last[1:]]
 
 
 def part_seconds(workload: str, case: Case, device: Device) -> float:
-    """Predicted seconds of one kernel alone; UnavailableError if its implementation is not calibrated."""
-    blocks = calibrations(device, workload, case.workload.dtype.name, case)
+    """Predicted seconds of one kernel alone; calls of cuBLAS stand for PyTorch's where those are not calibrated.
+
+    UnavailableError if its implementation is not calibrated.
+    """
+    named = [case, replace(case, implementation="cublas")] if workload == "matmul" else [case]
+    blocks = [block for one in named for block in calibrations(device, workload, case.workload.dtype.name, one)]
     if not blocks:
         raise UnavailableError(f"{device.id} has no calibration of {workload}/{case.implementation}, a part of the sequence")
     return find_model(blocks[0].model).seconds(case, device, blocks[0].parameters)
@@ -80,11 +92,16 @@ def seconds(case: Case, device: Device, p: Mapping[str, float]) -> float:
     return max(alone - saved - kept, alone / (2 * len(listed))) + gradient
 
 
-def covers(case: Case) -> bool:
-    """Whole-sequence attention with as many KV heads as query heads, no window, dropout, blocks or masked_fill."""
+def covers_plain(case: Case) -> bool:
+    """Whole-sequence attention with as many KV heads as query heads, no window, blocks or masked_fill."""
     w = case.workload
-    plain = isinstance(w, Attention) and w.window is None and w.sparsity is None and not (w.dropout or w.masked_fill)
+    plain = isinstance(w, Attention) and w.window is None and w.sparsity is None and not w.masked_fill
     return plain and w.heads == w.kv_heads and case.direction in (FORWARD, BACKWARD)
+
+
+def covers(case: Case) -> bool:
+    """The same without dropout."""
+    return covers_plain(case) and not case.workload.dropout
 
 
 MODEL = Model(

@@ -25,10 +25,11 @@ Plan = Callable[[Attention, Device, int], Decode]
 KERNELS: dict[str, dict[str, Plan]] = {
     "vllm-flash-attn": {"8": fa2, "9": fa3, "10": trtllm},
     "torch-sdpa-flash": {"8": flash, "9": flash},
+    "fa2": {"8": flash, "9": flash},
     "torch-sdpa-cudnn": {"9": cudnn},
 }
 """By implementation and major compute capability."""
-MOST_QUERIES = {"vllm-flash-attn": 16, "torch-sdpa-flash": 16, "torch-sdpa-cudnn": 1}
+MOST_QUERIES = {"vllm-flash-attn": 16, "torch-sdpa-flash": 16, "fa2": 16, "torch-sdpa-cudnn": 1}
 """cuDNN takes its prefill kernel from two queries on."""
 RUN_SURVIVES, RUN_IS_LOST = 2 / 3, 1.0
 """Cache size over L2 up to which a run finds all that the run before read, and from which it finds nothing. Cross-validated."""

@@ -16,9 +16,9 @@ from math import hypot, inf
 
 from perfmodel.errors import UnavailableError
 from perfmodel.hardware import Device
-from perfmodel.timing.base import ALONE, Case, Model, Parameter
+from perfmodel.timing.base import ALONE, Case, Model, Parameter, kernel_name
 from perfmodel.timing.models._flash_blocks import Blocks, blocks_of
-from perfmodel.timing.models._flash_launch import Plan, padded
+from perfmodel.timing.models._flash_launch import Plan, padded, slowdown
 from perfmodel.timing.models._flash_plan import IMPLEMENTATIONS, plan_of
 from perfmodel.timing.models._flash_rounds import equal_cycles, interleaved_cycles, listed_cycles
 from perfmodel.workload import BACKWARD, FORWARD, Attention
@@ -26,7 +26,7 @@ from perfmodel.workload import BACKWARD, FORWARD, Attention
 PARAMETERS = (
     Parameter("launch_us", "from the launch to the first block, for every kernel of the call", 7.0),
     Parameter("block_cycles", "cycles of a block besides its tiles", 7000.0),
-    Parameter("matmul", "cycles of a tile's matmuls over those at the tensor peak, operands coming from SRAM", 1.1),
+    Parameter("matmul", "cycles of a tile's matmuls over those that its matrix instruction needs, operands coming from SRAM", 1.1),
     Parameter("softmax", "cycles of a tile's other work over those of its exponentials on the SFU", 1.4),
     Parameter("alone", "cycles of a tile alone on its multiprocessor over those beside other blocks, per block", 1.3),
     Parameter("dram", "time of bytes that pass the memory pins over that at the nominal bandwidth", 1.5),
@@ -89,7 +89,8 @@ def _tile_cycles(w: Attention, plan: Plan, direction: str, rates: _Rates, parame
     if direction == BACKWARD:
         flop, other = 2 * scores * (3 * d + 2 * dv), scores + plan.br * d
     fed = flop * w.dtype.size / (2 * plan.fragment * rates.sram)
-    matmul = parameters["matmul"] * hypot(flop / rates.matmul, plan.feeding * fed)
+    slower = slowdown(plan, rates.matmul, w.dtype.size)
+    matmul = slower * parameters["matmul"] * hypot(flop / rates.matmul, plan.feeding * fed)
     per_exp = parameters["matmul"] * plan.softmax_share or parameters["softmax"]
     softmax = per_exp * other * (1 + plan.mask_tile) / rates.exp
     return float((matmul**plan.overlap + softmax**plan.overlap) ** (1 / plan.overlap))
@@ -144,6 +145,12 @@ WIDEST = {"numba-flash-mma": 128}
 """Largest head dim of an implementation; 256 of the others."""
 
 
+def rarely_timed(case: Case) -> bool:
+    """Kernels of which too few rows are known for all parameters: ``flash-few`` describes them."""
+    few = case.implementation.startswith("fa3") and (case.direction == BACKWARD or case.workload.dtype.size < 2)
+    return few or case.implementation.startswith("fa1")
+
+
 def covers(case: Case) -> bool:
     """Dense fused attention of several queries, of an implementation whose launch is known.
 
@@ -152,10 +159,12 @@ def covers(case: Case) -> bool:
     w = case.workload
     if not isinstance(w, Attention) or case.implementation not in IMPLEMENTATIONS or w.sparsity is not None or w.dropout or w.mask:
         return False
+    if rarely_timed(case):
+        return False
     if w.d != w.dv or w.d > WIDEST.get(case.implementation, 256) or case.direction not in (FORWARD, BACKWARD):
         return False
     if case.direction == BACKWARD:
-        wide = case.implementation == "torch-sdpa-efficient" and max(w.d, w.dv) > 128
+        wide = kernel_name(case.implementation) == "torch-sdpa-efficient" and max(w.d, w.dv) > 128
         return case.implementation not in FORWARD_ONLY and not wide
     return bool(w.n > 1)
 

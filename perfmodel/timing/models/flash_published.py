@@ -45,7 +45,7 @@ def covers(case: Case) -> bool:
     Not the windowed backward pass in fp8: its times (cuDNN 9.22 on a GB200) are those of all causal tiles, in or out of the window.
     """
     w = case.workload
-    if not isinstance(w, Attention) or case.implementation not in ("fa2", *PLANS) or case.direction not in (FORWARD, BACKWARD):
+    if not isinstance(w, Attention) or case.implementation not in PLANS or case.direction not in (FORWARD, BACKWARD):
         return False
     if w.sparsity is not None or w.dropout or w.mask or w.n == 1 or max(w.d, w.dv) > WIDEST:
         return False

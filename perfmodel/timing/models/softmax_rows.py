@@ -1,8 +1,9 @@
 """Softmax over rows as PyTorch runs it: another kernel for each range of row lengths.
 
 Up to 2,048 elements a warp keeps a row in its registers: latency grows with the row, bytes flow at a share of the bandwidth.
-Beyond that a block of 1,024 threads takes a row; up to 8,192 elements it stays in registers (beyond 4,096 they leave room for
-one block only), longer ones in shared memory. Source: PyTorch, aten/src/ATen/native/cuda/SoftMax.cu, dispatch by row length.
+Beyond that a block of 1,024 threads takes a row, and its steps, not the bytes, set the pace; up to 8,192 elements it stays in
+registers (beyond 4,096 they leave room for one block only), longer ones in shared memory.
+Source: PyTorch, aten/src/ATen/native/cuda/SoftMax.cu, dispatch by row length.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from collections.abc import Mapping
 from perfmodel.arith import ceil_div
 from perfmodel.hardware import Device
 from perfmodel.timing.base import Case, Model, Parameter
-from perfmodel.timing.models.stream import dram_bandwidth, multiprocessors
+from perfmodel.timing.models.stream import STREAM_SHARE, cycles_per_second, dram_bandwidth
 from perfmodel.workload import FORWARD, Stream
 
 BLOCK_THREADS = 1024
@@ -22,10 +23,10 @@ PARAMETERS = (
     Parameter("launch_us", "an empty kernel", 5.0),
     Parameter("warp_share", "of the DRAM bandwidth, a warp per row", 0.9),
     Parameter("column_ns", "latency of a row, per element that its warp holds", 3.0),
-    Parameter("element_ps", "per element that warps hold, on one multiprocessor", 50.0),
-    Parameter("register_share", "of the DRAM bandwidth, a block per row in registers, two blocks at once", 0.25),
-    Parameter("single_share", "of the DRAM bandwidth, the same, one block at once", 0.22),
-    Parameter("shared_share", "of the DRAM bandwidth, a block per row in shared memory", 0.5),
+    Parameter("element_cycles", "of a multiprocessor, per element that warps hold", 0.2),
+    Parameter("register_cycles", "the same, a block per row in registers, two blocks at once", 0.8),
+    Parameter("single_cycles", "the same, one block at once", 1.0),
+    Parameter("shared_cycles", "the same, a block per row in shared memory", 0.5),
 )
 KNOWN = ("BLOCK_THREADS", "WARP_COLUMNS", "ROOMY_COLUMNS", "REGISTER_COLUMNS")
 """Given by hardware, by the source of a kernel, or by definition."""
@@ -46,14 +47,13 @@ def seconds(case: Case, device: Device, p: Mapping[str, float]) -> float:
     """Predicted seconds."""
     w: Stream = case.workload
     columns = padded(w.cols)
-    bytes_per_column = 2 * w.rows * w.dtype.size / dram_bandwidth(device)
-    launch = p["launch_us"] * 1e-6
+    moved = 2 * w.rows * w.cols * w.dtype.size / dram_bandwidth(device)
+    held, launch = w.rows * columns / cycles_per_second(device), p["launch_us"] * 1e-6
     if columns <= WARP_COLUMNS:
-        held = w.rows * columns / multiprocessors(device) * p["element_ps"] * 1e-12
-        return float(launch + columns * p["column_ns"] * 1e-9 + held + bytes_per_column * w.cols / p["warp_share"])
-    kernels = ((ROOMY_COLUMNS, "register_share"), (REGISTER_COLUMNS, "single_share"))
-    share = next((p[name] for most, name in kernels if columns <= most), p["shared_share"])
-    return float(launch + bytes_per_column * columns / share)
+        return float(launch + columns * p["column_ns"] * 1e-9 + held * p["element_cycles"] + moved / p["warp_share"])
+    kernels = ((ROOMY_COLUMNS, "register_cycles"), (REGISTER_COLUMNS, "single_cycles"))
+    cycles = next((p[name] for most, name in kernels if columns <= most), p["shared_cycles"])
+    return float(launch + max(held * cycles, moved / STREAM_SHARE))
 
 
 def covers(case: Case) -> bool:

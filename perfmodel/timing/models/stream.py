@@ -30,6 +30,17 @@ def dram_bandwidth(device: Device) -> float:
     return bandwidth
 
 
+STREAM_SHARE = 0.92
+"""Of the DRAM bandwidth, what element-wise kernels reach on an H200: bound of kernels that are timed in cycles."""
+
+
+def cycles_per_second(device: Device) -> float:
+    """Of all multiprocessors together, at the highest clock; UnavailableError without one in the profile."""
+    if device.clocks.max is None:
+        raise UnavailableError(f"{device.id} has no highest clock in its profile", "add clocks.max")
+    return multiprocessors(device) * device.clocks.max.number
+
+
 def multiprocessors(device: Device) -> int:
     """Their number; UnavailableError without one in the profile."""
     if device.multiprocessors is None:
@@ -45,8 +56,9 @@ def seconds(case: Case, device: Device, p: Mapping[str, float]) -> float:
 
 
 def covers(case: Case) -> bool:
-    """Any but a copy, which has no rows, and softmax, whose kernel changes with the row length."""
-    return isinstance(case.workload, Stream) and case.workload.op not in ("copy", "softmax") and case.direction == FORWARD
+    """Any but a copy, which has no rows, softmax, whose kernel changes with the row length, and a broadcast mask."""
+    other = case.implementation == "torch-mask"
+    return isinstance(case.workload, Stream) and case.workload.op not in ("copy", "softmax") and not other and case.direction == FORWARD
 
 
 MODEL = Model("stream", PARAMETERS, covers, seconds, "launch + latency + bytes over bandwidth")
