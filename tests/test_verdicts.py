@@ -18,7 +18,7 @@ from perfmodel.report.charts.kinds import Interval
 
 PACKAGE = Path(__file__).parents[1] / "perfmodel"
 BIG = "attention --n 4096 --d 64 --heads 16 --batch 8"
-PREDICTING = ["h200"]
+PREDICTING = ["a100-sxm-80gb", "h100-sxm", "h200", "b200"]
 """Devices that predict standard attention as well as a fused kernel."""
 QUESTIONS = {
     "attention": ["--n 4096 --d 64 --heads 16 --batch 8 --algorithm all", "--n 64 --d 64", "--n 1024 --d 512 --pass both --algorithm all"],

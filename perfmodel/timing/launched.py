@@ -30,7 +30,7 @@ from perfmodel.ops.matmul import Matmul, column_tiles, default_columns, row_tile
 from perfmodel.ops.matmul import kernels as matmul_kernels
 from perfmodel.ops.tile import TENSOR_TILE
 from perfmodel.roofline import Estimate, estimate, total
-from perfmodel.timing.base import Case, calibrations
+from perfmodel.timing.base import Case, calibrations, kernel_name
 from perfmodel.timing.models._flash_launch import WGMMA, major, padded
 from perfmodel.timing.models._flash_plan import IMPLEMENTATIONS, plan_of
 from perfmodel.timing.models._gemm_tiles import SLICE_BYTES, WIDE_COPY, copy_bytes
@@ -86,16 +86,18 @@ def _launched(comparison: Comparison, result: Result, implementation: str, lende
 
 def _counted_as(algorithm: Estimate, kernels: Estimate) -> Estimate:
     """Traffic, executed work and roof of ``kernels``; counts and bounds of ``algorithm``."""
-    kept = ("flops", "reads", "writes", "zero_fill", "zero_fill_bytes", "group_sum", "access_bytes", "lower_s", "lower_warm_s")
+    kept = ("flops", "reads", "writes", "zero_fill", "zero_fill_bytes", "group_sum", "access_bytes", "needs")
     return replace(kernels, **{name: getattr(algorithm, name) for name in kept})
 
 
 def kernels_of(case: Case, device: Device, lenders: Lenders = tuple) -> tuple[list[Kernel], Tile | None]:
     """What ``case.implementation`` launches, in order, and the tile of the main kernel; UnavailableError where that is not known."""
     w: Attention = case.workload
-    if case.implementation == EAGER and w.group == 1:
+    if kernel_name(case.implementation) == EAGER and w.group == 1:
         return eager(w, case.direction, lambda product: matmul_tile(product, device, lenders)), None
-    unknown = case.implementation == EFFICIENT and case.direction == BACKWARD  # it loads three to seven times what the algorithm does
+    unknown = (
+        kernel_name(case.implementation) == EFFICIENT and case.direction == BACKWARD
+    )  # it loads three to seven times what the algorithm does
     if case.implementation not in IMPLEMENTATIONS or unknown or w.n == 1 or w.sparsity is not None:
         raise UnavailableError(UNKNOWN.format(case.implementation))
     plan = plan_of(case, device)
@@ -108,7 +110,7 @@ def kernels_of(case: Case, device: Device, lenders: Lenders = tuple) -> tuple[li
         listed = find("split-kv" if plan.splits > 1 else "flash2").forward(w, tile)
     if plan.fragment >= WGMMA:
         listed = [_whole_tiles(kernel, w, tile, case.direction) for kernel in listed]
-    if case.implementation == EFFICIENT:
+    if kernel_name(case.implementation) == EFFICIENT:
         listed = [_queries_again(kernel, w, tile) for kernel in listed]
     return ([_appended(w)] if plan.writes_cache else []) + listed, tile
 

@@ -44,6 +44,8 @@ TUNED = (
     "CAUSAL",
     "CROWDED",
     "IN_TURN",
+    "WGMMA_BACKWARD",
+    "DROPOUT",
     "CUDNN_PADDED",
     "CUDNN_CAUSAL",
     "CUDNN_OVERLAP",

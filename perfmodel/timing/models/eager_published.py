@@ -24,6 +24,10 @@ HOST_S = 0.25e-3
 WARP_COLUMNS = 1024
 """Longest row that a warp took in PyTorch 1 and 2.0 to 2.6."""
 MEGATRON = "megatron"
+TUNED = ("HOST_S",)
+"""Chosen on measurements that fits may see, beside the fitted parameters."""
+KNOWN = ("WARP_COLUMNS",)
+"""Given by hardware, by the source of a kernel, or by definition."""
 
 
 def parts(case: Case) -> list[Part]:
