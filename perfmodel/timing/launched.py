@@ -93,7 +93,8 @@ def _counted_as(algorithm: Estimate, kernels: Estimate) -> Estimate:
 def kernels_of(case: Case, device: Device, lenders: Lenders = tuple) -> tuple[list[Kernel], Tile | None]:
     """What ``case.implementation`` launches, in order, and the tile of the main kernel; UnavailableError where that is not known."""
     w: Attention = case.workload
-    if kernel_name(case.implementation) == EAGER and w.group == 1:
+    known_as = kernel_name(case.implementation)
+    if known_as == EAGER and w.group == 1:
         return eager(w, case.direction, lambda product: matmul_tile(product, device, lenders)), None
     unknown = (
         kernel_name(case.implementation) == EFFICIENT and case.direction == BACKWARD
@@ -110,7 +111,7 @@ def kernels_of(case: Case, device: Device, lenders: Lenders = tuple) -> tuple[li
         listed = find("split-kv" if plan.splits > 1 else "flash2").forward(w, tile)
     if plan.fragment >= WGMMA:
         listed = [_whole_tiles(kernel, w, tile, case.direction) for kernel in listed]
-    if kernel_name(case.implementation) == EFFICIENT:
+    if known_as == EFFICIENT:
         listed = [_queries_again(kernel, w, tile) for kernel in listed]
     return ([_appended(w)] if plan.writes_cache else []) + listed, tile
 
