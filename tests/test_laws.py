@@ -9,11 +9,15 @@ import json
 import math
 from collections import Counter
 from collections.abc import Iterator
+from functools import cache
 from typing import Any
 
 import pytest
 from fuzzing import answer
 from questions import questions
+
+from perfmodel import catalog
+from perfmodel.catalog import find_device
 
 ROUNDING = 1 + 1e-9
 ORDER = (("lower", "roofline"), ("roofline", "no_overlap"), ("lower_warm", "lower"), ("lower", "predicted"), ("low", "predicted"))
@@ -45,6 +49,18 @@ def broken(path: str, group: dict[str, float]) -> list[str]:
         for first, second in order
         if first in known and second in known and not known[first] <= known[second] * ROUNDING
     ]
+
+
+def busy(found: dict[str, Any]) -> list[str]:
+    """Steps of a model, and rows of them, that are predicted shorter than a resource is busy."""
+    known = ("tensor", "vector") + ("dram",) * (find_device(found["hardware"]["id"]).cache_bytes is not None)
+    faults = []
+    for entry in [found["totals"], *found["ops"]] if "totals" in found and "ops" in found else []:
+        seconds, terms = entry["time_s"].get("predicted"), entry["time_s"]["terms"]
+        for unit in known if seconds is not None else ():
+            if not terms.get(unit, 0) <= seconds * ROUNDING:
+                faults.append(f"{entry.get('name', 'the step')} takes {seconds:.6g} s, while {unit} is busy {terms[unit]:.6g} s")
+    return faults
 
 
 def shares(found: dict[str, Any]) -> list[str]:
@@ -79,9 +95,15 @@ def faults_of(args: list[str], counted: Counter[str]) -> list[str]:
     groups = list(times(found))
     counted["times"] += sum(len(group) for _, group in groups)
     counted["predicted"] += sum(group.get("predicted") is not None for _, group in groups)
-    return [*(fault for path, group in groups for fault in broken(path, group)), *shares(found), *sums(found)]
+    return [*(fault for path, group in groups for fault in broken(path, group)), *busy(found), *shares(found), *sums(found)]
 
 
+@pytest.fixture
+def _profiles_are_read_once(monkeypatch):
+    monkeypatch.setattr("perfmodel.catalog._shipped_device", cache(catalog._shipped_device))
+
+
+@pytest.mark.usefixtures("_profiles_are_read_once")
 @pytest.mark.parametrize(("count", "seed"), [(600, 1), pytest.param(100_000, 2, marks=pytest.mark.slow)])
 def test_no_answer_breaks_a_law(count: int, seed: int) -> None:
     counted, wrong = Counter[str](), []
