@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import time
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -36,7 +35,6 @@ from perfmodel.validation.statistics import quantile
 TEXTS = ("html", "md", "svg", "json", "txt")
 A100 = "nvidia-a100-sxm-80gb"
 H200, H200_NAME = "nvidia-h200-sxm", "NVIDIA H200 SXM"
-SECONDS = 3.0
 PAGE_BYTES = 300_000
 SHIPPED_BYTES = 260_000
 
@@ -70,10 +68,8 @@ def config(name: str) -> str:
 def test_every_format_of_every_study(run, tmp_path: Path, name: str) -> None:
     suffixes = [*TEXTS, *(["png"] if find_spec("resvg_py") else [])]
     files = [tmp_path / f"report.{suffix}" for suffix in suffixes]
-    started = time.process_time()
     outcome = run(f"report {data_folder('configs') / name}.yaml", *(word for file in files for word in ("-o", str(file))))
     assert (outcome.code, outcome.out, outcome.err) == (0, "", "")
-    assert time.process_time() - started < SECONDS
     assert all(file.stat().st_size > 500 for file in files)
     assert files[0].stat().st_size < PAGE_BYTES
 
