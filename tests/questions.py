@@ -127,17 +127,17 @@ def sweep(r: Random) -> list[str]:
 
 
 QUESTIONS: dict[str, tuple[int, Callable[[Random], list[str]]]] = {
-    "attention": (30, attention),
-    "matmul": (20, matmul),
-    "model": (12, model),
-    "training": (10, training),
-    "mlp": (8, mlp),
-    "softmax": (6, softmax),
-    "fuse": (4, fuse),
-    "recompute": (3, recompute),
-    "kv-cache": (4, kv_cache),
+    "attention": (32, attention),
+    "matmul": (24, matmul),
+    "model": (8, model),
+    "training": (6, training),
+    "mlp": (10, mlp),
+    "softmax": (8, softmax),
+    "fuse": (5, fuse),
+    "recompute": (4, recompute),
+    "kv-cache": (1, kv_cache),
     "batch": (1, batch),
-    "sweep": (2, sweep),
+    "sweep": (1, sweep),
 }
 """What is asked of each command, and how often of a hundred; ``training`` is a phase of ``model``."""
 
