@@ -66,8 +66,7 @@ def busy_links(question: Question, found: TrainingEstimate) -> Counter[tuple[int
 
 
 def vector_rate(device) -> float:
-    peak = device.peaks.vector.get("fp32")
-    return float("inf") if peak is None else device._rate_at_max_clock(peak, "vector")
+    return float("inf") if "fp32" not in device.peaks.vector else device._rate_at_max_clock("fp32", "vector")
 
 
 def busy_units(device, cost, dtype) -> dict[str, float]:

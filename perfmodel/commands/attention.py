@@ -95,13 +95,15 @@ def attention(
     from perfmodel.catalog import calibrated_devices, load_config
     from perfmodel.report.attention import report
     from perfmodel.timing.attention_offer import predictions
-    from perfmodel.timing.launched import as_launched
 
     request = load_config(config, "attention", AttentionRequest) if config else AttentionRequest()
     request = request.updated(given)
     comparison = request.compare(device_for(request.hardware))
     known, missing = predictions(comparison, implementation, calibrated_devices)
-    comparison, named = as_launched(comparison, implementation, calibrated_devices)
-    unpredicted, drawn = [*missing, *named], pictured(outputs)
-    found = report(comparison, predictions=known, unpredicted=unpredicted, explained=explain, crossover=crossover, pictures=drawn)
+    if implementation is not None:
+        from perfmodel.timing.launched import as_launched
+
+        comparison, named = as_launched(comparison, implementation, calibrated_devices)
+        missing = [*missing, *named]
+    found = report(comparison, predictions=known, unpredicted=missing, explained=explain, crossover=crossover, pictures=pictured(outputs))
     emit(found, json, outputs)

@@ -105,6 +105,8 @@ SAME_KERNEL = {
     "fa1-triton": "fa1",  # FlashAttention's own Triton version, of which no pass was timed alone
 }
 """Implementations whose kernel goes by another name, too: one kernel is one model with one set of parameters."""
+ABLATIONS = frozenset({"fa3-no-pipelining", "fa3-no-specialization"})
+"""Those of ``SAME_KERNEL`` that lack a part of that kernel: its parameters are borrowed for them."""
 
 
 def kernel_name(implementation: str) -> str:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 from perfmodel.errors import UnavailableError
 from perfmodel.hardware import Calibration, Device
-from perfmodel.timing.base import Case, calibrations, find_model
+from perfmodel.timing.base import ABLATIONS, Case, calibrations, find_model
 
 CALIBRATED, BORROWED = "calibrated", "borrowed"
 SAME_ARCHITECTURE = math.sqrt(1 + 1 / 1)
@@ -43,8 +43,10 @@ def predict(case: Case, workload: str, dtype: str, device: Device, lower_s: floa
     own = calibrations(device, workload, dtype, case)
     if own:
         block = own[0]
-        words = f"calibrated here: {block.points} points, {block.date}"
-        return _prediction(case, with_parts(device, block.model, lenders), block, (block.low, block.high), lower_s, CALIBRATED, words)
+        interval, kind, words = (block.low, block.high), CALIBRATED, f"calibrated here: {block.points} points, {block.date}"
+        if case.implementation in ABLATIONS and block.borrowed_low is not None and block.borrowed_high is not None:
+            interval, kind, words = (block.borrowed_low, block.borrowed_high), BORROWED, "borrowed: a part of that kernel is switched off"
+        return _prediction(case, with_parts(device, block.model, lenders), block, interval, lower_s, kind, words)
     lender = nearest(device, [other for other in lenders() if other.id != device.id and calibrations(other, workload, dtype, case)])
     if lender is None:
         raise UnavailableError(_missing(case, workload, dtype, device))
