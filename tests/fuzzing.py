@@ -98,17 +98,17 @@ def no_measuring(monkeypatch: Any) -> None:
 
 
 @contextmanager
-def guard() -> Iterator[None]:
-    """Whatever runs inside ends in time and within memory, or fails."""
+def guard(most_s: int = MOST_S) -> Iterator[None]:
+    """Whatever runs inside ends in ``most_s`` and within memory, or fails."""
 
     def ring(*_: object) -> None:
-        raise Hangs(f"more than {MOST_S} s")
+        raise Hangs(f"more than {most_s} s")
 
     before = resource.getrlimit(resource.RLIMIT_AS)
     used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
     resource.setrlimit(resource.RLIMIT_AS, (used + MOST_MEMORY, before[1]))
     handler = signal.signal(signal.SIGALRM, ring)
-    signal.alarm(MOST_S)
+    signal.alarm(most_s)
     try:
         yield
     finally:

@@ -13,7 +13,7 @@ import pytest
 ROOT = Path(__file__).parents[1] / "perfmodel"
 
 LAYERS = [
-    ("units", "dtypes", "errors", "arith", "trace", "plugins"),
+    ("units", "dtypes", "errors", "escapes", "files", "arith", "trace", "plugins"),
     ("cost", "hardware", "workload"),
     (
         "attention",

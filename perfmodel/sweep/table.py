@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from perfmodel.escapes import visible
 from perfmodel.sweep.grid import Grid
 
 WORD, FLAG, WHOLE, COUNT, REAL = "word", "flag", "whole", "count", "real"
@@ -39,7 +40,7 @@ def fields_of(grid: Grid) -> tuple[Field, ...]:
         one = grid.workload.input(name)
         assert one is not None
         kind = {"name": WORD, "flag": FLAG, "whole": WHOLE, "size": WHOLE, "number": REAL}[one.kind]
-        words = tuple(map(str, grid.choices[name])) if kind == WORD else ()
+        words = tuple(visible(str(word)) for word in grid.choices[name]) if kind == WORD else ()  # names of files need be no UTF-8
         found.append(Field(f"{name}_size_bytes" if one.kind == "size" else name, one.unit, kind, words))
     for name in grid.columns:
         column = grid.workload.column(name)
