@@ -108,7 +108,7 @@ def main(args: list[str] | None = None) -> int:
         show = getattr(error, "show", None)  # a usage error of the option parser
         if show is None:
             raise
-        error.message = visible_lines(error.message)  # type: ignore[attr-defined]
+        vars(error)["message"] = visible_lines(str(vars(error).get("message", "")))
         show()
         return int(getattr(error, "exit_code", 2))
 
