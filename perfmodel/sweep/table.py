@@ -32,6 +32,11 @@ class Field:
         """NumPy's type."""
         return _TYPES[self.kind]
 
+    @property
+    def written(self) -> list[str]:
+        """``words`` as they are written: the name of a file need be no UTF-8, and may steer a terminal."""
+        return list(map(visible, self.words))
+
 
 def fields_of(grid: Grid) -> tuple[Field, ...]:
     """Inputs that were given, then results."""
@@ -40,7 +45,7 @@ def fields_of(grid: Grid) -> tuple[Field, ...]:
         one = grid.workload.input(name)
         assert one is not None
         kind = {"name": WORD, "flag": FLAG, "whole": WHOLE, "size": WHOLE, "number": REAL}[one.kind]
-        words = tuple(visible(str(word)) for word in grid.choices[name]) if kind == WORD else ()  # names of files need be no UTF-8
+        words = tuple(map(str, grid.choices[name])) if kind == WORD else ()
         found.append(Field(f"{name}_size_bytes" if one.kind == "size" else name, one.unit, kind, words))
     for name in grid.columns:
         column = grid.workload.column(name)
