@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import yaml
 
 from perfmodel.errors import DataError, UsageError, suggest
+from perfmodel.files import read_text
 
 if TYPE_CHECKING:
     from pydantic import ValidationError
@@ -78,19 +79,7 @@ def read_yaml(path: Path) -> tuple[Any, dict[tuple[str | int, ...], int]]:
 
 
 def _read_text(path: Path) -> str:
-    try:
-        if path.exists() and not path.is_file():
-            raise DataError(f"{path}: not a regular file")
-        with path.open("rb") as file:
-            raw = file.read(MAX_BYTES + 1)
-    except (OSError, ValueError) as error:  # ValueError: a path with a null character, from another file
-        raise DataError(f"{path}: {getattr(error, 'strerror', None) or error}") from None
-    if len(raw) > MAX_BYTES:
-        raise DataError(f"{path}: larger than {MAX_BYTES:,} B", "this is no profile or configuration; those take a few KiB")
-    try:
-        return raw.decode("utf-8")
-    except UnicodeDecodeError as error:
-        raise DataError(f"{path}: byte {error.start} is not UTF-8") from None
+    return read_text(path, MAX_BYTES, "this is no profile or configuration; those take a few KiB")
 
 
 def _nesting(text: str) -> int:

@@ -15,6 +15,7 @@ from typer.core import TyperGroup
 
 from perfmodel import __version__, commands
 from perfmodel.errors import PerfmodelError, UsageError, suggest
+from perfmodel.escapes import visible_lines
 from perfmodel.plugins import module_names
 
 INTERRUPTED = 130
@@ -107,12 +108,13 @@ def main(args: list[str] | None = None) -> int:
         show = getattr(error, "show", None)  # a usage error of the option parser
         if show is None:
             raise
+        vars(error)["message"] = visible_lines(str(vars(error).get("message", "")))
         show()
         return int(getattr(error, "exit_code", 2))
 
 
 def _told(message: str, code: int) -> int:
-    sys.stderr.write(f"perfmodel: {message}\n")
+    sys.stderr.write(f"perfmodel: {visible_lines(message)}\n")
     return code
 
 

@@ -36,6 +36,18 @@ MOST_S = 60
 """An example that takes longer hangs: the slowest honest one takes a tenth."""
 MOST_MEMORY = 3 << 30
 
+ESCAPES = [
+    "\x1b[2J\x1b[31mred",
+    "\x1b]0;title\x07",
+    "\x1b]8;;http://a.b\x1b\\",
+    "\x9b0m",
+    "a\rb",
+    "a\bb",
+    "\x7f",
+    "\u202egpj.exe",
+    "\u2066x",
+]
+"""What a terminal would obey, or show in another order."""
 NUMBERS = [
     *("0", "1", "2", "3", "7", "64", "100", "4096", "65537", "-1", "-0", "1000000000", "999999999999999", "1000000000000000"),
     *("1000000000000001", "9223372036854775808", "9" * 400, "9" * 5000, "0.5", "0.1", "1e-320", "1e308", "1e400", "-0.0", "1e3"),
@@ -63,9 +75,12 @@ WORDS = [
     *("", " ", "all", "auto", "none", "null", "true", "-", "--", "---", "%s", "{}", "[red]", "*", "a b", "é", "💥", "\u202e", "\x1b[31m"),
     *("/", "/dev/null", "/proc/self/mem", "no/such.yaml", "x.yaml", ".", "..", "../..", "~", "\n", "\ud800", "\0", "a\0.yaml", "$(ls)"),
     *("a" * 300, "b" * 5000 + ".yaml", "A100", "h200", "llama-3-8b", "__import__('os')", "1,2,3", "0,0", "2:64:2", "1..8", "n<9"),
+    *(f"{escape}{end}" for escape in ESCAPES for end in ("", ".yaml", ".json")),
 ]
 
 
+STEERING = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+"""What is never printed: all control characters but newline and tab, and what turns the writing."""
 NOT_A_NUMBER = re.compile(r"(?<![a-z])(nan|inf)(?![a-z])", re.IGNORECASE)
 
 
@@ -98,17 +113,17 @@ def no_measuring(monkeypatch: Any) -> None:
 
 
 @contextmanager
-def guard() -> Iterator[None]:
-    """Whatever runs inside ends in time and within memory, or fails."""
+def guard(most_s: int = MOST_S) -> Iterator[None]:
+    """Whatever runs inside ends in ``most_s`` and within memory, or fails."""
 
     def ring(*_: object) -> None:
-        raise Hangs(f"more than {MOST_S} s")
+        raise Hangs(f"more than {most_s} s")
 
     before = resource.getrlimit(resource.RLIMIT_AS)
     used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
     resource.setrlimit(resource.RLIMIT_AS, (used + MOST_MEMORY, before[1]))
     handler = signal.signal(signal.SIGALRM, ring)
-    signal.alarm(MOST_S)
+    signal.alarm(most_s)
     try:
         yield
     finally:
@@ -154,6 +169,8 @@ def check(args: list[str], code: int, out: str, err: str, given: str = "") -> No
     """An answer, or one message: nothing between. ``given``: the text of an input, which may be told again."""
     given = " ".join([given, *args])
     assert code in (0, 1, 2, 3), code
+    for printed_text in (out, err):
+        assert not STEERING.search(printed_text), printed_text
     assert "Traceback" not in err
     assert "output cannot be written" not in err, err  # stdout takes everything here: the error was about something else
     if code in (1, 2):
@@ -240,6 +257,7 @@ SCALARS: list[Any] = [
     *(None, True, False, 0, 1, -1, 2, 3, 10**9, 10**15, 10**15 + 1, 2**63, 10**400, 0.5, -0.0, 1e308, 5e-324, float("nan"), float("inf")),
     *("", " ", "nan", "inf", "1e999", "é", "💥", "\ud800", "\0", "a\nb", "x" * 3000, "1e300 TB/s", "1e-300 GB/s", "0 B", "-1 B", "1e30 TB"),
     *("3 GHz", "1e15 B", "fp8", "h200", "__import__('os').system('true')", "/etc/passwd", "<b>", "[red]", "2024-01-01"),
+    *ESCAPES,
 ]
 FRAGMENTS = [
     *(
@@ -294,7 +312,8 @@ FRAGMENTS = [
         "\\ud800",
         "\\u0000",
     ),
-    *("a: &x [1]\n", "a: 1\na: 1\n", "\u2028", "\x85", "\x0c", "\x1c"),
+    *("a: &x [1]\n", "a: 1\na: 1\n", "\u2028", "\x85", "\x0c", "\x1c", "\\u001b[31m", "\\e[31m"),
+    *ESCAPES,
 ]
 
 
@@ -338,7 +357,7 @@ def grafted(draw: st.DrawFn, seed: Any) -> Any:
     if how == 23:
         del changed[key]
     elif how == 22 and isinstance(seed, dict):
-        changed[draw(st.one_of(st.sampled_from(["", "id", "value", "\ud800", "a.b"]), st.text(max_size=4)))] = changed.pop(key)
+        changed[draw(st.one_of(st.sampled_from(["", "id", "value", "\ud800", "a.b", *ESCAPES]), st.text(max_size=4)))] = changed.pop(key)
     elif how == 21 and isinstance(seed, list):
         changed = changed * draw(st.sampled_from([2, 3, 12]))
     else:

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import time
 from collections import Counter
@@ -18,6 +19,7 @@ from fuzz_seeds import READERS, SEEDS, Seeds, studies
 from fuzzing import SETTINGS, all_commands, answer, calls, check, command, contents, guard, no_measuring
 from hypothesis import given
 
+import perfmodel
 from perfmodel.errors import PerfmodelError
 from perfmodel.study.schema import kind_names
 from perfmodel.units import parse, parse_any
@@ -227,6 +229,24 @@ def test_paths_that_are_no_files(name: str) -> None:
     ):
         with guard(), pytest.raises(PerfmodelError):
             read(name, Path(path))
+
+
+@pytest.mark.parametrize("name", sorted(set(READERS) - set(OTHERWISE)))
+def test_pipes_are_refused(name: str) -> None:
+    """A pipe whose other end nobody opens would be waited for without an end."""
+    for suffix in {".yaml", *(seeds.suffix for seeds in SEEDS[name])}:
+        os.mkfifo(f"pipe{suffix}")
+        with guard(10), pytest.raises(PerfmodelError, match="not a regular file"):
+            read(name, Path(f"pipe{suffix}").absolute())
+
+
+def test_every_file_is_opened_in_one_place() -> None:
+    """Readers of what users name go through ``perfmodel.files``, which refuses what is no regular file."""
+    root = Path(perfmodel.__path__[0])
+    for name in READERS:
+        if name not in OTHERWISE and name.startswith("perfmodel."):
+            source = (root.parent / f"{name.rpartition('.')[0].replace('.', '/')}.py").read_text()
+            assert not re.search(r"read_bytes\(\)|\.open\(|(?<!\w)open\(", source), name
 
 
 def test_a_file_that_may_not_be_read(monkeypatch) -> None:

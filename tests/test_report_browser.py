@@ -238,6 +238,19 @@ def test_the_browser_runs_no_markup_from_names(browser: Browser, page: Path) -> 
     )
 
 
+def test_the_browser_runs_no_script_and_no_style_but_the_pages_own(browser: Browser, page: Path) -> None:
+    browser.open(page)
+    add = "{{ const e = document.createElement('{}'); e.textContent = '{}'; document.head.append(e); }}"
+    colour = "getComputedStyle(document.querySelector('h1')).color"
+    before = browser.run(colour)
+    browser.run(add.format("script", "window.foreign = 1") + add.format("style", "h1 {{ color: rgb(1, 2, 3) !important }}"))
+    browser.run("document.querySelector('h1').setAttribute('style', 'color: rgb(1, 2, 3) !important')")
+    assert browser.run(f"[typeof window.foreign, {colour}]") == ["undefined", before]
+    assert len(browser.problems) >= 3
+    assert all("Content Security Policy" in said for said in browser.problems)
+    browser.problems.clear()
+
+
 def test_a_notebook_frame_grows_with_the_page(browser: Browser, tmp_path: Path) -> None:
     path = tmp_path / "notebook.html"
     path.write_text(f"<!DOCTYPE html><meta charset=utf-8><body style='width:900px'>{example()._repr_html_()}</body>", encoding="utf-8")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import json
 import re
 import struct
@@ -207,6 +209,22 @@ def test_html_loads_nothing() -> None:
     assert "default-src 'none'" in text
 
 
+def test_html_runs_its_own_script_and_styles_alone() -> None:
+    text = rendered(".html", example()).decode()
+    page = Page(text)
+    policies = [attributes["content"] or "" for tag, attributes in page.tags if attributes.get("http-equiv") == "Content-Security-Policy"]
+    allowed = {name: set(values) for name, *values in (rule.split() for rule in policies[0].split(";"))}
+    found: dict[str, set[str]] = {"script-src": set(), "style-src": set()}
+    for tag, attributes, content in re.findall(r"<(script|style)([^>]*)>(.*?)</\1>", text, re.DOTALL):
+        if "application/json" not in attributes:
+            found[f"{tag}-src"].add(f"'sha256-{base64.b64encode(hashlib.sha256(content.encode()).digest()).decode()}'")
+    assert {name: allowed[name] for name in found} == found
+    assert len(policies) == 1
+    assert "unsafe" not in policies[0]
+    assert allowed["default-src"] == allowed["base-uri"] == allowed["form-action"] == {"'none'"}
+    assert not [name for _, attributes in page.tags for name in attributes if name == "style" or name.startswith("on")]
+
+
 @pytest.mark.parametrize("name", ["<script>alert(1)</script>", '"><img src=x onerror=alert(1)>', "</script><b>", "a\x00\x08b", "\ud800"])
 def test_names_stay_text(name: str) -> None:
     report = example()
@@ -399,6 +417,13 @@ def test_no_character_steers_who_reads(suffix: str) -> None:
     assert "\\x1b[31mred\\x9b0m\\x07 \\u202egpj.exe\\u2066 a\\u200bb next" in made.replace("\\\\", "\\").replace("\\[", "[")
 
 
+@pytest.mark.parametrize("suffix", [".json", ".jsonl"])
+def test_json_steers_no_terminal_and_means_the_same(suffix: str) -> None:
+    made = rendered_text(suffix, Report("t", [], [], [], data={"name": STEERING}, records=[{"name": STEERING}]))
+    assert not set(made) & set("\x1b\x9b\x07\r\u202e\u2066\u200b")
+    assert json.loads(made)["name"] == STEERING
+
+
 def test_the_terminal_gets_its_own_codes_alone() -> None:
     plain = as_terminal(renamed_to(STEERING), 400, color=False)
     assert not set(plain) & set("\x1b\x9b\x07\r\u202e\u2066\u200b")
@@ -418,7 +443,9 @@ def test_saved_words_keep_every_character_and_their_length() -> None:
     ("said", "written"),
     [
         ("[a](javascript:alert)", r"\[a\](javascript:alert)"),
-        ("![a](http://b)", r"!\[a\](http://b)"),
+        ("![a](http://b)", r"!\[a\](http\://b)"),
+        ("see https://a.b and WWW.a.b", r"see https\://a.b and WWW\.a.b"),
+        ("@team, me@a.b and x #12, GH-3", "@&#8203;team, me@&#8203;a.b and x #&#8203;12, GH-&#8203;3"),
         ("&#x202e;x & y", r"\&#x202e;x & y"),
         ("# a", r"\# a"),
         ("- a", r"\- a"),
@@ -431,6 +458,23 @@ def test_markdown_has_no_links_and_no_headings_from_notes(said: str, written: st
     assert f"\n{written}\n" in made
     assert f"\n- {written}\n" in made
     assert not re.search(r"(?<!\\)\[", made)
+
+
+@pytest.mark.parametrize("rows", [1, 20])
+@pytest.mark.parametrize(
+    "name", ["<img src=x onerror=alert(1)>", "a</summary><script>x</script>", "&lt;b&gt; @me #1 https://a.b/c www.a.b"]
+)
+def test_rendered_markdown_is_the_text_and_nothing_else(name: str, rows: int) -> None:
+    report = replace(renamed_to(name), data_tables=[DataTable(name, [Column("name", name, "text")], [[name]] * rows)])
+    markdown_it = pytest.importorskip("markdown_it")
+    page = Page(markdown_it.MarkdownIt("commonmark").enable("table").render(rendered_text(".md", report)))
+    own = {"h2", "h3", "p", "pre", "code", "table", "thead", "tbody", "tr", "th", "td", "ul", "li", "strong", "details", "summary"}
+    assert {tag for tag, _ in page.tags} <= own
+    assert not [attributes for _, attributes in page.tags if set(attributes) - {"class", "style"}]
+    assert sum(name in text.replace("\u200b", "") for text in page.texts) > rows
+    plain = re.sub(r"```text.*?```|`.*?`", "", rendered_text(".md", report), flags=re.DOTALL)
+    assert not re.search(r"@\w|(?<!&)#\d", plain)
+    assert not re.search(r"[^\\]://|www\.", re.sub("<summary>.*</summary>", "", plain))  # HTML, in which nothing becomes a link
 
 
 def test_long_names_leave_the_terminal_its_numbers() -> None:

@@ -10,6 +10,7 @@ import random
 import shutil
 import subprocess
 import sys
+import tracemalloc
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -587,6 +588,23 @@ READS = '"0","k","dram__bytes_read.sum"'
 
 
 @pytest.mark.parametrize(
+    ("begin", "words"),
+    [
+        ([], r"no line with 'ID'.* among the first [\d,]+: .*\n.*--log-file"),
+        ([HEADER, f'{READS},"byte","1"', '"0","k"'], "line 3: 2 cells"),
+    ],
+)
+def test_a_large_file_that_is_wrong_is_not_held_in_memory(tmp_path: Path, begin: list[str], words: str) -> None:
+    path = text_file(tmp_path, *begin, *["1,2,3,4" * 20] * 100_000)
+    tracemalloc.start()
+    with pytest.raises(DataError, match=words):
+        ncu_csv.parse(path)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < path.stat().st_size / 10
+
+
+@pytest.mark.parametrize(
     ("lines", "words"),
     [
         (["nothing of ncu's"], ["no line with 'ID'", "ncu --csv"]),
@@ -616,11 +634,18 @@ def test_files_are_limited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(ncu_csv, "MAX_ROWS", 3)
     with pytest.raises(DataError, match="line 5: more than 3 rows"):
         ncu_csv.parse(path)
+    monkeypatch.setattr(ncu_csv, "MAX_CELLS", 7)
+    with pytest.raises(DataError, match="line 3: more than 7 cells"):
+        ncu_csv.parse(path)
     monkeypatch.setattr(ncu_csv, "MAX_BYTES", 20)
     with pytest.raises(DataError, match="larger than 20 B"):
         ncu_csv.parse(path)
     path.write_bytes(b"\xff")
-    with pytest.raises(DataError, match="byte 0 is not UTF-8"):
+    with pytest.raises(DataError, match="line 1: byte 0 is not UTF-8"):
+        ncu_csv.parse(path)
+    path.write_bytes(b"x" * (ncu_csv.MAX_LINE_BYTES + 1))
+    monkeypatch.setattr(ncu_csv, "MAX_BYTES", 1 << 30)
+    with pytest.raises(DataError, match="line 1: longer than"):
         ncu_csv.parse(path)
     with pytest.raises(DataError, match="not a regular file"):
         ncu_csv.parse(tmp_path)

@@ -17,6 +17,7 @@ from perfmodel.arith import Number, ceil_div, deferrable, maximum, minimum
 from perfmodel.attention.blocks import Grid, Tally, every, multiples, with_bit, without
 from perfmodel.attention.walk import distinct_query_rows, streamed_query_rows, visible_rows, visible_scores, visited_scores
 from perfmodel.errors import DataError, UsageError, suggest
+from perfmodel.files import read_text
 from perfmodel.trace import is_traced, plain, template
 from perfmodel.workload import Attention, BlockCounts, BlockPattern
 
@@ -243,17 +244,7 @@ def _density(share: float) -> Density:
 
 def read_pattern(path: Path) -> Blocks:
     """A text file with one pair of block indices, row and column, per line; ``#`` begins a comment."""
-    try:
-        with path.open("rb") as file:
-            raw = file.read(MAX_BYTES + 1)
-    except (OSError, ValueError) as error:
-        raise DataError(f"{path}: {getattr(error, 'strerror', None) or error}") from None
-    if len(raw) > MAX_BYTES:
-        raise DataError(f"{path}: larger than {MAX_BYTES:,} B", "use larger blocks, a named pattern or --sparsity")
-    try:
-        lines = raw.decode("utf-8-sig").splitlines()
-    except UnicodeDecodeError as error:
-        raise DataError(f"{path}: byte {error.start} is not UTF-8") from None
+    lines = read_text(path, MAX_BYTES, "use larger blocks, a named pattern or --sparsity", "utf-8-sig").splitlines()
     found: dict[tuple[int, int], int] = {}
     for number, line in enumerate(lines, 1):
         text = line.partition("#")[0].strip()

@@ -7,6 +7,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from perfmodel.commands._shared import say
+
 
 class Teller:
     """Progress on stderr once a sweep takes over a second: twice a second on a terminal, else every ten."""
@@ -49,4 +51,4 @@ class Teller:
         """Say what there is, and how to go on."""
         self.done()
         if path is not None:
-            sys.stderr.write(f"perfmodel: interrupted; {path} holds the rows so far\n  go on with the same options and --resume\n")
+            say(f"perfmodel: interrupted; {path} holds the rows so far\n  go on with the same options and --resume")

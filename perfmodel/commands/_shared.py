@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperCommand
 
+from perfmodel.escapes import visible_lines
+
 if TYPE_CHECKING:
     from perfmodel.hardware import Device
     from perfmodel.report import Report
@@ -57,7 +59,7 @@ def pictured(outputs: list[str]) -> bool:
 
 def say(text: str) -> None:
     """Progress, on stderr."""
-    print(text, file=sys.stderr, flush=True)
+    print(visible_lines(text), file=sys.stderr, flush=True)
 
 
 def share_of(option: str, text: str) -> float:

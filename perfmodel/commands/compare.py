@@ -74,13 +74,13 @@ def compare(
 
 
 def _documents(before: str, after: str, threshold: float, line: str) -> tuple[Report, list[Change]]:
-    import hashlib
     from dataclasses import replace
     from pathlib import Path
 
     from perfmodel import __version__
     from perfmodel.catalog import read_json
     from perfmodel.errors import DataError
+    from perfmodel.files import sha256
     from perfmodel.report.compare import report
     from perfmodel.report.document import Provenance
     from perfmodel.report.readings import readings
@@ -95,7 +95,7 @@ def _documents(before: str, after: str, threshold: float, line: str) -> tuple[Re
         versions.append(f"{name}: made by perfmodel {raw.get('version', 'of an unknown version')}.")
     names = (Path(before).stem, Path(after).stem) if Path(before).stem != Path(after).stem else (before, after)
     made, changed = report(found[0], found[1], names, threshold)
-    inputs = {name: hashlib.sha256(Path(name).read_bytes()).hexdigest() for name in (before, after)}
+    inputs = {name: sha256(Path(name)) for name in (before, after)}
     return replace(made, notes=[*made.notes, *versions], provenance=Provenance(line, __version__, [], inputs)), changed
 
 

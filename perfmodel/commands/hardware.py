@@ -50,10 +50,11 @@ def check(file: Annotated[str, typer.Argument(metavar="FILE", help="A device pro
     """
     from perfmodel.catalog import find_device
     from perfmodel.errors import DataError
+    from perfmodel.escapes import visible
     from perfmodel.sanity import check as problems_of
 
     device = find_device(file)
     problems = problems_of(device)
     if problems:
         raise DataError("\n  ".join([f"{file}: {len(problems)} value(s) contradict each other", *problems]))
-    typer.echo(f"{file}: {device.name} is sound")
+    typer.echo(visible(f"{file}: {device.name} is sound"))

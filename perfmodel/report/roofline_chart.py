@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from perfmodel.errors import UnavailableError
+from perfmodel.files import sha256
 from perfmodel.hardware import Device, Quantity
 from perfmodel.report.charts.kinds import COMPUTE, LEVELS, MEASURED, MEMORY, Before, Ceiling, Interval, Point, Roofline
 from perfmodel.report.charts.points import bound, flag, sentence, time_s
@@ -253,5 +253,5 @@ def profile_use(device: Device, path: Path | None = None) -> ProfileUse:
     from perfmodel.catalog import data_folder
 
     file = path or data_folder("hardware_specs") / f"{device.id}.yaml"
-    digest = hashlib.sha256(file.read_bytes()).hexdigest() if file.is_file() else ""
+    digest = sha256(file) if file.is_file() else ""
     return ProfileUse(device.id, digest, max((block.date for block in device.calibration), default=""))

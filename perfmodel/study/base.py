@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
@@ -11,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from perfmodel.catalog import calibrated_devices, find_device
+from perfmodel.files import sha256
 from perfmodel.hardware import Device
 from perfmodel.report.charts.kinds import Chart, Number, Point
 from perfmodel.report.document import DataTable, Formula, ProfileUse
@@ -68,7 +68,7 @@ class Scope:
         """An input file: beside the study if it is there, else from where the program runs."""
         path = self._beside(name)
         if path.is_file():
-            self.inputs[path.name] = hashlib.sha256(path.read_bytes()).hexdigest()
+            self.inputs[path.name] = sha256(path)
         return path
 
     def _beside(self, name: str) -> Path:

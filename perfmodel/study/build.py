@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from perfmodel import __version__
 from perfmodel.errors import DataError, PerfmodelError
+from perfmodel.files import sha256
 from perfmodel.report.against import ratio_notes
 from perfmodel.report.charts.kinds import Roofline
 from perfmodel.report.compare import DEFAULT_THRESHOLD, changes, verdict
@@ -23,7 +23,7 @@ def build(file: StudyFile, command: str = "", kinds: Sequence[str] = ()) -> Repo
     if not file.study.sections:
         raise DataError(f"{file.path}: the study has no sections", f"each is of one of the kinds {', '.join(kind_names())}")
     scope = Scope(file.path.parent)
-    scope.inputs[file.path.name] = hashlib.sha256(file.path.read_bytes()).hexdigest()
+    scope.inputs[file.path.name] = sha256(file.path)
     parts = []
     for place, section in enumerate(file.study.sections):
         if kinds and type(section).__module__.rsplit(".", 1)[-1] not in kinds:

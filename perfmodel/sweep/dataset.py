@@ -72,7 +72,7 @@ def _said(path: Path) -> Mapping[str, Any]:
     """The metadata of a file; none where it cannot be read."""
     pa = library()
     try:
-        metadata = pa.parquet.read_schema(path).metadata or {}
+        metadata = (path.is_file() and pa.parquet.read_schema(path).metadata) or {}
         found = json.loads(metadata.get(b"perfmodel", b"{}"))
     except (pa.ArrowException, OSError, ValueError):
         return {}

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from perfmodel.errors import DataError, UsageError
+from perfmodel.files import read_text
 
 _BYTES = 512
 """Size of a progress file, always: written over in place, it needs no more room on a full disk."""
@@ -62,9 +63,9 @@ def noted(path: Path, study: str) -> Progress | None:
     if not begun:
         raise UsageError(f"--resume: {path} is whole, or was not begun by a sweep", "leave out --resume to write it anew")
     try:
-        raw: dict[str, Any] = json.loads(place.read_bytes()[: _BYTES + 1])
+        raw: dict[str, Any] = json.loads(read_text(place, _BYTES, ""))
         found = Progress(**{name: type(getattr(Progress("", 0), name))(raw[name]) for name in Progress.__slots__})
-    except (OSError, ValueError, KeyError, TypeError):
+    except (DataError, ValueError, KeyError, TypeError):
         raise DataError(f"{place}: not the progress of a sweep", "leave out --resume to write the file anew") from None
     if found.study != study:
         raise UsageError(

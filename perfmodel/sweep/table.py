@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from perfmodel.escapes import visible
 from perfmodel.sweep.grid import Grid
 
 WORD, FLAG, WHOLE, COUNT, REAL = "word", "flag", "whole", "count", "real"
@@ -30,6 +31,11 @@ class Field:
     def type(self) -> Any:
         """NumPy's type."""
         return _TYPES[self.kind]
+
+    @property
+    def written(self) -> list[str]:
+        """``words`` as they are written: the name of a file need be no UTF-8, and may steer a terminal."""
+        return list(map(visible, self.words))
 
 
 def fields_of(grid: Grid) -> tuple[Field, ...]:

@@ -4,11 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
+from functools import cache
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from perfmodel.catalog import parse_json
+from perfmodel.catalog import parse_json, read_json
 from perfmodel.errors import DataError
+from perfmodel.files import opened
+
+if TYPE_CHECKING:
+    from pydantic import TypeAdapter
 
 MAX_LINE_BYTES = 1 << 20
 LEAST_S, MOST_S = 1e-12, 1e9
@@ -70,9 +75,14 @@ def shipped_records() -> list[Path]:
 
 def as_record(raw: dict[str, Any]) -> Record:
     """``raw``, an object of the record format, as a Record; pydantic's ValidationError names a wrong field."""
+    return _adapter().validate_python(_renamed(raw))
+
+
+@cache
+def _adapter() -> TypeAdapter[Record]:
     from pydantic import TypeAdapter
 
-    return TypeAdapter(Record).validate_python(_renamed(raw))
+    return TypeAdapter(Record)
 
 
 def _refuse(constant: str) -> Any:
@@ -85,45 +95,46 @@ def _renamed(raw: dict[str, Any]) -> dict[str, Any]:
 
 def _software(path: Path) -> dict[str, Any]:
     """What all records of ``path`` were made with, where a file beside it says so for its ``files``: each record may say more."""
-    import json
-
     beside = path.parent / f"{path.stem.partition('-')[0]}-environment.json"
     if not beside.is_file():
         return {}
-    text = json.loads(beside.read_text(encoding="utf-8"))
+    text = read_json(beside)
+    if not isinstance(text, dict) or not isinstance(text.get("software", {}), dict):
+        raise DataError(f"{beside}: not an object with an object 'software'", "mend it, or move it away")
     named = str(text.get("files", "")).partition(":")[0]
     return dict(text.get("software", {})) if path.stem in named.split(", ") else {}
 
 
 def read_records(path: Path) -> Iterator[tuple[dict[str, Any], Record]]:
     """Each line of ``path`` as it stands and as a Record; DataError names file, line and field."""
+    with opened(path) as file:
+        software = _software(path)
+        for number, line in enumerate(iter(lambda: file.readline(MAX_LINE_BYTES + 1), b""), start=1):
+            if not line.strip():
+                continue
+            if len(line) > MAX_LINE_BYTES:
+                raise DataError(f"{path}, line {number}: longer than {MAX_LINE_BYTES:,} B")
+            raw, record = _line(line, f"{path}, line {number}")
+            yield raw, replace(record, environment={**software, **record.environment}) if software else record
+
+
+def _line(line: bytes, place: str) -> tuple[dict[str, Any], Record]:
     import json
 
-    from pydantic import TypeAdapter, ValidationError
+    from pydantic import ValidationError
 
-    adapter, software = TypeAdapter(Record), _software(path)
     try:
-        with path.open("rb") as file:
-            for number, line in enumerate(iter(lambda: file.readline(MAX_LINE_BYTES + 1), b""), start=1):
-                if not line.strip():
-                    continue
-                if len(line) > MAX_LINE_BYTES:
-                    raise DataError(f"{path}, line {number}: longer than {MAX_LINE_BYTES:,} B")
-                try:
-                    raw = parse_json(line.decode(), parse_constant=_refuse)
-                    if b"\\ud" in line.lower():
-                        json.dumps(raw, ensure_ascii=False).encode()
-                    if not isinstance(raw, dict):
-                        raise DataError(f"{path}, line {number}: not a JSON object")
-                    record = adapter.validate_python(_renamed(raw))
-                except ValidationError as error:
-                    first = error.errors(include_url=False, include_context=False)[0]
-                    place = ".".join(map(str, first["loc"]))
-                    raise DataError(f"{path}, line {number}: {place}: {first['msg']}") from None
-                except ValueError as error:  # not JSON, not UTF-8, ambiguous, a number of thousands of digits
-                    raise DataError(f"{path}, line {number}: not JSON: {str(error)[:200]}") from None
-                if not LEAST_S <= record.time_s.median <= MOST_S:
-                    raise DataError(f"{path}, line {number}: time_s.median is {record.time_s.median}", "give seconds, above zero")
-                yield raw, replace(record, environment={**software, **record.environment}) if software else record
-    except (OSError, ValueError) as error:  # ValueError: a path with a null character
-        raise DataError(f"{path}: {getattr(error, 'strerror', None) or error}") from None
+        raw = parse_json(line.decode(), parse_constant=_refuse)
+        if b"\\ud" in line.lower():
+            json.dumps(raw, ensure_ascii=False).encode()
+        if not isinstance(raw, dict):
+            raise DataError(f"{place}: not a JSON object")
+        record = _adapter().validate_python(_renamed(raw))
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_context=False)[0]
+        raise DataError(f"{place}: {'.'.join(map(str, first['loc']))}: {first['msg']}") from None
+    except ValueError as error:  # not JSON, not UTF-8, ambiguous, a number of thousands of digits
+        raise DataError(f"{place}: not JSON: {str(error)[:200]}") from None
+    if not LEAST_S <= record.time_s.median <= MOST_S:
+        raise DataError(f"{place}: time_s.median is {record.time_s.median}", "give seconds, above zero")
+    return raw, record

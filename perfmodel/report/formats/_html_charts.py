@@ -72,7 +72,7 @@ def _key(chart: Roofline) -> str:
         width = (
             ""
             if share is None
-            else f'<span class="meter s{groups.index(point.group) % SERIES}"><u style="width:{min(share, 1):.1%}"></u></span>'
+            else f'<span class="meter s{groups.index(point.group) % SERIES}"><u class="w{round(100 * min(share, 1))}"></u></span>'
         )
         said = percent(share) if share is not None else text(spent, "s")
         words = f"<b>{point.number}</b><span>{clean(point.name)}</span><i>{said}</i>{width}"

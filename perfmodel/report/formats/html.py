@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import hashlib
 from html import escape
 from pathlib import Path
 
@@ -18,7 +19,7 @@ from perfmodel.report.formats._woff import woff
 
 ASSETS = Path(__file__).parent / "assets"
 FIRST_SENTENCES = 6
-_POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data: blob:; font-src data:"
+_POLICY = "default-src 'none'; base-uri 'none'; form-action 'none'; img-src data:; font-src data:; style-src {styles}; script-src {script}"
 
 _PAGE = """<!DOCTYPE html>
 <html lang="en">
@@ -33,8 +34,7 @@ _PAGE = """<!DOCTYPE html>
 <a class="skip" href="#main">Skip to the report</a>
 {body}
 <div id="tip" role="tooltip" hidden></div>
-<script>
-{script}</script>
+<script>{script}</script>
 </body>
 </html>
 """
@@ -50,7 +50,15 @@ def render(report: Report) -> str:
     sections += [foundations(report)]
     body = f"{_header(report)}\n<main>\n{chr(10).join(filter(None, sections))}\n</main>\n{provenance(report)}"
     script = _lean((ASSETS / "page.js").read_text(encoding="utf-8"))
-    return _PAGE.format(policy=_POLICY, title=clean(report.title), styles=_styles(), body=body, script=script)
+    styles = _styles()
+    policy = _POLICY.format(styles=" ".join(map(_hash, styles.values())), script=_hash(script))
+    written = "\n".join(f'<style id="{name}">{style}</style>' for name, style in styles.items())
+    return _PAGE.format(policy=policy, title=clean(report.title), styles=written, body=body, script=script)
+
+
+def _hash(source: str) -> str:
+    """By which a browser knows a script or style of the page from one that came in with a name."""
+    return f"'sha256-{base64.b64encode(hashlib.sha256(source.encode()).digest()).decode()}'"
 
 
 def framed(report: Report) -> str:
@@ -59,7 +67,8 @@ def framed(report: Report) -> str:
     return f'<iframe srcdoc="{escape(render(report), quote=True)}" style="{look}" title="{clean(report.title)}"></iframe>'
 
 
-def _styles() -> str:
+def _styles() -> dict[str, str]:
+    """Styles by name."""
     fonts = "".join(_font(name, weight) for name, weight in (("Regular", 400), ("SemiBold", 600)))
     light, dark = (";".join(f"--{name}:{value}" for name, value in theme.items()) for theme in (LIGHT, DARK))
     themes = (
@@ -68,7 +77,8 @@ def _styles() -> str:
     )
     series = "\n".join(f".s{number}{{--s:var(--s{number})}}" for number in range(SERIES))
     page = _lean((ASSETS / "page.css").read_text(encoding="utf-8"))
-    return f'<style id="font">{fonts}</style>\n<style>\n{themes}{page}</style>\n<style id="looks">\n{series}\n{style_sheet()}\n</style>'
+    widths = "".join(f".w{share}{{width:{share}%}}" for share in range(101))
+    return {"font": fonts, "page": f"{themes}{page}{widths}", "looks": f"{series}\n{style_sheet()}"}
 
 
 def _lean(source: str) -> str:

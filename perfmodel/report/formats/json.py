@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 
+from perfmodel.escapes import visible_json
 from perfmodel.report.document import Report
 
 
 def render(report: Report) -> str:
     """One object with two-space indentation; strict JSON, so no NaN."""
     found = {**report.data, "verdict": report.verdict} if report.data else _document(report)
-    return json.dumps(found, indent=2, allow_nan=False, ensure_ascii=False) + "\n"
+    return visible_json(json.dumps(found, indent=2, allow_nan=False, ensure_ascii=False)) + "\n"
 
 
 def _document(report: Report) -> object:

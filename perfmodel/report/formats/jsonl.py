@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 from perfmodel.errors import UsageError
+from perfmodel.escapes import visible_json
 from perfmodel.report.document import Report
 
 NEEDS = "records"
@@ -14,4 +15,4 @@ def render(report: Report) -> str:
     """One record per line. UsageError for a report that rests on no measurements."""
     if not report.records:
         raise UsageError("--output: this report has no measurement records to write as .jsonl", "end the file in .json, .md or .txt")
-    return "".join(json.dumps(record, allow_nan=False, ensure_ascii=False) + "\n" for record in report.records)
+    return "".join(visible_json(json.dumps(record, allow_nan=False, ensure_ascii=False)) + "\n" for record in report.records)

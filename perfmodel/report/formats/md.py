@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import re
 
 from perfmodel.report.charts.cells import as_text, formula_text
@@ -11,7 +12,10 @@ from perfmodel.report.formats._readable import readable
 FOLDED_ROWS = 12
 """A table of more rows is folded."""
 FIRST_SENTENCES = 12
-_MARKUP = re.compile(r"[\\|<>*_`\[\]]|~(?=~)|&(?=#|[A-Za-z])")
+_MARKUP = re.compile(r"[\\|<>*_`\[\]]|~(?=~)|&(?=#|[A-Za-z])|:(?=//)|(?<=www)\.", re.IGNORECASE)
+_MENTION = re.compile(r"@(?=\w)|#(?=\d)|\bGH-(?=\d)", re.IGNORECASE)
+_APART = "&#8203;"
+"""A space of no width. What links names, addresses and numbers of issues reads the finished page, where a backslash is gone."""
 _LINE_START = re.compile(r"^(\s*(?:\d+(?=[.)]))?)((?:[#+=-]+|[.)])(?=\s|$))")
 
 
@@ -28,8 +32,8 @@ def render(report: Report) -> str:
 
 
 def _escape(text: str) -> str:
-    """No markup, no link, no picture, no entity."""
-    return _MARKUP.sub(r"\\\g<0>", text)
+    """No markup, no link, no picture, no entity; nobody is mentioned."""
+    return _MENTION.sub(rf"\g<0>{_APART}", _MARKUP.sub(r"\\\g<0>", text))
 
 
 def _line(text: str) -> str:
@@ -44,7 +48,9 @@ def _verdict(sentences: list[str]) -> list[str]:
 
 
 def _folded(summary: str, content: str) -> str:
-    return f"<details><summary>{summary}</summary>\n\n{content}\n\n</details>"
+    """``content`` below ``summary``, which stands among HTML: a backslash means nothing there."""
+    said = _MENTION.sub(rf"\g<0>{_APART}", html.escape(summary, quote=False))
+    return f"<details><summary>{said}</summary>\n\n{content}\n\n</details>"
 
 
 def _pictures(report: Report) -> list[str]:
@@ -68,7 +74,7 @@ def _pictures(report: Report) -> list[str]:
 
 
 def _data_table(table: Table) -> str:
-    return _folded(f"{_escape(table.title)}: {len(table.rows)} rows", _table(table)) if len(table.rows) > FOLDED_ROWS else _table(table)
+    return _folded(f"{table.title}: {len(table.rows)} rows", _table(table)) if len(table.rows) > FOLDED_ROWS else _table(table)
 
 
 def _table(table: Table) -> str:

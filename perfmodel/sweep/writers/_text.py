@@ -24,7 +24,7 @@ def lines(table: Table, quote: Callable[[str], str], missing: str) -> Iterator[l
 
 def _texts(one: Field, values: Any, quote: Callable[[str], str], missing: str) -> list[str]:
     if one.kind == WORD:
-        words = [quote(word) for word in one.words]
+        words = [quote(word) for word in one.written]
         return [words[code] for code in values.tolist()]
     if one.kind == FLAG:
         return ["true" if value else "false" for value in values.tolist()]

@@ -52,7 +52,7 @@ def _array(pa: Any, one: Field, values: Any, form: Any) -> Any:
     """One column, put together from its bytes: ``pyarrow.array`` would load pandas, wherever that is installed, and its 50 MB."""
     if one.kind == WORD:
         codes = pa.Array.from_buffers(pa.int32(), len(values), [None, pa.py_buffer(values)])
-        return pa.DictionaryArray.from_arrays(codes, _strings(pa, one.words))
+        return pa.DictionaryArray.from_arrays(codes, _strings(pa, one.written))
     if one.kind == FLAG:
         return pa.Array.from_buffers(form, len(values), [None, pa.py_buffer(np.packbits(values, bitorder="little"))])
     there = None if one.kind == WHOLE else ~np.isnan(values)
@@ -61,7 +61,7 @@ def _array(pa: Any, one: Field, values: Any, form: Any) -> Any:
     return pa.Array.from_buffers(form, len(values), [pa.py_buffer(np.packbits(there, bitorder="little")), pa.py_buffer(values)])
 
 
-def _strings(pa: Any, words: tuple[str, ...]) -> Any:
+def _strings(pa: Any, words: list[str]) -> Any:
     """An array of words: where each one ends, then their bytes."""
     encoded = [word.encode() for word in words]
     ends = np.cumsum([0, *map(len, encoded)], dtype=np.int32)

@@ -5,19 +5,30 @@ The text is a user's file: its size is limited, lines before the header are skip
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import math
+import os
 import re
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
+from typing import BinaryIO
 
 from perfmodel.errors import DataError
+from perfmodel.files import opened
 
-MAX_BYTES = 256 << 20
-MAX_ROWS = 1_000_000
+MAX_BYTES, MAX_LINE_BYTES = 256 << 20, 1 << 20
+MAX_BEFORE = 1 << 20
+"""Characters before the header."""
+MAX_ROWS, MAX_CELLS = 1_000_000, 15_000_000
+"""The numbers of so many cells take less than 1 GB."""
+Rows = Iterator[tuple[int, list[str]]]
 NAME, METRIC, UNIT, VALUE, RUN = "Kernel Name", "Metric Name", "Metric Unit", "Metric Value", "ID"
 EXPECTED = "give what ncu --csv prints, with its header line"
+APART = "ncu --csv --log-file profile.csv writes the table alone, without what the program prints"
 
 TIME = "gpu__time_duration.sum"
 METRICS = (
@@ -59,6 +70,7 @@ class CountedKernel:
     metrics: dict[str, float] = field(default_factory=dict)
 
 
+@lru_cache(1024)
 def unit_factor(unit: str) -> float | None:
     """What a value in ``unit`` is multiplied by to be in base units; None if the unit is not known. ncu's prefixes are decimal.
 
@@ -75,83 +87,86 @@ def unit_factor(unit: str) -> float | None:
 
 def parse(path: Path) -> list[CountedKernel]:
     """The kernels of ``path`` in the order of their launches; DataError names file and line."""
-    text = _text(path)
-    lines = csv.reader(text.splitlines(), strict=True)
-    try:
-        header = _header(path, lines)
-        read = _long if METRIC in header else _wide
-        return list(read(path, lines, header))
-    except csv.Error as error:
-        raise DataError(f"{path}, line {lines.line_num}: not CSV: {error}", EXPECTED) from None
+    with opened(path) as file:
+        if os.fstat(file.fileno()).st_size > MAX_BYTES:
+            raise DataError(f"{path}: larger than {MAX_BYTES:,} B", "profile fewer kernels or metrics")
+        lines = _lines(path, file)
+        header, before = _header(path, lines)
+        rows = _rows(path, lines, before)
+        return list((_long if METRIC in header else _wide)(path, rows, header))
 
 
-def _text(path: Path) -> str:
-    try:
-        if path.exists() and not path.is_file():
-            raise DataError(f"{path}: not a regular file")
-        with path.open("rb") as file:
-            raw = file.read(MAX_BYTES + 1)
-    except (OSError, ValueError) as error:  # ValueError: a path with a null character
-        raise DataError(f"{path}: {getattr(error, 'strerror', None) or error}") from None
-    if len(raw) > MAX_BYTES:
-        raise DataError(f"{path}: larger than {MAX_BYTES:,} B", "profile fewer kernels or metrics")
-    try:
-        return raw.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise DataError(f"{path}: byte {error.start} is not UTF-8", EXPECTED) from None
-
-
-def _header(path: Path, lines: Iterator[list[str]]) -> list[str]:
-    """The first line that has the columns of every form; what the profiled program printed comes before."""
-    while True:
+def _lines(path: Path, file: BinaryIO) -> Iterator[str]:
+    """One line after another: what is wrong in the first is said before the second is read."""
+    for number, line in enumerate(iter(lambda: file.readline(MAX_LINE_BYTES + 1), b""), start=1):
+        if len(line) > MAX_LINE_BYTES:
+            raise DataError(f"{path}, line {number}: longer than {MAX_LINE_BYTES:,} B", EXPECTED)
         try:
-            cells = next(lines)
-        except StopIteration:
-            raise DataError(f"{path}: no line with {RUN!r} and {NAME!r}: this is not from ncu --csv", EXPECTED) from None
-        except csv.Error:
-            continue  # not ncu's line
-        if {RUN, NAME} <= set(cells):
-            return cells
+            yield line.decode("utf-8-sig" if number == 1 else "utf-8")
+        except UnicodeDecodeError as error:
+            raise DataError(f"{path}, line {number}: byte {error.start} is not UTF-8", EXPECTED) from None
 
 
-def _cells(path: Path, lines: Iterator[list[str]], header: list[str]) -> Iterator[tuple[int, dict[str, str]]]:
+def _header(path: Path, lines: Iterator[str]) -> tuple[list[str], int]:
+    """The first line that has the columns of every form, and its number; what the profiled program printed comes before."""
+    read = 0
+    for number, line in enumerate(lines, start=1):
+        with contextlib.suppress(csv.Error):  # a line of the program's
+            if RUN in line and NAME in line and {RUN, NAME} <= set(cells := next(csv.reader([line], strict=True), [])):
+                return cells, number
+        read += len(line)
+        if read > MAX_BEFORE:
+            raise DataError(f"{path}: no line with {RUN!r} and {NAME!r} among the first {number:,}: this is not from ncu --csv", APART)
+    raise DataError(f"{path}: no line with {RUN!r} and {NAME!r}: this is not from ncu --csv", EXPECTED)
+
+
+def _rows(path: Path, lines: Iterator[str], before: int) -> Iterator[tuple[int, list[str]]]:
+    """Number of the line and cells of each row; ``before``: lines above."""
+    rows = csv.reader(lines, strict=True)
+    try:
+        for cells in rows:
+            yield before + rows.line_num, cells
+    except csv.Error as error:
+        raise DataError(f"{path}, line {before + rows.line_num}: not CSV: {error}", EXPECTED) from None
+
+
+def _cells(path: Path, rows: Rows, header: list[str]) -> Iterator[tuple[int, dict[str, str]]]:
     """Line number and cells by column; lines of ncu's own (==PROF==) are left out."""
     count = 0
-    for cells in lines:
-        line: int = lines.line_num  # type: ignore[attr-defined]
+    for line, cells in rows:
         if not cells or cells[0].startswith("=="):
             continue
         if len(cells) != len(header):
             raise DataError(f"{path}, line {line}: {len(cells)} cells, the header has {len(header)}", EXPECTED)
         count += 1
-        if count > MAX_ROWS:
-            raise DataError(f"{path}, line {line}: more than {MAX_ROWS:,} rows", "profile fewer kernels or metrics")
+        if count > MAX_ROWS or count * len(header) > MAX_CELLS:
+            most = f"{MAX_ROWS:,} rows" if count > MAX_ROWS else f"{MAX_CELLS:,} cells"
+            raise DataError(f"{path}, line {line}: more than {most}", "profile fewer kernels or metrics")
         yield line, dict(zip(header, cells, strict=True))
 
 
-def _long(path: Path, lines: Iterator[list[str]], header: list[str]) -> Iterator[CountedKernel]:
+def _long(path: Path, rows: Rows, header: list[str]) -> Iterator[CountedKernel]:
     """One row per metric; rows of a launch follow each other or not."""
     missing = [column for column in (UNIT, VALUE) if column not in header]
     if missing:
         raise DataError(f"{path}: no column {missing[0]!r}", EXPECTED)
     found: dict[tuple[str, str], CountedKernel] = {}
-    for line, cells in _cells(path, lines, header):
+    for line, cells in _cells(path, rows, header):
         key = (cells.get("Process ID", ""), cells[RUN])
         kernel = found.setdefault(key, CountedKernel(_run(path, line, cells[RUN]), cells[NAME], line))
         value = _value(path, line, cells[METRIC], cells[VALUE], cells[UNIT])
         if value is not None:
-            kernel.metrics[cells[METRIC]] = value
+            kernel.metrics[sys.intern(cells[METRIC])] = value
     yield from found.values()
 
 
-def _wide(path: Path, lines: Iterator[list[str]], header: list[str]) -> Iterator[CountedKernel]:
+def _wide(path: Path, rows: Rows, header: list[str]) -> Iterator[CountedKernel]:
     """One row per kernel and one column per metric, named with dots or double underscores; the line after the header has the units."""
     metrics = [column for column in header if "__" in column]
     if not metrics:
         raise DataError(f"{path}: no column of a metric, and no {METRIC!r}", EXPECTED)
-    rows = _cells(path, lines, header)
     units: dict[str, str] | None = None
-    for line, cells in rows:
+    for line, cells in _cells(path, rows, header):
         if units is None:
             if cells[RUN].strip():
                 raise DataError(f"{path}, line {line}: the line after the header has no units", EXPECTED)
