@@ -249,6 +249,11 @@ class Device(_Record):
         return None if size is None else int(size.number)
 
     @property
+    def capability(self) -> float:
+        """Compute capability of an NVIDIA device; 0 for others and where it is unknown."""
+        return float(self.compute_capability or 0) if self.vendor == "NVIDIA" else 0.0
+
+    @property
     def sram_per_block(self) -> int:
         """M in bytes: what one thread block can hold. UnavailableError if the profile has none."""
         sram = self.level("sram")

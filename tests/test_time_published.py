@@ -236,3 +236,11 @@ def test_short_sequences_wait_for_the_host():
 
 def test_models_of_few_rows_have_few_parameters():
     assert [len(find_model(name).parameters) for name in ("flash-few", "eager-published", "broadcast")] == [2, 1, 2]
+
+
+def test_megatron_is_not_predicted_with_a_mask_that_no_row_had():
+    """Its kernel would read the mask; the model, fitted without one, gave the same time with and without."""
+    plain, device = Attention(4096, 4096, 64, 64, 1, 16, 16), find_device("nvidia-a100-sxm-40gb")
+    predict(Case(plain, "megatron"), "attention", "fp16", device, 0.0, calibrated_devices)
+    with pytest.raises(UnavailableError):
+        predict(Case(replace(plain, mask=True), "megatron"), "attention", "fp16", device, 0.0, calibrated_devices)

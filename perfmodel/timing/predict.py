@@ -105,17 +105,14 @@ def nearest(device: Device, others: list[Device]) -> Device | None:
 
 
 def _distance(device: Device, other: Device) -> tuple[bool, float, bool, str]:
-    own, its = _capability(device), _capability(other)
+    own, its = device.capability, other.capability
     return other.architecture != device.architecture, abs(its - own), its < own, other.id
 
 
-def _capability(device: Device) -> float:
-    return float(device.compute_capability or 0)
-
-
 def added(parts: list[Prediction]) -> Prediction:
-    """Kernels one after another: their errors are taken to go together."""
-    first = parts[0]
+    """Kernels one after another, by all their names: their errors are taken to go together, borrowed if one of them is."""
     words = "; ".join(dict.fromkeys(part.provenance for part in parts))
+    names = " + ".join(dict.fromkeys(part.calibration.implementation for part in parts))
+    kind = BORROWED if BORROWED in {part.kind for part in parts} else CALIBRATED
     seconds, low, high = (sum(getattr(part, name) for part in parts) for name in ("seconds", "low", "high"))
-    return Prediction(seconds, low, high, first.kind, words, first.calibration)
+    return Prediction(seconds, low, high, kind, words, replace(parts[0].calibration, implementation=names))
