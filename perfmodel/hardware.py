@@ -14,8 +14,6 @@ from typing import Annotated, Any, ClassVar, Literal
 from perfmodel import units
 from perfmodel.errors import DataError, UnavailableError
 
-SCHEMA_VERSION = 1
-
 
 class _Record:
     """A part of a profile; unknown keys are errors."""

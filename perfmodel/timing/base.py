@@ -106,6 +106,9 @@ SAME_KERNEL = {
 }
 """Implementations whose kernel goes by another name, too: one kernel is one model with one set of parameters."""
 
+VARIANTS = ("fa3-no-pipelining", "fa3-no-specialization", "fa1-triton")
+"""Of these, kernels of their own by the same parameters, which no measurement of them set: predicted as on another device."""
+
 
 def kernel_name(implementation: str) -> str:
     """The name under which the kernel of an implementation is calibrated.

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 from perfmodel.errors import UnavailableError
 from perfmodel.hardware import Calibration, Device
-from perfmodel.timing.base import Case, calibrations, find_model
+from perfmodel.timing.base import VARIANTS, Case, calibrations, find_model
 
 CALIBRATED, BORROWED = "calibrated", "borrowed"
 SAME_ARCHITECTURE = math.sqrt(1 + 1 / 1)
@@ -41,18 +41,22 @@ def predict(case: Case, workload: str, dtype: str, device: Device, lower_s: floa
     ``lenders`` gives other devices whose calibrations may be borrowed. UnavailableError says why there is no prediction.
     """
     own = calibrations(device, workload, dtype, case)
-    if own:
+    if own and case.implementation not in VARIANTS:
         block = own[0]
         words = f"calibrated here: {block.points} points, {block.date}"
         return _prediction(case, with_parts(device, block.model, lenders), block, (block.low, block.high), lower_s, CALIBRATED, words)
-    lender = nearest(device, [other for other in lenders() if other.id != device.id and calibrations(other, workload, dtype, case)])
+    others = [device] if own else [one for one in lenders() if one.id != device.id and calibrations(one, workload, dtype, case)]
+    lender = nearest(device, others)
     if lender is None:
         raise UnavailableError(_missing(case, workload, dtype, device))
     block = calibrations(lender, workload, dtype, case)[0]
     if block.borrowed_low is None or block.borrowed_high is None:
         raise UnavailableError(f"the calibration of {case.implementation} on {lender.id} was never tried on another device")
-    words, interval = f"borrowed from {lender.id}: no calibration of {device.id}", (block.borrowed_low, block.borrowed_high)
-    if lender.architecture == device.architecture:  # one device of it tells this much of another
+    lacks = "this kernel" if own else device.id
+    words, interval = f"borrowed from {lender.id}: no calibration of {lacks}", (block.borrowed_low, block.borrowed_high)
+    if case.implementation in VARIANTS:
+        interval = min(interval[0], block.low), max(interval[1], block.high)
+    elif lender.architecture == device.architecture:  # one device of it tells this much of another
         interval = max(interval[0], block.low**SAME_ARCHITECTURE), min(interval[1], block.high**SAME_ARCHITECTURE)
     return _prediction(case, with_parts(device, block.model, lenders), block, interval, lower_s, BORROWED, words)
 
