@@ -14,8 +14,6 @@ from typing import Annotated, Any, ClassVar, Literal
 from perfmodel import units
 from perfmodel.errors import DataError, UnavailableError
 
-SCHEMA_VERSION = 1
-
 
 class _Record:
     """A part of a profile; unknown keys are errors."""
@@ -247,6 +245,11 @@ class Device(_Record):
         caches = [level for level in self.memory if level.level in ("l2", "llc") and level.scope == "device"]
         size = caches[-1].capacity if caches else None
         return None if size is None else int(size.number)
+
+    @property
+    def capability(self) -> float:
+        """Compute capability of an NVIDIA device; 0 for others and where it is unknown."""
+        return float(self.compute_capability or 0) if self.vendor == "NVIDIA" else 0.0
 
     @property
     def sram_per_block(self) -> int:

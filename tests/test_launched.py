@@ -158,6 +158,20 @@ def test_what_is_not_known_is_said():
     assert "is not known" in notes[0]
 
 
+@pytest.mark.parametrize("name", IMPLEMENTATIONS)
+def test_no_cuda_kernel_has_traffic_on_another_vendors_device(name):
+    plain = AttentionRequest(n=4096, d=64, direction="both", algorithm=["flash1", "flash2"], hardware="mi300x")
+    found, notes = as_launched(plain.compare(find_device("mi300x")), name)
+    assert all(result.implementation is None for result in found.results if result.direction != "both")
+    assert any("not known" in note for note in notes)
+
+
+def test_flash_attention_1_passes_its_output_through_memory_so_its_traffic_is_not_flash2s():
+    found, notes = as_launched(AttentionRequest(n=4096, d=64, algorithm="flash1").compare(H200), "fa1")
+    assert [result.implementation for result in found.results] == [None]
+    assert "what fa1 loads is not known" in notes[0]
+
+
 def test_eager_matmuls_take_the_tile_of_the_nearest_calibrated_device():
     bare = replace(H200, calibration=[])
     case = case_of(next(record for record in RECORDS if record["implementation"] == "torch-eager"))

@@ -389,3 +389,10 @@ def test_what_the_page_on_sweeps_shows_works(run: Any, tmp_path: Path, monkeypat
     [code] = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.startswith("20 s ")
+
+
+def test_a_row_without_a_prediction_is_neither_less_nor_more(run):
+    line = "sweep attention --n 1024,4096 --d 64 --heads 16 --implementation fa3 --hardware h100-sxm --minimize predicted_s"
+    out = run(line).out
+    assert "flash2" in out  # it alone is predicted: standard runs no fa3
+    assert "has less predicted_s than standard" not in out

@@ -12,11 +12,12 @@ import pytest
 from perfmodel.catalog import calibrated_devices, find_device
 from perfmodel.dtypes import DTYPES
 from perfmodel.errors import UnavailableError
-from perfmodel.timing.base import SAME_KERNEL, Case, find_model, kernel_name
+from perfmodel.report.validation import beyond
+from perfmodel.timing.base import SAME_KERNEL, VARIANTS, Case, find_model, kernel_name
 from perfmodel.timing.implementations import MODELS_OF
 from perfmodel.timing.models import eager_published
 from perfmodel.timing.models._flash_launch import MMA_SYNC_FLOP, WGMMA, Plan, slowdown
-from perfmodel.timing.predict import BORROWED, predict, with_parts
+from perfmodel.timing.predict import BORROWED, CALIBRATED, predict, with_parts
 from perfmodel.validation.compare import Row, compare_files
 from perfmodel.validation.records import shipped_records
 from perfmodel.validation.split import held_out
@@ -236,3 +237,24 @@ def test_short_sequences_wait_for_the_host():
 
 def test_models_of_few_rows_have_few_parameters():
     assert [len(find_model(name).parameters) for name in ("flash-few", "eager-published", "broadcast")] == [2, 1, 2]
+
+
+def test_megatron_is_not_predicted_with_a_mask_that_no_row_had():
+    """Its kernel would read the mask; the model, fitted without one, gave the same time with and without."""
+    plain, device = Attention(4096, 4096, 64, 64, 1, 16, 16), find_device("nvidia-a100-sxm-40gb")
+    predict(Case(plain, "megatron"), "attention", "fp16", device, 0.0, calibrated_devices)
+    with pytest.raises(UnavailableError):
+        predict(Case(replace(plain, mask=True), "megatron"), "attention", "fp16", device, 0.0, calibrated_devices)
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_a_variant_that_no_row_was_fitted_on_claims_no_more_than_a_borrowed_kernel(name):
+    device = find_device("nvidia-h100-sxm-80gb" if name.startswith("fa3") else "nvidia-a100-sxm-40gb")
+    cases = [Case(Attention(4096, 4096, 128, 128, 4, 16, 16), one) for one in (name, kernel_name(name))]
+    variant, kernel = (predict(case, "attention", "fp16", device, 0.0, calibrated_devices) for case in cases)
+    assert (variant.kind, kernel.kind) == (BORROWED, CALIBRATED)
+    assert variant.high / variant.low >= kernel.high / kernel.low
+
+
+def test_published_attention_is_within_the_tolerance_of_validate():
+    assert not beyond(list(rows()), 0.25)

@@ -113,6 +113,19 @@ def test_one_side_alone_is_said_to_be_predicted(run) -> None:
     assert "; only standard is predicted, " in said
 
 
+def test_passes_by_two_kernels_are_said_to_be_by_both(run) -> None:
+    """Where one pass is calibrated here and the other borrowed, the sum is by both kernels, and borrowed."""
+    line = "attention --n 2048 --d 64 --heads 8 --mask --pass both --hardware h100-sxm --algorithm standard"
+    forward, backward, both = run(f"{line} --json").json["results"]
+    assert forward["implementation"] != backward["implementation"]  # else the line no longer asks for what is tested
+    assert both["implementation"] == f"{forward['implementation']} + {backward['implementation']}"
+    assert "borrowed" in {one["prediction"]["kind"] for one in (forward, backward)}
+    assert both["prediction"]["kind"] == "borrowed"
+    told = run(line).out
+    assert f" by {both['implementation']}" in told
+    assert ";." not in told
+
+
 def test_what_dominates_and_is_left_out_is_told(run) -> None:
     """Launch and idle multiprocessors of a small question, the softmax of eager kernels in a large one."""
     small = run("attention --n 64 --d 64 --algorithm standard --algorithm flash1 --hardware mi300x --json").json["verdict"][0]

@@ -221,8 +221,7 @@ class Result:
 
 def default_columns(device: Device) -> int:
     """Columns of the default tile of 16-bit matmuls on ``device``."""
-    hopper = float(device.compute_capability or 0) >= 9 if device.vendor == "NVIDIA" else False
-    return WIDE_COLUMNS if hopper else TENSOR_TILE
+    return WIDE_COLUMNS if device.capability >= 9 else TENSOR_TILE
 
 
 def evaluate(w: Matmul, device: Device, br: int | None = None, bc: int | None = None) -> Result:

@@ -252,8 +252,8 @@ def _notes(comparison: Comparison) -> list[str]:
         )
     if io_bound["theta"]:
         constants = ", ".join(f"{n} {d['theta']:.3g}" for n, d in io_bound["distance"].items() if d["theta"] is not None)
-        known = f" here {constants} times it" if constants else ""
-        notes.append(f"Lower bound of the forward pass: Theta({io_bound['theta']['class']}), {io_bound['theta']['regime']};{known}.")
+        known = f"; here {constants} times it" if constants else ""
+        notes.append(f"Lower bound of the forward pass: Theta({io_bound['theta']['class']}), {io_bound['theta']['regime']}{known}.")
     if any(result.total.group_sum for result in results):
         notes.append("Unpacked: each query head stores its own dK, dV; adding them up over a group is not counted.")
     for result in results:

@@ -182,7 +182,7 @@ WORKLOAD = Workload(
         _flag("packed", "K, V read once per KV head; by default where n is 1", None),
         _choice("sparsity", "number", "share of nonzero blocks, block-sparse", least=0, most=1),
         _choice("pattern", "name", "nonzero blocks, block-sparse"),
-        _choice("implementation", "name", "kernel of the predicted columns"),
+        _choice("implementation", "name", "kernel of the predicted columns; counts and roofs stay the algorithm's"),
         _whole("n", "query length", required=True),
         _whole("kv_len", "key/value length", "n"),
         _whole("d", "head dim of Q and K", required=True),

@@ -13,6 +13,8 @@ from perfmodel.sweep.grid import Grid
 from perfmodel.sweep.rows import Reader, Row, better, least
 
 PREDICTED = "predicted_s"
+OFTEN_UNKNOWN = "predicted"
+"""How the names of columns begin that are NaN where nothing is predicted."""
 MOST_GROUPS = 10_000
 MOST_VALUES = 100_000
 """Groups, and values of an axis, beyond which neither is kept apart."""
@@ -88,7 +90,9 @@ class Summary:
         """Count where ``answer`` is better, along every axis."""
         wins = answer.columns[self.objective] < reference.columns[self.objective]
         both = None
-        for valid in (reference.valid, answer.valid):
+        sides = (reference.columns[self.objective], answer.columns[self.objective])
+        known = [np.isfinite(side) for side in sides] if self.objective.startswith(OFTEN_UNKNOWN) else []
+        for valid in (reference.valid, answer.valid, *known):
             if valid is not None:
                 both = valid if both is None else both & valid
         if both is not None:

@@ -105,8 +105,9 @@ SAME_KERNEL = {
     "fa1-triton": "fa1",  # FlashAttention's own Triton version, of which no pass was timed alone
 }
 """Implementations whose kernel goes by another name, too: one kernel is one model with one set of parameters."""
-ABLATIONS = frozenset({"fa3-no-pipelining", "fa3-no-specialization"})
-"""Those of ``SAME_KERNEL`` that lack a part of that kernel: its parameters are borrowed for them."""
+
+VARIANTS = ("fa3-no-pipelining", "fa3-no-specialization", "fa1-triton")
+"""Of these, kernels of their own by the same parameters, which no measurement of them set: predicted as on another device."""
 
 
 def kernel_name(implementation: str) -> str:

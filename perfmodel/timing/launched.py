@@ -34,7 +34,7 @@ from perfmodel.timing.base import Case, calibrations, kernel_name
 from perfmodel.timing.models._flash_launch import WGMMA, major, padded
 from perfmodel.timing.models._flash_plan import IMPLEMENTATIONS, plan_of
 from perfmodel.timing.models._gemm_tiles import SLICE_BYTES, WIDE_COPY, copy_bytes
-from perfmodel.timing.offer import algorithm_of
+from perfmodel.timing.offer import FUSED, algorithm_of
 from perfmodel.timing.predict import Lenders, nearest
 from perfmodel.workload import BACKWARD, FORWARD, Attention
 
@@ -96,9 +96,8 @@ def kernels_of(case: Case, device: Device, lenders: Lenders = tuple) -> tuple[li
     known_as = kernel_name(case.implementation)
     if known_as == EAGER and w.group == 1:
         return eager(w, case.direction, lambda product: matmul_tile(product, device, lenders)), None
-    unknown = (
-        kernel_name(case.implementation) == EFFICIENT and case.direction == BACKWARD
-    )  # it loads three to seven times what the algorithm does
+    far = known_as == EFFICIENT and case.direction == BACKWARD  # it loads three to seven times what the algorithm does
+    unknown = far or algorithm_of(case.implementation) != FUSED  # FlashAttention 1 passes its O through memory in fp32
     if case.implementation not in IMPLEMENTATIONS or unknown or w.n == 1 or w.sparsity is not None:
         raise UnavailableError(UNKNOWN.format(case.implementation))
     plan = plan_of(case, device)
@@ -224,7 +223,7 @@ def matmul_tile(w: Matmul, device: Device, lenders: Lenders = tuple) -> tuple[Ti
         return bool(calibrations(one, "matmul", w.dtype.name, case))
 
     lender = device if known(device) else nearest(device, [one for one in lenders() if known(one)])
-    whole = device.vendor == "NVIDIA" and major(device) >= HOPPER and copy_bytes(w.n, w.k, w.dtype.size) == WIDE_COPY
+    whole = major(device) >= HOPPER and copy_bytes(w.n, w.k, w.dtype.size) == WIDE_COPY
     if lender is None:
         return Tile(TENSOR_TILE, default_columns(device)), whole
     _, plan = gemm.fastest(case, device, calibrations(lender, "matmul", w.dtype.name, case)[0].parameters)

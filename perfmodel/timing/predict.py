@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 from perfmodel.errors import UnavailableError
 from perfmodel.hardware import Calibration, Device
-from perfmodel.timing.base import ABLATIONS, Case, calibrations, find_model
+from perfmodel.timing.base import VARIANTS, Case, calibrations, find_model
 
 CALIBRATED, BORROWED = "calibrated", "borrowed"
 SAME_ARCHITECTURE = math.sqrt(1 + 1 / 1)
@@ -41,20 +41,22 @@ def predict(case: Case, workload: str, dtype: str, device: Device, lower_s: floa
     ``lenders`` gives other devices whose calibrations may be borrowed. UnavailableError says why there is no prediction.
     """
     own = calibrations(device, workload, dtype, case)
-    if own:
+    if own and case.implementation not in VARIANTS:
         block = own[0]
-        interval, kind, words = (block.low, block.high), CALIBRATED, f"calibrated here: {block.points} points, {block.date}"
-        if case.implementation in ABLATIONS and block.borrowed_low is not None and block.borrowed_high is not None:
-            interval, kind, words = (block.borrowed_low, block.borrowed_high), BORROWED, "borrowed: a part of that kernel is switched off"
-        return _prediction(case, with_parts(device, block.model, lenders), block, interval, lower_s, kind, words)
-    lender = nearest(device, [other for other in lenders() if other.id != device.id and calibrations(other, workload, dtype, case)])
+        words = f"calibrated here: {block.points} points, {block.date}"
+        return _prediction(case, with_parts(device, block.model, lenders), block, (block.low, block.high), lower_s, CALIBRATED, words)
+    others = [device] if own else [one for one in lenders() if one.id != device.id and calibrations(one, workload, dtype, case)]
+    lender = nearest(device, others)
     if lender is None:
         raise UnavailableError(_missing(case, workload, dtype, device))
     block = calibrations(lender, workload, dtype, case)[0]
     if block.borrowed_low is None or block.borrowed_high is None:
         raise UnavailableError(f"the calibration of {case.implementation} on {lender.id} was never tried on another device")
-    words, interval = f"borrowed from {lender.id}: no calibration of {device.id}", (block.borrowed_low, block.borrowed_high)
-    if lender.architecture == device.architecture:  # one device of it tells this much of another
+    lacks = "this kernel" if own else device.id
+    words, interval = f"borrowed from {lender.id}: no calibration of {lacks}", (block.borrowed_low, block.borrowed_high)
+    if case.implementation in VARIANTS:
+        interval = min(interval[0], block.low), max(interval[1], block.high)
+    elif lender.architecture == device.architecture:  # one device of it tells this much of another
         interval = max(interval[0], block.low**SAME_ARCHITECTURE), min(interval[1], block.high**SAME_ARCHITECTURE)
     return _prediction(case, with_parts(device, block.model, lenders), block, interval, lower_s, BORROWED, words)
 
@@ -107,17 +109,14 @@ def nearest(device: Device, others: list[Device]) -> Device | None:
 
 
 def _distance(device: Device, other: Device) -> tuple[bool, float, bool, str]:
-    own, its = _capability(device), _capability(other)
+    own, its = device.capability, other.capability
     return other.architecture != device.architecture, abs(its - own), its < own, other.id
 
 
-def _capability(device: Device) -> float:
-    return float(device.compute_capability or 0)
-
-
 def added(parts: list[Prediction]) -> Prediction:
-    """Kernels one after another: their errors are taken to go together."""
-    first = parts[0]
+    """Kernels one after another, by all their names: their errors are taken to go together, borrowed if one of them is."""
     words = "; ".join(dict.fromkeys(part.provenance for part in parts))
+    names = " + ".join(dict.fromkeys(part.calibration.implementation for part in parts))
+    kind = BORROWED if BORROWED in {part.kind for part in parts} else CALIBRATED
     seconds, low, high = (sum(getattr(part, name) for part in parts) for name in ("seconds", "low", "high"))
-    return Prediction(seconds, low, high, first.kind, words, first.calibration)
+    return Prediction(seconds, low, high, kind, words, replace(parts[0].calibration, implementation=names))

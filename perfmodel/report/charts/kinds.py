@@ -10,8 +10,6 @@ from typing import ClassVar, Final, Literal
 
 COMPUTE: Final = "compute"
 MEMORY: Final = "memory"
-DATASHEET: Final = "datasheet"
-DERIVED: Final = "derived"
 MEASURED: Final = "measured"
 LEVELS = {"sram": "SRAM", "l2": "L2", "llc": "LLC", "dram": "DRAM"}
 """Memory levels from the SRAM outwards. Bytes of a level are those that its bandwidth pays for: ``l2`` counts L2 to SM and back."""

@@ -85,4 +85,4 @@ def resident_blocks(device: Device, br: int, bc: int, threads: int, w: Attention
 
 def major(device: Device) -> int:
     """Major compute capability."""
-    return int(float(device.compute_capability or 0))
+    return int(device.capability)

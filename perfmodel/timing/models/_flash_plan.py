@@ -127,7 +127,12 @@ IMPLEMENTATIONS = tuple(_PLANS)
 
 
 def plan_of(case: Case, device: Device) -> Plan:
-    """The launch of ``case``; ``br`` and ``bc`` of the case's launch come before those of its implementation."""
+    """The launch of ``case``; ``br`` and ``bc`` of the case's launch come before those of its implementation.
+
+    UnavailableError where it has no kernel: all of these are CUDA kernels.
+    """
+    if device.vendor != "NVIDIA":
+        raise UnavailableError(f"{case.implementation} is a CUDA kernel: what stands for it on {device.id} is not known")
     plan = _PLANS[case.implementation](case, device)
     if not {"br", "bc"} & set(case.launch):
         return plan

@@ -100,7 +100,7 @@ def covers_plain(case: Case) -> bool:
 
 
 def covers(case: Case) -> bool:
-    """The same without dropout."""
+    """Whole-sequence attention with as many KV heads as query heads, no window, blocks, masked_fill or dropout."""
     return covers_plain(case) and not case.workload.dropout
 
 

@@ -68,4 +68,9 @@ def seconds(case: Case, device: Device, p: Mapping[str, float]) -> float:
     return kernels if case.cold else hypot(HOST_S, kernels)
 
 
-MODEL = Model("eager-published", PARAMETERS, covers_plain, seconds, "the sum of its kernels")
+def covers(case: Case) -> bool:
+    """Whole-sequence attention with as many KV heads as query heads, no window, blocks or masked_fill; Megatron's with no mask to read."""
+    return covers_plain(case) and not (case.implementation == MEGATRON and case.workload.mask)
+
+
+MODEL = Model("eager-published", PARAMETERS, covers, seconds, "the sum of its kernels")

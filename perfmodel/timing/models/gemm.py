@@ -92,7 +92,7 @@ def fastest(case: Case, device: Device, parameters: Mapping[str, float]) -> tupl
     w: Matmul = case.workload
     width = copy_bytes(w.n, w.k, w.dtype.size) if device.vendor == "NVIDIA" and w.dtype.matmul_unit == "tensor" else WIDE_COPY
     machine = _machine(device, w, {name: min(value, LARGEST) for name, value in parameters.items()}, width)
-    free_side = device.vendor == "NVIDIA" and float(device.compute_capability or 0) >= 9 and width == WIDE_COPY
+    free_side = device.capability >= 9 and width == WIDE_COPY
     choices: tuple[Choice, ...] | bool = free_side
     if "br" in case.launch and "bc" in case.launch:
         choices = ((case.launch["br"], case.launch["bc"], w.split_k),)

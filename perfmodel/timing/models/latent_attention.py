@@ -58,7 +58,7 @@ def seconds(case: Case, device: Device, p: Mapping[str, float]) -> float:
         raise UnavailableError(f"{device.id} lacks one of {what} in its profile", "add what is missing, or take a device that has them")
     tile_s = p["narrow_tile_cycles" if w.kv_bits == 8 else "tile_cycles"] / clock.number
     slots, tiles = int(multiprocessors.number), int(ceil_div(w.kv_len, KEYS))
-    capability = float(device.compute_capability or 0)
+    capability = device.capability
     blocks = int(w.batch * ceil_div(w.n * w.heads, WIDE_HEADS if capability >= WIDE_FROM else HEADS))
     parts = 1
     if capability >= SPLITS_FROM:
