@@ -13,12 +13,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from functools import cache
-from inspect import cleandoc, isfunction
+from inspect import isfunction
 from typing import Any
 
 from perfmodel.arith import Number
 from perfmodel.claims import attention, devices, mathematics, models, operations
 from perfmodel.claims.devices import Reading
+from perfmodel.docstrings import docstring
 from perfmodel.remat import lecture
 from perfmodel.trace import Step, Trace, Traced
 from perfmodel.units import parse
@@ -266,7 +267,7 @@ def source_of(function: Callable[..., Any]) -> str:
     >>> source_of(standard.forward)
     'standard.forward: Dao et al. 2022, Algorithm 0'
     """
-    text = cleandoc(function.__doc__ or "")
+    text = docstring(function)
     cited = re.search(r"Source: (.*?)\.?\s*(?:\n\n|$)", text, re.DOTALL)
     module = function.__module__.rpartition(".")[2]
     return f"{module}.{function.__name__}: {' '.join((cited[1] if cited else text.splitlines()[0].rstrip('.')).split())}"
