@@ -166,7 +166,7 @@ def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("hasty")
 def test_without_workers_nothing_is_written(run: Any, tmp_path: Path) -> None:
-    with LocalCluster(n_workers=0, processes=False, dashboard_address=":0", host="127.0.0.1", silence_logs=60) as empty:
+    with LocalCluster(n_workers=0, processes=False, protocol="tcp", dashboard_address=":0", host="127.0.0.1", silence_logs=60) as empty:
         outcome = run(f"sweep --n 64 --d 64 --dask {empty.scheduler_address} -o {tmp_path / 'rows'}")
     assert (outcome.code, outcome.err.count("\n"), list(tmp_path.iterdir())) == (2, 2, [])
     assert "has no workers" in outcome.err
@@ -175,7 +175,7 @@ def test_without_workers_nothing_is_written(run: Any, tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("hasty")
 def test_workers_that_go_leave_what_they_wrote(tmp_path: Path) -> None:
-    settings: dict[str, Any] = {"n_workers": 1, "threads_per_worker": 1, "processes": False, "dashboard_address": ":0"}
+    settings: dict[str, Any] = {"n_workers": 1, "threads_per_worker": 1, "processes": False, "protocol": "tcp", "dashboard_address": ":0"}
     folder = tmp_path / "rows"
     with LocalCluster(**settings, host="127.0.0.1", silence_logs=60) as cluster:
         output = Output(folder, "parquet", folder=True, dask=cluster.scheduler_address)
