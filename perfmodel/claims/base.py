@@ -82,9 +82,9 @@ def _parsed(expression: str) -> ast.expr:
 
 
 @cache
-def names_in(expression: str) -> frozenset[str]:
-    """Inputs, functions and constants that ``expression`` names."""
-    return frozenset(node.id for node in ast.walk(_parsed(expression)) if isinstance(node, ast.Name))
+def names_in(expression: str) -> tuple[str, ...]:
+    """Inputs, functions and constants that ``expression`` names, each once, always in the same order."""
+    return tuple(dict.fromkeys(node.id for node in ast.walk(_parsed(expression)) if isinstance(node, ast.Name)))
 
 
 def evaluate(expression: str, values: Mapping[str, Any]) -> Any:
