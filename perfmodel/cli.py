@@ -14,6 +14,7 @@ import typer
 from typer.core import TyperGroup
 
 from perfmodel import __version__, commands
+from perfmodel.docstrings import docstring
 from perfmodel.errors import PerfmodelError, UsageError, suggest
 from perfmodel.escapes import visible_lines
 from perfmodel.plugins import module_names
@@ -47,13 +48,16 @@ class Group(TyperGroup):
         name = cmd_name.replace("-", "_")
         if name not in command_names():
             raise UsageError(f"there is no command {cmd_name!r}", suggest(cmd_name, command_names()))
-        command = typer.main.get_command(_module(name).app)
+        app = _module(name).app
+        for one in app.registered_commands:
+            one.help = one.help or docstring(one.callback)
+        command = typer.main.get_command(app)
         command.name = cmd_name
         return command
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         """List the commands without building them."""
-        rows = [(name.replace("_", "-"), str(_module(name).__doc__).splitlines()[0]) for name in command_names()]
+        rows = [(name.replace("_", "-"), docstring(_module(name)).splitlines()[0]) for name in command_names()]
         with formatter.section("Commands"):
             formatter.write_dl(rows)
 

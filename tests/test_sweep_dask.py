@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -12,6 +13,7 @@ import time
 from collections.abc import Iterator
 from contextlib import nullcontext
 from dataclasses import replace
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +22,7 @@ import pytest
 from distributed import Client, LocalCluster
 
 from perfmodel.errors import DataError, UsageError
+from perfmodel.sweep import dask_run
 from perfmodel.sweep.ask import Output, Search, ask, complete
 from perfmodel.sweep.study import Study
 
@@ -38,7 +41,7 @@ pytestmark = [
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[LocalCluster]:
-    settings: dict[str, Any] = {"n_workers": 3, "threads_per_worker": 1, "processes": True, "dashboard_address": None}
+    settings: dict[str, Any] = {"n_workers": 3, "threads_per_worker": 1, "processes": True, "dashboard_address": ":0"}
     with LocalCluster(**settings, host="127.0.0.1", silence_logs=60) as made:
         yield made
 
@@ -135,10 +138,71 @@ def test_the_command_on_a_scheduler_of_its_own(tmp_path: Path) -> None:
         done = subprocess.run([sys.executable, "-m", "perfmodel", *line.split()], capture_output=True, text=True, check=False)
         assert (done.returncode, "200 rows." in done.stdout) == (0, True), done.stderr
         assert pq.read_table(tmp_path / "rows").num_rows == 200
+        assert_a_lost_scheduler_is_one_message(address, scheduler, tmp_path / "long")
     finally:
         for process in reversed(processes):
             process.terminate()
             process.wait(timeout=30)
+
+
+def assert_a_lost_scheduler_is_one_message(address: str, scheduler: subprocess.Popen[bytes], folder: Path) -> None:
+    """What the client leaves behind is said after the command's end, so in a process of its own."""
+    line = f"sweep --n 1:1000000 --batch 1:200 --d 64 --memory 2MiB --hardware h200 --dask {address} -o {folder}"
+    with subprocess.Popen([sys.executable, "-m", "perfmodel", *line.split()], stderr=subprocess.PIPE, text=True) as process:
+        wait_for(folder / "part-00000000.parquet")
+        scheduler.kill()
+        _, told = process.communicate(timeout=30)
+    said = [text for text in told.splitlines() if " rows, " not in text]  # but for its progress
+    assert (process.returncode, len(said)) == (1, 2), told
+    assert re.fullmatch(rf"perfmodel: --dask: the scheduler .*; {folder} keeps [1-9]\d* whole files?", said[0])
+    assert said[1].endswith("go on with the same options and --resume")
+
+
+@pytest.fixture
+def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("CONNECT_S", "PATIENCE_S", "LOOK_S"):
+        monkeypatch.setattr(f"perfmodel.sweep.dask_run.{name}", 0.3)
+
+
+@pytest.mark.usefixtures("hasty")
+def test_without_workers_nothing_is_written(run: Any, tmp_path: Path) -> None:
+    with LocalCluster(n_workers=0, processes=False, protocol="tcp", dashboard_address=":0", host="127.0.0.1", silence_logs=60) as empty:
+        outcome = run(f"sweep --n 64 --d 64 --dask {empty.scheduler_address} -o {tmp_path / 'rows'}")
+    assert (outcome.code, outcome.err.count("\n"), list(tmp_path.iterdir())) == (2, 2, [])
+    assert "has no workers" in outcome.err
+    assert f"dask worker {empty.scheduler_address}" in outcome.err
+
+
+@pytest.mark.usefixtures("hasty")
+def test_workers_that_go_leave_what_they_wrote(tmp_path: Path) -> None:
+    settings: dict[str, Any] = {"n_workers": 1, "threads_per_worker": 1, "processes": False, "protocol": "tcp", "dashboard_address": ":0"}
+    folder = tmp_path / "rows"
+    with LocalCluster(**settings, host="127.0.0.1", silence_logs=60) as cluster:
+        output = Output(folder, "parquet", folder=True, dask=cluster.scheduler_address)
+        with pytest.raises(DataError, match=r"has no workers; .* keeps \d+ whole files?\n.*--resume") as told:
+            ask(STUDY, SEARCH, output, MEMORY, lambda total: lambda points: cluster.scale(0))
+    assert f"keeps {len(list(folder.iterdir()))} whole" in str(told.value)
+
+
+@pytest.mark.usefixtures("hasty")
+@pytest.mark.parametrize("scheme", ["tcp", "ws", "tls", "ucx"])
+def test_what_accepts_and_says_nothing(run: Any, tmp_path: Path, scheme: str) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        outcome = run(f"sweep --n 64 --d 64 --dask {scheme}://127.0.0.1:{server.getsockname()[1]} -o {tmp_path / 'rows'}")
+    assert (outcome.code, outcome.err.count("\n"), list(tmp_path.iterdir())) == (2, 2, []), outcome.err
+    assert "no scheduler answers" in outcome.err
+
+
+def test_the_limits_together_are_under_ten_seconds() -> None:
+    assert 2 * dask_run.CONNECT_S + dask_run.CLOSE_S < 10
+    assert dask_run.LOOK_S + dask_run.PATIENCE_S + dask_run.CLOSE_S < 10
+
+
+def test_a_worker_that_fails_is_one_message(cluster: LocalCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As where it lacks a library, or has another version of this one."""
+    monkeypatch.setattr("perfmodel.sweep.dask_run.task", import_module)  # which takes other arguments
+    with pytest.raises(DataError, match=r"--dask: \w+Error: .* keeps 0 whole files\n.*--resume"):
+        ask(STUDY, SEARCH, Output(tmp_path / "rows", "parquet", folder=True, dask=cluster.scheduler_address), MEMORY)
 
 
 def wait_for(path: Path) -> None:
@@ -165,7 +229,15 @@ def refused(address: str, folder: Path) -> str:
     return done.stderr
 
 
-@pytest.mark.parametrize(("address", "words"), [("garbage", "missing port number"), ("", "the address is empty"), ("x://h:1", "unknown")])
+@pytest.mark.parametrize(
+    ("address", "words"),
+    [
+        ("garbage", "missing port number"),
+        ("", "the address is empty"),
+        ("x://h:1", "unknown"),
+        ("tls://127.0.0.1:1", "distributed.comm.tls"),
+    ],
+)
 def test_no_address_is_one_message_at_once(tmp_path: Path, address: str, words: str) -> None:
     assert words in refused(address, tmp_path / "rows")
 

@@ -18,7 +18,7 @@ import perfmodel
 from perfmodel.errors import DataError, UsageError
 from perfmodel.sweep.ask import Output, Search, ask, complete
 from perfmodel.sweep.chunks import Chunk
-from perfmodel.sweep.resume import noted, progress_path
+from perfmodel.sweep.resume import noted, progress_path, unfinished_path
 from perfmodel.sweep.run import Runner
 from perfmodel.sweep.study import Study
 from perfmodel.sweep.table import Field, Table
@@ -149,7 +149,7 @@ def test_an_interrupted_file_is_valid_and_carried_on(tmp_path: Path, monkeypatch
             interrupt_after(patch, after, KeyboardInterrupt())
             with pytest.raises(KeyboardInterrupt):
                 write(path, resume=True)
-        part = read(path)
+        part = read(unfinished_path(path))
         assert part == read(whole)[: len(part)]
         assert 0 < len(part) < ROWS
     carried = write(path, resume=True, memory=1 << 30)  # chunks stay as they were begun
@@ -167,7 +167,7 @@ def test_half_a_chunk_behind_the_last_whole_one_is_cut_off(tmp_path: Path, monke
         interrupt_after(patch, 2, KeyboardInterrupt())
         with pytest.raises(KeyboardInterrupt):
             write(path)
-    with path.open("ab") as file:
+    with unfinished_path(path).open("ab") as file:
         file.write(b"nvidia-h200-sxm,fla")  # as a killed process leaves it
     write(path, resume=True)
     assert path.read_bytes() == whole.read_bytes()
@@ -205,7 +205,8 @@ def test_a_parquet_file_without_footer_is_not_carried_on(tmp_path: Path, monkeyp
         interrupt_after(patch, 2, KeyboardInterrupt())
         with pytest.raises(KeyboardInterrupt):
             write(path)
-    path.write_bytes(path.read_bytes()[:-4] + b"XXXX")
+    part = unfinished_path(path)
+    part.write_bytes(part.read_bytes()[:-4] + b"XXXX")
     with pytest.raises(UsageError, match="no footer"):
         write(path, resume=True)
 
@@ -229,10 +230,10 @@ def test_a_full_disk_is_a_clear_error_and_a_file_that_reads(tmp_path: Path, form
     assert (full.returncode, "Traceback" in full.stderr) == (1, False), full.stderr
     assert "File too large" in full.stderr
     assert "--resume" in full.stderr
-    part = read(path)
+    part = read(unfinished_path(path))
     assert f"{len(part):,} rows can be read" in full.stderr
     assert 0 < len(part) < ROWS
-    assert path.stat().st_size <= limit
+    assert unfinished_path(path).stat().st_size <= limit
     on = subprocess.run([sys.executable, "-m", "perfmodel", *line, "--resume"], capture_output=True, text=True, check=True)
     assert f"{ROWS:,} rows." in on.stdout
     assert read(path)[: len(part)] == part
@@ -341,7 +342,7 @@ def test_slow_rows_are_written_often_and_not_computed_again(tmp_path: Path, monk
         interrupt_after(patch, 2, KeyboardInterrupt())
         with pytest.raises(KeyboardInterrupt):
             ask(study, search, to(path))
-    assert len(read(path)) == 512
+    assert len(read(unfinished_path(path))) == 512
     result = ask(study, search, to(path, resume=True))
     assert len(read(path)) == 640
     assert result.counts.rows == 640 - 512

@@ -15,10 +15,11 @@ import pyarrow.parquet as pq
 import pytest
 from sweep_runs import AXES, ROWS, content, interrupted, names, rows_in, wait_until, write
 
+from perfmodel.commands._progress import Teller
 from perfmodel.errors import DataError, UsageError
 from perfmodel.sweep.ask import Search, complete
 from perfmodel.sweep.chunks import Chunk
-from perfmodel.sweep.resume import progress_path
+from perfmodel.sweep.resume import progress_path, unfinished_path
 from perfmodel.sweep.run import Runner
 from perfmodel.sweep.study import Study
 from perfmodel.sweep.writers._sink import Sink
@@ -63,9 +64,9 @@ def test_killed_while_it_is_carried_on(tmp_path: Path, monkeypatch: pytest.Monke
     path, alone = tmp_path / f"rows.{form}", tmp_path / f"alone.{form}"
     write(alone)
     interrupted(path, monkeypatch)
-    before = rows_in(path)
+    before = rows_in(unfinished_path(path))
     killed(path, 4, resume=True)
-    assert rows_in(path) >= before > 0
+    assert rows_in(unfinished_path(path)) >= before > 0
     write(path, resume=True)
     assert content(path) == content(alone)
     assert names(tmp_path) == [alone.name, path.name]
@@ -100,6 +101,38 @@ def test_an_interrupted_part_leaves_nothing(tmp_path: Path, monkeypatch: pytest.
     assert names(tmp_path / "rows") == []
 
 
+@pytest.mark.parametrize("name", ["rows.csv", "rows.jsonl", "rows.parquet"])
+def test_the_old_file_stays_until_the_new_one_is_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    """Interrupted, killed, out of room, carried on and interrupted again; only the last run replaces it, with its permissions."""
+    path = tmp_path / name
+    path.write_bytes(b"what was there")
+    path.chmod(0o640)
+    interrupted(path, monkeypatch, 0)
+    assert names(tmp_path) == [name]  # without a row nothing else stays
+    interrupted(path, monkeypatch)
+    interrupted(path, monkeypatch, 4, resume=True)
+    with monkeypatch.context() as patch:
+        full_from(patch, "write", 5)
+        with pytest.raises(DataError, match="No space left"):
+            write(path, resume=True)
+    if path.suffix != ".parquet":  # which cannot be carried on then
+        killed(path, 5, resume=True)
+    assert path.read_bytes() == b"what was there"
+    write(path, resume=True)
+    assert (rows_in(path), path.stat().st_mode & 0o777) == (ROWS, 0o640)
+    assert names(tmp_path) == [name]
+    with pytest.raises(UsageError, match="is whole"):
+        write(path, resume=True)
+
+
+def test_an_interrupt_claims_no_rows_that_are_not_there(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "old.csv").write_text("n,d")
+    (tmp_path / "folder").mkdir()
+    for name in ("rows.csv", "old.csv", "folder", "no-folder"):
+        Teller().interrupted(tmp_path / name)
+        assert capsys.readouterr().err == "perfmodel: interrupted; no rows were written\n"
+
+
 def full_from(monkeypatch: pytest.MonkeyPatch, method: str, index: int) -> None:
     """The disk is full once chunk ``index`` is evaluated."""
     plain, before, full = Runner.evaluate, getattr(Sink, method), [index < 0]
@@ -122,17 +155,17 @@ def full_from(monkeypatch: pytest.MonkeyPatch, method: str, index: int) -> None:
 )
 def test_no_room_to_carry_parquet_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: str, index: int, more: bool) -> None:
     """Neither for the copy, nor for what follows, nor for the footer: the old rows stay, and how to go on is told."""
-    path = tmp_path / "rows.parquet"
+    path, part = tmp_path / "rows.parquet", tmp_path / "rows.part.parquet"
     interrupted(path, monkeypatch)
-    before = rows_in(path)
+    before = rows_in(part)
     with monkeypatch.context() as patch:
         full_from(patch, method, index)
         with pytest.raises(DataError, match=r"No space left on device\n.*rows can be read; make room and go on with --resume") as told:
             write(path, resume=True)
-    assert f"first {rows_in(path):,} rows" in str(told.value)
-    assert (rows_in(path) > before) == more
-    assert rows_in(path) >= before > 0
-    assert names(tmp_path) == ["rows.parquet", "rows.parquet.progress"]
+    assert f"first {rows_in(part):,} rows" in str(told.value)
+    assert (rows_in(part) > before) == more
+    assert rows_in(part) >= before > 0
+    assert names(tmp_path) == ["rows.parquet.progress", "rows.part.parquet"]
     write(path, resume=True)
     assert rows_in(path) == ROWS
 
@@ -187,15 +220,18 @@ def test_a_signal_ends_a_run_between_chunks(tmp_path: Path) -> None:
         line = f"sweep --n 1:1000000 --batch 1:200 --d 64 --memory 8MiB --hardware h200 -o {path}{'' if path.suffix else '/'}"
         with subprocess.Popen([sys.executable, "-m", "perfmodel", *line.split()], stderr=subprocess.PIPE, text=True) as process:
             try:
-                wait_until(lambda path=path: path.exists() and bulk(path) > 1_000_000)
+                place = unfinished_path(path) if path.suffix else path
+                wait_until(lambda place=place: place.exists() and bulk(place) > 1_000_000)
                 process.send_signal(sent)
                 _, err = process.communicate(timeout=20)
             finally:
                 process.kill()
         assert process.returncode == 130
         assert "--resume" in err
+        assert f"{place} holds the rows so far" in err
         assert "Traceback" not in err
-        assert rows_in(path) > 0
+        assert rows_in(place) > 0
+        assert place == path or not path.exists()
         assert path.is_dir() or progress_path(path).exists()
         assert not list(tmp_path.rglob(".*"))
 

@@ -15,7 +15,7 @@ from sweep_runs import AXES, ROWS, STUDY, at_chunk, content, interrupted, names,
 
 from perfmodel.errors import DataError, UsageError
 from perfmodel.sweep.ask import Search, complete
-from perfmodel.sweep.resume import progress_path
+from perfmodel.sweep.resume import progress_path, unfinished_path
 from perfmodel.sweep.study import Study
 from perfmodel.sweep.writers import formats
 
@@ -56,7 +56,8 @@ def test_two_processes_at_once(tmp_path: Path) -> None:
     long = [sys.executable, "-m", "perfmodel", *line.split()]
     with subprocess.Popen(long, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as first:
         try:
-            wait_until(lambda: path.exists() and path.stat().st_size > 1_000_000)
+            part = unfinished_path(path)
+            wait_until(lambda: part.exists() and part.stat().st_size > 1_000_000)
             second = subprocess.run(
                 [*long[:3], "sweep", "--n", "1:3", "--d", "64", "-o", path], capture_output=True, text=True, check=False
             )
@@ -64,7 +65,8 @@ def test_two_processes_at_once(tmp_path: Path) -> None:
             first.kill()
     assert (second.returncode, second.stderr.count("\n")) == (2, 2)
     assert f"another run is writing to {path}" in second.stderr
-    assert b"\0" not in path.read_bytes()
+    assert b"\0" not in part.read_bytes()
+    assert not path.exists()
     done = subprocess.run([*long[:3], "sweep", "--n", "1:3", "--d", "64", "-o", path], capture_output=True, text=True, check=False)
     assert (done.returncode, names(tmp_path)) == (0, ["rows.csv"]), done.stderr  # the lock has gone with its process
 

@@ -13,12 +13,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from functools import cache
-from inspect import cleandoc, isfunction
+from inspect import isfunction
 from typing import Any
 
 from perfmodel.arith import Number
 from perfmodel.claims import attention, devices, mathematics, models, operations
 from perfmodel.claims.devices import Reading
+from perfmodel.docstrings import docstring
 from perfmodel.remat import lecture
 from perfmodel.trace import Step, Trace, Traced
 from perfmodel.units import parse
@@ -81,9 +82,9 @@ def _parsed(expression: str) -> ast.expr:
 
 
 @cache
-def names_in(expression: str) -> frozenset[str]:
-    """Inputs, functions and constants that ``expression`` names."""
-    return frozenset(node.id for node in ast.walk(_parsed(expression)) if isinstance(node, ast.Name))
+def names_in(expression: str) -> tuple[str, ...]:
+    """Inputs, functions and constants that ``expression`` names, each once, always in the same order."""
+    return tuple(dict.fromkeys(node.id for node in ast.walk(_parsed(expression)) if isinstance(node, ast.Name)))
 
 
 def evaluate(expression: str, values: Mapping[str, Any]) -> Any:
@@ -266,7 +267,7 @@ def source_of(function: Callable[..., Any]) -> str:
     >>> source_of(standard.forward)
     'standard.forward: Dao et al. 2022, Algorithm 0'
     """
-    text = cleandoc(function.__doc__ or "")
+    text = docstring(function)
     cited = re.search(r"Source: (.*?)\.?\s*(?:\n\n|$)", text, re.DOTALL)
     module = function.__module__.rpartition(".")[2]
     return f"{module}.{function.__name__}: {' '.join((cited[1] if cited else text.splitlines()[0].rstrip('.')).split())}"

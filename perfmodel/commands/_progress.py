@@ -50,5 +50,10 @@ class Teller:
     def interrupted(self, path: Path | None) -> None:
         """Say what there is, and how to go on."""
         self.done()
-        if path is not None:
-            say(f"perfmodel: interrupted; {path} holds the rows so far\n  go on with the same options and --resume")
+        if path is None:
+            return
+        from perfmodel.sweep.resume import kept
+
+        place = kept(path)
+        text = f"{place} holds the rows so far\n  go on with the same options and --resume" if place else "no rows were written"
+        say(f"perfmodel: interrupted; {text}")

@@ -1,23 +1,28 @@
 """A sweep on a cluster: the same chunks, each a task of dask.distributed, into one folder that every worker can write to.
 
 Only the study and the number of a chunk travel to a worker; rows go to its file, and what they sum up to comes back. A few tasks per
-worker thread are under way at a time, so that memory stays flat on both sides. A lost worker's chunks are computed again.
+worker thread are under way at a time, so that memory stays flat on both sides. A lost worker's chunks are computed again. Nothing is
+waited for without looking whether the scheduler still answers and still has workers.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from importlib import import_module
 from itertools import islice
 from pathlib import Path
 from threading import local
+from time import monotonic, sleep
 from typing import Any
 
-from perfmodel.errors import DataError, UnavailableError, UsageError
+from perfmodel.errors import DataError, PerfmodelError, UnavailableError, UsageError
 from perfmodel.sweep.chunks import Chunk
-from perfmodel.sweep.dataset import fill, prepared, write_part
+from perfmodel.sweep.dataset import fill, prepared, whole_parts, write_part
 from perfmodel.sweep.grid import Grid, grid_of
 from perfmodel.sweep.run import Consumer, Progress, Runner
 from perfmodel.sweep.study import Study
@@ -25,7 +30,8 @@ from perfmodel.sweep.study import Study
 TASKS_PER_THREAD = 3
 RETRIES = 3
 """Of a task whose worker went away; then it is taken to be the task's fault."""
-CONNECT_S = 10
+CONNECT_S, LOOK_S, PATIENCE_S, CLOSE_S = 4, 1, 5, 1
+"""Seconds to reach a scheduler, between looks at it, for it to answer and to have a worker, and to part. Together under ten."""
 
 Consumers = Callable[[Grid], Sequence[Consumer]]
 
@@ -66,27 +72,43 @@ def task(job: Job, chunk: Chunk) -> Sequence[Consumer]:
     return consumers
 
 
-def connected(address: str) -> Any:
-    """A client of the scheduler at ``address``."""
+@contextmanager
+def connected(address: str) -> Iterator[Any]:
+    """A client of the scheduler at ``address``; UsageError if none answers within CONNECT_S. dask's own log is silent meanwhile."""
     try:
         library: Any = import_module("distributed")
     except ImportError:
         raise UnavailableError("--dask needs dask.distributed, which is not installed", "pip install 'perfmodel[dask]'") from None
+    before = logging.root.manager.disable
+    logging.disable()
     try:
-        asyncio.run(_reached(address))
+        client = _client(library, address)
+        client.loop.asyncio_loop.set_exception_handler(lambda *_: None)  # else what it leaves unfinished is logged at any later time
+        try:
+            yield client
+        finally:
+            with suppress(OSError):
+                client.close(timeout=CLOSE_S)
+    finally:
+        logging.disable(before)
+
+
+def _client(library: Any, address: str) -> Any:
+    """What is at ``address`` may answer with anything, which raises anything; read as the size of a message, MemoryError."""
+    try:
+        asyncio.run(asyncio.wait_for(_reached(address), CONNECT_S))
         return library.Client(address, timeout=CONNECT_S, set_as_default=False)
-    except (OSError, TimeoutError, ValueError, MemoryError) as error:
-        text = "something else does" if isinstance(error, MemoryError) else str(error).partition("\n")[0] or type(error).__name__
-        raise UsageError(
-            f"--dask {address!r}: no scheduler answers: {text}", "give it as tcp://HOST:8786, where 'dask scheduler' runs"
-        ) from None
+    except Exception as error:
+        silent, text = f"nothing was said in {CONNECT_S} s", str(error).partition("\n")[0] or type(error).__name__
+        text = "something else does" if isinstance(error, MemoryError) else silent if type(error) is TimeoutError else text
+        fix = "nothing was written; give it as tcp://HOST:8786, where 'dask scheduler' runs"
+        if address.startswith("tls:"):
+            fix += "; keys for tls:// are those of dask's settings, distributed.comm.tls"
+        raise UsageError(f"--dask {address!r}: no scheduler answers: {text}", fix) from None
 
 
 async def _reached(address: str) -> None:
-    """Whether something at ``address`` speaks as dask does: a client that finds out by itself hangs when it is taken down.
-
-    What else is there may answer with anything; read as the size of a message, that raises MemoryError.
-    """
+    """Whether something at ``address`` speaks as dask does: a client that finds out by itself hangs when it is taken down."""
     if not address.strip():
         raise ValueError("the address is empty")
     if import_module("dask.config").get("distributed.client.security-loader", None):
@@ -99,38 +121,67 @@ async def _reached(address: str) -> None:
 
 def write_cluster(address: str, runner: Runner, job: Job, consumers: Sequence[Consumer], tell: Progress | None) -> None:
     """Every chunk on the cluster at ``address``; ``consumers`` take in what the tasks have seen, in the order of the chunks."""
-    with connected(address) as client, prepared(Path(job.folder), job.study, job.rows, job.resume) as rows:
-        job, runner = replace(job, rows=rows), Runner(runner.grid, 0, tables=False, rows=rows)
-        waiting: dict[int, tuple[Sequence[Consumer], int]] = {}
-        following = 0
-        for chunk, found in _results(client, job, runner.chunks()):
-            waiting[chunk.index] = found, chunk.points * len(runner.grid.compared)
-            while following in waiting:
-                seen, points = waiting.pop(following)
+    with connected(address) as client:
+        try:
+            threads = _threads(client)
+        except OSError as error:
+            raise UsageError(f"--dask {address!r}: {error}", f"nothing was written; start some: dask worker {address}") from None
+        with prepared(Path(job.folder), job.study, job.rows, job.resume) as rows:
+            job, runner = replace(job, rows=rows), Runner(runner.grid, 0, tables=False, rows=rows)
+            for chunk, seen in _results(client, threads, job, runner.chunks()):
                 for own, other in zip(consumers, seen, strict=True):
                     own.merge(other)
-                following += 1
                 if tell is not None:
-                    tell(points)
+                    tell(chunk.points * len(runner.grid.compared))
 
 
-def _results(client: Any, job: Job, chunks: Iterator[Chunk]) -> Iterator[tuple[Chunk, Sequence[Consumer]]]:
-    """Chunks with what their tasks found, as they finish; new ones are handed out as old ones come back."""
-    library: Any = import_module("distributed")
-    sent: dict[str, Chunk] = {}
+def _threads(client: Any) -> int:
+    """Of all workers, at least one; OSError if there is none for PATIENCE_S, or the scheduler does not say so."""
+    until = monotonic() + PATIENCE_S
+    while (left := until - monotonic()) > 0:
+        try:
+            found: int = sum(client.sync(client.scheduler.ncores, callback_timeout=left).values())
+        except Exception:  # of a client that is being closed, of a connection that breaks
+            raise OSError("the scheduler answers no more") from None
+        if found:
+            return found
+        sleep(0.1)
+    raise OSError("the scheduler has no workers")
 
-    def send(chunk: Chunk) -> Any:
+
+def _results(client: Any, threads: int, job: Job, chunks: Iterator[Chunk]) -> Iterator[tuple[Chunk, Sequence[Consumer]]]:
+    """Chunks with what their tasks found, in order; a new one is handed out as one comes back. DataError says what is kept."""
+
+    def send(chunk: Chunk) -> tuple[Chunk, Any]:
         key = f"perfmodel-sweep-{job.study.fingerprint()}-{chunk.index}"
-        sent[key] = chunk
-        return client.submit(task, job, chunk, key=key, retries=RETRIES, pure=False)
+        return chunk, client.submit(task, job, chunk, key=key, retries=RETRIES, pure=False)
 
-    threads = max(sum(client.nthreads().values()), 1)
-    running = library.as_completed(list(map(send, islice(chunks, TASKS_PER_THREAD * threads))), loop=client.loop)
     try:
-        for future in running:
-            yield sent.pop(future.key), future.result()
+        running = deque(map(send, islice(chunks, TASKS_PER_THREAD * threads)))
+        while running:
+            chunk, future = running.popleft()
+            yield chunk, _result(client, future)
             future.release()
-            for chunk in islice(chunks, 1):
-                running.add(send(chunk))
-    except library.KilledWorker as error:
-        raise DataError(f"--dask: workers were lost again and again: {error}", "look into their logs; go on with --resume") from None
+            running.extend(map(send, islice(chunks, 1)))
+    except PerfmodelError:
+        raise
+    except Exception as error:
+        words = str(error).partition("\n")[0]
+        text = words if type(error) is OSError else f"{type(error).__name__}: {words}"
+        kept = whole_parts(Path(job.folder))
+        text = f"--dask: {text}; {job.folder} keeps {kept:,} whole file{'' if kept == 1 else 's'}"
+        raise DataError(text, "look into the cluster's logs, then go on with the same options and --resume") from None
+
+
+def _result(client: Any, future: Any) -> Sequence[Consumer]:
+    """Of a task; OSError once nothing more can come."""
+    while True:
+        try:
+            found: Sequence[Consumer] = future.result(timeout=LOOK_S)
+            return found
+        except Exception as error:
+            if future.status == "error":  # the task's own
+                raise
+            if not isinstance(error, TimeoutError):
+                raise OSError("the scheduler went away") from None
+            _threads(client)

@@ -34,6 +34,11 @@ def part_path(folder: Path, index: int) -> Path:
     return folder / f"part-{index:08}.parquet"
 
 
+def whole_parts(folder: Path) -> int:
+    """How many files of chunks ``folder`` holds."""
+    return sum(1 for _ in folder.glob("part-*.parquet"))
+
+
 @contextmanager
 def prepared(folder: Path, study: Study, rows: int, resume: bool) -> Iterator[int]:
     """``folder`` ready, and no other run's meanwhile; the rows per chunk: those of the files to be carried on, or ``rows``.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
@@ -13,7 +14,7 @@ from perfmodel.errors import DataError, UsageError
 from perfmodel.sweep.chunks import Chunk
 from perfmodel.sweep.grid import Grid
 from perfmodel.sweep.lock import alone_at
-from perfmodel.sweep.resume import Progress, noted, uninterrupted
+from perfmodel.sweep.resume import Progress, forget, noted, unfinished_path, uninterrupted
 from perfmodel.sweep.rows_file import RowsFile, carried_on, copy_path
 from perfmodel.sweep.run import Consumer, Runner
 from perfmodel.sweep.run import Progress as Tell
@@ -43,7 +44,7 @@ def write_stream(
 def write_file(
     grid: Grid, study: Study, path: Path, form: str, memory: int, consumers: Sequence[Consumer], tell: Tell | None, resume: bool
 ) -> None:
-    """Every chunk into ``path``. DataError where a disk is full: what is written by then stays, and can be read."""
+    """Every chunk into ``path``, once all are there. DataError where a disk is full: what is written by then stays, to be carried on."""
     ready(form)
     try:
         if path.exists() and not path.is_file():
@@ -52,6 +53,8 @@ def write_file(
             write_stream(Runner(grid, memory), study, form, consumers, tell, path)
             return
         path = Path(os.path.realpath(path)) if path.is_symlink() else path
+        if path.is_symlink():  # still: it leads to itself
+            raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
         with alone_at(path):
             before = noted(path, study.fingerprint()) if resume else None
             runner = Runner(grid, memory, rows=before.rows_per_chunk if before else None)
@@ -89,10 +92,13 @@ def _append(
         if opened is not None:
             opened.stop()
             state = opened.state
-        if not isinstance(error, OSError) or not (opened or state.chunks):
+        elif not state.chunks:
+            forget(path)
+        if not isinstance(error, OSError) or not state.chunks:
             raise
         raise DataError(
-            f"{path}: {error.strerror or error}", f"its first {state.rows:,} rows can be read; make room and go on with --resume"
+            f"{unfinished_path(path)}: {error.strerror or error}",
+            f"its first {state.rows:,} rows can be read; make room and go on with --resume",
         ) from None
 
 
@@ -109,10 +115,10 @@ def _catch_up(grid: Grid, runner: Runner, chunks: Sequence[Any], consumers: Sequ
 
 
 def _opened(runner: Runner, study: Study, path: Path, form: str, state: Progress) -> RowsFile:
-    """``path`` with all that is whole already, to be appended to."""
+    """What becomes ``path``, with all that is whole already, to be appended to."""
     said = about(study, runner.rows)
     copy_path(path).unlink(missing_ok=True)  # of a run that was killed
     if state.chunks and form == "parquet":
         return carried_on(runner, path, said, state)
-    sink = Sink(path, state.position if state.chunks else 0)
+    sink = Sink(unfinished_path(path), state.position if state.chunks else 0)
     return RowsFile(path, sink, writer(form, sink, runner.fields, said, resumed=bool(state.chunks)), state)

@@ -1,7 +1,8 @@
 """Files that are written chunk by chunk, and carried on after an interruption.
 
-Beside the file stands a small one, ``FILE.progress``: which study it is, how many chunks are whole and where the last one ends. It is
-taken away at the end. What is written is cut back there before more is appended, so it does not matter what interrupted it.
+Rows go to ``NAME.part.csv``, which takes the place of ``NAME.csv`` only when it is whole. Beside it stands a small file,
+``NAME.csv.progress``: which study it is, how many chunks are whole and where the last one ends. It is taken away at the end.
+What is written is cut back there before more is appended, so it does not matter what interrupted it.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import shutil
 import signal
 import threading
 from collections.abc import Iterator
@@ -39,6 +41,15 @@ def progress_path(path: Path) -> Path:
     return path.with_name(path.name + ".progress")
 
 
+def unfinished_path(path: Path) -> Path:
+    """Where the rows of ``path`` are until all of them are there.
+
+    >>> unfinished_path(Path("rows.csv")).name
+    'rows.part.csv'
+    """
+    return path.with_name(f"{path.stem}.part{path.suffix}")
+
+
 def note(path: Path, progress: Progress) -> None:
     """Write down how far ``path`` is."""
     text = json.dumps(asdict(progress)).encode().ljust(_BYTES - 1) + b"\n"
@@ -50,17 +61,25 @@ def note(path: Path, progress: Progress) -> None:
 
 
 def done(path: Path) -> None:
-    """The file is whole: nothing is left to carry on."""
+    """All rows are there: they take the place of what ``path`` was, with its permissions, and nothing is left to carry on."""
+    with contextlib.suppress(FileNotFoundError):
+        shutil.copymode(path, unfinished_path(path))
+    unfinished_path(path).replace(path)
+    progress_path(path).unlink(missing_ok=True)
+
+
+def forget(path: Path) -> None:
+    """Nothing is worth carrying on."""
+    unfinished_path(path).unlink(missing_ok=True)
     progress_path(path).unlink(missing_ok=True)
 
 
 def noted(path: Path, study: str) -> Progress | None:
-    """How far ``path`` is; None if there is neither file. UsageError if it is another study's, or whole. An empty file notes nothing."""
-    place = progress_path(path)
-    begun = place.exists() and place.stat().st_size > 0
-    if not path.exists() and not begun:
-        return None
-    if not begun:
+    """How far ``path`` is; None if it was neither begun nor is there. UsageError if it is another study's, or whole."""
+    place, rows = progress_path(path), unfinished_path(path)
+    if not rows.exists() or not place.exists() or not place.stat().st_size:
+        if not path.exists():
+            return None
         raise UsageError(f"--resume: {path} is whole, or was not begun by a sweep", "leave out --resume to write it anew")
     try:
         raw: dict[str, Any] = json.loads(read_text(place, _BYTES, ""))
@@ -71,11 +90,19 @@ def noted(path: Path, study: str) -> Progress | None:
         raise UsageError(
             f"--resume: {path} was begun by another study, or another version", "give the same options as then, or another file"
         )
-    if min(found.chunks, found.rows, found.position) < 0 or found.rows_per_chunk < 1 or not path.exists():
-        raise DataError(f"{place}: does not fit {path}", "leave out --resume to write the file anew")
-    if path.stat().st_size < found.position:
-        raise DataError(f"{path}: shorter than its progress file says", "leave out --resume to write it anew")
+    if min(found.chunks, found.rows, found.position) < 0 or found.rows_per_chunk < 1:
+        raise DataError(f"{place}: does not fit {rows}", "leave out --resume to write the file anew")
+    if rows.stat().st_size < found.position:
+        raise DataError(f"{rows}: shorter than its progress file says", "leave out --resume to write it anew")
     return found
+
+
+def kept(path: Path) -> Path | None:
+    """Where the rows of an interrupted run are that was to write to the file or folder ``path``; None if there are none."""
+    if path.is_dir():
+        return path if any(path.glob("part-*")) else None
+    path = Path(os.path.realpath(path))
+    return unfinished_path(path) if progress_path(path).exists() else None
 
 
 @contextlib.contextmanager

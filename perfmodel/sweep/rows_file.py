@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from perfmodel.errors import DataError, UsageError
-from perfmodel.sweep.resume import Progress, done, note, uninterrupted
+from perfmodel.sweep.resume import Progress, done, forget, note, unfinished_path, uninterrupted
 from perfmodel.sweep.run import Runner
 from perfmodel.sweep.table import Table
 from perfmodel.sweep.writers import Writer
@@ -17,7 +17,7 @@ from perfmodel.sweep.writers._sink import Sink
 
 
 class RowsFile:
-    """``path``, to which chunks are appended; ``state`` says what of it is whole."""
+    """What becomes ``path``, to which chunks are appended; ``state`` says what of it is whole."""
 
     def __init__(self, path: Path, sink: Sink, writer: Writer, state: Progress) -> None:
         self.path, self.sink, self.writer = path, sink, writer
@@ -35,9 +35,11 @@ class RowsFile:
         done(self.path)
 
     def stop(self) -> None:
-        """What is there can be read, and be carried on. That this fails as well would tell nothing new."""
+        """What is there can be read, and be carried on; without a chunk nothing stays. A second failure here is ignored."""
         with uninterrupted(), suppress(OSError):
             self._close()
+        if not self.state.chunks:
+            forget(self.path)
 
     def _note(self, state: Progress) -> None:
         note(self.path, state)
@@ -75,7 +77,7 @@ class CarriedOn(RowsFile):
         place = copy_path(self.path)
         if _rows(place) != self.state.rows:  # a write that failed leaves no footer, without another error
             raise DataError(f"{place}: was not written in full")
-        place.replace(self.path)
+        place.replace(unfinished_path(self.path))
         note(self.path, self.state)
 
 
@@ -96,14 +98,14 @@ def _rows(path: Path) -> int | None:
 
 
 def carried_on(runner: Runner, path: Path, about: Mapping[str, Any], state: Progress) -> CarriedOn:
-    """A copy of the row groups that ``state`` counts, to be appended to; OSError, and no copy, where there is no room for it."""
+    """A copy of the row groups that ``state`` counts, of what becomes ``path``, to append to; OSError, and no copy, without room."""
     from perfmodel.sweep.writers.parquet import ParquetWriter
 
     sink = Sink(copy_path(path))
     try:
         made = ParquetWriter(sink, runner.fields, about)
         try:
-            _copy(path, made, state.rows)
+            _copy(unfinished_path(path), made, state.rows)
         except BaseException:
             with suppress(OSError):
                 made.close()

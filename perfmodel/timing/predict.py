@@ -10,6 +10,7 @@ import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
+from perfmodel.docstrings import docstring
 from perfmodel.errors import UnavailableError
 from perfmodel.hardware import Calibration, Device
 from perfmodel.timing.base import VARIANTS, Case, calibrations, find_model
@@ -81,7 +82,7 @@ def _missing(case: Case, workload: str, dtype: str, device: Device) -> str:
     ]
     models = [find_model(one.model) for one in same]
     if models and not any(model.covers(case) for model in models):
-        covered = "; ".join(f"{model.name}: {' '.join((model.covers.__doc__ or '').split())}" for model in models)
+        covered = "; ".join(f"{model.name}: {' '.join(docstring(model.covers).split())}" for model in models)
         return f"the calibration of {what} covers other cases. {covered.rstrip('.')}"
     return f"no calibration of {what} in {dtype}, neither of {device.id} nor of another device"
 
