@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 from contextlib import suppress
 from importlib import import_module
@@ -14,7 +15,7 @@ import typer
 from typer.core import TyperGroup
 
 from perfmodel import __version__, commands
-from perfmodel.errors import PerfmodelError, UsageError, suggest
+from perfmodel.errors import LONGEST_ECHO, PerfmodelError, UsageError, cut, suggest
 from perfmodel.plugins import module_names
 
 INTERRUPTED = 130
@@ -90,7 +91,7 @@ def main(args: list[str] | None = None) -> int:
         sys.stdout.flush()
         return code if isinstance(code, int) else 0
     except PerfmodelError as error:
-        return _told(str(error), error.exit_code)
+        return _told(_without_long_words(str(error), args), error.exit_code)
     except (BrokenPipeError, SystemExit):  # typer turns the one into the other, and wraps the streams
         sys.stdout, sys.stderr = streams
         _silence_stdout()  # the reader has gone: nothing more to say
@@ -107,6 +108,7 @@ def main(args: list[str] | None = None) -> int:
         show = getattr(error, "show", None)  # a usage error of the option parser
         if show is None:
             raise
+        error.message = _without_long_words(str(getattr(error, "message", "")), args)  # type: ignore[attr-defined]
         show()
         return int(getattr(error, "exit_code", 2))
 
@@ -114,6 +116,17 @@ def main(args: list[str] | None = None) -> int:
 def _told(message: str, code: int) -> int:
     sys.stderr.write(f"perfmodel: {message}\n")
     return code
+
+
+def _without_long_words(message: str, args: list[str] | None) -> str:
+    """``message`` with what the user typed cut where it is long, but for the names of files that exist."""
+    words = [text for word in (sys.argv[1:] if args is None else args) for text in (word, word.partition("=")[2])]
+    words += [repr(word)[1:-1] for word in words]
+    pieces = [piece for word in words for piece in re.split(r"[\s,=:()'\"]+", word)]
+    for text in sorted({*words, *pieces}, key=len, reverse=True):
+        if len(text) > LONGEST_ECHO and not os.path.lexists(text):
+            message = message.replace(text, cut(text))
+    return message
 
 
 def _silence_stdout() -> None:
