@@ -227,7 +227,7 @@ VALUES = {
     **{"recompute": "selective", "lora": "8", "lora_targets": "qv", "gradients": "both", "gradient_life": "kept", "zero": "1"},
     **{"implementation": "huggingface", "system": "dgx-h100", "search": "16", "example": "sin-cos", "size": "1MiB", "flops": "3FLOP"},
     **{"threads": "96", "registers": "128", "element_bytes": "2", "rope_dtype": "fp32", "scale_group": "32", "block_size": "1000"},
-    **{"reserve": "9GiB", "layers": "5", "checkpoints": "2", "every": "2", "slots": "4", "memory": "5", "strategy": "revolve", "cost": "3"},
+    **{"reserve": "9GiB", "layers": "5", "checkpoints": "2", "every": "2", "slots": "7", "memory": "5", "strategy": "revolve", "cost": "3"},
     **{"backward": "7", "interior": "1", "width": "32", "graph": "graph.json", "seconds": "9", "backend": "cpu"},
     **{"counters_csv": "x.csv", "records": "shipped", "tolerance": "0.0001%", "verdict": "wrong", "ncu": "x.csv", "baseline": "x.json"},
     **{"attention": "n=128 d=64", "matmul": "64x64x64", "model": "gpt2 decode", "threshold": "1%", "fail_on": "changed", "where": "n<600"},
@@ -267,10 +267,15 @@ MODES = {
     ],
     "memory": [f"llama-3-8b --batch 16 --dp 4 --micro-batch 4 {more}" for more in ("", "--optimizer sgd", "--precision bf16", "--lora 4")],
     "kv-cache": ["llama-3-8b", "llama-3-8b --dtype int8", "deepseek-v3"],
-    "fuse": ["--elements 1048576 --ops 30", "--example sin-cos"],
+    "fuse": ["--elements 1048576 --ops 30", "--example sin-cos --dtype fp32"],
     "remat": [
         *("--layers 8", "--layers 4 --width 64", "gpt2 --batch 3", "--layers 8 --memory 4", "--layers 6 --memory 5 --exact"),
-        *("--layers 4 --autograd", "--layers 4 --width 64 --autograd", "--graph graph.json", "--graph graph.json --memory 6"),
+        *(
+            "--layers 4 --autograd",
+            "--layers 4 --width 64 --autograd --hardware h200",
+            "--graph graph.json",
+            "--graph graph.json --memory 6",
+        ),
     ],
 }
 """Lines in which other options are read: every algorithm and pass, phase and kind of question."""
@@ -285,11 +290,16 @@ def tries(name: str, param: Any) -> Iterator[list[str]]:
 
 
 def ignored(name: str, line: list[str]) -> list[str]:
-    """Options which, added to ``line``, are taken and change nothing beside what repeats the question."""
+    """Options which, added to ``line``, are taken and change nothing beside what repeats the question; those in it aside."""
     before, found = result([*line, "--json"]), []
     assert before is not None, line
     for param in command(name).params:
-        if param.param_type_name == "argument" or param.name in ("help", "json", "output", *(key for own, key in HOW if own == name)):
+        apart = ("help", "json", "output", *(key for own, key in HOW if own == name))
+        if (
+            param.param_type_name == "argument"
+            or param.name in apart
+            or any(option in line for option in (*param.opts, *param.secondary_opts))
+        ):
             continue
         done = [result([*line, *words, "--json"]) for words in tries(name, param)]
         if all(one == before for one in done):
