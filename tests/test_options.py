@@ -248,6 +248,7 @@ HOW = {
     ("sweep", "memory"): "rows held at once",
     ("remat", "seconds"): "an example that is solved sooner",
     ("attention", "packed"): "without shared heads; a kernel that is known packs as it does",
+    ("model", "n"): "decode with --kv-len says in words that it changes nothing",
     ("validate", "hardware"): "a shipped profile in its own place",
 }
 """Options that say how an answer is found, or that change nothing in these lines, and why."""

@@ -47,11 +47,6 @@ READ_BY: dict[str, dict[str, Rule]] = {
         **dict.fromkeys(("micro_batch", "precision", "optimizer", "recompute", "flash", "dropout", "lora", "gradients"), _TRAINING),
         **dict.fromkeys(("implementation", "zero", "dp", "sp", "interleave", "cp", "overlap", "system", "search"), _TRAINING),
         **dict.fromkeys(("kv_len", "weights_dtype", "kv_dtype", "fused", "graph", "kv_cache"), _INFERENCE),
-        "n": (
-            "is the prompt, and decode with --kv-len asks for a token behind that many",
-            "leave one of them out",
-            lambda options: options["phase"] != "decode" or options["kv_len"] is None,
-        ),
         "explain": ("is for one layout", "leave out --search", lambda options: options["search"] is None),
     },
     "memory": {
