@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 from contextlib import suppress
 from importlib import import_module
@@ -15,7 +16,7 @@ from typer.core import TyperGroup
 
 from perfmodel import __version__, commands
 from perfmodel.docstrings import docstring
-from perfmodel.errors import PerfmodelError, UsageError, suggest
+from perfmodel.errors import LONGEST_ECHO, PerfmodelError, UsageError, cut, suggest
 from perfmodel.escapes import visible_lines
 from perfmodel.plugins import module_names
 
@@ -95,7 +96,7 @@ def main(args: list[str] | None = None) -> int:
         sys.stdout.flush()
         return code if isinstance(code, int) else 0
     except PerfmodelError as error:
-        return _told(str(error), error.exit_code)
+        return _told(str(error), error.exit_code, args)
     except (BrokenPipeError, SystemExit):  # typer turns the one into the other, and wraps the streams
         sys.stdout, sys.stderr = streams
         _silence_stdout()  # the reader has gone: nothing more to say
@@ -103,23 +104,34 @@ def main(args: list[str] | None = None) -> int:
     except OSError as error:  # files are checked where they are opened, so without a name this is stdout: a full disk
         if error.filename is None:
             _silence_stdout()
-        return _told(f"{error.filename or 'output cannot be written'}: {error.strerror or error}", 1)
+        return _told(f"{error.filename or 'output cannot be written'}: {error.strerror or error}", 1, args)
     except MemoryError:
-        return _told("not enough memory for this question\n  ask for less at once", 1)
+        return _told("not enough memory for this question\n  ask for less at once", 1, args)
     except KeyboardInterrupt:
         return INTERRUPTED
     except Exception as error:
         show = getattr(error, "show", None)  # a usage error of the option parser
         if show is None:
             raise
-        vars(error)["message"] = visible_lines(str(vars(error).get("message", "")))
+        error.message = visible_lines(_without_long_words(str(getattr(error, "message", "")), args))  # type: ignore[attr-defined]
         show()
         return int(getattr(error, "exit_code", 2))
 
 
-def _told(message: str, code: int) -> int:
-    sys.stderr.write(f"perfmodel: {visible_lines(message)}\n")
+def _told(message: str, code: int, args: list[str] | None) -> int:
+    sys.stderr.write(f"perfmodel: {visible_lines(_without_long_words(message, args))}\n")
     return code
+
+
+def _without_long_words(message: str, args: list[str] | None) -> str:
+    """``message`` with what the user typed cut where it is long, but for the names of files that exist."""
+    words = [text for word in (sys.argv[1:] if args is None else args) for text in (word, word.partition("=")[2])]
+    words += [repr(word)[1:-1] for word in words]
+    pieces = [piece for word in words for piece in re.split(r"[\s,=:()'\"]+", word)]
+    for text in sorted({*words, *pieces}, key=len, reverse=True):
+        if len(text) > LONGEST_ECHO and not os.path.lexists(text):
+            message = message.replace(text, cut(text))
+    return message
 
 
 def _silence_stdout() -> None:

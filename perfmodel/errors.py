@@ -37,6 +37,19 @@ class UnavailableError(PerfmodelError):
     """The question needs something that this device or profile does not have."""
 
 
+LONGEST_ECHO = 60
+"""Characters of a user's text that a message repeats."""
+
+
+def cut(text: str, most: int = LONGEST_ECHO) -> str:
+    """``text`` as a message repeats it: what is longer loses its middle.
+
+    >>> cut("h200"), cut("x" * 1000, 20)
+    ('h200', 'xxxxxxxxxx...xxxxxxx')
+    """
+    return text if len(text) <= most else f"{text[: most // 2]}...{text[most // 2 + 3 - most :]}"
+
+
 def suggest(name: str, known: list[str], otherwise: str | None = None) -> str:
     """``did you mean ...?`` with the nearest known names; where none is near ``otherwise``, or all of them."""
     import difflib

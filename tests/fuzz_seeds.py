@@ -48,7 +48,7 @@ def parameters(name: str) -> set[str]:
     return {param.name for param in command(name).params}
 
 
-MEASURING = {"calibrate": f"calibrate --from-records {RECORDS}", "validate": f"validate --records {RECORDS}"}
+MEASURING = {"calibrate": f"calibrate --from-records {RECORDS} --require 0", "validate": f"validate --records {RECORDS}"}
 """Lines for commands whose examples measure the machine or read thousands of records."""
 
 

@@ -356,7 +356,7 @@ def test_sweep_needs_a_tiled_forward_pass(run):
     [
         ("--sparsity 0.25", "--sparsity is for block-sparse"),
         ("--pattern strided --algorithm flash", "--pattern is for block-sparse"),
-        ("--algorithm block-sparse --pattern=", "no pattern is called ''"),
+        ("--algorithm block-sparse --pattern=", "the value of --pattern is empty"),
         ("--splits 4", "--splits is for split-kv"),
         ("--splits 4 --algorithm all --pass backward", "--algorithm split-kv"),
         ("--window 8 --pattern strided --algorithm all", "--algorithm block-sparse"),

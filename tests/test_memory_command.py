@@ -160,7 +160,7 @@ def test_printed_formulas_give_the_printed_values(run, line):
     [
         ("memory", 2, ["MODEL"]),
         ("memory lama-3-8b", 2, ["no model is called 'lama-3-8b'", "llama-3-8b"]),
-        ("memory gpt2 --lora-targets qv", 2, ["--lora-targets qv without adapters", "--lora"]),
+        ("memory gpt2 --lora-targets qv", 2, ["--lora-targets is for adapters", "--lora"]),
         ("memory gpt2 --batch 4 --micro-batch 3", 2, ["--micro-batch 3 does not divide", "one of 1, 2, 4 does"]),
         ("memory gpt2 --batch 0", 2, ["--batch is 0"]),
         ("memory gpt2 --micro-batch 0", 2, ["--micro-batch is 0"]),

@@ -280,7 +280,7 @@ def test_starts_without_numpy():
         ("remat lama-3-8b", "llama-3-8b"),
         ("remat --layers 3 --relu", "--relu goes with --autograd"),
         ("remat --layers 3 --exact", "--memory is missing"),
-        ("remat --layers 3 --seconds 0", "--seconds is 0"),
+        ("remat --layers 6 --memory 5 --exact --seconds 0", "--seconds is 0"),
     ],
 )
 def test_mistakes(run, line, message):

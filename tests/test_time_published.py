@@ -182,7 +182,9 @@ def test_a_kernel_leaves_the_other_algorithms_to_the_usual_ones(run):
     )
     assert [entry["implementation"] for entry in found["results"]] == [STANDARD, "fa1"]
     outcome = run(f"attention {SHAPE} --hardware {A100_80} --implementation fa1")
-    assert "fa1 runs flash1, which is not compared: add --algorithm flash1." in outcome.out
+    assert outcome.code == 2
+    assert "fa1 runs flash1, which is not compared" in outcome.err
+    assert "add --algorithm flash1" in outcome.err
 
 
 def test_sweeps_predict_standard_attention(run, tmp_path):

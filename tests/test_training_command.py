@@ -137,7 +137,7 @@ def test_a_system_of_ones_own(run, tmp_path):
     [
         ("--kv-len 5", "--kv-len is an option of inference"),
         ("--no-kv-cache", "--no-kv-cache is an option of inference"),
-        ("--eager", "--graph is an option of inference"),
+        ("--eager", "--eager is an option of inference"),
         ("--search 8 --tp 2", "--tp is what --search looks for"),
         ("--search 8 --recompute full", "--recompute is what --search looks for"),
         ("--search 8 --implementation huggingface", "kernels of fused only"),
@@ -177,7 +177,7 @@ def test_one_message_with_place_and_fix(run, line, words):
 def test_options_of_training_are_refused_elsewhere(run):
     outcome = run("model llama-3-8b --zero 1")
     assert outcome.code == 2
-    assert "--zero is an option of training, and the phase is prefill" in outcome.err
+    assert "--zero is an option of training, and nothing here reads it" in outcome.err
 
 
 def test_a_network_under_zero_has_a_note_and_no_interval(run):

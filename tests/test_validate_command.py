@@ -185,7 +185,7 @@ def test_a_broken_calibration_is_one_message(run, tmp_path, change, words):
 
 def test_records_of_one_shape_are_no_calibration(run, tmp_path):
     path = written(tmp_path / "same.jsonl", [copy_record(source="test; fit") for _ in range(30)])
-    outcome = run(f"calibrate --from-records {path} --json")
+    outcome = run(f"calibrate --from-records {path} --require 0 --json")
     assert outcome.json["devices"] == {}
     assert "1 shapes are too few" in outcome.err
 
@@ -229,7 +229,7 @@ def test_a_calibrated_profile_keeps_its_datasheet_values(run, tmp_path):
 
 def test_too_few_records_are_no_calibration(run, tmp_path):
     path = written(tmp_path / "copies.jsonl", copies(count=4))
-    outcome = run(f"calibrate --from-records {path} --json")
+    outcome = run(f"calibrate --from-records {path} --require 0 --json")
     assert outcome.json["devices"] == {}
     assert "too few" in outcome.err
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, ClassVar
 
@@ -10,6 +10,7 @@ from perfmodel.attention.algorithms import find, names
 from perfmodel.attention.base import Algorithm
 from perfmodel.attention.evaluate import BOTH, Result, compare, sram_bytes_for
 from perfmodel.attention.patterns import block_pattern
+from perfmodel.attention.read_by import READ_BY, check_read, is_read
 from perfmodel.dtypes import dtype_named
 from perfmodel.errors import DataError, UsageError, suggest
 from perfmodel.hardware import Device
@@ -99,6 +100,13 @@ class AttentionRequest:
             **asdict(self) | {name: value for name, value in options.items() if name in known and value not in (None, [])}
         )
 
+    def of(self, algorithm: Algorithm, compared: Iterable[Algorithm]) -> AttentionRequest:
+        """This request of one of the ``compared`` algorithms: without options that only others of them read."""
+        passes, others = _PASSES.get(self.direction or FORWARD, []), list(compared)
+        foreign = [name for name in READ_BY if not is_read(name, [algorithm], passes) and is_read(name, others, passes)]
+        changed: Any = dict.fromkeys(foreign)
+        return replace(self, **changed, algorithm=algorithm.name)
+
     def workload(self) -> Attention:
         """The workload, defaults filled in and checked; UsageError names a wrong option."""
         for name in ("n", "d"):
@@ -159,21 +167,15 @@ class AttentionRequest:
         wanted = _listed(self.algorithm) or list(DEFAULT_ALGORITHMS)
         everything = "all" in wanted
         found = {algorithm.name: algorithm for algorithm in map(find, names() if everything else wanted)}
-        meant = {name for name, given in self._options_of_one().items() if given}
-        for name in sorted(meant - set(found)):
-            raise UsageError(f"{self._options_of_one()[name]} is for {name}", f"add --algorithm {name}")
+        given = [option for option in READ_BY if getattr(self, option) not in (None, False, [])]
+        check_read(given, list(found.values()), passes)
         for name, algorithm in list(found.items()):
             obstacle = next(filter(None, (algorithm.obstacle(w, direction) for direction in passes)), None)
-            if obstacle and (not everything or name in meant):
+            if obstacle and (not everything or name in {READ_BY[option][0] for option in given}):
                 raise UsageError(f"--algorithm {name}: {obstacle}")
             if obstacle:
                 del found[name]
         return list(found.values())
-
-    def _options_of_one(self) -> dict[str, str]:
-        """Options that only one algorithm reads, by its name, if given."""
-        pattern = "--sparsity" if self.sparsity is not None else "--pattern" if self.pattern is not None else ""
-        return {"block-sparse": pattern, "split-kv": "--splits" if self.splits is not None else ""}
 
 
 def _listed(value: list[str] | str | None) -> list[str]:

@@ -54,8 +54,6 @@ def answer(asked: Asked, *, explained: bool) -> Report:
     memory = None if asked.memory is None else _memory(asked.memory, source.sized)
     if asked.exact:
         return _exact(asked, source, memory)
-    if asked.relu and not asked.autograd:
-        raise UsageError("--relu goes with --autograd", "schedules take the sizes and costs of layers, whatever is in them")
     return _autograd(asked, source) if asked.autograd else _schedules(asked, source, memory, explained)
 
 

@@ -45,6 +45,23 @@ ImplementationOption = Annotated[
 HardwareOption = Annotated[str | None, typer.Option(help=f"Device: id, words of one, or a profile's path. [default: {DEFAULT_DEVICE}]")]
 
 
+RequireOption = Annotated[
+    int | None, typer.Option("--require", help="Exit code 2 if fewer than so many count; 0 accepts none. [default: 1]")
+]
+
+
+def require(least: int | None, found: int, what: str, reasons: Sequence[str] = ()) -> None:
+    """UsageError if ``found`` of ``what`` are fewer than ``--require``; ``reasons``: why others do not count, one each."""
+    from collections import Counter
+
+    from perfmodel.errors import UsageError
+
+    least = 1 if least is None else least
+    if found < least:
+        told = "; ".join(f"{count}: {reason}" for reason, count in Counter(filter(None, reasons)).most_common(3)) or "there is none in it"
+        raise UsageError(f"{found or 'no'} {what}, and --require is {least}", f"{told}\n  to take what there is: --require {found}")
+
+
 def device_for(name: str | None) -> Device:
     """The device that ``--hardware`` names, or the default one."""
     from perfmodel.catalog import find_device
@@ -62,6 +79,9 @@ def say(text: str) -> None:
     print(visible_lines(text), file=sys.stderr, flush=True)
 
 
+LARGEST_SHARE = 1000
+
+
 def share_of(option: str, text: str) -> float:
     """``25%`` or ``0.25`` as a share; UsageError names the option."""
     from perfmodel.errors import UsageError
@@ -70,7 +90,7 @@ def share_of(option: str, text: str) -> float:
         value = float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
     except ValueError:
         value = -1.0
-    if not 0 <= value < float("inf"):
+    if not 0 <= value <= LARGEST_SHARE:
         raise UsageError(f"{option} is {text!r}", "give a share such as 25% or 0.25")
     return value
 
@@ -95,6 +115,54 @@ class _Conversion:
 
 
 _WORDS = {int: "a whole number", float: "a number"}
+
+
+_ZERO = re.compile(r"-0+(\.0*)?")
+
+
+def _check_words(args: Sequence[str]) -> None:
+    """UsageError for an empty word, which an unset variable of a shell leaves, and for a zero below zero."""
+    from perfmodel.errors import UsageError
+
+    for before, word in zip(["", *args], args, strict=False):
+        name, equals, value = word.partition("=") if word.startswith("--") else (before if before.startswith("-") else "", "=", word)
+        if equals and not value.strip():
+            where = f"the value of {name}" if name else "an argument"
+            raise UsageError(f"{where} is empty", "give one, or leave it out; a variable of the shell that is not set is empty")
+        if _ZERO.fullmatch(value):
+            raise UsageError(f"{name or 'an argument'} is {value}", "give a number without a minus")
+
+
+def _check_values(command: TyperCommand, ctx: Any) -> None:
+    """UsageError for a number that no option takes, and for an option that the question does not read."""
+    from perfmodel.commands._read_by import check_read
+
+    for param in command.params:
+        value = ctx.params.get(param.name)
+        if value in (None, (), [], param.default):
+            continue
+        option = _written(param, value)
+        if isinstance(value, (int, float)) and not isinstance(value, bool):
+            _check_number(option, value)
+        check_read(str(command.name), option, str(param.name), ctx.params)
+
+
+def _written(param: Any, value: Any) -> str:
+    """The option as a user writes it: of a pair the one that was chosen."""
+    if param.param_type_name == "argument":
+        return str(param.metavar or param.name)
+    names = param.secondary_opts if value is False and param.secondary_opts else param.opts
+    return str(max(names, key=len))
+
+
+def _check_number(option: str, value: float) -> None:
+    from perfmodel.errors import UsageError, cut
+    from perfmodel.workload import LARGEST_SIZE
+
+    if value > LARGEST_SIZE and value != float("inf"):
+        raise UsageError(f"{option} is too large", f"give a number up to {LARGEST_SIZE:.0e}")
+    if not 0 <= value <= LARGEST_SIZE:
+        raise UsageError(f"{option} is {cut(str(value))}", "give a number that is finite and not below zero")
 
 
 _EXAMPLE = re.compile(r"\s*\b(?:Example|Or): (?=perfmodel )")
@@ -126,7 +194,10 @@ class Command(TyperCommand):
         if "--help" in args:
             typer.echo(self.get_help(ctx))
             ctx.exit()
+        _check_words(args)
         parsed: list[str] = super().parse_args(ctx, args)
+        if not ctx.resilient_parsing:
+            _check_values(self, ctx)
         return parsed
 
     def get_params(self, ctx: Any) -> list[Any]:

@@ -27,6 +27,8 @@ def merged(words: Sequence[str], given: Mapping[str, Any]) -> tuple[Study, Searc
     if pareto is not None and len(pareto) != 2:
         raise UsageError("--pareto takes two columns", "write it like --pareto time,memory")
     top = file.top if given["top"] is None else given["top"]
+    if given["top"] is not None and not (given["minimize"] or file.minimize):
+        raise UsageError("--top is for --minimize, and nothing here reads it", "give a column with --minimize, or leave it out")
     search = Search(given["minimize"] or file.minimize, (pareto[0].strip(), pareto[1].strip()) if pareto else None, top)
     return Study(file.workload, axes, where, None if columns is None else tuple(name.strip() for name in columns)), search
 

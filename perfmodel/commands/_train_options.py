@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -75,28 +75,16 @@ class Sizes:
     ep: int
 
 
-def refuse(trained: Trained, phase: str) -> None:
-    """UsageError if an option of training was given for another phase."""
-    from perfmodel.errors import UsageError
-
-    if trained.given():
-        raise UsageError(f"{trained.given()[0]} is an option of training, and the phase is {phase}", "give --phase train, or leave it out")
-
-
-def train_report(name: str, hardware: str | None, asked: Trained, sizes: Sizes, *, foreign: dict[str, Any], explained: bool) -> Report:
-    """The report of a training step, or of a search. ``foreign``: options of inference; UsageError if one was given."""
+def train_report(name: str, hardware: str | None, asked: Trained, sizes: Sizes, *, explained: bool) -> Report:
+    """The report of a training step, or of a search."""
     from functools import cache
 
     from perfmodel.catalog import calibrated_devices, find_model
     from perfmodel.commands._model_options import DEFAULT_LENGTH
-    from perfmodel.errors import UsageError
     from perfmodel.transformer.training.checks import recompute_named, timed
     from perfmodel.transformer.training.implementations import FUSED, implementation_named
     from perfmodel.transformer.training.question import MIXED, SIXTEEN_BIT, Training
 
-    for option, value in foreign.items():
-        if value:
-            raise UsageError(f"{option} is an option of inference, and the phase is {TRAIN}", "leave it out")
     if asked.search is not None:
         _check_search(asked, sizes)
     model = find_model(name)

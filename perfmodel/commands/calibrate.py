@@ -6,7 +6,18 @@ from typing import Annotated
 
 import typer
 
-from perfmodel.commands._shared import Command, HardwareOption, JsonOption, OutputOption, check_outputs, emit, new_app, say
+from perfmodel.commands._shared import (
+    Command,
+    HardwareOption,
+    JsonOption,
+    OutputOption,
+    RequireOption,
+    check_outputs,
+    emit,
+    new_app,
+    require,
+    say,
+)
 
 app = new_app()
 
@@ -23,6 +34,7 @@ def calibrate(
         list[str] | None, typer.Option(help="Kernels to calibrate, such as torch-sdpa-flash. Repeatable. [default: the project's own]")
     ] = None,
     hardware: HardwareOption = None,
+    required: RequireOption = None,
     json: JsonOption = False,
     output: OutputOption = None,
 ) -> None:
@@ -46,6 +58,10 @@ def calibrate(
         paths = [path for name in from_records for path in (shipped_records() if name == SHIPPED else [Path(name)])]
         one = any(name.endswith(".yaml") for name in outputs)
         found = fit_records(paths, find_device, hardware, names, say, one, calibrated_devices)
+        fitted = sum(len(one.blocks) for one in found)
+        require(
+            required, fitted, "kernels were calibrated", [] if fitted else ["too few records of each kernel, or none that a model knows"]
+        )
     else:
         found = [this_machine(find_device, hardware, names, say)]
     if not found and outputs:

@@ -73,14 +73,11 @@ def memory(
     outputs = check_outputs(output)
     from perfmodel.catalog import find_model
     from perfmodel.commands._model_options import DEFAULT_LENGTH
-    from perfmodel.errors import UsageError
     from perfmodel.report.memory import report
     from perfmodel.transformer.training.checks import recompute_named
     from perfmodel.transformer.training.memory import evaluate
     from perfmodel.transformer.training.question import ALL, Parallel, Training
 
-    if lora_targets is not None and lora is None:
-        raise UsageError(f"--lora-targets {lora_targets} without adapters", "give their rank with --lora too, or leave it out")
     model = find_model(name)
     training = Training(
         model=model,

@@ -52,7 +52,6 @@ from perfmodel.commands._train_options import (
     SystemOption,
     Trained,
     ZeroOption,
-    refuse,
     train_report,
 )
 
@@ -124,18 +123,9 @@ def model(
         search,
     )
     if phase == TRAIN:
-        foreign = {
-            "--kv-len": kv_len,
-            "--weights-dtype": weights_dtype,
-            "--kv-dtype": kv_dtype,
-            "--fused": fused,
-            "--graph": graph is not None,
-        }
-        foreign["--no-kv-cache"] = not kv_cache
         sizes = Sizes(batch, n, dtype, tp, pp, ep)
-        emit(train_report(name, hardware, trained, sizes, foreign=foreign, explained=explain), json, outputs)
+        emit(train_report(name, hardware, trained, sizes, explained=explain), json, outputs)
         return
-    refuse(trained, phase)
     from functools import cache
 
     from perfmodel.catalog import calibrated_devices

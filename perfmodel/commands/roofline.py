@@ -24,9 +24,11 @@ from perfmodel.commands._shared import (
     ImplementationOption,
     JsonOption,
     PictureOption,
+    RequireOption,
     check_outputs,
     emit,
     new_app,
+    require,
 )
 
 if TYPE_CHECKING:
@@ -56,6 +58,7 @@ def roofline(
     hardware: DevicesOption = None,
     implementation: ImplementationOption = None,
     baseline: BaselineOption = None,
+    required: RequireOption = None,
     json: JsonOption = False,
     output: PictureOption = None,
 ) -> None:
@@ -79,7 +82,7 @@ def roofline(
     if study is not None:
         found = _of_study(study, line, given | {"hardware": hardware, "implementation": implementation})
     else:
-        found = _of_options(given, hardware, implementation, line)
+        found = _of_options(given, hardware, implementation, required, line)
     emit(based(found, baseline), json, outputs)
 
 
@@ -97,8 +100,11 @@ def _of_study(name: str, line: str, others: dict[str, Any]) -> Report:
     return found
 
 
-def _of_options(given: dict[str, Any], hardware: Sequence[str] | None, implementation: str | None, line: str) -> Report:
+def _of_options(
+    given: dict[str, Any], hardware: Sequence[str] | None, implementation: str | None, required: int | None, line: str
+) -> Report:
     from perfmodel.errors import UsageError
+    from perfmodel.report.charts.kinds import Roofline
     from perfmodel.study.base import Scope
     from perfmodel.study.build import joined
     from perfmodel.study.kernels import NcuFile
@@ -124,6 +130,10 @@ def _of_options(given: dict[str, Any], hardware: Sequence[str] | None, implement
     )
     sections += [Section([], records=choice) for choice in choices]
     parts = [section.build(scope) for section in sections]
+    if given["records"] or given["ncu"]:
+        drawn = [chart for part in parts for chart in part.charts if isinstance(chart, Roofline)]
+        measured = sum(point.measured is not None for chart in drawn for point in chart.points)
+        require(required, measured, "measurements are on the roofline", [note for part in parts for note in part.verdict])
     return joined(_title(parts), _one_chart_each(parts), scope, line, absent)
 
 

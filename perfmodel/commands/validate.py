@@ -6,7 +6,19 @@ from typing import Annotated
 
 import typer
 
-from perfmodel.commands._shared import Command, HardwareOption, JsonOption, OutputOption, check_outputs, emit, new_app, say, share_of
+from perfmodel.commands._shared import (
+    Command,
+    HardwareOption,
+    JsonOption,
+    OutputOption,
+    RequireOption,
+    check_outputs,
+    emit,
+    new_app,
+    require,
+    say,
+    share_of,
+)
 
 app = new_app()
 
@@ -27,6 +39,7 @@ def validate(
     ] = False,
     counters_csv: Annotated[str | None, typer.Option(help="Compare the kernels in a file that 'ncu --csv' wrote.")] = None,
     scoreboard: Annotated[bool, typer.Option("--scoreboard", help="Only held-out records, beside plainer models.")] = False,
+    required: RequireOption = None,
     json: JsonOption = False,
     output: OutputOption = None,
 ) -> None:
@@ -51,7 +64,9 @@ def validate(
         from perfmodel.report.counters import report as counted_report
         from perfmodel.validation.cuda.ncu_csv import parse
 
-        emit(counted_report(parse(Path(counters_csv))), json, outputs)
+        kernels = parse(Path(counters_csv))
+        require(required, len(kernels), "kernels are in the file")
+        emit(counted_report(kernels), json, outputs)
         return
     if records or scoreboard:
         names = records or [SHIPPED]
@@ -63,8 +78,12 @@ def validate(
     if scoreboard:
         from perfmodel.validation.scoreboard import scoreboard as lines
 
-        emit(scores.report(lines(found.rows)), json, outputs)
+        made = lines(found.rows)
+        require(required, sum(line.points for line in made), "held-out records were checked", [row.reason for row in found.rows])
+        emit(scores.report(made), json, outputs)
     else:
+        checked = sum(row.lower_s is not None for row in found.rows) + len(found.counts)
+        require(required, checked, "rows were checked", [row.reason for row in found.rows if row.lower_s is None])
         emit(report(found, allowed), json, outputs)
     wrong = found.backend and not all(count.agrees for count in found.counts)
     if wrong or any(row.violates for row in found.rows) or beyond(found.rows, allowed):

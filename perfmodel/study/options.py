@@ -45,6 +45,8 @@ def options_of(option: str, words: list[str], model: type[Any]) -> Any:
     for word in words:
         key, equals, value = word.partition("=")
         key = key.replace("-", "_")
+        if equals and not value:
+            raise UsageError(f"{option}: {key} is empty", "give a value, or leave it out")
         if key in raw:
             raise UsageError(f"{option}: {key} appears twice")
         raw[key] = (value.split("+") if "+" in value else value) if equals else True

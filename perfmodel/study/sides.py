@@ -107,7 +107,7 @@ def _algorithms(between: Sequence[str], workloads: Sequence[Workload], device: s
     def with_algorithm(w: Workload, name: str) -> Workload:
         if w.attention is None:
             raise UsageError("algorithms are of attention", "give the workload with --attention")
-        return replace(w, attention=replace(w.attention, algorithm=find(name).name))
+        return replace(w, attention=w.attention.of(find(name), map(find, between)))
 
     return _on_one(between, workloads, device, scope, with_algorithm)
 

@@ -12,6 +12,7 @@ from perfmodel.attention.algorithms import find, names
 from perfmodel.attention.base import Algorithm
 from perfmodel.attention.evaluate import BOTH, Result, both, evaluate_tile, sram_bytes_for
 from perfmodel.attention.patterns import block_pattern
+from perfmodel.attention.read_by import READ_BY, check_read
 from perfmodel.attention.tiles import LARGEST_EDGE
 from perfmodel.cost import Tile
 from perfmodel.dtypes import DTYPES, dtype_named
@@ -143,10 +144,10 @@ def split(
 
 
 def check(choices: Mapping[str, Sequence[Any]], axes: Mapping[str, Any]) -> None:
-    """Options that one algorithm alone reads go with that algorithm, as in ``perfmodel attention``."""
-    for option, algorithm in (("splits", "split-kv"), ("sparsity", "block-sparse"), ("pattern", "block-sparse")):
-        if axes.get(option) is not None and algorithm not in choices["algorithm"]:
-            raise UsageError(f"--{option} is for {algorithm}", f"add --algorithm {algorithm}")
+    """Options that not every algorithm reads go with one that does, as in ``perfmodel attention``."""
+    given = [option for option in READ_BY if axes.get(option) is not None and choices.get(option) != [False]]
+    passes = [one for direction in choices["pass"] for one in _PASSES.get(direction, ())]
+    check_read(given, [find(name) for name in choices["algorithm"]], passes)
 
 
 def _whole(name: str, meaning: str, default: Any = None, **more: Any) -> Input:

@@ -184,6 +184,9 @@ def constraints(workload: Workload, texts: Sequence[str], option: str) -> tuple[
     named = [*(one.name for one in workload.inputs), *(one.name for one in workload.columns)]
     known = dict(zip(named, named, strict=True)) | dict(workload.words)
     parsed = [understood(parse(text, option, known), workload, option) for text in texts]
+    same = next((one for one in parsed if not one.names), None)
+    if same is not None:
+        raise UsageError(f"{option} {same.text[:60]!r} names no axis or column", "write it like 'n * batch <= 65536'")
     inputs = tuple(one for one in parsed if all(workload.input(name) is not None for name in one.names))
     return inputs, tuple(one for one in parsed if one not in inputs)
 

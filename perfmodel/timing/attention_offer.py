@@ -4,12 +4,20 @@ from __future__ import annotations
 
 from perfmodel.attention.evaluate import BOTH, Result
 from perfmodel.attention.request import Comparison
-from perfmodel.errors import PerfmodelError
+from perfmodel.errors import PerfmodelError, UsageError
+from perfmodel.timing.implementations import MODELS_OF
 from perfmodel.timing.offer import algorithm_of, check_implementation, offer
 from perfmodel.timing.predict import Lenders, Prediction, added
 
 Predictions = dict[tuple[str, str], Prediction]
 """By algorithm and pass; what is not predicted is absent."""
+
+
+def check_compared(implementation: str, comparison: Comparison) -> None:
+    """UsageError if ``implementation`` runs none of the algorithms that are compared."""
+    runs = algorithm_of(implementation)
+    if implementation in MODELS_OF and all(runs != result.algorithm.name for result in comparison.results):
+        raise UsageError(f"--implementation {implementation} runs {runs}, which is not compared", f"add --algorithm {runs}")
 
 
 def predictions(comparison: Comparison, implementation: str | None, lenders: Lenders) -> tuple[Predictions, list[str]]:

@@ -1,0 +1,387 @@
+"""Every option of every command changes the answer or is refused; empty values, absurd numbers and long texts get one short message."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fuzz_seeds import MEASURING
+from fuzzing import RECORDS, all_commands, answer, command, examples, no_measuring
+
+from perfmodel.attention.algorithms import names
+from perfmodel.attention.read_by import READ_BY as READ_BY_ALGORITHMS
+from perfmodel.commands._read_by import READ_BY
+from perfmodel.errors import LONGEST_ECHO
+from perfmodel.sweep.study import WORKLOADS, workload_named
+
+COMMANDS = all_commands()
+ABSURD = ["nan", "inf", "-inf", "1e400", "-0", "-1", "9e99", "9" * 5000]
+LONG = "x" * 5000
+GRAPH = {
+    "inputs": {"x": 1},
+    "nodes": [{"name": "a", "inputs": ["x"], "size": 2, "cost": 3}, {"name": "b", "inputs": ["a"], "size": 2, "cost": 1}],
+}
+
+
+@pytest.fixture(autouse=True)
+def _apart(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    no_measuring(monkeypatch)
+    Path("graph.json").write_text(json.dumps(GRAPH))
+
+
+def base(name: str) -> list[str]:
+    """A line of ``name`` that is answered, if it needs no file of the user's."""
+    return MEASURING[name].split() if name in MEASURING else examples(name)[-1]
+
+
+def valued(name: str) -> list[Any]:
+    """Options of ``name`` that take a value."""
+    return [param for param in command(name).params if param.param_type_name == "option" and not param.is_flag]
+
+
+def misread(parser: Any, words: list[str]) -> str:
+    """What the ``parser`` of a command says of ``words``; it must refuse them."""
+    try:
+        parser.make_context(parser.name, words)
+    except Exception as error:
+        return getattr(error, "format_message", error.__str__)()
+    raise AssertionError(f"{parser.name} takes {words}")
+
+
+def refused(args: list[str]) -> str:
+    """What is said; it must be a refusal."""
+    code, _, err = answer(args)
+    assert code in (1, 2), (args, code)
+    return err
+
+
+# Empty
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_an_empty_value_is_refused_in_every_option(name):
+    """As ``--hardware "$UNSET"`` gives it, in both spellings."""
+    parser, words = command(name), base(name)[len(name.split()) :]
+    for param in valued(name):
+        for option in param.opts:
+            for empty in ([option, ""], [option, " "], *([[f"{option}="]] if option.startswith("--") else [])):
+                said = misread(parser, [*words, *empty])
+                assert f"the value of {option} is empty" in said
+                assert len(said.splitlines()) == 2
+    code, out, err = answer([*base(name), "-o", ""])
+    assert (code, out) == (2, "")
+    assert "empty" in err or name == "hardware check"
+
+
+@pytest.mark.parametrize("name", [name for name in COMMANDS if any(p.param_type_name == "argument" for p in command(name).params)])
+def test_an_empty_argument_is_refused(name):
+    code, _, err = answer([*name.split(), ""])
+    assert code == 2
+    assert "is empty" in err
+
+
+@pytest.mark.parametrize("workload", WORKLOADS)
+def test_an_empty_axis_is_refused(workload):
+    for one in workload_named(workload).inputs:
+        axis = f"--{one.name.replace('_', '-')}"
+        for words in ([axis, ""], [f"{axis}="], [axis, "", "--d", "64"]):
+            code, out, err = answer(["sweep", workload, *words])
+            assert (code, out) == (2, ""), words
+            assert f"the value of {axis} is empty" in err
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        ["sweep", "--n", "64,,128", "--d", "64"],
+        ["sweep", "--n", "64", "--d", "64", "--hardware", "h200,"],
+        ["sweep", "--n", "64", "--d", "64", "--columns", "time,"],
+        ["roofline", "--attention", "n=64 d=64 dtype="],
+        ["roofline", "--records", "shipped hardware="],
+        ["remat", "--layers", "4", "--checkpoints", "2,"],
+        ["remat", "--layers", "2", "--cost", "1,"],
+    ],
+)
+def test_an_empty_part_is_refused(line):
+    assert answer(line)[0] == 2
+
+
+# Numbers
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_absurd_numbers_are_refused_in_every_option(name):
+    """A number, a size, a share, a name: none of them is read from these."""
+    parser, words = command(name), base(name)[len(name.split()) :]
+    for param in valued(name):
+        if "str" in str(param.type_descriptor.annotation):
+            for value in ("nan", "1e400"):
+                refused([*base(name), param.opts[0], value])
+        else:
+            for value in ABSURD:
+                assert len(misread(parser, [*words, param.opts[0], value])) < 1000
+        misread(parser, [*words, param.opts[0], "-0"])
+
+
+@pytest.mark.parametrize("workload", WORKLOADS)
+def test_absurd_numbers_are_refused_in_every_axis(workload):
+    given = {
+        "attention": "--n 64 --d 64",
+        "matmul": "--m 64 --n 64 --k 64",
+        "kv-cache": "--model llama-3-8b",
+        "model": "--model llama-3-8b",
+    }
+    for one in workload_named(workload).inputs:
+        for value in ABSURD[-1:] if one.kind == "name" else ABSURD:
+            refused(["sweep", workload, *given[workload].split(), f"--{one.name.replace('_', '-')}", value])
+
+
+# Long texts
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_messages_cut_what_they_repeat(name):
+    for words in (*([param.opts[0], LONG] for param in valued(name) if "str" in str(param.type_descriptor.annotation)), [f"--{LONG}"]):
+        err = refused([*base(name), *words])
+        assert LONG[: LONGEST_ECHO + 1] not in err, words
+        assert len(err) < 1000, words
+    err = refused([*name.split(), f"{LONG},{LONG}"])
+    assert LONG[: LONGEST_ECHO + 1] not in err
+
+
+def test_a_file_that_exists_is_named_in_full(tmp_path):
+    path = tmp_path / ("deep" * 20) / "mine.yaml"
+    path.parent.mkdir()
+    path.write_text("a: 1\n")
+    assert str(path) in refused(["attention", "--n", "64", "--d", "64", "--hardware", str(path)])
+
+
+# Options that nothing reads
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("attention --n 512 --d 64 --algorithm standard --block-q 64", "--block-q is for algorithms with tiles"),
+        ("attention --n 512 --d 64 --printed-backward", "--printed-backward is for the backward pass of flash2"),
+        ("attention --n 512 --d 64 --algorithm flash --unfused-scale", "--unfused-scale is for algorithms that leave scores in memory"),
+        ("attention --n 512 --d 64 --algorithm flash --causal --masked-fill", "--masked-fill is for"),
+        ("attention --n 512 --d 64 --algorithm standard --pass backward --sram 64KiB", "--sram is for the forward pass"),
+        ("attention --n 512 --d 64 --algorithm flash --splits 4", "--splits is for split-kv"),
+        ("attention --n 512 --d 64 --algorithm flash --sparsity 0.5", "--sparsity is for block-sparse"),
+        ("attention --n 512 --d 64 --algorithm standard --implementation torch-sdpa-flash", "runs flash2, which is not compared"),
+        ("sweep --n 512 --d 64 --algorithm standard --block-kv 64", "--block-kv is for algorithms with tiles"),
+        ("sweep --n 512 --d 64 --algorithm flash2 --printed-backward", "--printed-backward is for the backward pass"),
+        ("sweep --n 512 --d 64 --top 3", "--top is for --minimize"),
+        ("compare standard memory-efficient --attention n=512,d=64,printed_backward --hardware h200", "printed-backward is for"),
+        ("model gpt2 --phase decode --micro-batch 2", "--micro-batch is an option of training"),
+        ("model gpt2 --phase train --eager", "--eager is an option of inference"),
+        ("model gpt2 --phase train --search 8 --hardware h100 --explain", "--explain is for one layout"),
+        ("memory gpt2 --optimizer sgd --foreach", "--foreach is for optimizers with temporary copies"),
+        ("remat --width 64 --layers 4 --n 128", "--n is for a model"),
+        ("remat --layers 4 --seconds 5", "--seconds is for the exact solver"),
+        ("remat --layers 4 --autograd --strategy revolve", "--strategy is for schedules"),
+        ("remat --layers 4 --memory 3 --exact --checkpoints 2", "--checkpoints is for schedules"),
+        ("remat --graph graph.json --layers 3", "--layers is for a chain of layers"),
+        ("remat --graph graph.json --seconds 3", "--seconds is for the exact solver"),
+        ("validate --counters-csv x.csv --hardware h200", "--hardware is for measurements of time"),
+        ("validate --backend simulator --tolerance 5%", "--tolerance is for measurements of time"),
+        ("calibrate --require 3", "--require is for --from-records"),
+        ("roofline --hardware h200 --implementation torch-matmul", "--implementation is for workloads"),
+        ("roofline --hardware h200 --require 3", "--require is for --records and --ncu"),
+    ],
+)
+def test_what_nothing_reads_is_refused(line, words):
+    code, out, err = answer(line.split())
+    assert (code, out) == (2, "")
+    assert words in err
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "attention --n 512 --d 64 --algorithm standard --algorithm flash --block-q 64 --unfused-scale",
+        "attention --n 512 --d 64 --pass both --printed-backward",
+        "attention --n 512 --d 64 --algorithm flash --minimal-backward --fused-scale",
+        "sweep --n 512 --d 64 --algorithm standard,flash --block-q 64",
+        "compare standard flash --attention n=512,d=64,block_q=64 --hardware h200",
+        "remat --graph graph.json --memory 6 --seconds 3",
+    ],
+)
+def test_what_some_part_of_a_comparison_reads_is_taken(line):
+    code, _, err = answer(line.split())
+    assert code == 0, err
+
+
+VALUES = {
+    **dict.fromkeys(("n", "m", "k", "rows", "cols", "elements", "d_in", "d_out", "d_hidden"), "96"),
+    **dict.fromkeys(("batch", "heads", "tp", "pp", "ep", "dp", "cp", "interleave", "times", "split_k", "ops", "reads_per_op"), "2"),
+    **{"d": "96", "dv": "32", "kv_heads": "1", "kv_len": "3000", "dropout": "0.1", "window": "128", "splits": "3", "sparsity": "0.25"},
+    **{"block_q": "32", "block_kv": "32", "tile_m": "64", "tile_n": "64", "sram": "20KiB", "pattern": "butterfly", "stride": "3"},
+    **{"dtype": "fp32", "direction": "backward", "algorithm": "flash1", "config": "flashattention-fig2", "hardware": "b200"},
+    **{"phase": "generate", "weights_dtype": "int8", "kv_dtype": "int8", "micro_batch": "2", "precision": "bf16", "optimizer": "adafactor"},
+    **{"recompute": "selective", "lora": "8", "lora_targets": "qv", "gradients": "both", "gradient_life": "kept", "zero": "1"},
+    **{"implementation": "huggingface", "system": "dgx-h100", "search": "16", "example": "sin-cos", "size": "1MiB", "flops": "3FLOP"},
+    **{"threads": "96", "registers": "128", "element_bytes": "2", "rope_dtype": "fp32", "scale_group": "32", "block_size": "1000"},
+    **{"reserve": "9GiB", "layers": "5", "checkpoints": "2", "every": "2", "slots": "7", "memory": "5", "strategy": "revolve", "cost": "3"},
+    **{"backward": "7", "interior": "1", "width": "32", "graph": "graph.json", "seconds": "9", "backend": "cpu"},
+    **{"counters_csv": "x.csv", "records": "shipped", "tolerance": "0.0001%", "verdict": "wrong", "ncu": "x.csv", "baseline": "x.json"},
+    **{"attention": "n=128 d=64", "matmul": "64x64x64", "model": "gpt2 decode", "threshold": "1%", "fail_on": "changed", "where": "n<600"},
+    **{"columns": "n,time", "minimize": "time", "subject_to": "n<600", "pareto": "time,memory", "top": "3", "form": "csv", "dask": "x"},
+    **{"from_records": str(RECORDS), "required": "10000000"},
+}
+"""One for every option by the name of its parameter, other than the default and than in the example lines."""
+OF_COMMAND = {
+    ("attention", "implementation"): "torch-sdpa-cudnn",
+    ("matmul", "implementation"): "torch-matmul",
+    ("calibrate", "implementation"): "torch-sdpa-flash",
+    ("roofline", "implementation"): "torch-matmul",
+    ("recompute", "size"): "3MiB",
+    ("claims", "verdict"): "holds",
+    ("memory", "batch"): "64",
+}
+HOW = {
+    ("sweep", "memory"): "rows held at once",
+    ("remat", "seconds"): "an example that is solved sooner",
+    ("attention", "packed"): "without shared heads; a kernel that is known packs as it does",
+    ("model", "n"): "decode with --kv-len says in words that it changes nothing",
+    ("validate", "hardware"): "a shipped profile in its own place",
+}
+"""Options that say how an answer is found, or that change nothing in these lines, and why."""
+MODES = {
+    "attention": [
+        f"--n 1024 --d 64 --heads 8 --kv-heads 2 --batch 2 --algorithm {algorithm} --pass {direction}"
+        + " --sparsity 0.5" * (algorithm == "block-sparse")
+        for algorithm in names()
+        for direction in ("forward", "backward")
+        if (algorithm, direction) != ("split-kv", "backward")
+    ],
+    "mlp": [f"--batch 64 --d-in 64 --d-hidden 256 --d-out 64 --pass {direction}" for direction in ("forward", "backward")],
+    "model": [
+        *(f"llama-3-8b --batch 8 --phase {phase}" for phase in ("prefill", "decode", "generate")),
+        "llama-3-8b --phase train --batch 8 --dp 4 --hardware h100",
+        "llama-3-8b --phase train --search 8 --batch 16 --hardware h100",
+    ],
+    "memory": [f"llama-3-8b --batch 16 --dp 4 --micro-batch 4 {more}" for more in ("", "--optimizer sgd", "--precision bf16", "--lora 4")],
+    "kv-cache": ["llama-3-8b", "llama-3-8b --dtype int8", "deepseek-v3"],
+    "fuse": ["--elements 1048576 --ops 30", "--example sin-cos --dtype fp32"],
+    "remat": [
+        *("--layers 8", "--layers 4 --width 64", "gpt2 --batch 3", "--layers 8 --memory 4", "--layers 6 --memory 5 --exact"),
+        *(
+            "--layers 4 --autograd",
+            "--layers 4 --width 64 --autograd --hardware h200",
+            "--graph graph.json",
+            "--graph graph.json --memory 6",
+        ),
+    ],
+}
+"""Lines in which other options are read: every algorithm and pass, phase and kind of question."""
+
+
+def tries(name: str, param: Any) -> Iterator[list[str]]:
+    """The option with a value that is not the default; of a pair of switches each."""
+    if param.is_flag:
+        yield from ([option] for option in (*param.opts, *param.secondary_opts) if option.startswith("--"))
+    else:
+        yield [param.opts[0], OF_COMMAND.get((name, param.name)) or VALUES[param.name]]
+
+
+def ignored(name: str, line: list[str]) -> list[str]:
+    """Options which, added to ``line``, are taken and change nothing beside what repeats the question; those in it aside."""
+    before, found = result([*line, "--json"]), []
+    assert before is not None, line
+    for param in command(name).params:
+        apart = ("help", "json", "output", *(key for own, key in HOW if own == name))
+        if (
+            param.param_type_name == "argument"
+            or param.name in apart
+            or any(option in line for option in (*param.opts, *param.secondary_opts))
+        ):
+            continue
+        done = [result([*line, *words, "--json"]) for words in tries(name, param)]
+        if all(one == before for one in done):
+            found.append(f"{' '.join(line)}: {param.opts[0]}")
+    return found
+
+
+def result(args: list[str]) -> Any:
+    """Exit code and answer without the repeated question; None where it is refused."""
+    code, out, _ = answer(args)
+    if code in (1, 2):
+        return None
+    data = json.loads(out)
+    return code, {key: value for key, value in data.items() if key not in ("inputs", "provenance")}
+
+
+FAST = ("matmul", "mlp", "softmax", "fuse", "recompute", "occupancy", "remat", "hardware show")
+
+
+@pytest.mark.parametrize(
+    "name",
+    [name if name in FAST else pytest.param(name, marks=pytest.mark.slow) for name in COMMANDS if name not in ("bench", "hardware check")],
+)
+def test_every_option_is_read_or_refused(name):
+    """In the example line; a new option has no value here, and fails."""
+    lines = [line for line in examples(name) if not any(word.endswith(".json") for word in line)]
+    line = MEASURING[name].split() if name in MEASURING else lines[0]
+    assert ignored(name, line[: line.index("-o")] if "-o" in line else line) == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "line"), [(name, line) for name, lines in MODES.items() for line in lines])
+def test_every_option_is_read_or_refused_in_every_mode(name, line):
+    assert ignored(name, [name, *line.split()]) == []
+
+
+def test_rules_are_of_options_that_exist():
+    """A rule of a parameter that was renamed would guard nothing."""
+    for name, rules in READ_BY.items():
+        assert set(rules) <= {param.name for param in command(name).params}, name
+    assert set(READ_BY_ALGORITHMS) <= {param.name for param in command("attention").params}
+
+
+# Nothing checked
+
+
+def damaged(key: str) -> str:
+    """A file of records whose ``key`` names nothing that exists."""
+    lines = [{**json.loads(line), key: "attenton"} for line in RECORDS.read_text().splitlines()[:3]]
+    Path("records.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return "records.jsonl"
+
+
+@pytest.mark.parametrize(
+    "line", ["validate --records", "validate --scoreboard --records", "calibrate --from-records", "roofline --records"]
+)
+@pytest.mark.parametrize("key", ["workload", "hardware", "nothing"])
+def test_nothing_checked_is_no_success(line, key):
+    """An empty file, a workload or a device that does not exist; a file that was asked for is not written."""
+    if key == "nothing":
+        Path("records.jsonl").write_text("")
+    else:
+        damaged(key)
+    code, out, err = answer([*line.split(), "records.jsonl", "-o", "report.md"])
+    assert (code, out) == (2, "")
+    assert err
+    assert not Path("report.md").exists()
+
+
+def test_rows_that_are_required():
+    lines = RECORDS.read_text().splitlines()
+    Path("some.jsonl").write_text(f"{lines[0]}\n{json.dumps({**json.loads(lines[0]), 'workload': 'attenton'})}\n")
+    assert answer(["validate", "--records", "some.jsonl", "--tolerance", "1000", "--require", "1"])[0] in (0, 3)
+    err = refused(["validate", "--records", "some.jsonl", "--require", "2"])
+    assert "1 rows were checked, and --require is 2" in err
+    assert "1: no model of workload 'attenton'" in err
+    for line in ("validate --records", "calibrate --from-records", "roofline --records"):
+        code, _, err = answer([*line.split(), damaged("workload"), "--require", "0"])
+        assert code == 0, err
+
+
+def test_a_profile_without_durations_is_no_success():
+    Path("x.csv").write_text('"ID","Kernel Name","Metric Name","Metric Unit","Metric Value"\n"0","k","dram__bytes_read.sum","byte","64"\n')
+    assert "none of its 1 kernels has a duration" in refused(["roofline", "--ncu", "x.csv", "--hardware", "h200"])
