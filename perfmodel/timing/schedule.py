@@ -5,6 +5,7 @@ Source: list scheduling, Graham 1966; hardware starts the blocks of a grid in th
 
 from __future__ import annotations
 
+from bisect import insort
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from heapq import heapify, heappop, heappush, heapreplace
@@ -138,17 +139,10 @@ def _follow(order: Sequence[float], blocks: int, shares: Shares, begin: float) -
         lane = ends[place]
         clock = lane.pop(0)
         if started < blocks:
-            _insert(lane, clock + order[started % width])
+            insort(lane, clock + order[started % width])
             started += 1
         if lane:
             heapreplace(events, (now + (lane[0] - clock) / speeds[len(lane) - 1], place))
         else:
             heappop(events)
     return now
-
-
-def _insert(lane: list[float], end: float) -> None:
-    at = len(lane)
-    while at and lane[at - 1] > end:
-        at -= 1
-    lane.insert(at, end)
