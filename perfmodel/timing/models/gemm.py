@@ -20,7 +20,7 @@ from perfmodel.ops.tile import ACCUMULATOR_SIZE
 from perfmodel.roofline import Rates, rates_of
 from perfmodel.timing.base import ALONE, Case, Model, Parameter
 from perfmodel.timing.memo import once_per_case
-from perfmodel.timing.models._gemm_tiles import WIDE_COPY, Choice, Plan, copy_bytes, plans
+from perfmodel.timing.models._gemm_tiles import WIDE_COPY, Choice, Plan, copy_bytes, plans, worth_timing
 from perfmodel.workload import FORWARD
 
 STORE_COST = 3.0
@@ -129,7 +129,7 @@ def _work(case: Case, device: Device) -> _Work:
         choices = ((case.launch["br"], case.launch["bc"], w.split_k),)
     listed = plans(w.m, w.n, w.k, w.batch, w.dtype.size, slots, choices, w.split_k)
     part_bytes, peak = 2 * w.outputs * ACCUMULATOR_SIZE, rates.matmul if half is None else half.number
-    return _Work(slots, clock.number, rates, peak, width, listed, dram_bytes(case, device), part_bytes)
+    return _Work(slots, clock.number, rates, peak, width, worth_timing(listed), dram_bytes(case, device), part_bytes)
 
 
 def dram_bytes(case: Case, device: Device) -> float:
