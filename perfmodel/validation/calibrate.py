@@ -211,7 +211,12 @@ def _to_fit(own: Sequence[Point]) -> list[Point]:
 
 def _too_few(own: Sequence[Point], model: Model) -> str:
     """Why ``own`` cannot be fitted, in words; empty where they can."""
-    shapes = len({_kin(point) for point in _to_fit(own)})
+    return too_few((point.record for point in own), model)
+
+
+def too_few(records: Iterable[Record], model: Model) -> str:
+    """Why ``model`` cannot be fitted to ``records``, in words; empty where it can."""
+    shapes = len({json.dumps(kin(record), sort_keys=True) for record in records if not held_out(record)})
     enough = shapes >= max(2, min(2 * len(model.parameters), FEWEST))
     return "" if enough else f"{shapes} shapes are too few for {len(model.parameters)} parameters"
 

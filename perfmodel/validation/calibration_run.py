@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING, Any
 from perfmodel import units
 from perfmodel.errors import PerfmodelError, UnavailableError, UsageError
 from perfmodel.hardware import Calibration, Device, LaunchOverhead, Microbenchmark, Quantity
-from perfmodel.timing.implementations import MODELS_OF
+from perfmodel.timing.implementations import MODELS_OF, model_of
 from perfmodel.timing.predict import Lenders
-from perfmodel.validation.calibrate import FULL, QUICK, Effort, calibrate, family_of, points
+from perfmodel.validation.bounds import case_of
+from perfmodel.validation.calibrate import FULL, QUICK, Effort, calibrate, family_of, points, too_few
 from perfmodel.validation.compare import device_or_error
 from perfmodel.validation.profile_text import RECORDS, profile_text
-from perfmodel.validation.records import Record, as_record, read_records, shipped_records
+from perfmodel.validation.records import Record, Seconds, as_record, read_records, shipped_records
 from perfmodel.validation.transfer import half_widths, with_borrowed
 
 if TYPE_CHECKING:
@@ -207,14 +208,26 @@ def _gpu(
 
 
 def own_cases(cases: Iterable[KernelCase], quick: bool) -> list[KernelCase]:
-    """``cases``, or those of the first ``QUICK_TILES`` tiles of each kernel, head dim and mask: a tile is a kernel to compile."""
+    """``cases``, or those of the first ``QUICK_TILES`` tiles of each kernel, head dim and mask: a tile is a kernel to compile.
+
+    Quick, kernels are left out, too, whose shapes are too few for a fit.
+    """
     listed = list(cases)
     if not quick:
         return listed
     tiles: dict[tuple[Any, ...], dict[tuple[Any, ...], None]] = {}
     for case in listed:
         tiles.setdefault(_kernel_of(case), {})[_tile_of(case)] = None
-    return [case for case in listed if _tile_of(case) in list(tiles[_kernel_of(case)])[:QUICK_TILES]]
+    few = [case for case in listed if _tile_of(case) in list(tiles[_kernel_of(case)])[:QUICK_TILES]]
+    records: dict[str, list[Record]] = {}
+    for case in few:
+        records.setdefault(case.implementation, []).append(_untimed(case))
+    fitted = {name for name, shapes in records.items() if not too_few(shapes, model_of(case_of(shapes[0])))}
+    return [case for case in few if case.implementation in fitted]
+
+
+def _untimed(case: KernelCase) -> Record:
+    return Record(case.workload, case.implementation, "", case.dtype, case.shape, Seconds(1.0), launch=case.launch)
 
 
 def _kernel_of(case: KernelCase) -> tuple[Any, ...]:
