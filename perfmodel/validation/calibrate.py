@@ -194,7 +194,9 @@ def calibrate(
         p, residuals = ahead[key]
         labels = _errs_with(known)
         errors = [(q.device.id, Residual(value, label)) for value, q, label in zip(residuals, known, labels, strict=True)]
-        elsewhere.setdefault(key[:4], []).extend(Residual(residual.value, f"{residual.kin} {key[4]}") for _, residual in errors)
+        elsewhere.setdefault((key[0], key[1], _direction(key), key[3]), []).extend(
+            Residual(residual.value, f"{residual.kin} {key[4]}") for _, residual in errors
+        )
         for name in sorted({point.device.id for point in own}):
             mine = [residual for device, residual in errors if device == name]
             if len({residual.kin for residual in mine}) < FEWEST:  # too few for a width of its own: those of its architecture
@@ -266,16 +268,21 @@ def _others(device: Device, block: Calibration) -> list[Calibration]:
     return [one for one in device.calibration if family_of(one) != family_of(block)]
 
 
+def _direction(key: Key) -> str:
+    """The pass that a calibration names: a whole step of training goes under forward."""
+    return "backward" if key[2] == "backward" else "forward"
+
+
 def _block(
     key: Key, model: Model, p: dict[str, float], own: list[Point], date: str, versions: Callable[[list[Record]], str]
 ) -> Calibration:
     """The block of one device, its interval still to be filled in."""
-    workload, implementation, direction, name, _ = key
+    workload, implementation, _, name, _ = key
     unseen = [abs(math.expm1(-point.residual(model, p))) for point in own if held_out(point.record)]
     return Calibration(
         implementation=implementation,
         workload=workload,
-        direction="backward" if direction == "backward" else "forward",
+        direction=_direction(key),
         model=name,
         dtypes=sorted({point.record.dtype for point in own}),
         parameters=p,
