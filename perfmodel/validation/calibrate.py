@@ -10,6 +10,7 @@ import json
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Literal
 
 from perfmodel.errors import PerfmodelError
 from perfmodel.hardware import Calibration, Device
@@ -194,9 +195,8 @@ def calibrate(
         p, residuals = ahead[key]
         labels = _errs_with(known)
         errors = [(q.device.id, Residual(value, label)) for value, q, label in zip(residuals, known, labels, strict=True)]
-        elsewhere.setdefault((key[0], key[1], _direction(key), key[3]), []).extend(
-            Residual(residual.value, f"{residual.kin} {key[4]}") for _, residual in errors
-        )
+        family = (key[0], key[1], _direction(key), key[3])
+        elsewhere.setdefault(family, []).extend(Residual(residual.value, f"{residual.kin} {key[4]}") for _, residual in errors)
         for name in sorted({point.device.id for point in own}):
             mine = [residual for device, residual in errors if device == name]
             if len({residual.kin for residual in mine}) < FEWEST:  # too few for a width of its own: those of its architecture
@@ -268,7 +268,7 @@ def _others(device: Device, block: Calibration) -> list[Calibration]:
     return [one for one in device.calibration if family_of(one) != family_of(block)]
 
 
-def _direction(key: Key) -> str:
+def _direction(key: Key) -> Literal["forward", "backward"]:
     """The pass that a calibration names: a whole step of training goes under forward."""
     return "backward" if key[2] == "backward" else "forward"
 
