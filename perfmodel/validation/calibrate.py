@@ -14,13 +14,13 @@ from typing import Literal
 
 from perfmodel.errors import PerfmodelError
 from perfmodel.hardware import Calibration, Device
-from perfmodel.parallel import in_parallel
 from perfmodel.timing.base import MAX_PARAMETERS, Case, Model, find_model, kernel_name
 from perfmodel.timing.fit import ROUNDS, fit
 from perfmodel.timing.implementations import COMPOSITE, model_of
 from perfmodel.timing.predict import Lenders, with_parts
 from perfmodel.validation.bounds import evaluated
 from perfmodel.validation.intervals import Residual, interval
+from perfmodel.validation.parallel import in_parallel
 from perfmodel.validation.records import Record, profiled
 from perfmodel.validation.split import held_out, kin
 from perfmodel.validation.statistics import quantile
