@@ -15,8 +15,7 @@ from dataclasses import replace
 from perfmodel.errors import UnavailableError
 from perfmodel.hardware import Device
 from perfmodel.ops.matmul import Matmul
-from perfmodel.timing.base import ALONE, Case, Model, Parameter, calibrations, find_model
-from perfmodel.timing.memo import once_per_case
+from perfmodel.timing.base import ALONE, Case, Model, Parameter, calibrations, find_model, once_per_case
 from perfmodel.timing.models.stream import dram_bandwidth
 from perfmodel.workload import BACKWARD, FORWARD, Attention, Stream
 

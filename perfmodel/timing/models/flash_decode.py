@@ -16,8 +16,7 @@ from math import hypot
 from perfmodel.arith import ceil_div, clip
 from perfmodel.errors import UnavailableError
 from perfmodel.hardware import Device
-from perfmodel.timing.base import ALONE, Case, Model, Parameter
-from perfmodel.timing.memo import once_per_case
+from perfmodel.timing.base import ALONE, Case, Model, Parameter, once_per_case
 from perfmodel.timing.models._decode_kernels import Decode, fa2, fa3, trtllm
 from perfmodel.timing.models._decode_torch import cudnn, flash
 from perfmodel.workload import FORWARD, Attention

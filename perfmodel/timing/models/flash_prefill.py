@@ -16,8 +16,7 @@ from math import hypot, inf
 
 from perfmodel.errors import UnavailableError
 from perfmodel.hardware import Device
-from perfmodel.timing.base import ALONE, Case, Model, Parameter, kernel_name
-from perfmodel.timing.memo import once_per_case
+from perfmodel.timing.base import ALONE, Case, Model, Parameter, kernel_name, once_per_case
 from perfmodel.timing.models._flash_blocks import Blocks, blocks_of
 from perfmodel.timing.models._flash_launch import Plan, padded, slowdown
 from perfmodel.timing.models._flash_plan import IMPLEMENTATIONS, plan_of

@@ -11,8 +11,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from perfmodel.hardware import Device
-from perfmodel.timing.base import Case, Model
-from perfmodel.timing.memo import once_per_case
+from perfmodel.timing.base import Case, Model, once_per_case
 from perfmodel.timing.models import flash_prefill
 from perfmodel.timing.models._flash_published import PLANS
 from perfmodel.workload import BACKWARD, FORWARD, Attention

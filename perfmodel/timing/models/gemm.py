@@ -18,8 +18,7 @@ from perfmodel.hardware import Device
 from perfmodel.ops.matmul import Matmul
 from perfmodel.ops.tile import ACCUMULATOR_SIZE
 from perfmodel.roofline import Rates, rates_of
-from perfmodel.timing.base import ALONE, Case, Model, Parameter
-from perfmodel.timing.memo import once_per_case
+from perfmodel.timing.base import ALONE, Case, Model, Parameter, once_per_case
 from perfmodel.timing.models._gemm_tiles import WIDE_COPY, Choice, Plan, copy_bytes, plans, worth_timing
 from perfmodel.workload import FORWARD
 

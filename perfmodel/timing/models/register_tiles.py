@@ -15,8 +15,7 @@ from perfmodel.arith import ceil_div
 from perfmodel.errors import UnavailableError
 from perfmodel.hardware import Device
 from perfmodel.ops.occupancy import Block, block_limits, least, multiprocessor
-from perfmodel.timing.base import Case, Model, Parameter
-from perfmodel.timing.memo import once_per_case
+from perfmodel.timing.base import Case, Model, Parameter, once_per_case
 from perfmodel.timing.register_tiles import WARP, Geometry, geometry
 from perfmodel.timing.schedule import Shares, shared_makespan
 from perfmodel.workload import FORWARD, Attention
