@@ -5,7 +5,6 @@ Source: list scheduling, Graham 1966; hardware starts the blocks of a grid in th
 
 from __future__ import annotations
 
-from bisect import insort
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from heapq import heapify, heappop, heappush, heapreplace
@@ -123,6 +122,8 @@ def _follow(order: Sequence[float], blocks: int, shares: Shares, begin: float) -
 
     A lane's clock runs in work done per block: a block with work w that starts at clock c ends at clock c + w.
     """
+    from bisect import insort  # here: commands that follow no such blocks start without it
+
     width, lanes, speeds = len(order), shares.lanes, shares.speeds
     started = min(blocks, shares.slots)
     ends: list[list[float]] = [[] for _ in range(shares.multiprocessors * lanes)]
