@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+import os
+from json import dumps
+from pathlib import Path
+from types import TracebackType
+from typing import Annotated, Any
 
 import typer
 
@@ -35,35 +39,70 @@ def calibrate(
     ] = None,
     hardware: HardwareOption = None,
     required: RequireOption = None,
+    quick: Annotated[
+        bool,
+        typer.Option(
+            "--quick", help="Under a minute: two tiles per kernel, one in three library shapes, 30 points per fit. Intervals are rougher."
+        ),
+    ] = False,
     json: JsonOption = False,
     output: OutputOption = None,
 ) -> None:
     """Measure bandwidths, rates and overheads of this machine and fit the time models to its kernels.
 
     -o FILE.yaml writes a device profile with what was measured; datasheet values stay as they are. torch-* kernels need
-    PyTorch: pip install 'perfmodel[torch]'. Example: perfmodel calibrate --implementation torch-sdpa-flash -o mine.yaml
+    PyTorch: pip install 'perfmodel[torch]'. An interrupted run keeps the records it has and says where.
+    Example: perfmodel calibrate --implementation torch-sdpa-flash -o mine.yaml
     """
     outputs = check_outputs(output, ["profile"] if from_records else ["records", "profile"])
-    from pathlib import Path
-
     from perfmodel.catalog import calibrated_devices, find_device
+    from perfmodel.commands._bar import Bar
     from perfmodel.errors import UnavailableError
     from perfmodel.report.calibration import report
+    from perfmodel.validation.calibration_run import How, this_machine
     from perfmodel.validation.calibration_run import from_records as fit_records
-    from perfmodel.validation.calibration_run import this_machine
     from perfmodel.validation.records import shipped_records
 
     names = implementation or []
-    if from_records:
-        paths = [path for name in from_records for path in (shipped_records() if name == SHIPPED else [Path(name)])]
-        one = any(name.endswith(".yaml") for name in outputs)
-        found = fit_records(paths, find_device, hardware, names, say, one, calibrated_devices)
-        fitted = sum(len(one.blocks) for one in found)
-        require(
-            required, fitted, "kernels were calibrated", [] if fitted else ["too few records of each kernel, or none that a model knows"]
-        )
-    else:
-        found = [this_machine(find_device, hardware, names, say)]
-    if not found and outputs:
-        raise UnavailableError("nothing was calibrated, so nothing is written", "bring more records of each kernel")
-    emit(report(found), json, outputs)
+    jobs = os.cpu_count() or 1
+    with _Kept(outputs) as kept:
+        with Bar() as bar:
+            how = How(quick, jobs, bar.done, kept.write)
+            if from_records:
+                paths = [path for name in from_records for path in (shipped_records() if name == SHIPPED else [Path(name)])]
+                one = any(name.endswith(".yaml") for name in outputs)
+                found = fit_records(paths, find_device, hardware, names, bar, one, calibrated_devices, how)
+                fitted = sum(len(one.blocks) for one in found)
+                why = [] if fitted else ["too few records of each kernel, or none that a model knows"]
+                require(required, fitted, "kernels were calibrated", why)
+            else:
+                found = [this_machine(find_device, hardware, names, bar, how)]
+        if not found and outputs:
+            raise UnavailableError("nothing was calibrated, so nothing is written", "bring more records of each kernel")
+        emit(report(found, quick), json, outputs)
+
+
+class _Kept:
+    """A file of the records measured so far: beside the output, gone once the run has ended well, left and named otherwise."""
+
+    def __init__(self, outputs: list[str]) -> None:
+        beside = next((name for name in outputs if name != "-"), "calibration.jsonl")
+        self.path, self.count = Path(beside).with_suffix(".partial.jsonl"), 0
+
+    def __enter__(self) -> _Kept:
+        return self
+
+    def write(self, raw: dict[str, Any]) -> None:
+        """Append one record; a file of an earlier run is replaced by the first one."""
+        with self.path.open("a" if self.count else "w", encoding="utf-8") as file:
+            file.write(dumps(raw) + "\n")
+        self.count += 1
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        if kind is None:
+            if self.count:
+                self.path.unlink()
+        elif self.count:
+            say(f"{self.count} records are kept in {self.path}; fit them: perfmodel calibrate --from-records {self.path} -o mine.yaml")
+        elif kind is KeyboardInterrupt:
+            say("interrupted: nothing was measured or written")

@@ -10,13 +10,16 @@ from perfmodel.hardware import Calibration
 from perfmodel.report.document import Report, Table
 from perfmodel.validation.calibration_run import Calibrated
 
+QUICK = "Quick: fewer shapes and points, shorter runs and fits; parameters and intervals are rougher than those of a whole run."
 
-def report(found: list[Calibrated]) -> Report:
-    """``found`` as a Report; a profile to write if it is one device's."""
+
+def report(found: list[Calibrated], quick: bool = False) -> Report:
+    """``found`` as a Report; a profile to write if it is one device's. ``quick``: say what that leaves out."""
     verdict = [_verdict(one) for one in found] or ["Nothing was calibrated: too few records for every model."]
     tables = [table for one in found for table in (_probes(one), _fits(one)) if table.rows]
     notes = [f"not measured: {failure}" for one in found for failure in one.failures]
     notes.append("Intervals are those of points that the fit did not see, by cross-validation; held-out records were in no fit.")
+    notes += [QUICK] if quick else []
     data: dict[str, Any] = {
         "schema": "perfmodel.calibration/1",
         "version": __version__,

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, wraps
 from importlib import import_module
-from typing import Any
+from typing import Any, TypeVar
 
 from perfmodel.errors import DataError, suggest
 from perfmodel.hardware import Calibration, Device
@@ -131,3 +131,29 @@ def calibrations(device: Device, workload: str, dtype: str, case: Case) -> list[
         and find_model(block.model).covers(case)
     ]
     return sorted(found, key=lambda block: block.implementation != case.implementation)
+
+
+Known = TypeVar("Known")
+"""What a model knows of a case on a device before any parameter is: worked out once, however often a fit asks."""
+MOST_KEPT = 8192
+"""Cases per function; more than the records of all devices together."""
+
+
+def once_per_case(work_out: Callable[[Case, Device], Known]) -> Callable[[Case, Device], Known]:
+    """``work_out(case, device)`` with a memo by the identity of both: looking one up costs no hash of a workload.
+
+    For functions of nothing else; errors are not kept. The memo holds its cases, so that no identity comes twice.
+    """
+    kept: dict[tuple[int, int], tuple[Case, Device, Known]] = {}
+
+    @wraps(work_out)
+    def known(case: Case, device: Device) -> Known:
+        key = id(case), id(device)
+        if key not in kept:
+            found = work_out(case, device)
+            if len(kept) >= MOST_KEPT:
+                kept.clear()
+            kept[key] = case, device, found
+        return kept[key][2]
+
+    return known

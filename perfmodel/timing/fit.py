@@ -13,11 +13,13 @@ Objective = Callable[[list[float]], float]
 
 STEP = 0.3
 """First step of each parameter, in logarithms."""
+ROUNDS = 100
+"""Of the simplex, per parameter, at most."""
 SMALLEST = 1e-6
 """Of a parameter, and one over the largest: an effect that the measurements do not show ends here."""
 
 
-def simplex(objective: Objective, start: Sequence[float], step: float = STEP, rounds: int = 100, tolerance: float = 1e-5) -> list[float]:
+def simplex(objective: Objective, start: Sequence[float], step: float = STEP, rounds: int = ROUNDS, tolerance: float = 1e-5) -> list[float]:
     """Where ``objective`` is least, as far as the method finds.
 
     >>> [round(x, 3) for x in simplex(lambda x: (x[0] - 1) ** 2 + (x[1] + 2) ** 2, [0.0, 0.0])]
@@ -59,7 +61,11 @@ def simplex(objective: Objective, start: Sequence[float], step: float = STEP, ro
 
 
 def fit(
-    predict: Callable[[Mapping[str, float]], Sequence[float]], measured: Sequence[float], starts: Mapping[str, float], restarts: int = 2
+    predict: Callable[[Mapping[str, float]], Sequence[float]],
+    measured: Sequence[float],
+    starts: Mapping[str, float],
+    restarts: int = 2,
+    rounds: int = ROUNDS,
 ) -> dict[str, float]:
     """Parameters, from ``starts`` on, with the least mean |log(predicted / measured)|.
 
@@ -77,5 +83,5 @@ def fit(
 
     x = [math.log(starts[name]) for name in names]
     for turn in range(restarts + 1):
-        x = simplex(objective, x, STEP / (1 + turn))
+        x = simplex(objective, x, STEP / (1 + turn), rounds)
     return parameters(x)

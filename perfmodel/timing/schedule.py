@@ -122,6 +122,8 @@ def _follow(order: Sequence[float], blocks: int, shares: Shares, begin: float) -
 
     A lane's clock runs in work done per block: a block with work w that starts at clock c ends at clock c + w.
     """
+    from bisect import insort  # here: commands that follow no such blocks start without it
+
     width, lanes, speeds = len(order), shares.lanes, shares.speeds
     started = min(blocks, shares.slots)
     ends: list[list[float]] = [[] for _ in range(shares.multiprocessors * lanes)]
@@ -138,17 +140,10 @@ def _follow(order: Sequence[float], blocks: int, shares: Shares, begin: float) -
         lane = ends[place]
         clock = lane.pop(0)
         if started < blocks:
-            _insert(lane, clock + order[started % width])
+            insort(lane, clock + order[started % width])
             started += 1
         if lane:
             heapreplace(events, (now + (lane[0] - clock) / speeds[len(lane) - 1], place))
         else:
             heappop(events)
     return now
-
-
-def _insert(lane: list[float], end: float) -> None:
-    at = len(lane)
-    while at and lane[at - 1] > end:
-        at -= 1
-    lane.insert(at, end)

@@ -6,22 +6,55 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from perfmodel import units
 from perfmodel.errors import PerfmodelError, UnavailableError, UsageError
 from perfmodel.hardware import Calibration, Device, LaunchOverhead, Microbenchmark, Quantity
-from perfmodel.timing.implementations import MODELS_OF
+from perfmodel.timing.implementations import MODELS_OF, model_of
 from perfmodel.timing.predict import Lenders
-from perfmodel.validation.calibrate import calibrate, family_of, points
+from perfmodel.validation.bounds import case_of
+from perfmodel.validation.calibrate import FULL, QUICK, Effort, calibrate, family_of, points, too_few
 from perfmodel.validation.compare import device_or_error
 from perfmodel.validation.profile_text import RECORDS, profile_text
-from perfmodel.validation.records import Record, as_record, read_records, shipped_records
+from perfmodel.validation.records import Record, Seconds, as_record, read_records, shipped_records
 from perfmodel.validation.transfer import half_widths, with_borrowed
+
+if TYPE_CHECKING:
+    from perfmodel.validation.cuda.cases import KernelCase
+    from perfmodel.validation.libraries.base import LibraryCase
 
 Progress = Callable[[str], None]
 MEASURED = "measured_here"
 """Key in a profile's sources for what this run measured."""
+
+
+@dataclass(frozen=True, slots=True)
+class How:
+    """How a calibration is made. ``done`` is told the share of a phase that is done, ``on_record`` each record as it comes.
+
+    ``quick``: fewer tiles and shapes are measured, each for a shorter time, and fits see fewer points and stop sooner.
+    """
+
+    quick: bool = False
+    jobs: int = 1
+    done: Callable[[float], None] = lambda share: None
+    on_record: Callable[[dict[str, Any]], None] = lambda record: None
+
+    @property
+    def effort(self) -> Effort:
+        """Of the fits."""
+        return QUICK if self.quick else FULL
+
+    @property
+    def words(self) -> str:
+        """To say so in a profile."""
+        return ", quick" if self.quick else ""
+
+
+HOW = How()
+QUICK_TILES, QUICK_STEP = 2, 3
+"""Tiles per kernel, head dim and mask; one in so many of a library's cases."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +93,7 @@ def from_records(
     progress: Progress,
     one_device: bool = False,
     lenders: Lenders = tuple,
+    how: How = HOW,
 ) -> list[Calibrated]:
     """Fit what the records of ``paths`` tell; a device per result. ``hardware``: only that one, though kin devices help its fit.
 
@@ -74,10 +108,10 @@ def from_records(
     ids = {device.id: device for device in devices.values()}
     if one_device and hardware is None and len(ids) > 1:
         raise UsageError(f"--output: a .yaml holds one device, the records are of {', '.join(sorted(ids))}", "name one with --hardware")
-    fits = calibrate(records, devices, today(), versions_of, progress, lenders)
+    fits = calibrate(records, devices, today(), versions_of, progress, lenders, how.effort, how.jobs, how.done)
     found = with_borrowed(fits, half_widths(points(records, devices), fits, lenders))
     shipped = set(listed) <= set(shipped_records())
-    source = RECORDS if shipped else f"measurement records: {', '.join(path.name for path in listed)}"
+    source = RECORDS if shipped and not how.quick else f"measurement records{how.words}: {', '.join(path.name for path in listed)}"
     wanted = ids if hardware is None else {find_device(hardware).id}
     return [_with(ids[name], [], blocks, source) for name, blocks in found.items() if name in wanted]
 
@@ -119,14 +153,14 @@ def _with(device: Device, probes: list[Microbenchmark], blocks: list[Calibration
 
 
 def this_machine(
-    find_device: Callable[[str], Device], hardware: str | None, implementations: Sequence[str], progress: Progress
+    find_device: Callable[[str], Device], hardware: str | None, implementations: Sequence[str], progress: Progress, how: How = HOW
 ) -> Calibrated:
     """Measure this machine: its GPU where there is one, else its CPU."""
     check_names(implementations)
     from perfmodel.validation.session import best_backend
 
     if best_backend() == "cuda":
-        return _gpu(find_device, hardware, implementations, progress)
+        return _gpu(find_device, hardware, implementations, progress, how)
     if implementations:
         raise UnavailableError(f"no GPU to measure {', '.join(implementations)} on", "run it where there is one, or use --from-records")
     from perfmodel.validation.cpu.run import measure
@@ -135,10 +169,12 @@ def this_machine(
     return Calibrated(device, [], device.calibration, [], raws)
 
 
-def _gpu(find_device: Callable[[str], Device], hardware: str | None, implementations: Sequence[str], progress: Progress) -> Calibrated:
+def _gpu(
+    find_device: Callable[[str], Device], hardware: str | None, implementations: Sequence[str], progress: Progress, how: How
+) -> Calibrated:
     from perfmodel.validation.cuda.environment import this_environment
     from perfmodel.validation.cuda.gpu import open_gpu
-    from perfmodel.validation.cuda.microbench import benchmark
+    from perfmodel.validation.cuda.microbench import QUICK_RULE, RULE, benchmark
     from perfmodel.validation.cuda.run import measure
     from perfmodel.validation.cuda.shapes import timed_cases
 
@@ -147,38 +183,94 @@ def _gpu(find_device: Callable[[str], Device], hardware: str | None, implementat
     names = implementations or [name for name in MODELS_OF if name.startswith("numba-")]
     raws: list[dict[str, Any]] = []
     failures: list[str] = []
-    results = benchmark(progress)
-    own = [case for case in timed_cases() if case.implementation in names]
+
+    def keep(raw: dict[str, Any]) -> None:
+        raws.append(raw)
+        how.on_record(raw)
+
+    results = benchmark(progress, QUICK_RULE if how.quick else RULE)
+    own = own_cases([case for case in timed_cases() if case.implementation in names], how.quick)
+    libraries = _library_cases([name for name in names if name.startswith("torch-")], how.quick)
+    step = _steps(len(own) + len(libraries), progress, how.done)
     if own:
-        failures += measure(own, progress, raws.append, base.id)
-    libraries = [name for name in names if name.startswith("torch-")]
+        failures += measure(own, step, keep, base.id, QUICK_RULE if how.quick else None)
     if libraries:
-        failures += _libraries(libraries, base.id, progress, raws.append)
+        failures += _libraries(libraries, base.id, step, keep)
     sources = {MEASURED: f"perfmodel calibrate, {today()}, {versions_of([as_record(raw) for raw in raws])}", **base.sources}
     device = with_measured(replace(base, sources=sources), results)
     probes = [_probe(result) for result in results if result.value is not None]
     failures += [f"{result.name}: {result.reason}" for result in results if result.value is None]
-    blocks = calibrate([as_record(raw) for raw in raws], {device.id: device}, today(), versions_of, progress).get(device.id, [])
-    return _with(device, probes, blocks, "kernels measured by the same run", failures=failures, records=raws)
+    found = calibrate(
+        [as_record(raw) for raw in raws], {device.id: device}, today(), versions_of, progress, tuple, how.effort, how.jobs, how.done
+    )
+    blocks = found.get(device.id, [])
+    return _with(device, probes, blocks, f"kernels measured by the same run{how.words}", failures=failures, records=raws)
 
 
-def _libraries(names: Sequence[str], hardware: str, progress: Progress, on_record: Callable[[dict[str, Any]], None]) -> list[str]:
+def own_cases(cases: Iterable[KernelCase], quick: bool) -> list[KernelCase]:
+    """``cases``, or those of the first ``QUICK_TILES`` tiles of each kernel, head dim and mask: a tile is a kernel to compile.
+
+    Quick, kernels are left out, too, whose shapes are too few for a fit.
+    """
+    listed = list(cases)
+    if not quick:
+        return listed
+    tiles: dict[tuple[Any, ...], dict[tuple[Any, ...], None]] = {}
+    for case in listed:
+        tiles.setdefault(_kernel_of(case), {})[_tile_of(case)] = None
+    few = [case for case in listed if _tile_of(case) in list(tiles[_kernel_of(case)])[:QUICK_TILES]]
+    records: dict[str, list[Record]] = {}
+    for case in few:
+        records.setdefault(case.implementation, []).append(_untimed(case))
+    fitted = {name for name, shapes in records.items() if not too_few(shapes, model_of(case_of(shapes[0])))}
+    return [case for case in few if case.implementation in fitted]
+
+
+def _untimed(case: KernelCase) -> Record:
+    return Record(case.workload, case.implementation, "", case.dtype, case.shape, Seconds(1.0), launch=case.launch)
+
+
+def _kernel_of(case: KernelCase) -> tuple[Any, ...]:
+    return case.implementation, case.shape.get("d"), case.shape.get("causal")
+
+
+def _tile_of(case: KernelCase) -> tuple[Any, ...]:
+    return tuple(sorted(case.launch.items()))
+
+
+def _steps(total: int, progress: Progress, done: Callable[[float], None]) -> Progress:
+    """``progress`` of ``total`` cases, of which each says one thing."""
+    finished = iter(range(1, total + 1))
+    done(0.0)
+
+    def step(text: str) -> None:
+        done(next(finished, total) / total)
+        progress(text)
+
+    return step
+
+
+def _library_cases(names: Sequence[str], quick: bool) -> list[LibraryCase]:
+    from perfmodel.validation.libraries.cases import FAMILIES, cases
+
+    found = [[case for case in cases(family) if case.implementation in names] for family in FAMILIES] if names else []
+    return [case for listed in found for case in listed[:: QUICK_STEP if quick else 1]]
+
+
+def _libraries(cases: Sequence[LibraryCase], hardware: str, progress: Progress, on_record: Callable[[dict[str, Any]], None]) -> list[str]:
     """Measure library kernels through PyTorch; messages of the cases that failed."""
     import json
 
-    from perfmodel.validation.libraries.cases import FAMILIES, cases
     from perfmodel.validation.libraries.measure import as_line, measure
 
     failures: list[str] = []
-    for family in FAMILIES:
-        wanted = [case for case in cases(family) if case.implementation in names]
-        measure(
-            wanted,
-            hardware,
-            lambda case: progress(f"{case.implementation} {case.direction} {dict(case.shape)}"),
-            lambda record: on_record(json.loads(as_line(record))),
-            lambda case, why: failures.append(f"{case.implementation} {dict(case.shape)}: {why}"),
-        )
+    measure(
+        cases,
+        hardware,
+        lambda case: progress(f"{case.implementation} {case.direction} {dict(case.shape)}"),
+        lambda record: on_record(json.loads(as_line(record))),
+        lambda case, why: failures.append(f"{case.implementation} {dict(case.shape)}: {why}"),
+    )
     return failures
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from heapq import heapreplace
+from heapq import heapify, heapreplace
 from math import sqrt
 
 from perfmodel.timing.models._flash_blocks import Blocks
@@ -34,8 +34,10 @@ def listed_cycles(blocks: Blocks, resident: int, slots: int, tile: float, block:
 
 def _ends(blocks: Blocks, slots: int, cycles: Sequence[float], early: float) -> tuple[float, float]:
     """End of the last place, and the end if all ended together. ``cycles`` of each of the last blocks, ``early``: sum of the others."""
-    free = [early / slots] * slots
-    for each in cycles:
+    free = [early / slots + each for each in cycles[:slots]]  # all places fall free at once: a block to each
+    free += [early / slots] * (slots - len(free))
+    heapify(free)
+    for each in cycles[slots:]:
         heapreplace(free, free[0] + each)
     return max(free), (early + sum(cycles)) / slots
 

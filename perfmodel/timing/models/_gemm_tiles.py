@@ -8,7 +8,7 @@ Sources: CUTLASS documentation, efficient GEMM (tiles from 64 x 64 to 256 x 128,
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from typing import NamedTuple, TypeAlias
 
@@ -92,6 +92,19 @@ def plans(
         busy = min(blocks / slots, 1.0)
         found.append(Plan(waves, waves * 2 * br * bc * depth, waves * loaded, waves * stored, waves * steps, busy, parts, br, bc))
     return tuple(found)
+
+
+def worth_timing(listed: Sequence[Plan]) -> tuple[Plan, ...]:
+    """Those of ``listed`` that no plan before them matches or beats in all that a time grows with, whatever the parameters."""
+    kept: list[Plan] = []
+    for plan in listed:
+        if not any(before.busy >= plan.busy and before.parts <= plan.parts and _no_more(before, plan) for before in kept):
+            kept.append(plan)
+    return tuple(kept)
+
+
+def _no_more(before: Plan, plan: Plan) -> bool:
+    return all(a <= b for a, b in zip(before[:5], plan[:5], strict=True))
 
 
 def candidates(m: int, n: int, batch: int, slices: int, slots: int, free_side: bool) -> tuple[Choice, ...]:

@@ -15,7 +15,7 @@ from dataclasses import replace
 from perfmodel.errors import UnavailableError
 from perfmodel.hardware import Device
 from perfmodel.ops.matmul import Matmul
-from perfmodel.timing.base import ALONE, Case, Model, Parameter, calibrations, find_model
+from perfmodel.timing.base import ALONE, Case, Model, Parameter, calibrations, find_model, once_per_case
 from perfmodel.timing.models.stream import dram_bandwidth
 from perfmodel.workload import BACKWARD, FORWARD, Attention, Stream
 
@@ -76,20 +76,26 @@ def part_seconds(workload: str, case: Case, device: Device) -> float:
     return find_model(blocks[0].model).seconds(case, device, blocks[0].parameters)
 
 
+@once_per_case
+def _alone(case: Case, device: Device) -> tuple[int, float]:
+    """Number of the kernels that are also timed alone, and their seconds: no parameter of the sequence is in them."""
+    listed = parts(case.workload, case.direction)
+    return len(listed), sum(part_seconds(name, part, device) for name, part in listed)
+
+
 def seconds(case: Case, device: Device, p: Mapping[str, float]) -> float:
     """Predicted seconds of the sequence."""
     w: Attention = case.workload
-    listed = parts(w, case.direction)
-    alone = sum(part_seconds(name, part, device) for name, part in listed)
+    kernels, alone = _alone(case, device)
     scores = float(w.query_heads * w.n * w.kv_len * w.dtype.size)
     bandwidth = dram_bandwidth(device)
-    kept = min(scores, (device.cache_bytes or 0) / 2) / bandwidth * (len(listed) - 1) * (1 - min(1.0, p["handoff_share"]))
+    kept = min(scores, (device.cache_bytes or 0) / 2) / bandwidth * (kernels - 1) * (1 - min(1.0, p["handoff_share"]))
     gradient = 0.0
     if case.direction != FORWARD:
         share = p["gradient_share"] if w.kv_len <= SHORT_ROW else p["long_gradient_share"]
         gradient = 3 * scores / (bandwidth * share) + p["overlap_us"] * 1e-6
-    saved = p["overlap_us"] * 1e-6 * (len(listed) - 1)
-    return max(alone - saved - kept, alone / (2 * len(listed))) + gradient
+    saved = p["overlap_us"] * 1e-6 * (kernels - 1)
+    return max(alone - saved - kept, alone / (2 * kernels)) + gradient
 
 
 def covers_plain(case: Case) -> bool:

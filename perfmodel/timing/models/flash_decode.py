@@ -16,7 +16,7 @@ from math import hypot
 from perfmodel.arith import ceil_div, clip
 from perfmodel.errors import UnavailableError
 from perfmodel.hardware import Device
-from perfmodel.timing.base import ALONE, Case, Model, Parameter
+from perfmodel.timing.base import ALONE, Case, Model, Parameter, once_per_case
 from perfmodel.timing.models._decode_kernels import Decode, fa2, fa3, trtllm
 from perfmodel.timing.models._decode_torch import cudnn, flash
 from perfmodel.workload import FORWARD, Attention
@@ -71,7 +71,7 @@ def seconds(case: Case, device: Device, parameters: Mapping[str, float]) -> floa
     if multiprocessors is None or clock is None or device.dram.bandwidth is None or device.cache_bytes is None:
         what = "multiprocessors, highest clock, DRAM bandwidth and L2 capacity"
         raise UnavailableError(f"{device.id} lacks one of {what} in its profile", "add what is missing, or take a device that has them")
-    plan = kernel_of(case.implementation, device)(w, device, int(multiprocessors.number))
+    plan = _plan(case, device)
     latency_s = parameters["latency_us"] * 1e-6
     cache = w.stored_kv_heads * w.kv_len * (w.d + w.dv) * w.dtype.size
     dram = device.dram.bandwidth.number * parameters["dram_share"]
@@ -86,6 +86,12 @@ def seconds(case: Case, device: Device, parameters: Mapping[str, float]) -> floa
     else:
         blocks_s = streaming_s(plan, plan.resident * int(multiprocessors.number), latency_s, block_s)
     return float(parameters["launch_us"] * 1e-6 + blocks_s + after_s)
+
+
+@once_per_case
+def _plan(case: Case, device: Device) -> Decode:
+    assert device.multiprocessors is not None
+    return kernel_of(case.implementation, device)(case.workload, device, int(device.multiprocessors.number))
 
 
 def kernel_of(implementation: str, device: Device) -> Plan:

@@ -16,7 +16,7 @@ from math import hypot, inf
 
 from perfmodel.errors import UnavailableError
 from perfmodel.hardware import Device
-from perfmodel.timing.base import ALONE, Case, Model, Parameter, kernel_name
+from perfmodel.timing.base import ALONE, Case, Model, Parameter, kernel_name, once_per_case
 from perfmodel.timing.models._flash_blocks import Blocks, blocks_of
 from perfmodel.timing.models._flash_launch import Plan, padded, slowdown
 from perfmodel.timing.models._flash_plan import IMPLEMENTATIONS, plan_of
@@ -112,33 +112,62 @@ def _tensor_bytes(w: Attention) -> tuple[int, int]:
     return w.query_heads * w.n * (w.d + w.dv) * w.dtype.size, w.stored_kv_heads * w.kv_len * (w.d + w.dv) * w.dtype.size
 
 
-def _side_seconds(w: Attention, plan: Plan, direction: str, rates: _Rates, parameters: Mapping[str, float]) -> float:
-    """Kernels beside the main one: the copy of K and V; the sum over splits; or backward, those that prepare and finish gradients."""
+def _side_bytes(w: Attention, plan: Plan, direction: str) -> int:
+    """Bytes of the kernels beside the main one: the copy of K and V; the sum over splits; or backward, those around gradients."""
     qo, kv = _tensor_bytes(w)
-    moved, cycles = 0, plan.side_kernels * parameters["side_block_cycles"]
+    moved = 0
     if direction == BACKWARD:  # O dO -> row sums, zero dQ; add up dQ in fp32 -> dQ; dK, dV per query head -> per KV head
         moved = qo + 2 * 4 * w.query_heads * w.n * w.d + qo // 2 + (kv * (w.group + 1) if w.group > 1 else 0)
     elif plan.writes_cache:
-        moved, threads = 2 * kv, min(w.kv_heads * w.d, _THREADS)
-        cycles += w.batch * w.kv_len * threads / (rates.threads * rates.sms) * parameters["side_block_cycles"]
-    if direction == FORWARD and plan.splits > 1:  # partial results in fp32, added up by one more wave of blocks
+        moved = 2 * kv
+    if direction == FORWARD and plan.splits > 1:  # partial results in fp32
         moved += 2 * plan.splits * 4 * w.query_heads * w.n * w.dv
+    return moved
+
+
+def _side_seconds(w: Attention, work: _Work, direction: str, parameters: Mapping[str, float]) -> float:
+    """Seconds of those kernels."""
+    rates, plan, moved = work.rates, work.plan, work.side_bytes
+    cycles = plan.side_kernels * parameters["side_block_cycles"]
+    if plan.writes_cache and direction != BACKWARD:
+        threads = min(w.kv_heads * w.d, _THREADS)
+        cycles += w.batch * w.kv_len * threads / (rates.threads * rates.sms) * parameters["side_block_cycles"]
+    if direction == FORWARD and plan.splits > 1:  # added up by one more wave of blocks
         cycles += parameters["block_cycles"] * (plan.side_kernels == 0)
     moving, working = moved * parameters["dram"] / rates.bandwidth, cycles / rates.clock_hz
     return moving + working if plan.side_kernels else max(moving, working)
 
 
+@dataclass(frozen=True, slots=True)
+class _Work:
+    """A case on a device before any parameter. ``moved``: bytes of the main kernel; ``side_bytes``: of those beside it."""
+
+    rates: _Rates
+    plan: Plan
+    blocks: Blocks
+    moved: int
+    side_bytes: int
+
+
+@once_per_case
+def _work(case: Case, device: Device) -> _Work:
+    w: Attention = case.workload
+    rates, plan = _rates(device, w.dtype.name), plan_of(case, device)
+    moved = sum(_tensor_bytes(w)) * (2 if case.direction == BACKWARD else 1)
+    blocks = blocks_of(w, plan, case.direction, rates.sms * plan.resident)
+    return _Work(rates, plan, blocks, moved, _side_bytes(w, plan, case.direction))
+
+
 def seconds(case: Case, device: Device, parameters: Mapping[str, float]) -> float:
     """Seconds of one call."""
     w: Attention = case.workload
-    rates, plan = _rates(device, w.dtype.name), plan_of(case, device)
-    blocks = blocks_of(w, plan, case.direction, rates.sms * plan.resident)
+    work = _work(case, device)
+    rates, plan, blocks = work.rates, work.plan, work.blocks
     tile = _tile_cycles(w, plan, case.direction, rates, parameters)
     cycles = _main_cycles(blocks, plan, not w.causal and plan.splits == 1, rates.sms, tile, parameters)
-    moved = sum(_tensor_bytes(w)) * (2 if case.direction == BACKWARD else 1)
-    computing, moving = cycles / rates.clock_hz, moved * parameters["dram"] / rates.bandwidth
+    computing, moving = cycles / rates.clock_hz, work.moved * parameters["dram"] / rates.bandwidth
     main = (computing**COLD + moving**COLD) ** (1 / COLD) if case.cold and not plan.writes_cache else max(computing, moving)
-    return parameters["launch_us"] * 1e-6 + _side_seconds(w, plan, case.direction, rates, parameters) + main
+    return parameters["launch_us"] * 1e-6 + _side_seconds(w, work, case.direction, parameters) + main
 
 
 WIDEST = {"numba-flash-mma": 128}

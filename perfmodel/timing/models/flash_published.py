@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from perfmodel.hardware import Device
-from perfmodel.timing.base import Case, Model
+from perfmodel.timing.base import Case, Model, once_per_case
 from perfmodel.timing.models import flash_prefill
 from perfmodel.timing.models._flash_published import PLANS
 from perfmodel.workload import BACKWARD, FORWARD, Attention
@@ -33,10 +33,14 @@ def _exceeds_caches(w: Attention, device: Device) -> bool:
     return bool(moved > (device.cache_bytes or 0))
 
 
+@once_per_case
+def _as_run(case: Case, device: Device) -> Case:
+    return replace(case, cold=case.cold or _exceeds_caches(case.workload, device))
+
+
 def seconds(case: Case, device: Device, parameters: Mapping[str, float]) -> float:
     """Seconds of one call."""
-    cold = case.cold or _exceeds_caches(case.workload, device)
-    return flash_prefill.seconds(replace(case, cold=cold), device, {**UNFITTED, **parameters})
+    return flash_prefill.seconds(_as_run(case, device), device, {**UNFITTED, **parameters})
 
 
 def covers(case: Case) -> bool:

@@ -17,9 +17,9 @@ from perfmodel.errors import UnavailableError
 from perfmodel.hardware import Device
 from perfmodel.ops.matmul import Matmul
 from perfmodel.ops.tile import ACCUMULATOR_SIZE
-from perfmodel.roofline import rates_of
-from perfmodel.timing.base import ALONE, Case, Model, Parameter
-from perfmodel.timing.models._gemm_tiles import WIDE_COPY, Choice, Plan, copy_bytes, plans
+from perfmodel.roofline import Rates, rates_of
+from perfmodel.timing.base import ALONE, Case, Model, Parameter, once_per_case
+from perfmodel.timing.models._gemm_tiles import WIDE_COPY, Choice, Plan, copy_bytes, plans, worth_timing
 from perfmodel.workload import FORWARD
 
 STORE_COST = 3.0
@@ -89,17 +89,46 @@ def seconds(case: Case, device: Device, parameters: Mapping[str, float]) -> floa
 
 def fastest(case: Case, device: Device, parameters: Mapping[str, float]) -> tuple[float, Plan]:
     """Seconds of the fastest candidate, and what it is."""
+    work = _work(case, device)
+    at = _machine(work, {name: min(value, LARGEST) for name, value in parameters.items()})
+    dram_s = work.dram_bytes / at.dram_rate
+    part_s = work.part_bytes * at.part_s / at.slots
+    return min(((_plan_seconds(plan, at, dram_s, part_s), plan) for plan in work.plans), key=lambda found: found[0])
+
+
+@dataclass(frozen=True, slots=True)
+class _Work:
+    """A case on a device before any parameter. ``width``: bytes that a thread copies at once; ``half``: the peak in fp16.
+
+    ``part_bytes``: of one part of split k, stored and read again.
+    """
+
+    slots: int
+    clock_hz: float
+    rates: Rates
+    half: float
+    width: int
+    plans: tuple[Plan, ...]
+    dram_bytes: float
+    part_bytes: int
+
+
+@once_per_case
+def _work(case: Case, device: Device) -> _Work:
     w: Matmul = case.workload
     width = copy_bytes(w.n, w.k, w.dtype.size) if device.vendor == "NVIDIA" and w.dtype.matmul_unit == "tensor" else WIDE_COPY
-    machine = _machine(device, w, {name: min(value, LARGEST) for name, value in parameters.items()}, width)
+    clock = device.clocks.tensor or device.clocks.max
+    if device.multiprocessors is None or clock is None:
+        missing = "multiprocessors" if device.multiprocessors is None else "tensor clock"
+        raise UnavailableError(f"{device.id} has no {missing} in its profile", "the time of a matmul needs it; add it to the profile")
+    slots, rates, half = int(device.multiprocessors.number), rates_of(device, w.dtype), device.peaks.tensor.get("fp16")
     free_side = device.capability >= 9 and width == WIDE_COPY
     choices: tuple[Choice, ...] | bool = free_side
     if "br" in case.launch and "bc" in case.launch:
         choices = ((case.launch["br"], case.launch["bc"], w.split_k),)
-    listed = plans(w.m, w.n, w.k, w.batch, w.dtype.size, machine.slots, choices, w.split_k)
-    dram_s = dram_bytes(case, device) / machine.dram_rate
-    part_s = 2 * w.outputs * ACCUMULATOR_SIZE * machine.part_s / machine.slots
-    return min(((_plan_seconds(plan, machine, dram_s, part_s), plan) for plan in listed), key=lambda found: found[0])
+    listed = plans(w.m, w.n, w.k, w.batch, w.dtype.size, slots, choices, w.split_k)
+    part_bytes, peak = 2 * w.outputs * ACCUMULATOR_SIZE, rates.matmul if half is None else half.number
+    return _Work(slots, clock.number, rates, peak, width, worth_timing(listed), dram_bytes(case, device), part_bytes)
 
 
 def dram_bytes(case: Case, device: Device) -> float:
@@ -119,15 +148,9 @@ def _lost(ratio: float) -> float:
     return min(max((ratio - SCAN_SURVIVES) / (SCAN_IS_LOST - SCAN_SURVIVES), 0.0), 1.0)
 
 
-def _machine(device: Device, w: Matmul, p: Mapping[str, float], width: int) -> _Machine:
-    """``width``: bytes that a thread copies at once."""
-    clock = device.clocks.tensor or device.clocks.max
-    if device.multiprocessors is None or clock is None:
-        missing = "multiprocessors" if device.multiprocessors is None else "tensor clock"
-        raise UnavailableError(f"{device.id} has no {missing} in its profile", "the time of a matmul needs it; add it to the profile")
-    slots, rates, cycle_s = int(device.multiprocessors.number), rates_of(device, w.dtype), 1 / clock.number
-    half = device.peaks.tensor.get("fp16")
-    byte_s = slots * p["flop_per_loaded_byte"] / (rates.matmul if half is None else half.number)
+def _machine(work: _Work, p: Mapping[str, float]) -> _Machine:
+    slots, rates, width, cycle_s = work.slots, work.rates, work.width, 1 / work.clock_hz
+    byte_s = slots * p["flop_per_loaded_byte"] / work.half
     copy_s = 0.0 if width == WIDE_COPY else COPY_CYCLES * cycle_s / (WARP_THREADS * width)
     return _Machine(
         slots,

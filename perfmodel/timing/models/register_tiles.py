@@ -15,7 +15,7 @@ from perfmodel.arith import ceil_div
 from perfmodel.errors import UnavailableError
 from perfmodel.hardware import Device
 from perfmodel.ops.occupancy import Block, block_limits, least, multiprocessor
-from perfmodel.timing.base import Case, Model, Parameter
+from perfmodel.timing.base import Case, Model, Parameter, once_per_case
 from perfmodel.timing.register_tiles import WARP, Geometry, geometry
 from perfmodel.timing.schedule import Shares, shared_makespan
 from perfmodel.workload import FORWARD, Attention
@@ -88,8 +88,20 @@ def tile_cycles(work: Instructions, warps_per_scheduler: float, p: Mapping[str, 
     return float((alone**SHARPNESS + issue**SHARPNESS) ** (1 / SHARPNESS))
 
 
-def seconds(case: Case, device: Device, p: Mapping[str, float]) -> float:
-    """Predicted seconds; UnavailableError without clock or multiprocessors in the profile."""
+@dataclass(frozen=True, slots=True)
+class _Work:
+    """A case on a device before any parameter. ``held``: blocks on a multiprocessor; ``tiles``: of each block of a head."""
+
+    sms: int
+    clock_hz: float
+    held: int
+    warps: int
+    tile: Instructions
+    tiles: list[int]
+
+
+@once_per_case
+def _work(case: Case, device: Device) -> _Work:
     w: Attention = case.workload
     sm, clock = multiprocessor(device), device.clocks.max
     if clock is None or sm.count is None:
@@ -97,13 +109,18 @@ def seconds(case: Case, device: Device, p: Mapping[str, float]) -> float:
     shape = geometry(w.d, case.launch.get("br", DEFAULT_TILE[0]), case.launch.get("bc", DEFAULT_TILE[1]))
     block = Block(shape.threads, case.launch.get("registers", UNKNOWN_REGISTERS), shape.shared_bytes)
     held = max(1, int(least(block_limits(block, sm))))
-    warps = shape.threads // WARP
-    lanes = max(1, SCHEDULERS // warps)
-    work = instructions(shape)
-    times = [tile_cycles(work, m * max(1.0, warps / SCHEDULERS), p) for m in range(1, ceil_div(held, lanes) + 1)]
-    shares = Shares(int(sm.count), held, lanes, tuple(times[0] / time for time in times))
-    blocks = [tiles * times[0] + p["block_cycles"] for tiles in tiles_by_block(w, shape.br, shape.bc)]
-    return p["launch_us"] * 1e-6 + shared_makespan(blocks, int(w.query_heads), shares) / clock.number
+    tiles = tiles_by_block(w, shape.br, shape.bc)
+    return _Work(int(sm.count), clock.number, held, shape.threads // WARP, instructions(shape), tiles)
+
+
+def seconds(case: Case, device: Device, p: Mapping[str, float]) -> float:
+    """Predicted seconds; UnavailableError without clock or multiprocessors in the profile."""
+    work = _work(case, device)
+    lanes = max(1, SCHEDULERS // work.warps)
+    times = [tile_cycles(work.tile, m * max(1.0, work.warps / SCHEDULERS), p) for m in range(1, ceil_div(work.held, lanes) + 1)]
+    shares = Shares(work.sms, work.held, lanes, tuple(times[0] / time for time in times))
+    blocks = [tiles * times[0] + p["block_cycles"] for tiles in work.tiles]
+    return p["launch_us"] * 1e-6 + shared_makespan(blocks, int(case.workload.query_heads), shares) / work.clock_hz
 
 
 def covers(case: Case) -> bool:

@@ -15,6 +15,7 @@ from perfmodel.errors import PerfmodelError
 from perfmodel.validation.cuda.timing import StoppingRule, Timing
 
 RULE = StoppingRule(relative_error=0.005, least_runs=10, runs=50, budget_s=0.3)
+QUICK_RULE = StoppingRule(relative_error=0.02, least_runs=5, runs=20, budget_s=0.05)
 Part = Callable[[StoppingRule], Iterator["Measured"]]
 
 

@@ -1,0 +1,298 @@
+"""Calibrating in less time: the same fits by less work, quick ones, and what an interrupted run keeps."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from heapq import heapreplace
+from types import SimpleNamespace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from perfmodel.catalog import find_device, load_device
+from perfmodel.commands._bar import Bar
+from perfmodel.timing.base import find_model
+from perfmodel.timing.models import _flash_rounds, flash_prefill, gemm, register_tiles
+from perfmodel.timing.models._gemm_tiles import plans, worth_timing
+from perfmodel.validation import calibrate as module
+from perfmodel.validation.calibrate import FULL, QUICK, Effort, calibrate, cross_residuals, fitted, points
+from perfmodel.validation.calibration_run import own_cases
+from perfmodel.validation.cuda.shapes import timed_cases
+from perfmodel.validation.records import as_record, read_records, shipped_records
+from tests.test_validate_command import copies, devices_of, written
+
+H200 = find_device("nvidia-h200-sxm")
+SHORT = Effort(restarts=0, rounds=4, folds=2, points=8)
+FILES = {"numba-flash.jsonl", "torch-matmul.jsonl", "torch-attention.jsonl", "torch-decode.jsonl", "torch-eager.jsonl"}
+
+
+@pytest.fixture(scope="module")
+def families():
+    """Eight points of each family of some files, by key."""
+    paths = [path for path in shipped_records() if path.name in FILES and path.parent.name == H200.id]
+    records = [record for path in paths for _, record in read_records(path)]
+    assert {path.name for path in paths} == FILES
+    return {key: SHORT.thinned(own) for key, own in points(records, {H200.id: H200}).items()}
+
+
+class Anew:
+    """A point whose case and device are new objects at every prediction: nothing that is kept of them serves again."""
+
+    def __init__(self, point):
+        self.point, self.record = point, point.record
+
+    def predicted(self, model, p):
+        return replace(self.point, case=replace(self.point.case), device=replace(self.point.device)).predicted(model, p)
+
+    def residual(self, model, p):
+        return replace(self.point, case=replace(self.point.case), device=replace(self.point.device)).residual(model, p)
+
+
+def test_what_is_kept_of_a_case_changes_no_digit_of_a_fit(families):
+    """Of every family: all predictions along the way, hence parameters and residuals."""
+    assert {key[3] for key in families} >= {"flash-prefill", "flash-decode", "gemm", "eager-attention", "register-tiles"}
+    for key, known in families.items():
+        model = find_model(key[3])
+        anew = [Anew(point) for point in known]
+        for factor in (0.5, 1.7):
+            p = {name: value * factor for name, value in model.starts().items()}
+            assert [point.predicted(model, p) for point in known] == [point.predicted(model, p) for point in anew], key
+    few = {key: known[:4] for key, known in families.items() if key[3] in ("gemm", "flash-prefill", "eager-attention")}
+    for key, known in few.items():
+        model = find_model(key[3])
+        p = fitted(model, known, effort=SHORT)
+        assert p == fitted(model, [Anew(point) for point in known], effort=SHORT), key
+        assert cross_residuals(model, known, p, SHORT) == cross_residuals(model, [Anew(point) for point in known], p, SHORT)
+
+
+WORKED_OUT = (("flash-prefill", flash_prefill, "plan_of"), ("gemm", gemm, "rates_of"), ("register-tiles", register_tiles, "tiles_by_block"))
+
+
+@pytest.mark.parametrize(("name", "models", "function"), WORKED_OUT)
+def test_a_fit_works_a_case_out_once(families, monkeypatch, name, models, function):
+    """However many parameters it tries."""
+    calls, tried, plain = [], [], getattr(models, function)
+    monkeypatch.setattr(models, function, lambda *given: calls.append(1) or plain(*given))
+    known = next(known for key, known in families.items() if key[3] == name)
+    known = [replace(point, case=replace(point.case)) for point in known]
+    model = find_model(name)
+    counted = replace(model, seconds=lambda *given: tried.append(1) or model.seconds(*given))
+    fitted(counted, known, effort=SHORT)
+    assert len(tried) > 10 * len(known)
+    assert len(calls) == len(known)
+
+
+@given(
+    st.lists(st.integers(1, 40), min_size=1, max_size=60), st.integers(1, 20), st.floats(0, 1e6), st.floats(1e-3, 1e4), st.floats(1e-3, 1e4)
+)
+def test_places_that_fall_free_at_once_take_a_block_each(tiles, slots, early, block, tile):
+    cycles = [block + count * tile for count in tiles]
+    free = [early / slots] * slots
+    for each in cycles:
+        heapreplace(free, free[0] + each)
+    assert _flash_rounds._ends([], slots, cycles, early)[0] == max(free)
+
+
+SIDE = st.integers(1, 5000)
+P = st.floats(-6, 6)
+
+
+@given(SIDE, SIDE, SIDE, st.integers(1, 40), st.booleans(), st.lists(P, min_size=8, max_size=8))
+def test_a_plan_left_out_is_never_the_fastest(m, n, k, batch, free, logs):
+    """Whatever the parameters: the fastest of those worth timing is the fastest of all."""
+    listed = plans(m, n, k, batch, 2, 132, free, 1)
+    values = {parameter.name: parameter.start * 2.0**log for parameter, log in zip(gemm.PARAMETERS, logs, strict=True)}
+    case = gemm.Case(gemm.Matmul(m, n, k, batch=batch), "cublas")
+    at = gemm._machine(gemm._work(case, H200), values)
+    dram_s, part_s = gemm.dram_bytes(case, H200) / at.dram_rate, 8 * m * n * batch * at.part_s / at.slots
+    timed = [min((gemm._plan_seconds(plan, at, dram_s, part_s), plan[7:]) for plan in some)[0] for some in (listed, worth_timing(listed))]
+    assert timed[0] == timed[1]
+    assert len(worth_timing(listed)) <= len(listed)
+
+
+# Processes
+
+
+def test_processes_change_no_figure(monkeypatch):
+    monkeypatch.setattr(module, "LEAST_SHARED", 1)
+    raws = [*copies(), *copies("nvidia-a100-sxm-80gb")]
+    said, shares = [], []
+
+    def run(jobs):
+        return calibrate(map(as_record, raws), devices_of(raws), "", lambda _: "", said.append, jobs=jobs, done=shares.append)
+
+    assert run(2) == run(1)
+    assert sorted(said[:2]) == sorted(said[2:])
+    assert shares[0] == 0.0
+    assert shares[2] == shares[-1] == 1.0
+
+
+def test_whole_training_steps_are_calibrated():
+    """Their pass is called both in records and forward in calibrations."""
+    paths = [path for path in shipped_records() if path.name == "training.jsonl" and path.parent.name == H200.id]
+    records = [record for path in paths for _, record in read_records(path)]
+    blocks = calibrate(records, {H200.id: H200}, "", lambda _: "", lambda text: None, effort=SHORT)[H200.id]
+    assert ("transformer", "huggingface", "forward") in {(block.workload, block.implementation, block.direction) for block in blocks}
+
+
+# Quick
+
+
+def test_a_quick_fit_asks_its_model_less_often():
+    raws = copies(count=66)
+    [known] = points(map(as_record, raws), devices_of(raws)).values()
+    model, counts = find_model("copy"), []
+    for effort in (QUICK, FULL):
+        tried, some = [], effort.thinned(known)
+        counted = replace(model, seconds=lambda *given, tried=tried: tried.append(1) or model.seconds(*given))
+        cross_residuals(counted, some, fitted(counted, some, effort=effort), effort)
+        counts.append(len(tried))
+    assert 2 * counts[0] < counts[1]
+
+
+def test_thinned_points_span_all_times(families):
+    known = [point for listed in families.values() for point in listed]
+    times = sorted(point.record.time_s.median for point in known)
+    found = [point.record.time_s.median for point in QUICK.thinned(known)]
+    assert len(found) == QUICK.points < len(known)
+    assert found == sorted(found)
+    assert (found[0], found[-1]) == (times[0], times[-1])
+    assert len({id(point) for point in QUICK.thinned(known)}) == QUICK.points
+
+
+def test_a_quick_profile_is_accepted(run, tmp_path):
+    path, profile = written(tmp_path / "copies.jsonl", copies(count=48)), tmp_path / "quick.yaml"
+    outcome = run(f"calibrate --from-records {path} --quick --json -o {profile} -o -")
+    assert outcome.code == 0
+    [block] = outcome.json["devices"][H200.id]["calibration"]
+    assert block["points"] + block["held_out"] == len(copies(count=48))
+    assert block["parameters"]["bandwidth_share"] == pytest.approx(0.8, rel=0.05)
+    assert run(f"hardware check {profile}").code == 0
+    assert any("quick" in text for text in load_device(profile).sources.values())
+
+
+def kernels(cases):
+    return {(case.implementation, case.shape.get("d"), case.shape.get("causal"), *case.launch.items()) for case in cases}
+
+
+def test_quick_compiles_fewer_kernels():
+    """Of what is left, every head dim and mask stays; compiling takes most of a run."""
+    whole, quick = timed_cases(), own_cases(timed_cases(), True)
+    left = {case.implementation for case in quick}
+    assert left >= {"numba-flash1", "numba-matmul"}
+    assert {case[:3] for case in kernels(quick)} == {case[:3] for case in kernels(whole) if case[0] in left}
+    assert 2 * len(kernels(quick)) < len(kernels(whole))
+    assert own_cases(whole, False) == whole
+
+
+# A GPU that answers from a calibration
+
+
+@pytest.fixture
+def gpu(monkeypatch):
+    """``this_machine`` on an H200 whose kernels take what the shipped calibrations predict; gives the number of runs until Ctrl-C."""
+    from perfmodel.validation.compare import compare
+    from perfmodel.validation.cuda import run as cuda_run
+
+    state = SimpleNamespace(interrupt_after=None, timed=0)
+
+    def measure(cases, progress, on_record, hardware, rule):
+        for case in cases:
+            if state.timed == state.interrupt_after:
+                raise KeyboardInterrupt
+            raw = {
+                "workload": case.workload,
+                "implementation": case.implementation,
+                "hardware": hardware,
+                "dtype": case.dtype,
+                "pass": "forward",
+                "shape": case.shape,
+                "time_s": {"median": 1.0},
+                "cache": "cold",
+                "launch": case.launch,
+            }
+            seconds = compare(raw, as_record(raw), H200).prediction.seconds
+            on_record(raw | {"time_s": {"median": seconds * (1 + 0.01 * (state.timed % 3))}})
+            progress(f"{case.label}")
+            state.timed += 1
+        return []
+
+    monkeypatch.setattr("perfmodel.validation.session.best_backend", lambda: "cuda")
+    monkeypatch.setattr("perfmodel.validation.cuda.gpu.open_gpu", lambda: None)
+    monkeypatch.setattr("perfmodel.validation.cuda.environment.this_environment", lambda *_: SimpleNamespace(hardware=H200.id))
+    monkeypatch.setattr("perfmodel.validation.cuda.microbench.benchmark", lambda progress, rule: [])
+    monkeypatch.setattr(cuda_run, "measure", measure)
+    return state
+
+
+OWN = "--implementation numba-flash1 --implementation numba-matmul-naive"
+
+
+def test_a_quick_run_on_a_gpu_writes_a_profile(run, tmp_path, monkeypatch, gpu):
+    monkeypatch.chdir(tmp_path)
+    outcome = run(f"calibrate --quick {OWN} -o mine.yaml -o mine.jsonl")
+    assert outcome.code == 0, outcome.err
+    assert gpu.timed < sum(case.implementation in OWN for case in timed_cases())
+    assert run("hardware check mine.yaml").code == 0
+    assert "Quick" in run("calibrate --from-records mine.jsonl --quick").out
+    assert len((tmp_path / "mine.jsonl").read_text().splitlines()) == gpu.timed
+    assert {path.name for path in tmp_path.iterdir()} == {"mine.yaml", "mine.jsonl"}
+    assert "% done, about" in outcome.err
+
+
+def test_an_interrupted_run_keeps_its_records_and_says_how_to_go_on(run, tmp_path, monkeypatch, gpu):
+    monkeypatch.chdir(tmp_path)
+    gpu.interrupt_after = 12
+    outcome = run(f"calibrate --quick {OWN} -o mine.yaml")
+    assert outcome.code == 130
+    kept = tmp_path / "mine.partial.jsonl"
+    assert len(list(read_records(kept))) == 12
+    assert "12 records are kept in mine.partial.jsonl" in outcome.err
+    assert "calibrate --from-records mine.partial.jsonl" in outcome.err
+    assert not (tmp_path / "mine.yaml").exists()
+    assert run(f"calibrate --from-records {kept} -o again.yaml").code == 0
+    assert json.loads(kept.read_text().splitlines()[0])["hardware"] == H200.id
+
+
+def test_nothing_measured_is_said_when_interrupted(run, tmp_path, monkeypatch, gpu):
+    monkeypatch.chdir(tmp_path)
+    gpu.interrupt_after = 0
+    outcome = run(f"calibrate {OWN}")
+    assert (outcome.code, list(tmp_path.iterdir())) == (130, [])
+    assert "nothing was measured" in outcome.err
+
+
+# Progress
+
+
+def test_lines_say_the_time_left(capsys):
+    now = [0.0]
+    with Bar(lambda: now[0]) as bar:
+        bar.done(0.0)
+        bar("begun")
+        now[0] = 10.0
+        bar.done(0.25)
+        bar("a quarter")
+        bar.done(0.0)  # the next phase
+        now[0] = 11.0
+        bar.done(0.5)
+        bar("half of it")
+        bar.done(1.0)
+        bar("all")
+    assert capsys.readouterr().err.splitlines() == [
+        "begun",
+        "a quarter (25% done, about 30 s left)",
+        "half of it (50% done, about 1 s left)",
+        "all",
+    ]
+
+
+def test_a_terminal_gets_a_bar_and_whole_lines(capsys, monkeypatch):
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True, raising=False)
+    with Bar() as bar:
+        bar.done(0.0)
+        bar("[one] of a family")
+        bar.done(1.0)
+    assert "[one] of a family" in capsys.readouterr().err
