@@ -78,9 +78,16 @@ def test_whole_training_steps_calibrate() -> None:
     shape = {"phase": "train", "attention": "sdpa", "checkpointing": False, "tensor_parallel": 1, "fused_elementwise": False}
     steps = [
         Record(
-            "transformer", "huggingface", H200.id, "bf16", {**shape, "model": model, "n": 512, "batch": batch, "cuda_graph": False},
-            Seconds(time * (1 + batch)), "both", source=FITTED, environment={"sdpa_backend": "FLASH_ATTENTION"},
-        )  # fmt: skip
+            "transformer",
+            "huggingface",
+            H200.id,
+            "bf16",
+            {**shape, "model": model, "n": 512, "batch": batch, "cuda_graph": False},
+            Seconds(time * (1 + batch)),
+            "both",
+            source=FITTED,
+            environment={"sdpa_backend": "FLASH_ATTENTION"},
+        )
         for model, time in (("gpt2", 0.1), ("gpt2-medium", 0.2))
         for batch in range(1, 6)
     ]

@@ -127,7 +127,7 @@ def survives(mutant: Mutant, copy: Path, limit_s: float) -> bool:
 
 
 def _pass(tests: list[str], copy: Path, limit_s: float) -> bool:
-    environment = {**os.environ, "PYTHONPATH": str(copy), "PYTHONDONTWRITEBYTECODE": "1", "HYPOTHESIS_STORAGE_DIRECTORY": str(copy / ".hypothesis")}
+    environment = {**os.environ, "PYTHONPATH": str(copy), "PYTHONDONTWRITEBYTECODE": "1"}
     command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", *tests]
     with subprocess.Popen(command, cwd=copy, env=environment, stdout=-3, stderr=-3, start_new_session=True) as run:
         try:
@@ -142,7 +142,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="Put small faults into a copy of the package and run the tests on it.")
     parser.add_argument("--places", type=int, default=PLACES, help=f"how many faults [default: {PLACES}]")
     parser.add_argument("--only", default="", help="faults in files whose path holds this")
-    parser.add_argument("--limit", type=float, default=LIMIT_S, help=f"seconds of tests after which a mutant counts as dead [default: {LIMIT_S:g}]")
+    parser.add_argument("--limit", type=float, default=LIMIT_S, help=f"seconds of tests, more are a death [default: {LIMIT_S:g}]")
     asked = parser.parse_args()
     chosen = sample(asked.places, asked.only)
     with tempfile.TemporaryDirectory() as folder:
