@@ -33,8 +33,8 @@ from perfmodel.transformer.step import DECODE, Step
 from perfmodel.transformer.training.question import Parallel
 from perfmodel.transformer.training.step.exchange import DATA, Exchange
 from perfmodel.transformer.training.step.host import host_phases, longest_way, waiting
+from perfmodel.transformer.training.step.links import calibrated, slower
 from perfmodel.transformer.training.step.links import seconds as exchange_seconds
-from perfmodel.transformer.training.step.links import slower
 from perfmodel.transformer.training.step.system import Level, System
 from perfmodel.transformer.training.tape import Node, Pass, Tape, backward, forward
 from perfmodel.transformer.weight_formats import quantized
@@ -265,6 +265,10 @@ def test_exchanges_over_two_levels(op: str, size: float, expected: float) -> Non
 
 def test_slower_links_take_longer() -> None:
     assert slower(TWO_LEVELS, H200) == pytest.approx(4.5), "450 GB/s over 100 GB/s"
+    exchange = Exchange(DATA, ALL_REDUCE, 1 << 24)
+    alone = calibrated(exchange, 8, H200)
+    assert alone is not None
+    assert exchange_seconds(exchange, TWO_LEVELS, Parallel(dp=8), H200) == pytest.approx(4.5 * alone)
 
 
 def test_seconds_of_the_host() -> None:
