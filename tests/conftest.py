@@ -18,6 +18,7 @@ from perfmodel.cli import main
 UNTRACED = (
     "accuracy",
     "accuracy_moe",
+    "calibrations",
     "charts",
     "counts",
     "counts_more",

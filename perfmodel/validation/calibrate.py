@@ -79,7 +79,7 @@ def points(records: Iterable[Record], devices: Mapping[str, Device]) -> dict[Key
             model = model_of(case)
         except PerfmodelError:
             continue
-        key = (record.workload, _calibrated_name(case, model), record.direction, model.name, device.architecture)
+        key = (record.workload, _calibrated_name(case, model), case.direction, model.name, device.architecture)
         found.setdefault(key, []).append(Point(record, case, device, lower))
     return dict(sorted(found.items(), key=lambda item: item[0][3] in COMPOSITE))
 
