@@ -72,7 +72,8 @@ def test_figures_in_profiles_are_those_of_their_parameters(monkeypatch: pytest.M
     Of the others a test marked slow computes them; they are no narrower than in-sample ones, and not much wider.
     """
     records = [record for path in shipped_records() for _, record in read_records(path)]
-    grouped = fits.points(records, {record.hardware: find_device(record.hardware) for record in records if record.hardware in device_ids()})
+    names = {record.hardware for record in records} & set(device_ids())
+    grouped = fits.points(records, {name: find_device(name) for name in names})
     monkeypatch.setattr(fits, "points", lambda *_: {key: own for key, own in grouped.items() if block_of(own[0]) or block_of(own[-1])})
     monkeypatch.setattr(fits, "fitted", stored_parameters)
     devices = {point.device.id: point.device for own in grouped.values() for point in own}

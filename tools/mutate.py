@@ -22,6 +22,7 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -119,11 +120,18 @@ def survives(mutant: Mutant, copy: Path, limit_s: float) -> bool:
     """Whether all tests pass; the copy is as it was afterwards."""
     file = copy / mutant.path
     source = file.read_bytes()
+    if not _pass_unharmed(mutant.path, copy, limit_s):
+        raise SystemExit(f"{mutant.path}: its tests fail, or take over {limit_s:g} s, without a fault")
     file.write_bytes(mutant.apply(source))
     try:
         return _pass(tests_of(mutant.path), copy, limit_s)
     finally:
         file.write_bytes(source)
+
+
+@cache
+def _pass_unharmed(path: str, copy: Path, limit_s: float) -> bool:
+    return _pass(tests_of(path), copy, limit_s)
 
 
 def _pass(tests: list[str], copy: Path, limit_s: float) -> bool:
