@@ -21,6 +21,8 @@ from perfmodel.escapes import visible_lines
 from perfmodel.plugins import module_names
 
 INTERRUPTED = 130
+LONGEST_PATH = 300
+"""Characters of a path that a message repeats whole."""
 _HELP = """Analytical performance model for attention and transformers on accelerators.
 
 Start with: perfmodel attention --n 4096 --d 64
@@ -129,7 +131,7 @@ def _without_long_words(message: str, args: list[str] | None) -> str:
     words += [repr(word)[1:-1] for word in words]
     pieces = [piece for word in words for piece in re.split(r"[\s,=:()'\"]+", word)]
     for text in sorted({*words, *pieces}, key=len, reverse=True):
-        if len(text) > LONGEST_ECHO and not os.path.lexists(text):
+        if len(text) > (LONGEST_PATH if os.sep in text else LONGEST_ECHO) and not os.path.lexists(text):
             message = message.replace(text, cut(text))
     return message
 

@@ -59,10 +59,12 @@ def block_of(point: fits.Point) -> Calibration | None:
 REFITTED = fits.fitted
 
 
-def stored_parameters(model: Model, known: Sequence[fits.Point], starts: Mapping[str, float] | None = None, restarts: int = 2) -> Any:
+def stored_parameters(
+    model: Model, known: Sequence[fits.Point], starts: Mapping[str, float] | None = None, effort: fits.Effort = fits.FULL
+) -> Any:
     """In the place of a fit: the parameters in the profile. Of quick models, the refits without a fold are made."""
     if starts is not None:
-        return REFITTED(model, known, starts, restarts) if model.name in QUICK else starts
+        return REFITTED(model, known, starts, effort) if model.name in QUICK else starts
     return next(block.parameters for block in map(block_of, known) if block is not None)
 
 

@@ -53,9 +53,11 @@ def broken(path: str, group: dict[str, float]) -> list[str]:
 
 def busy(found: dict[str, Any]) -> list[str]:
     """Steps of a model, and rows of them, that are predicted shorter than a resource is busy."""
+    if "totals" not in found or "ops" not in found:
+        return []
     known = ("tensor", "vector") + ("dram",) * (find_device(found["hardware"]["id"]).cache_bytes is not None)
     faults = []
-    for entry in [found["totals"], *found["ops"]] if "totals" in found and "ops" in found else []:
+    for entry in (found["totals"], *found["ops"]):
         seconds, terms = entry["time_s"].get("predicted"), entry["time_s"]["terms"]
         for unit in known if seconds is not None else ():
             if not terms.get(unit, 0) <= seconds * ROUNDING:

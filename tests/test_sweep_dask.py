@@ -233,7 +233,7 @@ def refused(address: str, folder: Path) -> str:
     ("address", "words"),
     [
         ("garbage", "missing port number"),
-        ("", "the address is empty"),
+        ("", "the value of --dask is empty"),
         ("x://h:1", "unknown"),
         ("tls://127.0.0.1:1", "distributed.comm.tls"),
     ],

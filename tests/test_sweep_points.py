@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 
 import perfmodel
-from perfmodel.attention.algorithms import names
+from perfmodel.attention.algorithms import find, names
+from perfmodel.attention.read_by import READ_BY, is_read
 from perfmodel.attention.request import AttentionRequest
 from perfmodel.commands._shared import DEFAULT_DEVICE as COMMAND_DEVICE
 from perfmodel.cost import memory_bytes
@@ -70,8 +71,9 @@ def random_axes(draw: random.Random) -> dict[str, Any]:
         "mask": draw.choice(flag),
         "dropout": draw.choice([0, 0.1]),
         "unfused_scale": draw.choice(flag),
-        "printed_backward": draw.choice(flag),
     }
+    if axes["pass"] != "forward":
+        axes["printed_backward"] = draw.choice(flag)
     sometimes = {
         "packed": draw.choice(flag),
         "kv_len": several(2, 1, 1 << 20),
@@ -95,6 +97,9 @@ def single(row: dict[str, Any], given: dict[str, Any]) -> dict[str, Any]:
         options["sparsity"] = row["sparsity"]
     if "sram" in given:
         options["sram"] = f"{row['sram_size_bytes']}B"
+    passes = ["forward", "backward"] if row["pass"] == "both" else [row["pass"]]
+    unread = [name for name in options if name in READ_BY and not is_read(name, [find(row["algorithm"])], passes)]
+    options = {name: value for name, value in options.items() if name not in unread}
     request = AttentionRequest().updated({**options, "algorithm": [row["algorithm"]], "direction": row["pass"]})
     result = request.compare(device_named(row["hardware"])).results[-1]
     tile = result.parts[0].tile

@@ -82,7 +82,7 @@ def validate(
         require(required, sum(line.points for line in made), "held-out records were checked", [row.reason for row in found.rows])
         emit(scores.report(made), json, outputs)
     else:
-        checked = sum(row.lower_s is not None for row in found.rows) + len(found.counts)
+        checked = sum(row.lower_s is not None or row.memory_error is not None for row in found.rows) + len(found.counts)
         require(required, checked, "rows were checked", [row.reason for row in found.rows if row.lower_s is None])
         emit(report(found, allowed), json, outputs)
     wrong = found.backend and not all(count.agrees for count in found.counts)
