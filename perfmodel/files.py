@@ -14,7 +14,7 @@ from perfmodel.errors import DataError
 def opened(path: Path) -> Iterator[BufferedReader]:
     """``path`` for reading. A pipe or a device is refused before it is opened: its reader may wait forever, or read without an end."""
     try:
-        if path.exists() and not (path.is_file() or path.is_dir()):  # to open a folder says what it is
+        if path.exists() and not path.is_file():
             raise DataError(f"{path}: not a regular file", "write what it holds to a file first")
         with path.open("rb") as file:
             yield file

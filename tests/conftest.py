@@ -24,8 +24,10 @@ UNTRACED = (
     "counts_more",
     "fuzz_commands",
     "fuzz_readers",
+    "laws",
     "readme",
     "sweep_points",
+    "training_search",
     "validation",
 )
 """Modules that run long over code which others cover: tracing it again would take most of the time."""

@@ -428,7 +428,7 @@ def test_pattern_file_mistakes(run, tmp_path, text, code, words) -> None:
         ("--algorithm block-sparse --sparsity 0.5 --pattern strided", 2, ["--sparsity and --pattern exclude each other"]),
         ("--algorithm block-sparse --pattern stride", 2, ["no pattern is called 'stride'", "did you mean strided?", "path of a file"]),
         ("--algorithm block-sparse --pattern none.txt", 1, ["none.txt", "No such file"]),
-        ("--algorithm block-sparse --pattern ./", 1, ["Is a directory"]),
+        ("--algorithm block-sparse --pattern ./", 1, ["not a regular file"]),
         ("--algorithm block-sparse --pattern butterfly --window 8", 2, ["butterfly", "--window"]),
         ("--algorithm block-sparse --pattern strided --causal --heads 4 --kv-heads 2 --packed", 2, ["strided", "--unpacked"]),
         ("--algorithm split-kv --pass backward", 2, ["no split-KV backward pass", "flash2"]),

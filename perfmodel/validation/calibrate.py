@@ -14,7 +14,7 @@ from typing import Literal
 
 from perfmodel.errors import PerfmodelError
 from perfmodel.hardware import Calibration, Device
-from perfmodel.timing.base import MAX_PARAMETERS, Case, Model, find_model, kernel_name
+from perfmodel.timing.base import MAX_PARAMETERS, VARIANTS, Case, Model, find_model, kernel_name
 from perfmodel.timing.fit import ROUNDS, fit
 from perfmodel.timing.implementations import COMPOSITE, model_of
 from perfmodel.timing.predict import Lenders, with_parts
@@ -86,7 +86,8 @@ def points(records: Iterable[Record], devices: Mapping[str, Device]) -> dict[Key
 
 def _calibrated_name(case: Case, model: Model) -> str:
     """What shares parameters with ``case``: its kernel under any name, where the model holds what is known of kernels."""
-    return kernel_name(case.implementation) if model.name in ("flash-decode", "flash-prefill") else case.implementation
+    shared = model.name in ("flash-decode", "flash-prefill") and case.implementation not in VARIANTS
+    return kernel_name(case.implementation) if shared else case.implementation
 
 
 @dataclass(frozen=True, slots=True)
