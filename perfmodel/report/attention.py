@@ -259,7 +259,7 @@ def _notes(comparison: Comparison) -> list[str]:
     for result in results:
         blocks = max((int(kernel.launch.blocks) for kernel, _ in result.kernels if kernel.launch), default=0)
         if result.direction != BOTH and device.multiprocessors is not None and 0 < blocks < device.multiprocessors.number:
-            idle = f"{blocks:,} blocks for {device.multiprocessors.number} multiprocessors"
+            idle = f"{blocks:,} block{'s' * (blocks > 1)} for {device.multiprocessors.number} multiprocessors"
             notes.append(f"{result.algorithm.name} {result.direction} has {idle}; the roof does not count the idle ones.")
     for name in sorted(frozenset().union(*(result.total.unknown for result in results))):
         notes.append(f"The profile of {device.id} has no rate for {BOUND_WORDS[name]}: that term is left out of the roof.")
