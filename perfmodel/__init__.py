@@ -14,7 +14,7 @@ __all__ = ["Report", "__version__", "api", "attention", "sweep"]
 _LAZY = {
     "Report": ("perfmodel.report.document", "Report"),
     "api": ("perfmodel.api", ""),
-    "attention": ("perfmodel.attention", ""),
+    "attention": ("perfmodel.api", "attention"),
     "sweep": ("perfmodel.sweep", ""),
 }
 """Public names that load their module only when asked for: the module, and the name in it, empty for the module itself."""

@@ -18,11 +18,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
-from perfmodel.errors import UsageError, suggest
+from perfmodel.core.errors import UsageError, suggest
 
 if TYPE_CHECKING:
-    from perfmodel.attention.request import Comparison
-    from perfmodel.hardware import Device
+    from perfmodel.core.hardware import Device
+    from perfmodel.kernels.attention.request import Comparison
     from perfmodel.sweep.table import Table
 
 MOST_BYTES = 1 << 32
@@ -39,8 +39,8 @@ def attention(*, hardware: str | Device | None = None, **options: Any) -> Compar
     >>> found.results[0].total.flops, found.results[0].tile.br
     (134348800, 128)
     """
-    from perfmodel.attention.request import AttentionRequest
-    from perfmodel.hardware import Device
+    from perfmodel.core.hardware import Device
+    from perfmodel.kernels.attention.request import AttentionRequest
     from perfmodel.sweep.base import DEFAULT_DEVICE
     from perfmodel.sweep.devices import device_named
 

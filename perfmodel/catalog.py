@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import yaml
 
-from perfmodel.errors import DataError, UsageError, suggest
-from perfmodel.files import read_text
+from perfmodel.core.errors import DataError, UsageError, suggest
+from perfmodel.core.files import read_text
 
 if TYPE_CHECKING:
     from pydantic import ValidationError
 
-    from perfmodel.hardware import Device
+    from perfmodel.core.hardware import Device
     from perfmodel.transformer.spec import ModelSpec
     from perfmodel.transformer.training.step.system import System
 
@@ -193,7 +193,7 @@ def calibrated_devices() -> list[Device]:
 
 def load_device(path: Path) -> Device:
     """The profile in ``path``, validated, its calibrations too."""
-    from perfmodel.hardware import validated
+    from perfmodel.core.hardware import validated
 
     device = _validated(path, (), validated)
     if device.calibration:
@@ -207,7 +207,7 @@ def load_device(path: Path) -> Device:
 
 
 def _shipped_device(path: Path) -> Device:
-    from perfmodel.hardware import trusted
+    from perfmodel.core.hardware import trusted
 
     try:
         return trusted(read_yaml(path)[0])
@@ -288,7 +288,7 @@ def find_model(name: str) -> ModelSpec:
         raise UsageError(f"no model is called {name!r}", f"{hint}; or give the path of a config.json")
     if len(matches) > 1:
         raise UsageError(f"model {name!r} could be any of {len(matches)}", f"say which: {', '.join(matches)}")
-    from perfmodel.hf import spec
+    from perfmodel.transformer.hf import spec
 
     path = data_folder("configs") / "models" / f"{matches[0]}.yaml"
     raw = read_yaml(path)[0]
@@ -300,7 +300,7 @@ def find_model(name: str) -> ModelSpec:
 
 def load_model(path: Path) -> ModelSpec:
     """The model in ``path``: a config.json, a folder with one, or YAML with the same fields under ``config``."""
-    from perfmodel.hf import parse
+    from perfmodel.transformer.hf import parse
 
     path = path / "config.json" if os.path.isdir(path) else path  # unlike Path.is_dir, False for names that are too long
     raw, name, source = None, path.parent.resolve().name if path.stem == "config" else path.stem, str(path)

@@ -15,10 +15,10 @@ import typer
 from typer.core import TyperGroup
 
 from perfmodel import __version__, commands
-from perfmodel.docstrings import docstring
-from perfmodel.errors import LONGEST_ECHO, PerfmodelError, UsageError, cut, suggest
-from perfmodel.escapes import visible_lines
-from perfmodel.plugins import module_names
+from perfmodel.core.docstrings import docstring
+from perfmodel.core.errors import LONGEST_ECHO, PerfmodelError, UsageError, cut, suggest
+from perfmodel.core.escapes import visible_lines
+from perfmodel.core.plugins import module_names
 
 INTERRUPTED = 130
 LONGEST_PATH = 300

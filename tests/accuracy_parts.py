@@ -10,7 +10,7 @@ import counted
 import drawn_rows
 import tuned
 
-from perfmodel.timing.base import MAX_PARAMETERS, find_model, model_names
+from perfmodel.timing.base import MAX_PARAMETERS, find_model, model_modules
 from perfmodel.validation.intervals import HIGH, LOW
 from perfmodel.validation.libraries.drawn import ALIKE, WIDER
 
@@ -32,8 +32,8 @@ def counted_part() -> str:
 def tuned_part() -> str:
     """Every constant in code that was chosen on measurements, and how many each model has beside its fitted parameters."""
     models = [
-        [f"`{name}`", str(len(find_model(name).parameters)), str(tuned.count(tuned.drawn_on(f"{tuned.MODELS}.{name.replace('-', '_')}")))]
-        for name in model_names()
+        [f"`{name}`", str(len(find_model(name).parameters)), str(tuned.count(tuned.drawn_on(module)))]
+        for name, module in sorted(model_modules().items())
         if name != "three-scalars"
     ]
     rows = []
@@ -54,7 +54,7 @@ def tuned_part() -> str:
 def assumed_part() -> str:
     """What the predictions of each model assume."""
     found: dict[str, list[str]] = {}
-    for name in model_names():
+    for name in model_modules():
         found.setdefault(find_model(name).assumes, []).append(f"`{name}`")
     return "".join(f"- {', '.join(names)}: {text}.\n" for text, names in found.items())
 

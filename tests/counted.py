@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import Any
 
 from perfmodel.catalog import find_device
-from perfmodel.cost import READ
-from perfmodel.dtypes import DTYPES
-from perfmodel.errors import UnavailableError
+from perfmodel.core.cost import READ
+from perfmodel.core.dtypes import DTYPES
+from perfmodel.core.errors import UnavailableError
+from perfmodel.core.workload import Attention
 from perfmodel.timing.base import Case
 from perfmodel.timing.launched import kernels_of
-from perfmodel.workload import Attention
 
 FILE = Path(__file__).parent / "data" / "h200_kernel_counters.jsonl"
 RECORDS = [json.loads(line) for line in FILE.read_text().splitlines()]

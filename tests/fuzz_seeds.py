@@ -13,8 +13,8 @@ from typing import Any
 import yaml
 from fuzzing import RECORDS, all_commands, answer, command, examples, readers
 
-from perfmodel.attention.request import AttentionRequest
 from perfmodel.catalog import load_config, read_json
+from perfmodel.kernels.attention.request import AttentionRequest
 from perfmodel.report.readings import readings
 
 ROOT = Path(__file__).parents[1]
@@ -156,7 +156,7 @@ SEEDS: dict[str, list[Seeds]] = {
     "sweep {}": [Seeds(".yaml", sweeps())],
     CONFIG: [Seeds(".yaml", [{"attention": {"n": 64, "d": 64, "heads": 4, "causal": True, "pass": "both"}}], ["attention --config {}"])],
     DOCUMENT: [Seeds(".json", [tree("report/example.json"), ANSWER], ["compare {} {}"])],
-    "perfmodel.attention.patterns.read_pattern": [
+    "perfmodel.kernels.attention.patterns.read_pattern": [
         Seeds(".txt", ["0 0\n1 1\n2 0 # a comment\n"], ["attention --n 512 --d 64 --algorithm block-sparse --pattern {}"])
     ],
     "perfmodel.catalog.read_yaml": [Seeds(".yaml", [{"a": [1, {"b": "c"}]}, "a: {b: [1, 2.5, ~, true, text]}\n# comment\nc: |\n  text\n"])],

@@ -28,7 +28,7 @@ import perfmodel
 from perfmodel.catalog import device_ids, model_names
 from perfmodel.cli import Group, command_names, main
 from perfmodel.commands._shared import examples_apart
-from perfmodel.errors import UnavailableError
+from perfmodel.core.errors import UnavailableError
 
 RECORDS = Path(__file__).parent / "data" / "records.jsonl"
 """One of each workload of the record format, and one of every kind that is shipped."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from random import Random
 
-from perfmodel.attention.algorithms import names
 from perfmodel.catalog import device_ids, model_names, system_names
+from perfmodel.kernels.attention.algorithms import names
 
 DTYPES = ("fp32", "tf32", "fp16", "fp16", "bf16", "bf16", "bf16", "fp8")
 MODELS, DEVICES, SYSTEMS = model_names(), device_ids(), system_names()

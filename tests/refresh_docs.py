@@ -16,12 +16,12 @@ from typing import Any
 from accuracy_parts import refresh
 from fuzzing import all_commands, command
 
-from perfmodel.attention.algorithms import find, names
 from perfmodel.catalog import device_ids, find_device, model_names, system_names
 from perfmodel.cli import main
 from perfmodel.commands._shared import examples_apart
-from perfmodel.explain import L2_SOURCE, ROOF_SOURCE
-from perfmodel.hardware import Device
+from perfmodel.core.explain import L2_SOURCE, ROOF_SOURCE
+from perfmodel.core.hardware import Device
+from perfmodel.kernels.attention.algorithms import find, names
 from perfmodel.report.formats.md import render
 from perfmodel.report.hardware import list_report
 from perfmodel.timing.base import find_model
@@ -165,7 +165,7 @@ def told(line: str) -> list[tuple[bool, str, list[dict[str, Any]]]]:
 
 
 def workload(name: str) -> Any:
-    from perfmodel.attention.request import AttentionRequest
+    from perfmodel.kernels.attention.request import AttentionRequest
 
     options: dict[str, Any] = {"block-sparse": {"sparsity": 0.25}, "split-kv": {"splits": 4}}.get(name, {})
     return AttentionRequest(n=4096, d=64, heads=16, batch=8, **options).workload()

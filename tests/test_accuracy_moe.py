@@ -72,7 +72,7 @@ def test_intervals_cover_most(hardware, group):
 
 def test_experts_are_better_known_than_as_equal_matmuls():
     """The same layers as that many equal matmuls by cuBLAS: what is predicted where no experts are calibrated."""
-    from perfmodel.ops.matmul import Matmul
+    from perfmodel.kernels.matmul import Matmul
     from perfmodel.timing.base import Case
     from perfmodel.timing.predict import predict
 

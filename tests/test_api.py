@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 
 import perfmodel
-from perfmodel.errors import UsageError
+from perfmodel.core.errors import UsageError
 
 PUBLIC = ["Report", "__version__", "api", "attention", "sweep"]
 
@@ -36,12 +36,12 @@ def test_functions_stand_where_packages_do() -> None:
     code = (
         "import perfmodel\n"
         "first = perfmodel.attention(n=64, d=64)\n"
-        "import perfmodel.attention.walk as walk\n"
+        "import perfmodel.kernels.attention.walk as walk\n"
         "from perfmodel.sweep import grid\n"
         "print(perfmodel.attention(n=64, d=64) == first, perfmodel.sweep(n=64, d=64).rows, walk.__name__, grid.__name__)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout == "True 2 perfmodel.attention.walk perfmodel.sweep.grid\n"
+    assert done.stdout == "True 2 perfmodel.kernels.attention.walk perfmodel.sweep.grid\n"
     assert isinstance(perfmodel.attention, ModuleType)
 
 

@@ -6,36 +6,19 @@ import ast
 import json
 import subprocess
 import sys
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).parents[1] / "perfmodel"
 
-LAYERS = [
-    ("units", "dtypes", "errors", "escapes", "files", "docstrings", "arith", "trace", "plugins"),
-    ("cost", "hardware", "workload"),
-    (
-        "attention",
-        "ops",
-        "claims",
-        "timing",
-        "cache",
-        "roofline",
-        "lower_bound",
-        "bounds",
-        "explain",
-        "catalog",
-        "sanity",
-        "transformer",
-        "hf",
-        "remat",
-    ),
-    ("report", "validation", "study", "sweep"),
-    ("commands", "api"),
-    ("cli", "__main__"),
-]
-RANK = {name: rank for rank, names in enumerate(LAYERS) for name in names}
+LAYERS = (
+    *("core", "kernels", "timing", "transformer", "catalog", "remat", "sweep", "claims", "validation", "report", "study"),
+    *("api", "commands", "cli", "__main__"),
+)
+"""From the bottom to the top: each name imports only those before it."""
+RANK = {name: rank for rank, name in enumerate(LAYERS)}
 FILES = sorted(path for path in ROOT.rglob("*.py") if path != ROOT / "__init__.py")
 
 
@@ -55,11 +38,31 @@ def imported(tree: ast.AST) -> set[str]:
     return found - {"__version__"}
 
 
+def test_every_part_has_one_rank() -> None:
+    assert {part(path) for path in FILES} == set(LAYERS)
+
+
 @pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))
 def test_imports_point_down(path: Path) -> None:
     own = part(path)
-    for other in imported(ast.parse(path.read_text())):
-        assert RANK[other] <= RANK[own], f"{own} (layer {RANK[own]}) imports {other} (layer {RANK[other]})"
+    for other in imported(ast.parse(path.read_text())) - {own}:
+        assert RANK[other] < RANK[own], f"{own} (layer {RANK[own]}) imports {other} (layer {RANK[other]})"
+
+
+def module(path: Path) -> str:
+    return ".".join(path.relative_to(ROOT.parent).with_suffix("").parts).removesuffix(".__init__")
+
+
+def test_no_modules_import_each_other() -> None:
+    """Over all imports, those inside functions and those for types alone too."""
+    known = {module(path): path for path in FILES}
+    needs: dict[str, set[str]] = {}
+    for name, path in known.items():
+        found = [node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.ImportFrom) and node.module]
+        asked = {f"{node.module}.{alias.name}" for node in found for alias in node.names} | {str(node.module) for node in found}
+        needs[name] = {each for each in asked if each in known and (each in asked or each not in needs)} - {name}
+    order = TopologicalSorter({name: {each for each in wanted if not name.startswith(f"{each}.")} for name, wanted in needs.items()})
+    order.prepare()  # CycleError names the circle
 
 
 @pytest.mark.parametrize(

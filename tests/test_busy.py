@@ -13,11 +13,11 @@ from training_questions import FEW_DEVICES, FEW_MODELS, Question, answered, lend
 from training_questions import layout as drawn_layout
 
 from perfmodel.catalog import device_ids, find_device, find_model, find_system, model_names, system_names
-from perfmodel.dtypes import DTYPES
-from perfmodel.errors import PerfmodelError
-from perfmodel.roofline import rates_of
+from perfmodel.core.dtypes import DTYPES
+from perfmodel.core.errors import PerfmodelError
+from perfmodel.core.roofline import rates_of
+from perfmodel.kernels.collectives import OPS, Collective, collective_estimate, least_bytes, link_bandwidth
 from perfmodel.transformer.answer import answer
-from perfmodel.transformer.collectives import OPS, Collective, collective_estimate, least_bytes, link_bandwidth
 from perfmodel.transformer.op import COLLECTIVE
 from perfmodel.transformer.op_time import as_multiplied
 from perfmodel.transformer.request import Request, formats

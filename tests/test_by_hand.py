@@ -10,22 +10,23 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perfmodel.attention.algorithms import find
-from perfmodel.attention.patterns import Density
-from perfmodel.cache import dram_bytes, held_bytes, resident_blocks
 from perfmodel.catalog import find_device, find_model
-from perfmodel.cost import Tile
-from perfmodel.dtypes import DTYPES
-from perfmodel.hardware import Quantity
-from perfmodel.ops.matmul import Matmul, default_columns
-from perfmodel.ops.matmul import kernels as matmul_kernels
+from perfmodel.core.cache import dram_bytes, held_bytes, resident_blocks
+from perfmodel.core.cost import Tile
+from perfmodel.core.dtypes import DTYPES
+from perfmodel.core.hardware import Quantity
+from perfmodel.core.workload import Attention, Stream
+from perfmodel.kernels.attention.algorithms import find
+from perfmodel.kernels.attention.patterns import Density
+from perfmodel.kernels.collectives import ALL_GATHER, ALL_REDUCE, ALL_TO_ALL
+from perfmodel.kernels.experts import ACTIVATE, DOWN, SUM, UP, Experts
+from perfmodel.kernels.experts import kernel as experts_kernel
+from perfmodel.kernels.matmul import Matmul, default_columns
+from perfmodel.kernels.matmul import kernels as matmul_kernels
 from perfmodel.timing.base import Case
 from perfmodel.timing.floors import kernels_of, roof_s
 from perfmodel.timing.models.experts import seconds as experts_seconds
 from perfmodel.timing.predict import nearest, with_parts
-from perfmodel.transformer.collectives import ALL_GATHER, ALL_REDUCE, ALL_TO_ALL
-from perfmodel.transformer.experts import ACTIVATE, DOWN, SUM, UP, Experts
-from perfmodel.transformer.experts import kernel as experts_kernel
 from perfmodel.transformer.moe import expert_ops
 from perfmodel.transformer.op import EXPONENTIALS, VECTOR_WORK
 from perfmodel.transformer.spec import MoeMlp
@@ -38,7 +39,6 @@ from perfmodel.transformer.training.step.links import seconds as exchange_second
 from perfmodel.transformer.training.step.system import Level, System
 from perfmodel.transformer.training.tape import Node, Pass, Tape, backward, forward
 from perfmodel.transformer.weight_formats import quantized
-from perfmodel.workload import Attention, Stream
 
 MIB = 1 << 20
 A100, H100, H200, B200 = (find_device(f"nvidia-{name}") for name in ("a100-sxm-80gb", "h100-sxm-80gb", "h200-sxm", "b200-sxm"))

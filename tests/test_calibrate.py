@@ -222,7 +222,7 @@ def gpu(monkeypatch):
     monkeypatch.setattr("perfmodel.validation.session.best_backend", lambda: "cuda")
     monkeypatch.setattr("perfmodel.validation.cuda.gpu.open_gpu", lambda: None)
     monkeypatch.setattr("perfmodel.validation.cuda.environment.this_environment", lambda *_: SimpleNamespace(hardware=H200.id))
-    monkeypatch.setattr("perfmodel.validation.cuda.microbench.benchmark", lambda progress, rule: [])
+    monkeypatch.setattr("perfmodel.validation.cuda.run.benchmark", lambda progress, rule: [])
     monkeypatch.setattr(cuda_run, "measure", measure)
     return state
 

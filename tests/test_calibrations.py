@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from perfmodel import units
 from perfmodel.catalog import calibrated_devices, device_ids, find_device
-from perfmodel.hardware import Calibration
+from perfmodel.core import units
+from perfmodel.core.hardware import Calibration
 from perfmodel.timing.base import Model
 from perfmodel.validation import calibrate as fits
 from perfmodel.validation.calibration_run import from_records, versions_of

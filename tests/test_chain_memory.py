@@ -9,8 +9,8 @@ from statistics import median
 import pytest
 
 from perfmodel.catalog import find_device
-from perfmodel.dtypes import DTYPES
-from perfmodel.errors import UnavailableError
+from perfmodel.core.dtypes import DTYPES
+from perfmodel.core.errors import UnavailableError
 from perfmodel.remat.torch_chain import TorchChain, peak_bytes, staging_bytes
 from perfmodel.validation.compare import compare
 from perfmodel.validation.records import as_record, read_records

@@ -8,17 +8,17 @@ from pathlib import Path
 
 import pytest
 
-from perfmodel.attention.algorithms import find
 from perfmodel.catalog import device_ids, find_device
-from perfmodel.cost import Kernel, Tile
-from perfmodel.dtypes import DTYPES
-from perfmodel.hardware import Device, Quantity, quantities
-from perfmodel.ops.matmul import Matmul
-from perfmodel.ops.matmul import kernels as matmul_kernels
-from perfmodel.roofline import estimate, rates_of, total
-from perfmodel.sanity import CLOCK_TOLERANCE
+from perfmodel.core.cost import Kernel, Tile
+from perfmodel.core.dtypes import DTYPES
+from perfmodel.core.hardware import Device, Quantity, quantities
+from perfmodel.core.roofline import estimate, rates_of, total
+from perfmodel.core.sanity import CLOCK_TOLERANCE
+from perfmodel.core.workload import Attention
+from perfmodel.kernels.attention.algorithms import find
+from perfmodel.kernels.matmul import Matmul
+from perfmodel.kernels.matmul import kernels as matmul_kernels
 from perfmodel.validation.compare import Row, compare_files
-from perfmodel.workload import Attention
 
 DEVICES = [find_device(name) for name in device_ids()]
 BY_CHIP = sorted((device for device in DEVICES if device.chip), key=lambda device: str(device.chip))

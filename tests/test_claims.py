@@ -13,7 +13,6 @@ from typing import Any
 
 import pytest
 
-from perfmodel.attention.algorithms import flash1, standard
 from perfmodel.claims import all_claims, find_claims, models, operations
 from perfmodel.claims.base import (
     BEYOND,
@@ -33,6 +32,7 @@ from perfmodel.claims.base import (
     verdict_of,
 )
 from perfmodel.claims.devices import Reading
+from perfmodel.kernels.attention.algorithms import flash1, standard
 
 EXPECTED = json.loads((Path(__file__).parent / "data" / "claims_verdicts.json").read_text())
 CLAIMS = all_claims()
@@ -105,7 +105,7 @@ def test_numbers_are_those_of_the_review(claim):
 def of_the_model(value: Any) -> bool:
     """Whether ``value`` is part of the package that computes something, and no claim."""
     name = value.__name__ if ismodule(value) else getattr(value, "__module__", "")
-    plumbing = ("perfmodel.claims", "perfmodel.trace", "perfmodel.arith", "perfmodel.units", "perfmodel.dtypes")
+    plumbing = ("perfmodel.claims", "perfmodel.core.trace", "perfmodel.core.arith", "perfmodel.core.units", "perfmodel.core.dtypes")
     return name.startswith("perfmodel.") and not name.startswith(plumbing)
 
 

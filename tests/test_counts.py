@@ -14,10 +14,10 @@ import numpy as np
 import pytest
 import walker
 
-from perfmodel.attention.algorithms import find, names
-from perfmodel.attention.walk import visible_scores
-from perfmodel.cost import Kernel, Tile
-from perfmodel.workload import Attention
+from perfmodel.core.cost import Kernel, Tile
+from perfmodel.core.workload import Attention
+from perfmodel.kernels.attention.algorithms import find, names
+from perfmodel.kernels.attention.walk import visible_scores
 
 BATCHES, PER_BATCH = 24, 100
 

@@ -18,16 +18,16 @@ from hypothesis import strategies as st
 from test_counts import BATCH_IDS, BATCHES, PER_BATCH, check_footprints, closed_form, random_shape, random_shapes
 from walker_more import Shape
 
-from perfmodel.attention.algorithms import find
-from perfmodel.attention.algorithms.split_kv import effective_splits, num_splits
-from perfmodel.attention.patterns import NAMED, Blocks, Density, Named, block_pattern
-from perfmodel.attention.walk import visible_scores
-from perfmodel.bounds import compulsory_elements
 from perfmodel.catalog import find_device
-from perfmodel.cost import Kernel, Tile
-from perfmodel.errors import UsageError
-from perfmodel.roofline import estimate, total
-from perfmodel.workload import Attention, BlockPattern
+from perfmodel.core.cost import Kernel, Tile
+from perfmodel.core.errors import UsageError
+from perfmodel.core.roofline import estimate, total
+from perfmodel.core.workload import Attention, BlockPattern
+from perfmodel.kernels.attention.algorithms import find
+from perfmodel.kernels.attention.algorithms.split_kv import effective_splits, num_splits
+from perfmodel.kernels.attention.io_bounds import compulsory_elements
+from perfmodel.kernels.attention.patterns import NAMED, Blocks, Density, Named, block_pattern
+from perfmodel.kernels.attention.walk import visible_scores
 
 DEVICE = find_device("nvidia-h200-sxm")
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from perfmodel.trace import Trace, named
+from perfmodel.core.trace import Trace, named
 
 LINES = [
     "attention --n 96 --d 16 --heads 2 --batch 2 --algorithm all --pass both --block-q 16 --block-kv 16",

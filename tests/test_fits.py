@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from perfmodel.catalog import find_device
-from perfmodel.hardware import Calibration, Device
+from perfmodel.core.hardware import Calibration, Device
 from perfmodel.timing.base import Case, Model, Parameter, find_model
 from perfmodel.validation.bounds import case_of, evaluated
 from perfmodel.validation.calibrate import Point, calibrate, cross_residuals, fitted, points

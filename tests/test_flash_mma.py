@@ -13,13 +13,13 @@ import numpy as np
 import pytest
 from numba import cuda
 
-from perfmodel.attention.algorithms import find
-from perfmodel.cost import Tile
-from perfmodel.dtypes import DTYPES
-from perfmodel.errors import UnavailableError, UsageError
+from perfmodel.core.cost import Tile
+from perfmodel.core.dtypes import DTYPES
+from perfmodel.core.errors import UnavailableError, UsageError
+from perfmodel.core.workload import Attention
+from perfmodel.kernels.attention.algorithms import find
 from perfmodel.validation.kernels import flash_mma, reference
 from perfmodel.validation.kernels.flash_mma import Geometry, geometry
-from perfmodel.workload import Attention
 
 SHAPES = [  # batch, heads, kv_heads, n, kv_len
     (1, 2, 2, 256, 256),

@@ -20,9 +20,9 @@ from fuzzing import SETTINGS, all_commands, answer, calls, check, command, conte
 from hypothesis import given
 
 import perfmodel
-from perfmodel.errors import PerfmodelError
+from perfmodel.core.errors import PerfmodelError
+from perfmodel.core.units import parse, parse_any
 from perfmodel.study.schema import kind_names
-from perfmodel.units import parse, parse_any
 
 CASES = [
     pytest.param(name, seeds, id=f"{name.removeprefix('perfmodel.')}{seeds.suffix}") for name, all_of in SEEDS.items() for seeds in all_of
@@ -241,7 +241,7 @@ def test_pipes_are_refused(name: str) -> None:
 
 
 def test_every_file_is_opened_in_one_place() -> None:
-    """Readers of what users name go through ``perfmodel.files``, which refuses what is no regular file."""
+    """Readers of what users name go through ``perfmodel.core.files``, which refuses what is no regular file."""
     root = Path(perfmodel.__path__[0])
     for name in READERS:
         if name not in OTHERWISE and name.startswith("perfmodel."):

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from perfmodel.attention.algorithms import find
-from perfmodel.cost import READ, Tile
-from perfmodel.errors import PerfmodelError
+from perfmodel.core.cost import READ, Tile
+from perfmodel.core.errors import PerfmodelError
+from perfmodel.kernels.attention.algorithms import find
 from perfmodel.validation import simulator
 from perfmodel.validation.simulator import counted, simulated
 from perfmodel.validation.simulator.cases import Case, copy, fused, matmul, predicted, standard, workload

@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
-from perfmodel.attention.algorithms import find
-from perfmodel.cache import dram_bytes, resident_blocks
 from perfmodel.catalog import find_device
-from perfmodel.cost import Kernel, Tile
-from perfmodel.dtypes import DTYPES
-from perfmodel.hardware import Device
-from perfmodel.workload import Attention
+from perfmodel.core.cache import dram_bytes, resident_blocks
+from perfmodel.core.cost import Kernel, Tile
+from perfmodel.core.dtypes import DTYPES
+from perfmodel.core.hardware import Device
+from perfmodel.core.workload import Attention
+from perfmodel.kernels.attention.algorithms import find
 
 RECORDS = [json.loads(line) for line in (Path(__file__).parent / "data" / "h200_attention_counters.jsonl").read_text().splitlines()]
 

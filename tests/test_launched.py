@@ -13,11 +13,11 @@ import pytest
 from accuracy_parts import counted_part
 from counted import RECORDS, case_of, groups, worst
 
-from perfmodel.attention.algorithms import find
-from perfmodel.attention.evaluate import evaluate_tile
-from perfmodel.attention.request import AttentionRequest
 from perfmodel.catalog import calibrated_devices, find_device
-from perfmodel.cost import READ, WRITE, Tile
+from perfmodel.core.cost import READ, WRITE, Tile
+from perfmodel.kernels.attention.algorithms import find
+from perfmodel.kernels.attention.evaluate import evaluate_tile
+from perfmodel.kernels.attention.request import AttentionRequest
 from perfmodel.timing.base import Case
 from perfmodel.timing.launched import as_launched, kernels_of
 from perfmodel.timing.models._flash_plan import IMPLEMENTATIONS

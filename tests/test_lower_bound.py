@@ -12,24 +12,24 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from perfmodel.attention.algorithms import find, names
 from perfmodel.catalog import find_device, find_model
-from perfmodel.cost import Kernel, Tile
-from perfmodel.dtypes import DTYPES
-from perfmodel.hardware import Device
-from perfmodel.lower_bound import Needs
-from perfmodel.ops import fuse, mlp, softmax
-from perfmodel.ops.matmul import Matmul
-from perfmodel.ops.matmul import kernels as matmul_kernels
-from perfmodel.roofline import Estimate, estimate, total
+from perfmodel.core.cost import Kernel, Tile
+from perfmodel.core.dtypes import DTYPES
+from perfmodel.core.hardware import Device
+from perfmodel.core.lower_bound import Needs
+from perfmodel.core.roofline import Estimate, estimate, total
+from perfmodel.core.workload import Attention
+from perfmodel.kernels import fuse, mlp, softmax
+from perfmodel.kernels.attention.algorithms import find, names
+from perfmodel.kernels.collectives import Collective, collective_estimate
+from perfmodel.kernels.matmul import Matmul
+from perfmodel.kernels.matmul import kernels as matmul_kernels
 from perfmodel.timing.base import Case
 from perfmodel.timing.floors import lower_bound_s, roof_s
 from perfmodel.transformer.answer import answer
-from perfmodel.transformer.collectives import Collective, collective_estimate
 from perfmodel.transformer.request import DECODE, GENERATE, PREFILL, Request
 from perfmodel.transformer.training.question import Training
 from perfmodel.transformer.training.step.estimate import estimate as training_estimate
-from perfmodel.workload import Attention
 
 ABOVE = 1 + 1e-9
 A100, H200 = find_device("nvidia-a100-sxm-80gb"), find_device("nvidia-h200-sxm")

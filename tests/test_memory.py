@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from training_questions import layout as drawn_layout
 
 from perfmodel.catalog import find_device, find_model, model_names
-from perfmodel.errors import PerfmodelError, UnavailableError, UsageError
+from perfmodel.core.errors import PerfmodelError, UnavailableError, UsageError
+from perfmodel.core.workload import Attention
 from perfmodel.transformer.parameters import total
 from perfmodel.transformer.spec import DenseMlp, GroupedAttention, LatentAttention, Layer, ModelSpec, MoeMlp
 from perfmodel.transformer.training.activations import kept
@@ -28,7 +29,6 @@ from perfmodel.transformer.training.stages import in_flight, stage_holding
 from perfmodel.transformer.training.state import state_bytes
 from perfmodel.transformer.training.tape import Node, Pass, Tape, backward, forward
 from perfmodel.transformer.training.timeline import BACKWARD, FORWARD, OPTIMIZER, peak, timeline
-from perfmodel.workload import Attention
 
 BF16 = {"precision": "bf16"}
 

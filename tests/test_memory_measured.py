@@ -11,7 +11,8 @@ import pytest
 
 import perfmodel.validation
 from perfmodel.catalog import find_model
-from perfmodel.dtypes import DTYPES
+from perfmodel.core.dtypes import DTYPES
+from perfmodel.core.workload import Attention
 from perfmodel.transformer.spec import DenseMlp, GroupedAttention, Layer, ModelSpec
 from perfmodel.transformer.training.activations import kept
 from perfmodel.transformer.training.attention_peak import attention_peak
@@ -20,7 +21,6 @@ from perfmodel.transformer.training.state import state_bytes
 from perfmodel.transformer.training.timeline import BACKWARD, FORWARD, OPTIMIZER, Peak, peak
 from perfmodel.validation.memory import training_of
 from perfmodel.validation.records import as_record
-from perfmodel.workload import Attention
 
 FOLDER = Path(perfmodel.validation.__file__).parent / "measured" / "nvidia-h200-sxm"
 HF = "huggingface"

@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 from test_architecture import loaded
 
 from perfmodel.catalog import config_names, data_folder, find_model, load_model, model_names, read_yaml
-from perfmodel.errors import DataError, UsageError
-from perfmodel.hf import HARMLESS, parse
+from perfmodel.core.errors import DataError, UsageError
 from perfmodel.transformer.architectures import known
+from perfmodel.transformer.hf import HARMLESS, parse
 from perfmodel.transformer.parameters import active, layer_matrices, layer_parts, parts, total
 from perfmodel.transformer.spec import DenseMlp, GroupedAttention, Layer, ModelSpec, MoeMlp
 

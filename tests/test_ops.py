@@ -14,13 +14,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_explain import evaluate, in_values
 
-from perfmodel.cache import dram_bytes, resident_blocks
 from perfmodel.catalog import device_ids, find_device
-from perfmodel.cost import Kernel, Tile
-from perfmodel.dtypes import DTYPES
-from perfmodel.errors import UnavailableError, UsageError
-from perfmodel.ops import fuse, matmul, mlp, occupancy, recompute, sectors, softmax
-from perfmodel.ops.tile import on_chip
+from perfmodel.core.cache import dram_bytes, resident_blocks
+from perfmodel.core.cost import Kernel, Tile
+from perfmodel.core.dtypes import DTYPES
+from perfmodel.core.errors import UnavailableError, UsageError
+from perfmodel.kernels import fuse, matmul, mlp, occupancy, recompute, sectors, softmax
+from perfmodel.kernels.tile import on_chip
 
 A100, H200 = find_device("nvidia-a100-sxm-80gb"), find_device("h200")
 OPS = {

@@ -11,10 +11,10 @@ import pytest
 from fuzz_seeds import MEASURING
 from fuzzing import RECORDS, all_commands, answer, command, examples, no_measuring
 
-from perfmodel.attention.algorithms import names
-from perfmodel.attention.read_by import READ_BY as READ_BY_ALGORITHMS
 from perfmodel.commands._read_by import READ_BY
-from perfmodel.errors import LONGEST_ECHO
+from perfmodel.core.errors import LONGEST_ECHO
+from perfmodel.kernels.attention.algorithms import names
+from perfmodel.kernels.attention.read_by import READ_BY as READ_BY_ALGORITHMS
 from perfmodel.sweep.study import WORKLOADS, workload_named
 
 COMMANDS = all_commands()

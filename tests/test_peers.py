@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from perfmodel import sanity
 from perfmodel.catalog import device_ids, find_device
-from perfmodel.units import parse
+from perfmodel.core import sanity
+from perfmodel.core.units import parse
 
 
 def test_decimal_and_binary_prefixes_are_not_mixed():

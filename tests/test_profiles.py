@@ -13,9 +13,10 @@ from typing import Any
 
 import pytest
 
-from perfmodel import catalog, sanity
-from perfmodel.errors import UsageError
-from perfmodel.hardware import Device, quantities, validated
+from perfmodel import catalog
+from perfmodel.core import sanity
+from perfmodel.core.errors import UsageError
+from perfmodel.core.hardware import Device, quantities, validated
 
 FOLDER = catalog.data_folder("hardware_specs")
 IDS = catalog.device_ids()

@@ -10,19 +10,19 @@ import pytest
 from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
-from perfmodel import arith, units
-from perfmodel.attention.algorithms import find, names
-from perfmodel.attention.evaluate import compare
-from perfmodel.attention.patterns import NAMED, Density
-from perfmodel.attention.request import AttentionRequest
-from perfmodel.bounds import compulsory_elements, theta
-from perfmodel.cache import dram_bytes
 from perfmodel.catalog import device_ids, find_device
-from perfmodel.cost import Kernel, Tile
-from perfmodel.dtypes import DTYPES
-from perfmodel.errors import UnavailableError, UsageError
-from perfmodel.roofline import TERMS, estimate, total
-from perfmodel.workload import Attention
+from perfmodel.core import arith, units
+from perfmodel.core.cache import dram_bytes
+from perfmodel.core.cost import Kernel, Tile
+from perfmodel.core.dtypes import DTYPES
+from perfmodel.core.errors import UnavailableError, UsageError
+from perfmodel.core.roofline import TERMS, estimate, total
+from perfmodel.core.workload import Attention
+from perfmodel.kernels.attention.algorithms import find, names
+from perfmodel.kernels.attention.evaluate import compare
+from perfmodel.kernels.attention.io_bounds import compulsory_elements, theta
+from perfmodel.kernels.attention.patterns import NAMED, Density
+from perfmodel.kernels.attention.request import AttentionRequest
 
 DEVICES = [find_device(name) for name in ("nvidia-a100-sxm-80gb", "nvidia-h200-sxm", "nvidia-h100-sxm-80gb", "nvidia-l40s", "amd-mi300x")]
 

@@ -9,14 +9,14 @@ from functools import cache
 import pytest
 
 from perfmodel.catalog import find_device
-from perfmodel.dtypes import DTYPES
+from perfmodel.core.dtypes import DTYPES
+from perfmodel.core.workload import Attention
 from perfmodel.timing.base import Case
 from perfmodel.timing.models import flash_prefill, flash_published
 from perfmodel.validation.compare import Row, compare_files
 from perfmodel.validation.records import shipped_records
 from perfmodel.validation.split import held_out
 from perfmodel.validation.statistics import quantile
-from perfmodel.workload import Attention
 
 PATHS = [path for path in shipped_records() if path.name == "published.jsonl"]
 GB200, B200, H100 = "nvidia-gb200", "nvidia-b200-sxm", "nvidia-h100-sxm-80gb"

@@ -57,7 +57,7 @@ def test_every_promised_format_is_written(run, tmp_path):
 def test_help_of_the_interface():
     """As the README says, right after the package is imported, which loads nothing else."""
     assert "`help(perfmodel.api)`" in README.read_text()
-    code = "import perfmodel, sys; assert 'perfmodel.errors' not in sys.modules; help(perfmodel.api)"
+    code = "import perfmodel, sys; assert 'perfmodel.core.errors' not in sys.modules; help(perfmodel.api)"
     finished = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert finished.returncode == 0, finished.stderr
     assert "perfmodel.api - The Python interface" in finished.stdout

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from perfmodel.errors import DataError, UnavailableError, UsageError
+from perfmodel.core.errors import DataError, UnavailableError, UsageError
 from perfmodel.remat import binomial, lecture
 from perfmodel.remat.base import Plan
 from perfmodel.remat.budget import Program

@@ -7,8 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from perfmodel.catalog import calibrated_devices, find_device, find_model
-from perfmodel.dtypes import DTYPES
-from perfmodel.ops.mlp import Mlp, backward_flops, cached, forward_flops
+from perfmodel.core.dtypes import DTYPES
+from perfmodel.kernels.mlp import Mlp, backward_flops, cached, forward_flops
 from perfmodel.remat.autograd import eager_bytes, lazy_bytes, picture, records, tape
 from perfmodel.remat.base import Plan
 from perfmodel.remat.chain import Chain, Layer, uniform

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from perfmodel.errors import DataError, UnavailableError
+from perfmodel.core.errors import DataError, UnavailableError
 from perfmodel.remat import checkmate
 from perfmodel.remat.budget import Program
 from perfmodel.remat.chain import Chain, Layer, uniform

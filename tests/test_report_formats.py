@@ -17,7 +17,8 @@ import pytest
 from report_example import GOLDEN, HOSTILE, ceilings, crowded, example, long_names
 
 from perfmodel.catalog import calibrated_devices, data_folder, find_device
-from perfmodel.errors import DataError, UsageError
+from perfmodel.core.errors import DataError, UsageError
+from perfmodel.core.trace import Step
 from perfmodel.report import check_output, formats, render_for, write
 from perfmodel.report.charts.kinds import Interval, Point, Roofline, Series
 from perfmodel.report.document import Column, DataTable, Report, Table
@@ -31,7 +32,6 @@ from perfmodel.report.roofline_chart import formulas, point, point_of_row, profi
 from perfmodel.report.saved import SCHEMA, from_data, read_report, to_data
 from perfmodel.report.terminal import render as as_terminal
 from perfmodel.report.terminal import render as terminal
-from perfmodel.trace import Step
 from perfmodel.validation.compare import compare
 from perfmodel.validation.records import as_record
 
@@ -309,7 +309,7 @@ def test_text_and_terminal_show_the_pictures() -> None:
 
 
 def test_a_roofline_of_a_device_and_its_estimates() -> None:
-    from perfmodel.attention.request import AttentionRequest
+    from perfmodel.kernels.attention.request import AttentionRequest
     from perfmodel.timing.attention_offer import predictions
 
     device = find_device("nvidia-a100-sxm-80gb")

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from perfmodel.catalog import find_device
-from perfmodel.ops.matmul import Matmul, evaluate
+from perfmodel.kernels.matmul import Matmul, evaluate
 from perfmodel.report.charts.points import bound, flag, intensity, share_of_roof
 from perfmodel.report.readings import of_report
 from perfmodel.report.roofline_chart import roofline

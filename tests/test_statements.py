@@ -19,7 +19,7 @@ from perfmodel.validation.libraries.base import current_profile
 from perfmodel.validation.steps import measure
 
 ROOT = Path(__file__).parents[1]
-MODELS = sorted((ROOT / "perfmodel" / "timing" / "models").glob("*.py"))
+MODELS = sorted(path for folder in ("timing/models", "transformer/time_models") for path in (ROOT / "perfmodel" / folder).glob("*.py"))
 SLOW = ("drawn",)
 
 

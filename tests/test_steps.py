@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from perfmodel.catalog import find_device, find_model
-from perfmodel.errors import PerfmodelError, UnavailableError
+from perfmodel.core.errors import PerfmodelError, UnavailableError
 from perfmodel.validation.bounds import case_of, evaluated
 from perfmodel.validation.libraries.base import FIT, HELD_OUT
 from perfmodel.validation.records import as_record, read_records

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 from refresh_studies import FOLDER, GOLDEN, rendered
 
-from perfmodel.attention.algorithms import find
-from perfmodel.attention.crossover import crossover
-from perfmodel.attention.request import AttentionRequest
 from perfmodel.catalog import calibrated_devices, data_folder, find_device, find_model
+from perfmodel.kernels.attention.algorithms import find
+from perfmodel.kernels.attention.crossover import crossover
+from perfmodel.kernels.attention.request import AttentionRequest
 from perfmodel.report import render_for
 from perfmodel.report.charts.cells import formula_text
 from perfmodel.report.charts.draw import clean
@@ -256,7 +256,7 @@ def test_block_sizes_move_what_the_algorithm_counts(reports: dict[str, Report]) 
     rows = table(reports["flashattention-fig2"], "block size, forward")
     w = AttentionRequest(n=1024, d=64, heads=16, batch=64).workload()
     flash, standard = find("flash1"), find("standard")
-    from perfmodel.cost import Tile
+    from perfmodel.core.cost import Tile
 
     for row in rows[:-1]:
         [kernel] = flash.forward(w, Tile(int(str(row["br"])), int(str(row["bc"]))))

@@ -21,7 +21,7 @@ import pyarrow.parquet as pq
 import pytest
 from distributed import Client, LocalCluster
 
-from perfmodel.errors import DataError, UsageError
+from perfmodel.core.errors import DataError, UsageError
 from perfmodel.sweep import dask_run
 from perfmodel.sweep.ask import Output, Search, ask, complete
 from perfmodel.sweep.study import Study

@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import perfmodel
-from perfmodel.errors import DataError, UsageError
+from perfmodel.core.errors import DataError, UsageError
 from perfmodel.sweep.ask import Output, Search, ask, complete
 from perfmodel.sweep.chunks import Chunk
 from perfmodel.sweep.resume import noted, progress_path, unfinished_path

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from perfmodel.arith import ceil_div, clip, clipped_floor_sum, deferrable, floor, floor_sum, largest, maximum, minimum, power
+from perfmodel.core.arith import ceil_div, clip, clipped_floor_sum, deferrable, floor, floor_sum, largest, maximum, minimum, power
 from perfmodel.sweep.bound import Bound
 from perfmodel.sweep.graph import Graph, Node, at_most
 from perfmodel.sweep.program import compiled

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 import perfmodel
 from perfmodel.catalog import device_ids
-from perfmodel.errors import DataError, UsageError
+from perfmodel.core.errors import DataError, UsageError
 from perfmodel.sweep.base import Input
 from perfmodel.sweep.chunks import blocks_of, chunks
 from perfmodel.sweep.grid import Part, grid_of

@@ -16,7 +16,7 @@ import pytest
 from sweep_runs import AXES, ROWS, content, interrupted, names, rows_in, wait_until, write
 
 from perfmodel.commands._progress import Teller
-from perfmodel.errors import DataError, UsageError
+from perfmodel.core.errors import DataError, UsageError
 from perfmodel.sweep.ask import Search, complete
 from perfmodel.sweep.chunks import Chunk
 from perfmodel.sweep.resume import progress_path, unfinished_path

@@ -11,15 +11,15 @@ import numpy as np
 import pytest
 
 import perfmodel
-from perfmodel.attention.algorithms import find, names
-from perfmodel.attention.read_by import READ_BY, is_read
-from perfmodel.attention.request import AttentionRequest
 from perfmodel.commands._shared import DEFAULT_DEVICE as COMMAND_DEVICE
-from perfmodel.cost import memory_bytes
-from perfmodel.errors import PerfmodelError
-from perfmodel.ops.checks import dtype_on
-from perfmodel.ops.matmul import Matmul
-from perfmodel.ops.matmul import evaluate as evaluate_matmul
+from perfmodel.core.checks import dtype_on
+from perfmodel.core.cost import memory_bytes
+from perfmodel.core.errors import PerfmodelError
+from perfmodel.kernels.attention.algorithms import find, names
+from perfmodel.kernels.attention.read_by import READ_BY, is_read
+from perfmodel.kernels.attention.request import AttentionRequest
+from perfmodel.kernels.matmul import Matmul
+from perfmodel.kernels.matmul import evaluate as evaluate_matmul
 from perfmodel.sweep.base import DEFAULT_DEVICE
 from perfmodel.sweep.columns import COSTS, costs
 from perfmodel.sweep.devices import device_named

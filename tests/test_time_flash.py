@@ -5,15 +5,15 @@ from math import hypot
 
 import pytest
 
-from perfmodel.attention.walk import visited_tiles
 from perfmodel.catalog import find_device
-from perfmodel.dtypes import DTYPES
-from perfmodel.errors import UnavailableError
+from perfmodel.core.dtypes import DTYPES
+from perfmodel.core.errors import UnavailableError
+from perfmodel.core.workload import BACKWARD, FORWARD, Attention
+from perfmodel.kernels.attention.walk import visited_tiles
 from perfmodel.timing.base import MAX_PARAMETERS, Case
 from perfmodel.timing.models._flash_blocks import ROUNDS, blocks_of
 from perfmodel.timing.models._flash_plan import IMPLEMENTATIONS, Plan, plan_of
 from perfmodel.timing.models.flash_prefill import MODEL, covers, seconds
-from perfmodel.workload import BACKWARD, FORWARD, Attention
 
 A100, H100, B200 = (find_device(name) for name in ("nvidia-a100-sxm-80gb", "nvidia-h100-sxm-80gb", "nvidia-b200-sxm"))
 STARTS = MODEL.starts()

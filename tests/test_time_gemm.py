@@ -11,13 +11,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from perfmodel.catalog import find_device
-from perfmodel.dtypes import DTYPES
-from perfmodel.errors import UnavailableError
-from perfmodel.ops.matmul import Matmul
+from perfmodel.core.dtypes import DTYPES
+from perfmodel.core.errors import UnavailableError
+from perfmodel.core.workload import BACKWARD, Attention
+from perfmodel.kernels.matmul import Matmul
 from perfmodel.timing.base import MAX_PARAMETERS, Case, find_model
 from perfmodel.timing.models import gemm
 from perfmodel.timing.models._gemm_tiles import LARGEST_SPLIT, LARGEST_TILE, MMA_TILES, candidates, copy_bytes, plans
-from perfmodel.workload import BACKWARD, Attention
 
 A100, H200 = find_device("nvidia-a100-sxm-80gb"), find_device("nvidia-h200-sxm")
 STARTS = gemm.MODEL.starts()

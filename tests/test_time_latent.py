@@ -8,16 +8,16 @@ import pytest
 
 from perfmodel.catalog import find_device
 from perfmodel.catalog import find_model as find_transformer
-from perfmodel.dtypes import DTYPES
-from perfmodel.errors import UnavailableError, UsageError
-from perfmodel.ops.matmul import Matmul
+from perfmodel.core.dtypes import DTYPES
+from perfmodel.core.errors import UnavailableError, UsageError
+from perfmodel.kernels.latent_decode import LatentDecode, flops, kernel
+from perfmodel.kernels.matmul import Matmul
+from perfmodel.kernels.narrow_cache import NarrowCacheAttention
+from perfmodel.kernels.narrow_cache import kernel as narrow_kernel
 from perfmodel.timing.base import Case, find_model
 from perfmodel.timing.floors import lower_bound_s
 from perfmodel.timing.models import flash_decode_narrow, fp8_linear, latent_attention
 from perfmodel.transformer.estimate import run_pass
-from perfmodel.transformer.latent_decode import LatentDecode, flops, kernel
-from perfmodel.transformer.narrow_cache import NarrowCacheAttention
-from perfmodel.transformer.narrow_cache import kernel as narrow_kernel
 from perfmodel.transformer.op import linear
 from perfmodel.transformer.ops import step_ops
 from perfmodel.transformer.step import decode, prefill
@@ -113,7 +113,7 @@ def narrow_time(w=N, device=H200, **parameters):
 
 
 def test_the_narrow_cache_is_half_of_a_wide_one():
-    from perfmodel.cost import Tile
+    from perfmodel.core.cost import Tile
 
     sizes = {a.tensor: a.compulsory * a.element_size for a in narrow_kernel(N, Tile(64, 64)).accesses}
     assert sizes["K"] == sizes["V"] == 64 * 8 * 4096 * 128

@@ -8,14 +8,14 @@ import pytest
 
 from perfmodel.catalog import find_device
 from perfmodel.catalog import find_model as find_transformer
-from perfmodel.dtypes import DTYPES
-from perfmodel.errors import UnavailableError, UsageError
-from perfmodel.roofline import estimate
+from perfmodel.core.dtypes import DTYPES
+from perfmodel.core.errors import UnavailableError, UsageError
+from perfmodel.core.roofline import estimate
+from perfmodel.kernels.experts import ACTIVATE, DOWN, PARTS, SUM, UP, Experts, flops, kernel, rows_per_expert
 from perfmodel.timing.base import Case, find_model
 from perfmodel.timing.floors import lower_bound_s
 from perfmodel.timing.models import experts as model
 from perfmodel.transformer.estimate import run_pass
-from perfmodel.transformer.experts import ACTIVATE, DOWN, PARTS, SUM, UP, Experts, flops, kernel, rows_per_expert
 from perfmodel.transformer.moe import expert_ops
 from perfmodel.transformer.op_time import as_multiplied, op_estimate
 from perfmodel.transformer.step import Split, decode, prefill

@@ -7,11 +7,11 @@ from dataclasses import replace
 import pytest
 
 from perfmodel.catalog import find_device
-from perfmodel.dtypes import DTYPES
-from perfmodel.errors import UnavailableError
+from perfmodel.core.dtypes import DTYPES
+from perfmodel.core.errors import UnavailableError
+from perfmodel.kernels.collectives import OPS, Collective
 from perfmodel.timing.base import Case
 from perfmodel.timing.models.nccl import MODEL, sent_bytes
-from perfmodel.transformer.collectives import OPS, Collective
 
 DEVICE = replace(find_device("h200"), calibration=[])
 LINK, DRAM = 450e9, 4.8e12

@@ -13,11 +13,12 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from perfmodel.catalog import find_device
-from perfmodel.dtypes import DTYPES
-from perfmodel.errors import UnavailableError, UsageError
-from perfmodel.hardware import Calibration, Device
-from perfmodel.ops.matmul import Matmul
-from perfmodel.ops.occupancy import Block
+from perfmodel.core.dtypes import DTYPES
+from perfmodel.core.errors import UnavailableError, UsageError
+from perfmodel.core.hardware import Calibration, Device
+from perfmodel.core.occupancy import Block
+from perfmodel.core.workload import BACKWARD, FORWARD, Attention, Stream
+from perfmodel.kernels.matmul import Matmul
 from perfmodel.timing.base import MAX_PARAMETERS, Case, Model
 from perfmodel.timing.fit import fit, simplex
 from perfmodel.timing.implementations import COMPOSITE, MODELS_OF
@@ -37,7 +38,6 @@ from perfmodel.timing.models import register_tiles as tiles
 from perfmodel.timing.models._own_kernels import grid_seconds, instruction_costs, launches_seconds
 from perfmodel.timing.register_tiles import EDGES, Geometry, geometry
 from perfmodel.timing.schedule import Shares, shared_makespan
-from perfmodel.workload import BACKWARD, FORWARD, Attention, Stream
 
 SMS = 132
 FLASH = tiles.MODEL.starts()

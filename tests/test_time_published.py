@@ -10,8 +10,9 @@ from functools import cache
 import pytest
 
 from perfmodel.catalog import calibrated_devices, find_device
-from perfmodel.dtypes import DTYPES
-from perfmodel.errors import UnavailableError
+from perfmodel.core.dtypes import DTYPES
+from perfmodel.core.errors import UnavailableError
+from perfmodel.core.workload import BACKWARD, FORWARD, Attention
 from perfmodel.report.validation import beyond
 from perfmodel.timing.base import SAME_KERNEL, VARIANTS, Case, find_model, kernel_name
 from perfmodel.timing.implementations import MODELS_OF
@@ -22,7 +23,6 @@ from perfmodel.validation.compare import Row, compare_files
 from perfmodel.validation.records import shipped_records
 from perfmodel.validation.split import held_out
 from perfmodel.validation.statistics import quantile
-from perfmodel.workload import BACKWARD, FORWARD, Attention
 
 A100_40, A100_80, H100 = "nvidia-a100-sxm-40gb", "nvidia-a100-sxm-80gb", "nvidia-h100-sxm-80gb"
 H200, B200 = "nvidia-h200-sxm", "nvidia-b200-sxm"

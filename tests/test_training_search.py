@@ -9,7 +9,7 @@ import pytest
 from fuzzing import calls
 
 from perfmodel.catalog import calibrated_devices, find_device, find_model, find_system
-from perfmodel.errors import PerfmodelError, UnavailableError
+from perfmodel.core.errors import PerfmodelError, UnavailableError
 from perfmodel.transformer.training.checks import checked
 from perfmodel.transformer.training.question import Parallel, Training
 from perfmodel.transformer.training.step.job import job_of

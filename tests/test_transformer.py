@@ -11,12 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from perfmodel.catalog import calibrated_devices, find_device, find_model, model_names
-from perfmodel.dtypes import DTYPES
-from perfmodel.errors import UsageError
-from perfmodel.transformer import generation, kv_cache, parameters
-from perfmodel.transformer.answer import answer, lengths
-from perfmodel.transformer.batch import PAYS, bound_s, curve, knee
-from perfmodel.transformer.collectives import (
+from perfmodel.core.dtypes import DTYPES
+from perfmodel.core.errors import UsageError
+from perfmodel.kernels.collectives import (
     ALL_GATHER,
     ALL_REDUCE,
     ALL_TO_ALL,
@@ -27,6 +24,9 @@ from perfmodel.transformer.collectives import (
     ring_s,
     tree_s,
 )
+from perfmodel.transformer import generation, kv_cache, parameters
+from perfmodel.transformer.answer import answer, lengths
+from perfmodel.transformer.batch import PAYS, bound_s, curve, knee
 from perfmodel.transformer.estimate import run_pass
 from perfmodel.transformer.in_step import LARGEST_SAVING, InStep, handed_bytes, in_step, launch_saving_s
 from perfmodel.transformer.moe import expected_touched

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from perfmodel.catalog import device_ids, find_device, load_device
-from perfmodel.hardware import Calibration
+from perfmodel.core.hardware import Calibration
+from perfmodel.core.workload import Stream
 from perfmodel.timing.base import Case, find_model, model_names
 from perfmodel.timing.implementations import MODELS_OF
 from perfmodel.timing.predict import BORROWED, CALIBRATED, SAME_ARCHITECTURE, predict
@@ -20,7 +21,6 @@ from perfmodel.validation.intervals import Residual, interval
 from perfmodel.validation.profile_text import profile_text, with_calibrations
 from perfmodel.validation.records import as_record
 from perfmodel.validation.transfer import half_widths, leave_out, with_borrowed
-from perfmodel.workload import Stream
 
 DATA = Path(__file__).parent / "data"
 TRUE = {"launch_us": 4.0, "bandwidth_share": 0.8}

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from perfmodel.attention.algorithms import find
-from perfmodel.cost import Tile
-from perfmodel.dtypes import DTYPES
+from perfmodel.core.cost import Tile
+from perfmodel.core.dtypes import DTYPES
+from perfmodel.core.workload import Attention
+from perfmodel.kernels.attention.algorithms import find
 from perfmodel.validation.records import read_records, shipped_records
-from perfmodel.workload import Attention
 
 DATA = Path(__file__).parent / "data"
 RECORD = {

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from perfmodel.errors import PerfmodelError, UnavailableError, UsageError
-from perfmodel.hardware import Device, validated
+from perfmodel.core.errors import PerfmodelError, UnavailableError, UsageError
+from perfmodel.core.hardware import Device, validated
 from perfmodel.timing.models import cpu
 from perfmodel.validation.cpu import arrays, profile, run, timer
 from perfmodel.validation.cpu.arrays import Scratch, checked, prepare

@@ -24,7 +24,8 @@ from hypothesis import strategies as st
 from numba import cuda
 
 from perfmodel.catalog import device_ids, find_device
-from perfmodel.errors import DataError, PerfmodelError, UnavailableError, UsageError
+from perfmodel.core.errors import DataError, PerfmodelError, UnavailableError, UsageError
+from perfmodel.core.workload import Attention
 from perfmodel.validation.cuda import (
     agreement,
     arrays,
@@ -43,12 +44,12 @@ from perfmodel.validation.cuda import (
 from perfmodel.validation.cuda.cases import WORKLOADS, KernelCase, attention_case, needed_bytes
 from perfmodel.validation.cuda.environment import Environment, nvidia_smi, package_versions, profile_of
 from perfmodel.validation.cuda.microbench import Measured
+from perfmodel.validation.cuda.run import benchmark as run_benchmark
 from perfmodel.validation.cuda.shapes import counted_cases, timed_cases
 from perfmodel.validation.cuda.timing import StoppingRule, Timing, measure_times, summary
 from perfmodel.validation.kernels import flash, flash1, flash_mma, matmul, reference, standard
 from perfmodel.validation.records import Record, Seconds, read_records, shipped_records
 from perfmodel.validation.statistics import quantile, relative_error_of_median
-from perfmodel.workload import Attention
 
 ROOT = Path(__file__).parents[1]
 NO_GPU = pytest.mark.skipif(cuda.is_available(), reason="this machine has a GPU")
@@ -221,7 +222,7 @@ def in_a_process(code: str, **variables: str) -> str:
 
 
 OPEN = """
-from perfmodel.errors import UnavailableError
+from perfmodel.core.errors import UnavailableError
 from perfmodel.validation.cuda.gpu import open_gpu
 try:
     open_gpu()
@@ -1130,7 +1131,7 @@ class TestOnGpu:
         assert records[1]["counters"]["l2_to_sm_bytes"] == pytest.approx(1 << 20, rel=1e-3)
 
     def test_what_the_machine_reaches(self) -> None:
-        found = {result.name: result for result in microbench.benchmark(rule=QUICK)}
+        found = {result.name: result for result in run_benchmark(rule=QUICK)}
         assert all(result.value or result.reason for result in found.values())
         l2, dram = found["L2 read, plateau"].value, found["DRAM read, largest"].value
         assert l2 is not None

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from perfmodel.errors import DataError, UnavailableError
+from perfmodel.core.errors import DataError, UnavailableError
 from perfmodel.validation.libraries import measure as measuring
 from perfmodel.validation.libraries.base import FIT, HELD_OUT, LibraryCase, Prepared, load_torch
 from perfmodel.validation.libraries.cases import FAMILIES, cases, shapes

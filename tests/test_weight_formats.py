@@ -11,12 +11,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from perfmodel.catalog import find_device, find_model, load_model
-from perfmodel.dtypes import DTYPES
-from perfmodel.errors import DataError, UsageError
-from perfmodel.hf import parse
-from perfmodel.plugins import module_names
+from perfmodel.core.dtypes import DTYPES
+from perfmodel.core.errors import DataError, UsageError
+from perfmodel.core.plugins import module_names
 from perfmodel.transformer import weight_formats
 from perfmodel.transformer.answer import answer
+from perfmodel.transformer.hf import parse
 from perfmodel.transformer.op import WEIGHTS
 from perfmodel.transformer.ops import EMBEDDING
 from perfmodel.transformer.parallel import draft_bytes, weight_bytes

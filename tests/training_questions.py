@@ -11,9 +11,9 @@ import pytest
 
 import perfmodel.transformer.training.step.estimate as estimating
 from perfmodel.catalog import calibrated_devices, device_ids, find_device, find_model, find_system, model_names, system_names
-from perfmodel.errors import PerfmodelError
-from perfmodel.hardware import Device
-from perfmodel.roofline import rates_of
+from perfmodel.core.errors import PerfmodelError
+from perfmodel.core.hardware import Device
+from perfmodel.core.roofline import rates_of
 from perfmodel.transformer.training.checks import timed
 from perfmodel.transformer.training.question import EVERY, FULL, GRADIENTS, NONE, PRECISIONS, SELECTIVE, Parallel, Recompute, Training
 from perfmodel.transformer.training.step.job import dtype_of

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from perfmodel.catalog import read_yaml
 from perfmodel.claims.base import VERDICTS, Check, Claim
-from perfmodel.errors import UsageError, suggest
+from perfmodel.core.errors import UsageError, suggest
 
 
 @cache

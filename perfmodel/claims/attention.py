@@ -5,19 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
-from perfmodel.arith import Number
-from perfmodel.attention.algorithms import block_sparse, flash1, flash2, memory_efficient, split_kv, standard
-from perfmodel.attention.base import key_rows_stored, matmul_flops
-from perfmodel.attention.evaluate import memory
-from perfmodel.attention.patterns import Density
-from perfmodel.attention.walk import key_tiles, row_tiles, visible_scores
-from perfmodel.bounds import compulsory_elements, theta
 from perfmodel.claims.devices import A100_40, SXM_80, device
-from perfmodel.cost import READ, WRITE, ZERO_FILL, Access, Kernel, Tile, memory_bytes
-from perfmodel.dtypes import STATISTIC_SIZE
-from perfmodel.roofline import estimate
-from perfmodel.trace import named
-from perfmodel.workload import FORWARD, Attention
+from perfmodel.core.arith import Number
+from perfmodel.core.cost import READ, WRITE, ZERO_FILL, Access, Kernel, Tile, memory_bytes
+from perfmodel.core.dtypes import STATISTIC_SIZE
+from perfmodel.core.roofline import estimate
+from perfmodel.core.trace import named
+from perfmodel.core.workload import FORWARD, Attention
+from perfmodel.kernels.attention.algorithms import block_sparse, flash1, flash2, memory_efficient, split_kv, standard
+from perfmodel.kernels.attention.base import key_rows_stored, matmul_flops
+from perfmodel.kernels.attention.evaluate import memory
+from perfmodel.kernels.attention.io_bounds import compulsory_elements, theta
+from perfmodel.kernels.attention.patterns import Density
+from perfmodel.kernels.attention.walk import key_tiles, row_tiles, visible_scores
 
 UNTILED = Tile(1, 1)
 

@@ -16,13 +16,13 @@ from functools import cache
 from inspect import isfunction
 from typing import Any
 
-from perfmodel.arith import Number
 from perfmodel.claims import attention, devices, mathematics, models, operations
 from perfmodel.claims.devices import Reading
-from perfmodel.docstrings import docstring
+from perfmodel.core.arith import Number
+from perfmodel.core.docstrings import docstring
+from perfmodel.core.trace import Step, Trace, Traced
+from perfmodel.core.units import parse
 from perfmodel.remat import lecture
-from perfmodel.trace import Step, Trace, Traced
-from perfmodel.units import parse
 
 HOLDS, RELABELLED, INCOMPLETE, WRONG = "holds", "holds with relabelling", "incomplete", "wrong"
 PENDING, NOT_CHECKABLE = "pending", "not checkable"
@@ -263,7 +263,7 @@ def _symbol(trace: Trace, name: str, value: Number, given: Number | Reading) -> 
 def source_of(function: Callable[..., Any]) -> str:
     """What the docstring of ``function`` gives as its source, else the first line of it.
 
-    >>> from perfmodel.attention.algorithms import standard
+    >>> from perfmodel.kernels.attention.algorithms import standard
     >>> source_of(standard.forward)
     'standard.forward: Dao et al. 2022, Algorithm 0'
     """

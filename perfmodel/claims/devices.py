@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cache
 
 from perfmodel.catalog import find_device
-from perfmodel.hardware import Device, Quantity
+from perfmodel.core.hardware import Device, Quantity
 
 A100_40, PCIE_80, SXM_80 = "nvidia-a100-sxm-40gb", "nvidia-a100-pcie-80gb", "nvidia-a100-sxm-80gb"
 V100, H100, B200, T4 = "nvidia-v100-sxm-32gb", "nvidia-h100-sxm-80gb", "nvidia-b200-sxm", "nvidia-t4"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from math import exp, sin
 
-from perfmodel.arith import Number
+from perfmodel.core.arith import Number
 
 
 def ridge_point(flops_per_s: Number, bandwidth: Number) -> Number:

@@ -5,12 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import cache
 
-from perfmodel.arith import Number
-from perfmodel.attention.base import key_rows_stored
 from perfmodel.catalog import calibrated_devices, find_model, find_system
 from perfmodel.claims.devices import A100_40, T4, device
-from perfmodel.errors import UnavailableError
-from perfmodel.trace import plain
+from perfmodel.core.arith import Number
+from perfmodel.core.errors import UnavailableError
+from perfmodel.core.trace import plain
+from perfmodel.core.workload import Attention
+from perfmodel.kernels.attention.base import key_rows_stored
 from perfmodel.transformer.cache_plan import generation_on, workload
 from perfmodel.transformer.generation import Generation, with_cache, without_cache
 from perfmodel.transformer.kv_cache import CacheFormat, equivalent_kv_heads, layer_token_bytes, token_bytes
@@ -19,7 +20,6 @@ from perfmodel.transformer.spec import GroupedAttention, LatentAttention, ModelS
 from perfmodel.transformer.training.question import Parallel, Training
 from perfmodel.transformer.training.state import state_bytes
 from perfmodel.transformer.training.step.estimate import estimate
-from perfmodel.workload import Attention
 
 TRAINING_SIZES = {"gpt2": 16, "gpt2-medium": 8}
 """Sequences per GPU and micro-batch that fit 40 GB without FlashAttention."""

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from perfmodel.arith import Number
 from perfmodel.claims.devices import SXM_80, device
-from perfmodel.cost import READ, WRITE, Tile
-from perfmodel.dtypes import DTYPES
-from perfmodel.ops import fuse, mlp
-from perfmodel.ops.matmul import Matmul, flops, minimum_elements, minimum_intensity, tile_reuse
-from perfmodel.ops.occupancy import Multiprocessor, most_threads
-from perfmodel.ops.softmax import VARIANTS, Softmax, kernel
+from perfmodel.core.arith import Number
+from perfmodel.core.cost import READ, WRITE, Tile
+from perfmodel.core.dtypes import DTYPES
+from perfmodel.core.occupancy import Multiprocessor, most_threads
+from perfmodel.kernels import fuse, mlp
+from perfmodel.kernels.matmul import Matmul, flops, minimum_elements, minimum_intensity, tile_reuse
+from perfmodel.kernels.softmax import VARIANTS, Softmax, kernel
 from perfmodel.remat.autograd import eager_bytes, lazy_bytes, picture, records
 from perfmodel.remat.chain import Chain, Layer, uniform
 from perfmodel.remat.lecture import plain_steps

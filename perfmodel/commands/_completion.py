@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from perfmodel.errors import PerfmodelError, UsageError, suggest
+from perfmodel.core.errors import PerfmodelError, UsageError, suggest
 
 _BASH = """_perfmodel() {
     local IFS=$'\\n'
@@ -56,13 +56,13 @@ def _configs() -> list[str]:
 
 
 def _dtypes() -> list[str]:
-    from perfmodel.dtypes import DTYPES
+    from perfmodel.core.dtypes import DTYPES
 
     return list(DTYPES)
 
 
 def _algorithms() -> list[str]:
-    from perfmodel.attention.algorithms import names
+    from perfmodel.kernels.attention.algorithms import names
 
     return [*names(), "all"]
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from perfmodel.hardware import Device
+    from perfmodel.core.hardware import Device
     from perfmodel.transformer.request import Request
 
 DEFAULT_LENGTH = 2048
@@ -52,7 +52,7 @@ def request_for(
 ) -> Request:
     """The request that the options make; lengths that are not given fit the model."""
     from perfmodel.catalog import find_model
-    from perfmodel.ops.checks import dtype_on
+    from perfmodel.core.checks import dtype_on
     from perfmodel.transformer.request import GENERATE, Request, formats
     from perfmodel.transformer.step import DECODE, Split
 

@@ -34,7 +34,7 @@ class Teller:
             self._write(now - self.begun)
 
     def _write(self, seconds: float) -> None:
-        from perfmodel.units import format_si, format_time
+        from perfmodel.core.units import format_si, format_time
 
         rate = self.points / seconds
         left = format_time((self.total - self.points) / rate, 2)

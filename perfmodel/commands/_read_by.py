@@ -1,6 +1,6 @@
 """Which questions read an option of a command: one that is given where nothing reads it is refused, not ignored.
 
-Those of attention depend on the algorithms: ``perfmodel/attention/read_by.py``.
+Those of attention depend on the algorithms: ``perfmodel/kernels/attention/read_by.py``.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from perfmodel.errors import UsageError
+from perfmodel.core.errors import UsageError
 
 Options = Mapping[str, Any]
 Rule = tuple[str, str, Callable[[Options], bool]]

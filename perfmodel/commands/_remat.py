@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from perfmodel.commands._shared import device_for
 
 if TYPE_CHECKING:
-    from perfmodel.arith import Number
+    from perfmodel.core.arith import Number
     from perfmodel.remat.base import Plan
     from perfmodel.remat.source import Source
     from perfmodel.report import Report
@@ -44,7 +44,7 @@ class Asked:
 
 def answer(asked: Asked, *, explained: bool) -> Report:
     """The report that the options ask for."""
-    from perfmodel.errors import UsageError
+    from perfmodel.core.errors import UsageError
 
     if asked.seconds <= 0:
         raise UsageError(f"--seconds is {asked.seconds:g}", "give a time above 0")
@@ -58,7 +58,7 @@ def answer(asked: Asked, *, explained: bool) -> Report:
 
 
 def _source(asked: Asked) -> Source:
-    from perfmodel.errors import UsageError
+    from perfmodel.core.errors import UsageError
     from perfmodel.remat import source
 
     shapes = {"cost": asked.cost, "backward": asked.backward, "size": asked.size, "interior": asked.interior}
@@ -71,7 +71,7 @@ def _source(asked: Asked) -> Source:
         clash = given[0] if given else "--width or --layers"
         raise UsageError(f"{clash} does not go with {'a model' if asked.model else '--width'}, which has its own", "leave one of them out")
     from perfmodel.catalog import calibrated_devices, find_model
-    from perfmodel.ops.checks import dtype_on, whole
+    from perfmodel.core.checks import dtype_on, whole
 
     device = device_for(asked.hardware)
     whole("batch", asked.batch)
@@ -84,7 +84,7 @@ def _source(asked: Asked) -> Source:
 
 
 def _memory(text: str, sized: bool) -> Number:
-    from perfmodel.errors import UsageError
+    from perfmodel.core.errors import UsageError
     from perfmodel.remat.quantities import quantities
 
     [memory, *more], unit = quantities("memory", text, "B")
@@ -118,7 +118,7 @@ def _schedules(asked: Asked, source: Source, memory: Number | None, explained: b
 
 
 def _exact(asked: Asked, source: Source, memory: Number | None) -> Report:
-    from perfmodel.ops.checks import given
+    from perfmodel.core.checks import given
     from perfmodel.remat.graph import graph_of
     from perfmodel.remat.graph_answer import answer as solve
     from perfmodel.report.remat_graph import report

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperCommand
 
-from perfmodel.escapes import visible_lines
+from perfmodel.core.escapes import visible_lines
 
 if TYPE_CHECKING:
-    from perfmodel.hardware import Device
+    from perfmodel.core.hardware import Device
     from perfmodel.report import Report
 
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
@@ -54,7 +54,7 @@ def require(least: int | None, found: int, what: str, reasons: Sequence[str] = (
     """UsageError if ``found`` of ``what`` are fewer than ``--require``; ``reasons``: why others do not count, one each."""
     from collections import Counter
 
-    from perfmodel.errors import UsageError
+    from perfmodel.core.errors import UsageError
 
     least = 1 if least is None else least
     if found < least:
@@ -84,7 +84,7 @@ LARGEST_SHARE = 1000
 
 def share_of(option: str, text: str) -> float:
     """``25%`` or ``0.25`` as a share; UsageError names the option."""
-    from perfmodel.errors import UsageError
+    from perfmodel.core.errors import UsageError
 
     try:
         value = float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
@@ -122,7 +122,7 @@ _ZERO = re.compile(r"-0+(\.0*)?")
 
 def _check_words(args: Sequence[str]) -> None:
     """UsageError for an empty word, which an unset variable of a shell leaves, and for a zero below zero."""
-    from perfmodel.errors import UsageError
+    from perfmodel.core.errors import UsageError
 
     for before, word in zip(["", *args], args, strict=False):
         name, equals, value = word.partition("=") if word.startswith("--") else (before if before.startswith("-") else "", "=", word)
@@ -156,8 +156,8 @@ def _written(param: Any, value: Any) -> str:
 
 
 def _check_number(option: str, value: float) -> None:
-    from perfmodel.errors import UsageError, cut
-    from perfmodel.workload import LARGEST_SIZE
+    from perfmodel.core.errors import UsageError, cut
+    from perfmodel.core.workload import LARGEST_SIZE
 
     if value > LARGEST_SIZE and value != float("inf"):
         raise UsageError(f"{option} is too large", f"give a number up to {LARGEST_SIZE:.0e}")

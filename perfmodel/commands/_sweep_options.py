@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from perfmodel.errors import UsageError, suggest
+from perfmodel.core.errors import UsageError, suggest
 
 if TYPE_CHECKING:
     from perfmodel.sweep.ask import Output, Search
@@ -114,7 +114,7 @@ def _rows_output(name: str, form: str | None, resume: bool, dask: str | None) ->
 
 def memory_bytes(text: str | None) -> int:
     """The memory that ``--memory`` gives a sweep."""
-    from perfmodel.ops.checks import size_bytes
+    from perfmodel.core.checks import size_bytes
     from perfmodel.sweep.ask import DEFAULT_MEMORY
 
     if text is None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from perfmodel.hardware import Device
+    from perfmodel.core.hardware import Device
     from perfmodel.report import Report
     from perfmodel.transformer.training.question import Parallel
     from perfmodel.transformer.training.step.system import System
@@ -121,7 +121,7 @@ def train_report(name: str, hardware: str | None, asked: Trained, sizes: Sizes, 
 
 
 def _parallel(asked: Trained, sizes: Sizes) -> Parallel:
-    from perfmodel.errors import UsageError
+    from perfmodel.core.errors import UsageError
     from perfmodel.transformer.training.question import Parallel as Laid
 
     for name in ("dp", "cp", "interleave"):
@@ -151,7 +151,7 @@ def _machine(hardware: str | None, system: str | None) -> tuple[Device, System |
 
 def _formats(dtype: str | None, precision: str | None, device: Device) -> tuple[str, str | None]:
     """Which 16-bit format, and the precision: ``--dtype fp32`` says both."""
-    from perfmodel.errors import UsageError
+    from perfmodel.core.errors import UsageError
     from perfmodel.transformer.training.question import BF16, FP32
 
     if dtype == FP32 and precision in (None, FP32):
@@ -176,8 +176,8 @@ def _joined(gpus: int, device: Device, system: System | None) -> System | None:
 
 
 def _check_search(asked: Trained, sizes: Sizes) -> None:
-    from perfmodel.errors import UsageError
-    from perfmodel.ops.checks import whole
+    from perfmodel.core.checks import whole
+    from perfmodel.core.errors import UsageError
     from perfmodel.transformer.training.implementations import HUGGINGFACE
 
     open_ones = ("--micro-batch", "--recompute", "--zero", "--dp", "--sp", "--interleave", "--cp")

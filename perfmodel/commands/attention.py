@@ -91,8 +91,8 @@ def attention(
         if name not in ("config", "implementation", "crossover", "explain", "json", "output")
     }
     outputs = check_outputs(output, OFFERS)
-    from perfmodel.attention.request import AttentionRequest
     from perfmodel.catalog import calibrated_devices, load_config
+    from perfmodel.kernels.attention.request import AttentionRequest
     from perfmodel.report.attention import report
     from perfmodel.timing.attention_offer import check_compared, predictions
 

@@ -22,7 +22,7 @@ def bench(
     Example: perfmodel bench --rows 20000000
     """
     outputs = check_outputs(output)
-    from perfmodel.ops.checks import whole
+    from perfmodel.core.checks import whole
     from perfmodel.report.bench import report
     from perfmodel.sweep.bench import bench as measured
 

@@ -57,7 +57,7 @@ def calibrate(
     outputs = check_outputs(output, ["profile"] if from_records else ["records", "profile"])
     from perfmodel.catalog import calibrated_devices, find_device
     from perfmodel.commands._bar import Bar
-    from perfmodel.errors import UnavailableError
+    from perfmodel.core.errors import UnavailableError
     from perfmodel.report.calibration import report
     from perfmodel.validation.calibration_run import How, this_machine
     from perfmodel.validation.calibration_run import from_records as fit_records

@@ -46,7 +46,7 @@ def compare(
     """
     outputs = check_outputs(output, OFFERS)
     allowed = share_of("--threshold", threshold)
-    from perfmodel.errors import DataError, UsageError, suggest
+    from perfmodel.core.errors import DataError, UsageError, suggest
 
     if fail_on not in FAILS:
         raise UsageError(f"--fail-on is {fail_on!r}", suggest(fail_on, list(FAILS)))
@@ -79,8 +79,8 @@ def _documents(before: str, after: str, threshold: float, line: str) -> tuple[Re
 
     from perfmodel import __version__
     from perfmodel.catalog import read_json
-    from perfmodel.errors import DataError
-    from perfmodel.files import sha256
+    from perfmodel.core.errors import DataError
+    from perfmodel.core.files import sha256
     from perfmodel.report.compare import report
     from perfmodel.report.document import Provenance
     from perfmodel.report.readings import readings

@@ -42,8 +42,8 @@ def fuse(
     Example: perfmodel fuse --elements 1048576 --ops 30
     """
     outputs = check_outputs(output)
-    from perfmodel.ops.checks import dtype_on
-    from perfmodel.ops.fuse import chain_for, evaluate
+    from perfmodel.core.checks import dtype_on
+    from perfmodel.kernels.fuse import chain_for, evaluate
     from perfmodel.report.fuse import report
 
     device = device_for(hardware)

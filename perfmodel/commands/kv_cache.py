@@ -48,7 +48,7 @@ def kv_cache(
     from functools import cache
 
     from perfmodel.catalog import calibrated_devices, find_model
-    from perfmodel.ops.checks import given, size_bytes
+    from perfmodel.core.checks import given, size_bytes
     from perfmodel.report.kv_cache import report
     from perfmodel.transformer.cache_plan import evaluate, generation_on, workload
     from perfmodel.transformer.kv_cache import CacheFormat
@@ -63,7 +63,7 @@ def kv_cache(
 
 def given_model(name: str | None) -> str:
     """The name of a model, which no command can do without."""
-    from perfmodel.errors import UsageError
+    from perfmodel.core.errors import UsageError
 
     if name is None:
         from perfmodel.catalog import model_names

@@ -46,13 +46,13 @@ def matmul(
     """
     outputs = check_outputs(output)
     from perfmodel.catalog import calibrated_devices
-    from perfmodel.errors import UnavailableError
-    from perfmodel.ops.checks import dtype_on, given, size_bytes
-    from perfmodel.ops.matmul import Matmul, evaluate
-    from perfmodel.ops.tile import with_sram
+    from perfmodel.core.checks import dtype_on, given, size_bytes
+    from perfmodel.core.errors import UnavailableError
+    from perfmodel.core.workload import FORWARD
+    from perfmodel.kernels.matmul import Matmul, evaluate
+    from perfmodel.kernels.tile import with_sram
     from perfmodel.report.matmul import report
     from perfmodel.timing.offer import check_implementation, offer
-    from perfmodel.workload import FORWARD
 
     device = device_for(hardware)
     if sram is not None:

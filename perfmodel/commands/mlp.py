@@ -43,9 +43,9 @@ def mlp(
     x W1, ReLU, W2. Example: perfmodel mlp --batch 4096 --d-in 1024 --d-hidden 4096 --d-out 1024
     """
     outputs = check_outputs(output)
-    from perfmodel.errors import UsageError, suggest
-    from perfmodel.ops.checks import dtype_on, given
-    from perfmodel.ops.mlp import KERNELS, Mlp, evaluate
+    from perfmodel.core.checks import dtype_on, given
+    from perfmodel.core.errors import UsageError, suggest
+    from perfmodel.kernels.mlp import KERNELS, Mlp, evaluate
     from perfmodel.report.mlp import BOTH, report
 
     passes = {**{name: [name] for name in KERNELS}, BOTH: list(KERNELS)}

@@ -38,9 +38,9 @@ def occupancy(
     Example: perfmodel occupancy --threads 256 --registers 64 --sram 48KiB --stride 2
     """
     outputs = check_outputs(output)
-    from perfmodel.ops.checks import given, size_bytes
-    from perfmodel.ops.occupancy import Block, evaluate
-    from perfmodel.ops.sectors import Access
+    from perfmodel.core.checks import given, size_bytes
+    from perfmodel.core.occupancy import Block, evaluate
+    from perfmodel.core.sectors import Access
     from perfmodel.report.occupancy import report
 
     threads = given("threads", threads, "occupancy --threads 256 --registers 64 --sram 48KiB")

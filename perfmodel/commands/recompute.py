@@ -37,8 +37,8 @@ def recompute(
     Example: perfmodel recompute --bytes 64MiB --flops 10GFLOP
     """
     outputs = check_outputs(output)
-    from perfmodel.ops.checks import dtype_on, flop_count, given, size_bytes
-    from perfmodel.ops.recompute import Recompute, evaluate
+    from perfmodel.core.checks import dtype_on, flop_count, given, size_bytes
+    from perfmodel.kernels.recompute import Recompute, evaluate
     from perfmodel.report.recompute import report
 
     device = device_for(hardware)

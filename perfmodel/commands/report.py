@@ -29,7 +29,7 @@ def report(
     A saved report is rendered again without computing. Example: perfmodel report standard-vs-flash -o report.html -o report.md
     """
     outputs = check_outputs(output, OFFERS)
-    from perfmodel.errors import UsageError
+    from perfmodel.core.errors import UsageError
     from perfmodel.study.schema import study_names
 
     if study is None:

@@ -69,7 +69,7 @@ def roofline(
     outputs = check_outputs(output, OFFERS)
     given: dict[str, Any] = {"attention": attention, "matmul": matmul, "model": model, "records": records, "ncu": ncu, "flops": flops}
     if ncu_command:
-        from perfmodel.errors import UsageError
+        from perfmodel.core.errors import UsageError
         from perfmodel.validation.ncu_points import COMMAND
 
         if study or json or outputs or hardware or implementation or baseline or any(given.values()):
@@ -87,7 +87,7 @@ def roofline(
 
 
 def _of_study(name: str, line: str, others: dict[str, Any]) -> Report:
-    from perfmodel.errors import UsageError
+    from perfmodel.core.errors import UsageError
     from perfmodel.study.build import build
     from perfmodel.study.schema import read_study
 
@@ -103,7 +103,7 @@ def _of_study(name: str, line: str, others: dict[str, Any]) -> Report:
 def _of_options(
     given: dict[str, Any], hardware: Sequence[str] | None, implementation: str | None, required: int | None, line: str
 ) -> Report:
-    from perfmodel.errors import UsageError
+    from perfmodel.core.errors import UsageError
     from perfmodel.report.charts.kinds import Roofline
     from perfmodel.study.base import Scope
     from perfmodel.study.build import joined
@@ -141,7 +141,7 @@ def _on(choices: Sequence[RecordChoice], hardware: Sequence[str], scope: Scope) 
     """Those of ``choices`` that name no device on those of --hardware, and which of these have no record. UsageError if none has."""
     from dataclasses import replace
 
-    from perfmodel.errors import UsageError
+    from perfmodel.core.errors import UsageError
     from perfmodel.study.recorded import devices_of
 
     found, absent = [], []
@@ -161,7 +161,7 @@ def _on(choices: Sequence[RecordChoice], hardware: Sequence[str], scope: Scope) 
 
 
 def _told(text: str) -> tuple[str, str]:
-    from perfmodel.errors import UsageError
+    from perfmodel.core.errors import UsageError
 
     name, equals, count = text.rpartition("=")
     if not equals or not name:

@@ -38,8 +38,8 @@ def softmax(
     Example: perfmodel softmax --rows 4096 --cols 32768
     """
     outputs = check_outputs(output)
-    from perfmodel.ops.checks import dtype_on, given
-    from perfmodel.ops.softmax import Softmax, evaluate
+    from perfmodel.core.checks import dtype_on, given
+    from perfmodel.kernels.softmax import Softmax, evaluate
     from perfmodel.report.softmax import report
 
     device = device_for(hardware)

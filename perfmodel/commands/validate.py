@@ -92,7 +92,7 @@ def validate(
 
 def _check_together(records: list[str] | None, backend: str | None, counters: bool, counters_csv: str | None, scoreboard: bool) -> None:
     """UsageError for options of which one would be ignored."""
-    from perfmodel.errors import UsageError
+    from perfmodel.core.errors import UsageError
 
     given = {"--backend": backend, "--counters": counters, "--records": records, "--scoreboard": scoreboard, "--counters-csv": counters_csv}
     alone = {"--counters-csv": set(given), "--records": {"--backend", "--counters"}, "--scoreboard": {"--backend", "--counters"}}

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
-from perfmodel.arith import Number
+from perfmodel.core.arith import Number
 from perfmodel.remat.chain import Chain, Layer
 from perfmodel.transformer.training.tape import Node, Tape
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from perfmodel.arith import Number
-from perfmodel.errors import UsageError
+from perfmodel.core.arith import Number
+from perfmodel.core.errors import UsageError
 from perfmodel.remat.chain import Chain
 from perfmodel.remat.schedule import Action
 

@@ -10,8 +10,8 @@ from __future__ import annotations
 from functools import lru_cache
 from math import comb
 
-from perfmodel.arith import Number
-from perfmodel.trace import is_traced, plain, template
+from perfmodel.core.arith import Number
+from perfmodel.core.trace import is_traced, plain, template
 
 
 def beta(slots: int, repetitions: int) -> int:

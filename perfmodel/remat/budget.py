@@ -17,8 +17,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from perfmodel.arith import Number
-from perfmodel.errors import UnavailableError
+from perfmodel.core.arith import Number
+from perfmodel.core.errors import UnavailableError
 from perfmodel.remat.chain import Chain
 from perfmodel.remat.needs import Needs
 from perfmodel.remat.schedule import BACKWARD, LOSS, TAPE, Action, drop, forward

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate, pairwise
 
-from perfmodel.arith import Number
-from perfmodel.errors import UsageError
+from perfmodel.core.arith import Number
+from perfmodel.core.errors import UsageError
 
 LARGEST_CHAIN = 100_000
 """Layers: a schedule has at least as many actions."""

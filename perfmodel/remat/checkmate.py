@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from importlib import import_module
 
-from perfmodel.arith import Number
-from perfmodel.errors import UnavailableError
+from perfmodel.core.arith import Number
+from perfmodel.core.errors import UnavailableError
 from perfmodel.remat.graph import Graph, Step
 from perfmodel.remat.graph_program import GraphProgram
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from perfmodel.arith import Number
+from perfmodel.core.arith import Number
 from perfmodel.remat.base import Plan
 from perfmodel.remat.budget import LARGEST, Program
 from perfmodel.remat.chain import Chain

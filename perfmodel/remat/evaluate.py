@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from perfmodel.errors import UnavailableError, UsageError
-from perfmodel.hardware import Device
+from perfmodel.core.errors import UnavailableError, UsageError
+from perfmodel.core.hardware import Device
 from perfmodel.remat.base import Plan, Strategy
 from perfmodel.remat.chain import Chain
 from perfmodel.remat.simulate import Run, simulate

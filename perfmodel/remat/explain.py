@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+from perfmodel.core.trace import Step, Trace
 from perfmodel.remat.evaluate import Answer, Row
 from perfmodel.remat.strategies.revolve import slots_of
-from perfmodel.trace import Step, Trace
 
 
 def explain(answer: Answer) -> list[tuple[str, dict[str, Any], list[Step]]]:

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
 
-from perfmodel.arith import Number
-from perfmodel.errors import DataError, UnavailableError
+from perfmodel.core.arith import Number
+from perfmodel.core.errors import DataError, UnavailableError
 from perfmodel.remat.chain import Chain
 
 MAKE, FREE = "make", "free"

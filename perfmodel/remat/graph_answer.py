@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from perfmodel.arith import Number
+from perfmodel.core.arith import Number
 from perfmodel.remat.checkmate import SECONDS, least_memory, solve
 from perfmodel.remat.graph import Graph, GraphRun, keep_all, run
 

@@ -12,9 +12,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from perfmodel.arith import Number
 from perfmodel.catalog import read_json, read_yaml
-from perfmodel.errors import DataError
+from perfmodel.core.arith import Number
+from perfmodel.core.errors import DataError
 from perfmodel.remat.graph import Graph, Node
 from perfmodel.remat.quantities import quantity
 

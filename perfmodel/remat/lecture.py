@@ -7,7 +7,7 @@ output.
 
 from __future__ import annotations
 
-from perfmodel.arith import Number
+from perfmodel.core.arith import Number
 from perfmodel.remat.chain import Chain, uniform
 from perfmodel.remat.nearest import rebuilt_steps
 

@@ -10,19 +10,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import pairwise
 
-from perfmodel.arith import Number
-from perfmodel.cost import Tile
-from perfmodel.dtypes import Dtype
-from perfmodel.errors import UnavailableError
-from perfmodel.hardware import Device
-from perfmodel.ops.matmul import Matmul, kernels
-from perfmodel.ops.mlp import layer_flops
+from perfmodel.core.arith import Number
+from perfmodel.core.cost import Tile
+from perfmodel.core.dtypes import Dtype
+from perfmodel.core.errors import UnavailableError
+from perfmodel.core.hardware import Device
+from perfmodel.core.roofline import estimate
+from perfmodel.core.workload import FORWARD
+from perfmodel.kernels.matmul import Matmul, kernels
+from perfmodel.kernels.mlp import layer_flops
 from perfmodel.remat.chain import Chain, Layer
 from perfmodel.remat.tensors import Tensor
-from perfmodel.roofline import estimate
 from perfmodel.timing.offer import offer
 from perfmodel.timing.predict import Lenders
-from perfmodel.workload import FORWARD
 
 EDGE = 128
 """Edge of the roof's tile."""

@@ -6,7 +6,7 @@ from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
-from perfmodel.arith import Number
+from perfmodel.core.arith import Number
 from perfmodel.remat.chain import Chain
 from perfmodel.remat.schedule import BACKWARD, LOSS, TAPE, Action, drop, forward
 

@@ -8,7 +8,7 @@ from functools import cached_property
 from itertools import accumulate
 from math import gcd
 
-from perfmodel.arith import Number
+from perfmodel.core.arith import Number
 from perfmodel.remat.chain import Chain
 
 LEAST_PARTS, MOST_PARTS = 300, 600

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from perfmodel.arith import Number
-from perfmodel.errors import DataError, UsageError
-from perfmodel.units import parse
-from perfmodel.workload import LARGEST_SIZE
+from perfmodel.core.arith import Number
+from perfmodel.core.errors import DataError, UsageError
+from perfmodel.core.units import parse
+from perfmodel.core.workload import LARGEST_SIZE
 
 
 def quantity(value: Any, base: str, where: str) -> tuple[Number, bool]:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from heapq import heappop, heappush
 
-from perfmodel.arith import Number
-from perfmodel.errors import UnavailableError
+from perfmodel.core.arith import Number
+from perfmodel.core.errors import UnavailableError
 from perfmodel.remat.graph import FREE, MAKE, Graph, Step
 
 LARGEST = 14

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
-from perfmodel.arith import Number, ceil_div, maximum
+from perfmodel.core.arith import Number, ceil_div, maximum
 from perfmodel.remat.chain import Chain
 from perfmodel.remat.nearest import sweep
 from perfmodel.remat.schedule import LOSS, Action, backward, drop, keep

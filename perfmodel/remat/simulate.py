@@ -10,8 +10,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from perfmodel.arith import Number
-from perfmodel.errors import DataError
+from perfmodel.core.arith import Number
+from perfmodel.core.errors import DataError
 from perfmodel.remat.chain import Chain
 from perfmodel.remat.schedule import BACKWARD, DROP, FORWARD, LOSS, TAPE, Action
 

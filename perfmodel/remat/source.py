@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from perfmodel.arith import Number
-from perfmodel.dtypes import Dtype
-from perfmodel.errors import UsageError
-from perfmodel.hardware import Device
+from perfmodel.core.arith import Number
+from perfmodel.core.dtypes import Dtype
+from perfmodel.core.errors import UsageError
+from perfmodel.core.hardware import Device
 from perfmodel.remat.chain import Chain, Layer, check_length, spread
 from perfmodel.remat.linear import linear_chain, linear_tensors
 from perfmodel.remat.quantities import quantities

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from perfmodel.arith import Number
-from perfmodel.dtypes import Dtype
-from perfmodel.hardware import Device
-from perfmodel.ops.recompute import Recompute, Result, evaluate
+from perfmodel.core.arith import Number
+from perfmodel.core.dtypes import Dtype
+from perfmodel.core.hardware import Device
+from perfmodel.kernels.recompute import Recompute, Result, evaluate
 
 
 @dataclass(frozen=True, slots=True)

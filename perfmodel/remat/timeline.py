@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from perfmodel.arith import Number
+from perfmodel.core.arith import Number
 
 
 def columns(moments: Iterable[tuple[Number, Number]], width: int, *, whole_steps: bool = False) -> list[Number]:

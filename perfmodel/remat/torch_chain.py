@@ -11,10 +11,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from perfmodel.arith import ceil_div
-from perfmodel.dtypes import Dtype
-from perfmodel.errors import UnavailableError
-from perfmodel.hardware import Device
+from perfmodel.core.arith import ceil_div
+from perfmodel.core.dtypes import Dtype
+from perfmodel.core.errors import UnavailableError
+from perfmodel.core.hardware import Device
 
 BLOCK_COLUMNS, BLOCK_ROWS = 32, 4
 """Threads of a block of the sum over rows."""
@@ -40,7 +40,7 @@ class TorchChain:
     def bounds(self) -> list[int]:
         """Where segments begin, and the end; the last one takes the remainder.
 
-        >>> from perfmodel.dtypes import DTYPES
+        >>> from perfmodel.core.dtypes import DTYPES
         >>> TorchChain(24, 8, 8, DTYPES["bf16"], segments=5).bounds
         [0, 4, 8, 12, 16, 24]
         """

@@ -11,11 +11,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
-from perfmodel.arith import Number
-from perfmodel.cost import WRITE
-from perfmodel.dtypes import Dtype
-from perfmodel.errors import PerfmodelError
-from perfmodel.hardware import Device
+from perfmodel.core.arith import Number
+from perfmodel.core.cost import WRITE
+from perfmodel.core.dtypes import Dtype
+from perfmodel.core.errors import PerfmodelError
+from perfmodel.core.hardware import Device
 from perfmodel.remat.chain import Chain
 from perfmodel.remat.chain import Layer as Link
 from perfmodel.remat.tensors import Tensor

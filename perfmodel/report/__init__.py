@@ -9,12 +9,22 @@ from collections.abc import Collection
 from importlib import import_module
 from pathlib import Path
 
-from perfmodel.errors import DataError, UsageError
+from perfmodel.core.errors import DataError, UsageError
 from perfmodel.report import formats
 from perfmodel.report.document import Report, Table
 from perfmodel.report.formats import suffixes
 
 __all__ = ["Report", "Table", "check_output", "render_for", "write"]
+
+
+def _framed(report: Report) -> str:
+    """The page, framed, for a notebook."""
+    from perfmodel.report.formats.html import framed
+
+    return framed(report)
+
+
+setattr(Report, "_repr_html_", _framed)  # noqa: B010  (here and not in the class: the page is drawn from the document)
 
 
 def check_output(path: Path, offers: Collection[str] = ()) -> None:

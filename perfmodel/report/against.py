@@ -11,10 +11,10 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from perfmodel.hardware import Device
+from perfmodel.core.hardware import Device
+from perfmodel.core.units import format_time
 from perfmodel.report.charts.cells import percent
 from perfmodel.report.charts.kinds import Interval
-from perfmodel.units import format_time
 
 MEASURED, PREDICTED = "measured", "predicted"
 EVEN = 0.005

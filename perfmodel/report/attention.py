@@ -6,21 +6,21 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from perfmodel import __version__
-from perfmodel.attention.evaluate import BOTH, Result
-from perfmodel.attention.evaluate import memory as memory_of
-from perfmodel.attention.request import Comparison
-from perfmodel.bounds import COMPULSORY_SOURCE, THETA_SOURCE, compulsory_elements, theta
-from perfmodel.cost import Kernel
+from perfmodel.core.cost import Kernel
+from perfmodel.core.roofline import Estimate
+from perfmodel.core.units import format_binary, format_count, format_si, format_time
+from perfmodel.core.workload import BACKWARD, FORWARD
+from perfmodel.kernels.attention.evaluate import BOTH, Result
+from perfmodel.kernels.attention.evaluate import memory as memory_of
+from perfmodel.kernels.attention.io_bounds import COMPULSORY_SOURCE, THETA_SOURCE, compulsory_elements, theta
+from perfmodel.kernels.attention.request import Comparison
 from perfmodel.report.against import ends, ratio_notes, times
 from perfmodel.report.attention_verdict import ratio_of, verdict
 from perfmodel.report.charts.kinds import Interval
 from perfmodel.report.counts import BOUND_WORDS, counts, intensity
 from perfmodel.report.document import Report, Table
 from perfmodel.report.predicted import cell, note, put
-from perfmodel.roofline import Estimate
 from perfmodel.timing.attention_offer import Predictions
-from perfmodel.units import format_binary, format_count, format_si, format_time
-from perfmodel.workload import BACKWARD, FORWARD
 
 
 def report(

@@ -5,15 +5,15 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from perfmodel.attention.crossover import crossovers
-from perfmodel.attention.evaluate import BOTH
-from perfmodel.attention.explain import explain
-from perfmodel.attention.request import Comparison
-from perfmodel.attention.sram_sweep import sram_sweep
+from perfmodel.core.units import format_binary, format_si, format_time
+from perfmodel.kernels.attention.crossover import crossovers
+from perfmodel.kernels.attention.evaluate import BOTH
+from perfmodel.kernels.attention.explain import explain
+from perfmodel.kernels.attention.request import Comparison
+from perfmodel.kernels.attention.sram_sweep import sram_sweep
 from perfmodel.report.document import Report, Table
 from perfmodel.report.steps import Sources, steps_data, steps_table
 from perfmodel.timing.attention_offer import Predictions
-from perfmodel.units import format_binary, format_si, format_time
 
 
 def with_sram_sweep(plain: Report, comparison: Comparison) -> Report:

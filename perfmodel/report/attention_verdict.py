@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from perfmodel.attention.evaluate import Result
-from perfmodel.attention.request import Comparison
-from perfmodel.hardware import Device
+from perfmodel.core.hardware import Device
+from perfmodel.core.units import format_si
+from perfmodel.kernels.attention.evaluate import Result
+from perfmodel.kernels.attention.request import Comparison
 from perfmodel.report.against import ROOFS_EVEN, Side, against, alone, idle_and_launch, ratio
 from perfmodel.report.charts.kinds import Interval
 from perfmodel.report.counts import BOUND_WORDS, bound_by
 from perfmodel.report.predicted import seconds
 from perfmodel.timing.attention_offer import Predictions
-from perfmodel.units import format_si
 
 EAGER = "an eager softmax of standard, which stays far from its roof"
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from perfmodel.core.units import format_count, format_si, format_time
 from perfmodel.report.against import Side, against, ratio_notes
 from perfmodel.report.charts.kinds import Interval
 from perfmodel.report.document import Report, Table
@@ -13,7 +14,6 @@ from perfmodel.report.model_tables import least, most
 from perfmodel.report.operation import head
 from perfmodel.transformer.batch import PAYS, Curve, Point
 from perfmodel.transformer.estimate import CONVENTION
-from perfmodel.units import format_count, format_si, format_time
 
 
 def report(found: Curve) -> Report:

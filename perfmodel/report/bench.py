@@ -6,9 +6,9 @@ from dataclasses import asdict
 from typing import Any
 
 from perfmodel import __version__
+from perfmodel.core.units import format_si, format_time
 from perfmodel.report.document import Report, Table
 from perfmodel.sweep.bench import Bench
-from perfmodel.units import format_si, format_time
 
 
 def report(found: Bench) -> Report:

@@ -6,7 +6,7 @@ from dataclasses import asdict
 from typing import Any
 
 from perfmodel import __version__
-from perfmodel.hardware import Calibration
+from perfmodel.core.hardware import Calibration
 from perfmodel.report.document import Report, Table
 from perfmodel.validation.calibration_run import Calibrated
 

@@ -10,9 +10,9 @@ from typing import Any
 from perfmodel import __version__
 from perfmodel.claims.base import SYMBOLS, VERDICTS, Check, Claim, Computed, read, verdict_of
 from perfmodel.claims.devices import Reading
+from perfmodel.core.units import format_count, format_si, format_time
 from perfmodel.report.document import Report, Table
 from perfmodel.report.steps import Sources, steps_data, steps_table
-from perfmodel.units import format_count, format_si, format_time
 
 _PREFIXED = ("B", "B/s", "FLOP", "FLOP/s", "OP/s")
 _NOTE = (

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import asdict
 
 from perfmodel import __version__
+from perfmodel.core.units import format_time
 from perfmodel.report.document import Report, Table
-from perfmodel.units import format_time
 from perfmodel.validation.cuda.ncu_csv import CountedKernel, counters, seconds
 
 NAME_WIDTH = 60

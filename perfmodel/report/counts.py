@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from perfmodel.roofline import Estimate
-from perfmodel.units import format_time
+from perfmodel.core.roofline import Estimate
+from perfmodel.core.units import format_time
 
 BOUND_WORDS = {
     "dram": "DRAM bandwidth",

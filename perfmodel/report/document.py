@@ -118,9 +118,3 @@ class Report(_Part):
     def rooflines(self) -> list[Roofline]:
         """The rooflines among its charts."""
         return [chart for chart in self.charts if chart.kind == "roofline"]
-
-    def _repr_html_(self) -> str:
-        """The page, framed, for a notebook."""
-        from perfmodel.report.formats.html import framed
-
-        return framed(self)

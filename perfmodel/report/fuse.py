@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
-from perfmodel.hardware import Device
-from perfmodel.ops.fuse import LAUNCH_SOURCE, SOURCE, Chain, Published, Result, explain, with_launches
+from perfmodel.core.hardware import Device
+from perfmodel.core.roofline import Traffic
+from perfmodel.core.units import format_count, format_si, format_time
+from perfmodel.kernels.fuse import LAUNCH_SOURCE, SOURCE, Chain, Published, Result, explain, with_launches
 from perfmodel.report.against import MEASURED, Side, against
 from perfmodel.report.charts.kinds import Interval
 from perfmodel.report.counts import BOUND_WORDS
 from perfmodel.report.document import Report, Table
 from perfmodel.report.operation import head, with_steps
-from perfmodel.roofline import Traffic
-from perfmodel.units import format_count, format_si, format_time
 
 
 def report(w: Chain, device: Device, results: list[Result], *, published: Published | None = None, explained: bool = False) -> Report:

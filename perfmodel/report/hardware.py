@@ -6,11 +6,11 @@ from dataclasses import asdict
 from typing import Any
 
 from perfmodel import __version__
-from perfmodel.hardware import Device, Quantity, quantities
+from perfmodel.core.hardware import Device, Quantity, quantities
+from perfmodel.core.trace import Step, Trace, Traced
+from perfmodel.core.units import format_binary
 from perfmodel.report.document import Report, Table
 from perfmodel.report.operation import with_steps
-from perfmodel.trace import Step, Trace, Traced
-from perfmodel.units import format_binary
 
 
 def list_report(devices: list[Device]) -> Report:
@@ -18,7 +18,7 @@ def list_report(devices: list[Device]) -> Report:
     columns = ["device", "DRAM", "bandwidth", "L2", "SRAM per block", "fp32", "fp16 tensor", "fp8 tensor"]
     rows = [[device.id, *_line(device)] for device in devices]
     data = {
-        "schema": "perfmodel.hardware/1",
+        "schema": "perfmodel.core.hardware/1",
         "version": __version__,
         "devices": [{"id": device.id, "name": device.name, **dict(zip(columns[1:], _line(device), strict=True))} for device in devices],
     }

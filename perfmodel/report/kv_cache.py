@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from perfmodel.errors import UnavailableError
+from perfmodel.core.errors import UnavailableError
+from perfmodel.core.units import format_binary, format_count, format_si, format_time
 from perfmodel.report.document import Report, Table
 from perfmodel.report.model_formats import file_notes
 from perfmodel.report.model_tables import TIMES, least
@@ -18,7 +19,6 @@ from perfmodel.transformer.kv_cache import LayerCache, equivalent_kv_heads, kind
 from perfmodel.transformer.op import MATMUL
 from perfmodel.transformer.op_time import as_multiplied
 from perfmodel.transformer.spec import GroupedAttention
-from perfmodel.units import format_binary, format_count, format_si, format_time
 
 Generated = tuple[Answer, Answer] | UnavailableError
 """A generation with a cache and without, or why there is no time for it."""

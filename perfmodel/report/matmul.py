@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from perfmodel.cost import Kernel, memory_bytes
-from perfmodel.ops.matmul import (
+from perfmodel.core.cost import Kernel, memory_bytes
+from perfmodel.core.occupancy import LIMIT_WORDS
+from perfmodel.core.roofline import Estimate, rates_of
+from perfmodel.core.units import format_binary, format_count, format_si
+from perfmodel.kernels.matmul import (
     BOUND_SOURCE,
     Result,
     extra_memory_bytes,
@@ -18,9 +21,8 @@ from perfmodel.ops.matmul import (
     wave_count,
     wave_quantization,
 )
-from perfmodel.ops.matmul_explain import explain
-from perfmodel.ops.occupancy import LIMIT_WORDS
-from perfmodel.ops.tile import SLICE_DEPTH
+from perfmodel.kernels.matmul_explain import explain
+from perfmodel.kernels.tile import SLICE_DEPTH
 from perfmodel.report.against import Side, alone
 from perfmodel.report.charts.soft import WHY
 from perfmodel.report.counts import bound_by, counts
@@ -28,9 +30,7 @@ from perfmodel.report.document import Report, Table
 from perfmodel.report.operation import count_rows, fits, head, unknown_rates, with_steps
 from perfmodel.report.predicted import cell, note, put, seconds
 from perfmodel.report.roofline_chart import multicasts
-from perfmodel.roofline import Estimate, rates_of
 from perfmodel.timing.predict import Prediction
-from perfmodel.units import format_binary, format_count, format_si
 
 
 def report(result: Result, *, prediction: Prediction | None = None, unpredicted: str = "", explained: bool = False) -> Report:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from perfmodel.arith import Number
+from perfmodel.core.arith import Number
+from perfmodel.core.units import format_count, format_si
 from perfmodel.remat.timeline import columns
 from perfmodel.report.document import Table
 from perfmodel.report.timeline import axis, chart
@@ -10,7 +11,6 @@ from perfmodel.transformer.training import korthikanti
 from perfmodel.transformer.training.memory import MemoryResult
 from perfmodel.transformer.training.question import FULL, NONE, SELECTIVE
 from perfmodel.transformer.training.timeline import BACKWARD, FORWARD
-from perfmodel.units import format_count, format_si
 
 WIDTH, HEIGHT = 60, 8
 """Columns and rows of the chart: they fit a terminal of 80 columns."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from perfmodel.core.units import format_count, format_si
 from perfmodel.report.memory_tables import size
 from perfmodel.report.model_formats import unread_notes
 from perfmodel.transformer.training.huggingface import WORKSPACES
@@ -11,7 +12,6 @@ from perfmodel.transformer.training.implementations import HUGGINGFACE
 from perfmodel.transformer.training.memory import MemoryResult
 from perfmodel.transformer.training.question import ALL, MIXED, NONE, Parallel, Training
 from perfmodel.transformer.training.timeline import Moment
-from perfmodel.units import format_count, format_si
 
 
 def verdict(result: MemoryResult) -> list[str]:

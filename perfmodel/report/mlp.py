@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from perfmodel.hardware import Device
-from perfmodel.ops.mlp import SOURCE, Mlp, Result, backward_flops, cached, explain, forward_flops, layer_flops
+from perfmodel.core.hardware import Device
+from perfmodel.core.roofline import total
+from perfmodel.core.units import format_si, format_time
+from perfmodel.core.workload import BACKWARD, FORWARD
+from perfmodel.kernels.mlp import SOURCE, Mlp, Result, backward_flops, cached, explain, forward_flops, layer_flops
 from perfmodel.report.counts import bound_by, counts
 from perfmodel.report.document import Report, Table
 from perfmodel.report.operation import count_rows, fits, head, unknown_rates, with_steps
-from perfmodel.roofline import total
-from perfmodel.units import format_si, format_time
-from perfmodel.workload import BACKWARD, FORWARD
 
 BOTH = "both"
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from perfmodel.core.units import format_si
 from perfmodel.transformer.answer import Answer
 from perfmodel.transformer.estimate import CONVENTION
 from perfmodel.transformer.parallel import draft_bytes
 from perfmodel.transformer.request import Request, native_dtype
 from perfmodel.transformer.spec import ModelSpec
 from perfmodel.transformer.weight_formats._base import MatrixFormat
-from perfmodel.units import format_si
 
 
 def format_notes(found: Answer) -> list[str]:

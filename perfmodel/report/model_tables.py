@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from perfmodel.arith import Number
-from perfmodel.cost import READ
+from perfmodel.core.arith import Number
+from perfmodel.core.cost import READ
+from perfmodel.core.units import format_count, format_si, format_time
 from perfmodel.report.counts import BOUND_WORDS
 from perfmodel.report.document import Table
 from perfmodel.report.model_formats import format_notes
@@ -17,7 +18,6 @@ from perfmodel.transformer.op import ATTENTION, COLLECTIVE, MATMUL
 from perfmodel.transformer.parallel import joined_gpus
 from perfmodel.transformer.request import GENERATE, Request
 from perfmodel.transformer.step import DECODE, PREFILL
-from perfmodel.units import format_count, format_si, format_time
 
 
 def moved_bytes(line: Line) -> Number:

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from typing import Any
 
-from perfmodel.ops.occupancy import (
+from perfmodel.core.occupancy import (
     LIMIT_WORDS,
     SOURCE,
     Result,
     cuda_major,
     explain,
 )
-from perfmodel.ops.sectors import SECTOR_BYTES, SECTOR_SOURCE, Access, sector_efficiency, sectors_needed, sectors_per_request
+from perfmodel.core.sectors import SECTOR_BYTES, SECTOR_SOURCE, Access, sector_efficiency, sectors_needed, sectors_per_request
+from perfmodel.core.units import format_binary, format_count
 from perfmodel.report.document import Report, Table
 from perfmodel.report.operation import head, with_steps
-from perfmodel.units import format_binary, format_count
 
 
 def report(result: Result, *, explained: bool = False) -> Report:

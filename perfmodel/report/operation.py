@@ -7,13 +7,13 @@ from dataclasses import replace
 from typing import Any
 
 from perfmodel import __version__
-from perfmodel.hardware import Device
+from perfmodel.core.hardware import Device
+from perfmodel.core.roofline import Estimate
+from perfmodel.core.trace import Step
+from perfmodel.core.units import format_count, format_si, format_time
 from perfmodel.report.counts import BOUND_WORDS, intensity
 from perfmodel.report.document import Report
 from perfmodel.report.steps import Sources, steps_data, steps_table
-from perfmodel.roofline import Estimate
-from perfmodel.trace import Step
-from perfmodel.units import format_count, format_si, format_time
 
 
 def head(name: str, inputs: dict[str, Any], device: Device) -> dict[str, Any]:

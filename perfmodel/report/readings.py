@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from perfmodel.errors import DataError
+from perfmodel.core.errors import DataError
 from perfmodel.report.charts.kinds import Point, Roofline
 from perfmodel.report.charts.points import noise
 from perfmodel.report.document import DataTable, Report

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from perfmodel.ops.recompute import SOURCE, Level, Result, explain, stored_bytes
+from perfmodel.core.units import format_si, format_time
+from perfmodel.kernels.recompute import SOURCE, Level, Result, explain, stored_bytes
 from perfmodel.report.against import Side, against
 from perfmodel.report.document import Report, Table
 from perfmodel.report.operation import head, with_steps
-from perfmodel.units import format_si, format_time
 
 
 def report(result: Result, *, explained: bool = False) -> Report:

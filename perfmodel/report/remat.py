@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from perfmodel import __version__
-from perfmodel.arith import Number
+from perfmodel.core.arith import Number
 from perfmodel.remat.curve import Point
 from perfmodel.remat.evaluate import Answer, Question, Row
 from perfmodel.remat.explain import explain

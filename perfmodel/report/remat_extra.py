@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from perfmodel.core.units import format_si, format_time
 from perfmodel.remat.curve import Point
 from perfmodel.remat.tensors import Choice
 from perfmodel.report.document import Table
 from perfmodel.report.remat_words import Words
-from perfmodel.units import format_si, format_time
 
 TENSOR_NOTE = (
     "At the roofline: what perfmodel recompute says of keeping against computing again, inputs at hand. Frees: bytes per second of the "

@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 from perfmodel import __version__
-from perfmodel.arith import Number
+from perfmodel.core.arith import Number
+from perfmodel.core.units import format_si, format_time
 from perfmodel.remat.graph import GraphRun
 from perfmodel.remat.graph_answer import GraphAnswer
 from perfmodel.remat.timeline import columns
 from perfmodel.report.document import Report, Table
 from perfmodel.report.timeline import axis, chart, sparkline
-from perfmodel.units import format_si, format_time
 
 SPARK, WIDTH, HEIGHT, MOST_ROWS = 54, 60, 8, 12
 SOURCE = "Jain et al. 2020, Checkmate, arXiv 1910.02653; solved by HiGHS through scipy.optimize.milp"

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from perfmodel.arith import Number
+from perfmodel.core.arith import Number
+from perfmodel.core.units import format_si, format_time
 from perfmodel.remat.evaluate import Answer, Question
 from perfmodel.remat.strategies.revolve import slots_of
 from perfmodel.remat.strategies.sqrt_n import segment_length
-from perfmodel.units import format_si, format_time
 
 
 @dataclass(frozen=True, slots=True)

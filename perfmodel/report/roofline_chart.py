@@ -7,16 +7,16 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from perfmodel.errors import UnavailableError
-from perfmodel.files import sha256
-from perfmodel.hardware import Device, Quantity
+from perfmodel.core.errors import UnavailableError
+from perfmodel.core.files import sha256
+from perfmodel.core.hardware import Device, Quantity
+from perfmodel.core.roofline import Estimate
+from perfmodel.core.trace import Step
+from perfmodel.core.units import parse_any
 from perfmodel.report.charts.kinds import COMPUTE, LEVELS, MEASURED, MEMORY, Before, Ceiling, Interval, Point, Roofline
 from perfmodel.report.charts.points import bound, flag, sentence, time_s
 from perfmodel.report.charts.soft import overcounted
 from perfmodel.report.document import Formula, ProfileUse
-from perfmodel.roofline import Estimate
-from perfmodel.trace import Step
-from perfmodel.units import parse_any
 
 if TYPE_CHECKING:
     from perfmodel.timing.base import Case
@@ -160,7 +160,7 @@ def _executed(cost: Estimate) -> str:
 
 def point_of_row(number: int, row: Row, group: str = "", name: str = "") -> Point | None:
     """A measurement beside the model; None where its kernels or its device are unknown."""
-    from perfmodel.ops.matmul import Matmul
+    from perfmodel.kernels.matmul import Matmul
     from perfmodel.validation.session import label
 
     if row.case is None or row.device is None or row.lower_s is None:
@@ -180,8 +180,8 @@ def point_of_row(number: int, row: Row, group: str = "", name: str = "") -> Poin
 
 def _cost(case: Case, device: Device) -> Estimate:
     """Of all kernels of ``case``; buffers that are timed again and again (warm) come from DRAM only beyond the caches."""
-    from perfmodel.cache import beyond_caches
-    from perfmodel.roofline import Traffic, estimate, total
+    from perfmodel.core.cache import beyond_caches
+    from perfmodel.core.roofline import Traffic, estimate, total
     from perfmodel.timing.floors import kernels_of
 
     found = []

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from perfmodel import __version__
-from perfmodel.errors import DataError
+from perfmodel.core.errors import DataError
 from perfmodel.report.charts.kinds import Roofline, ScatterChart
 from perfmodel.report.document import Report
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from perfmodel.hardware import Device
-from perfmodel.ops.softmax import SOURCE, Result, Softmax, explain, row_bytes
+from perfmodel.core.hardware import Device
+from perfmodel.core.units import format_binary, format_si
+from perfmodel.kernels.softmax import SOURCE, Result, Softmax, explain, row_bytes
 from perfmodel.report.against import ROOFS_EVEN, Side, against, idle_and_launch
 from perfmodel.report.counts import bound_by, counts
 from perfmodel.report.document import Report, Table
 from perfmodel.report.operation import count_rows, fits, head, unknown_rates, with_steps
-from perfmodel.units import format_binary, format_si
 
 
 def report(w: Softmax, device: Device, results: list[Result], *, explained: bool = False) -> Report:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from perfmodel.core.trace import Step
 from perfmodel.report.document import Table
-from perfmodel.trace import Step
 
 
 class Sources:

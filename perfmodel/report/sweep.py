@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from perfmodel import __version__
+from perfmodel.core.units import format_count, format_si, format_time
 from perfmodel.report.document import Report, Table
 from perfmodel.report.sweep_pays import pays_data, pays_sentences, pays_table
 from perfmodel.sweep.ask import Result
 from perfmodel.sweep.table import WHOLE, WORD, fields_of
-from perfmodel.units import format_count, format_si, format_time
 
 SHOWN_ROWS = 40
 SHOWN_GROUPS = 20

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from perfmodel.arith import Number
+from perfmodel.core.arith import Number
 
 _EIGHTHS = " ▁▂▃▄▅▆▇█"
 

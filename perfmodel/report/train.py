@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from perfmodel.core.roofline import Estimate
 from perfmodel.report.counts import counts
 from perfmodel.report.document import Report
 from perfmodel.report.operation import head, with_steps
 from perfmodel.report.train_tables import conventions_table, kernels_table, memory_table, notes, parts_table, totals_table, verdict
-from perfmodel.roofline import Estimate
 from perfmodel.transformer.op import COLLECTIVE, WEIGHTS
 from perfmodel.transformer.parameters import active, parts, total
 from perfmodel.transformer.training.question import EVERY, MIXED, Training

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from perfmodel.core.units import format_count, format_si, format_time
 from perfmodel.report.document import Report, Table
 from perfmodel.report.operation import head
 from perfmodel.report.train import question
@@ -12,7 +13,6 @@ from perfmodel.transformer.training.step.executed import MEANING, utilization
 from perfmodel.transformer.training.step.job import job_of
 from perfmodel.transformer.training.step.search import Found, Layout
 from perfmodel.transformer.training.step.system import over_network
-from perfmodel.units import format_count, format_si, format_time
 
 
 def report(found: Found) -> Report:

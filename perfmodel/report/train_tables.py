@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from perfmodel.core.units import format_count, format_si, format_time
 from perfmodel.report.counts import BOUND_WORDS
 from perfmodel.report.document import Table
 from perfmodel.report.memory_words import uneven
@@ -16,7 +17,6 @@ from perfmodel.transformer.training.step.estimate import Line
 from perfmodel.transformer.training.step.executed import MEANING
 from perfmodel.transformer.training.step.links import inside_source
 from perfmodel.transformer.training.step.parallel_time import BUBBLE, HOST
-from perfmodel.units import format_count, format_si, format_time
 
 SOURCES = {PALM: "PaLM: {}N + 12LHQT per token", MEGATRON: "Megatron-LM: matrices, attention, logits"}
 RUN = "MFU and HFU: visible, executed"

@@ -6,9 +6,9 @@ from collections import Counter
 from typing import Any
 
 from perfmodel import __version__
+from perfmodel.core.units import format_time
 from perfmodel.report.document import Report, Table
 from perfmodel.timing.predict import CALIBRATED
-from perfmodel.units import format_time
 from perfmodel.validation.compare import Group, Row, groups
 from perfmodel.validation.session import Count, Session, label
 from perfmodel.validation.split import held_out

@@ -10,13 +10,13 @@ from pathlib import Path
 from typing import Any
 
 from perfmodel.catalog import calibrated_devices, find_device
-from perfmodel.files import sha256
-from perfmodel.hardware import Device
+from perfmodel.core.files import sha256
+from perfmodel.core.hardware import Device
+from perfmodel.core.trace import Step
 from perfmodel.report.charts.kinds import Chart, Number, Point
 from perfmodel.report.document import DataTable, Formula, ProfileUse
 from perfmodel.report.roofline_chart import formulas, profile_use
 from perfmodel.timing.predict import Lenders
-from perfmodel.trace import Step
 from perfmodel.validation.records import Record, read_records
 
 XY = list[tuple[Number, Number]]

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from perfmodel import __version__
-from perfmodel.errors import DataError, PerfmodelError
-from perfmodel.files import sha256
+from perfmodel.core.errors import DataError, PerfmodelError
+from perfmodel.core.files import sha256
 from perfmodel.report.against import ratio_notes
 from perfmodel.report.charts.kinds import Roofline
 from perfmodel.report.compare import DEFAULT_THRESHOLD, changes, verdict

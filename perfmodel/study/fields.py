@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any, TypeVar
 
-from perfmodel.errors import suggest
+from perfmodel.core.errors import suggest
 
 _Model = TypeVar("_Model")
 

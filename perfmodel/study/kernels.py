@@ -6,14 +6,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
-from perfmodel.dtypes import DTYPES
-from perfmodel.errors import UsageError, suggest
-from perfmodel.hardware import Device
-from perfmodel.ops.checks import flop_count
+from perfmodel.core.checks import flop_count
+from perfmodel.core.dtypes import DTYPES
+from perfmodel.core.errors import UsageError, suggest
+from perfmodel.core.hardware import Device
+from perfmodel.core.units import format_si
 from perfmodel.report.charts.kinds import Interval, Point
 from perfmodel.report.roofline_chart import multicasts, with_shares
 from perfmodel.study.base import Scope
-from perfmodel.units import format_si
 from perfmodel.validation.ncu_points import COMMAND, FROM_REPORT, NO_TENSOR, NO_VECTOR, SECTIONS, KernelCount, read_kernels
 
 UNNUMBERED = 0

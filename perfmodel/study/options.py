@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from perfmodel.attention.request import AttentionRequest
-from perfmodel.errors import UsageError
+from perfmodel.core.errors import UsageError
+from perfmodel.kernels.attention.request import AttentionRequest
 from perfmodel.study.fields import read
 from perfmodel.study.recorded import RecordChoice
 from perfmodel.study.workloads import MatmulOptions, ModelOptions, Workload

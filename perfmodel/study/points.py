@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
-from perfmodel.arith import Number
-from perfmodel.attention.evaluate import BOTH
-from perfmodel.attention.explain import explain as explain_attention
-from perfmodel.errors import PerfmodelError, UsageError
-from perfmodel.hardware import Device
-from perfmodel.ops.matmul import evaluate as evaluate_matmul
-from perfmodel.ops.matmul_explain import explain as explain_matmul
+from perfmodel.core.arith import Number
+from perfmodel.core.errors import PerfmodelError, UsageError
+from perfmodel.core.hardware import Device
+from perfmodel.core.trace import Step
+from perfmodel.core.workload import FORWARD
+from perfmodel.kernels.attention.evaluate import BOTH
+from perfmodel.kernels.attention.explain import explain as explain_attention
+from perfmodel.kernels.matmul import evaluate as evaluate_matmul
+from perfmodel.kernels.matmul_explain import explain as explain_matmul
 from perfmodel.report.attention_verdict import left_out
 from perfmodel.report.charts.cells import text
 from perfmodel.report.charts.kinds import Interval, Point
@@ -22,9 +24,7 @@ from perfmodel.study.workloads import Workload, request_words, shape_words
 from perfmodel.timing.attention_offer import predictions
 from perfmodel.timing.launched import as_launched
 from perfmodel.timing.offer import algorithm_of, check_implementation, offer
-from perfmodel.trace import Step
 from perfmodel.transformer.answer import Answer, answer
-from perfmodel.workload import FORWARD
 
 UNNUMBERED = 0
 NO_ROOM = "CANNOT RUN: it does not fit the memory"

@@ -6,15 +6,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
 
-from perfmodel.errors import UsageError, suggest
-from perfmodel.ops.matmul import Matmul
+from perfmodel.core.errors import UsageError, suggest
+from perfmodel.core.workload import Attention
+from perfmodel.kernels.matmul import Matmul
 from perfmodel.study.base import Scope
 from perfmodel.study.workloads import shape_words
 from perfmodel.validation.compare import Row, compare, device_or_error
 from perfmodel.validation.records import Record, profiled, shipped_records
 from perfmodel.validation.session import label
 from perfmodel.validation.split import held_out
-from perfmodel.workload import Attention
 
 SHIPPED = "shipped"
 

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Annotated, Any, ClassVar, Protocol
 
 from perfmodel.catalog import config_names, data_folder, load_config, read_yaml
-from perfmodel.errors import DataError, PerfmodelError, UsageError, suggest
-from perfmodel.plugins import module_names
+from perfmodel.core.errors import DataError, PerfmodelError, UsageError, suggest
+from perfmodel.core.plugins import module_names
 from perfmodel.study import kinds
 from perfmodel.study.base import Part, Scope
 from perfmodel.study.fields import Fields, problem, read

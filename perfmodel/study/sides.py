@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
-from perfmodel.attention.algorithms import find, names
 from perfmodel.catalog import device_ids
-from perfmodel.errors import UnavailableError, UsageError, suggest
-from perfmodel.hardware import Device
+from perfmodel.core.errors import UnavailableError, UsageError, suggest
+from perfmodel.core.hardware import Device
+from perfmodel.kernels.attention.algorithms import find, names
 from perfmodel.report.charts.kinds import COMPUTE, Point, Roofline
 from perfmodel.report.readings import HIGH, Reading, of_point
 from perfmodel.report.roofline_chart import ceilings, roofline, with_baseline

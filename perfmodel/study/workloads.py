@@ -5,18 +5,18 @@ from __future__ import annotations
 from dataclasses import dataclass, fields, replace
 from typing import Annotated, Any, ClassVar
 
-from perfmodel.attention.request import AttentionRequest
 from perfmodel.catalog import find_model
-from perfmodel.errors import UsageError, suggest
-from perfmodel.hardware import Device
-from perfmodel.ops.checks import dtype_on
-from perfmodel.ops.matmul import Matmul
+from perfmodel.core.checks import dtype_on
+from perfmodel.core.errors import UsageError, suggest
+from perfmodel.core.hardware import Device
+from perfmodel.core.workload import Attention
+from perfmodel.kernels.attention.request import AttentionRequest
+from perfmodel.kernels.matmul import Matmul
 from perfmodel.study.fields import Fields
 from perfmodel.timing.implementations import MODELS_OF
 from perfmodel.transformer.request import GENERATE, Request, formats
 from perfmodel.transformer.spec import GroupedAttention, ModelSpec
 from perfmodel.transformer.step import DECODE, PREFILL, Split
-from perfmodel.workload import Attention
 
 DEFAULT_LENGTH, DEFAULT_GENERATED = 2048, 128
 """Tokens of a prompt and of an answer where a model phase names none."""

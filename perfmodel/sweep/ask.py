@@ -9,7 +9,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from perfmodel.errors import UsageError, suggest
+from perfmodel.core.errors import UsageError, suggest
 from perfmodel.sweep.base import Workload
 from perfmodel.sweep.evaluate import check_cells
 from perfmodel.sweep.files import write_file, write_stream

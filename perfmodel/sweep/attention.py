@@ -3,44 +3,36 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
-from perfmodel.arith import Number
-from perfmodel.attention.algorithms import find, names
-from perfmodel.attention.base import Algorithm
-from perfmodel.attention.evaluate import BOTH, Result, both, evaluate_tile, sram_bytes_for
-from perfmodel.attention.patterns import block_pattern
-from perfmodel.attention.read_by import READ_BY, check_read
-from perfmodel.attention.tiles import LARGEST_EDGE
-from perfmodel.cost import Tile
-from perfmodel.dtypes import DTYPES, dtype_named
-from perfmodel.errors import UsageError, suggest
-from perfmodel.hardware import Device
-from perfmodel.sweep.attention_tiles import TILE, extras, tiles
+from perfmodel.core.arith import Number
+from perfmodel.core.cost import Tile
+from perfmodel.core.dtypes import DTYPES, dtype_named
+from perfmodel.core.errors import UsageError, suggest
+from perfmodel.core.workload import BACKWARD, FORWARD, LARGEST_SIZE, Attention
+from perfmodel.kernels.attention.algorithms import find, names
+from perfmodel.kernels.attention.evaluate import BOTH, Result, both, evaluate_tile, sram_bytes_for
+from perfmodel.kernels.attention.patterns import block_pattern
+from perfmodel.kernels.attention.read_by import READ_BY, check_read
+from perfmodel.kernels.attention.tiles import LARGEST_EDGE
+from perfmodel.sweep.attention_tiles import TILE, Tiled, extras, tiles
 from perfmodel.sweep.attention_time import predicted
 from perfmodel.sweep.base import DEFAULT_DEVICE, Column, Input, LeftOut, Workload
 from perfmodel.sweep.columns import COSTS, MEMORY, PREDICTED, costs
 from perfmodel.sweep.devices import canonical, device_ids, device_named, lenders
 from perfmodel.timing.offer import check_implementation
-from perfmodel.workload import BACKWARD, FORWARD, LARGEST_SIZE, Attention
 
 _PASSES = {FORWARD: (FORWARD,), BACKWARD: (BACKWARD,), BOTH: (FORWARD, BACKWARD)}
 _SIZES = ("n", "kv_len", "d", "dv", "batch", "heads", "kv_heads")
 
 
 @dataclass(frozen=True, slots=True)
-class AttentionCell:
-    """One algorithm on one device in one number format; ``probe`` is a workload with all choices and small sizes."""
+class AttentionCell(Tiled):
+    """One algorithm on one device in one number format."""
 
-    algorithm: Algorithm
-    device: Device
-    passes: Sequence[str]
-    probe: Attention
-    sram_bytes: int | None
     implementation: str | None = None
-    memo: dict[Any, Any] = field(default_factory=dict, compare=False)
 
     def extras(self, values: Mapping[str, Any]) -> Mapping[str, Sequence[str]]:
         """Sizes of the tiles; a block of ``values`` is then prepared with as few different cases as they need."""

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, field, replace
+from typing import Any
 
-from perfmodel.attention.tiles import LARGEST_EDGE, fitting_tile, tallest
-from perfmodel.cost import Tile
-from perfmodel.errors import PerfmodelError
+from perfmodel.core.cost import Tile
+from perfmodel.core.errors import PerfmodelError
+from perfmodel.core.hardware import Device
+from perfmodel.core.workload import Attention
+from perfmodel.kernels.attention.base import Algorithm
+from perfmodel.kernels.attention.tiles import LARGEST_EDGE, fitting_tile, tallest
 from perfmodel.sweep.base import LeftOut
-
-if TYPE_CHECKING:
-    from perfmodel.sweep.attention import AttentionCell
 
 TILE = ("br", "bc", "threads", "head_dim")
 _DEPENDS = ("d", "dv", "block_q", "block_kv", "sram")
@@ -23,7 +23,19 @@ Case = list[int]
 """Query rows, d, d_v, the edges given (0 if not) and bytes of SRAM."""
 
 
-def extras(cell: AttentionCell, values: Mapping[str, Any]) -> Mapping[str, Sequence[str]]:
+@dataclass(frozen=True, slots=True)
+class Tiled:
+    """One algorithm on one device; ``probe`` is a workload with all choices and small sizes. ``memo``: tiles chosen so far."""
+
+    algorithm: Algorithm
+    device: Device
+    passes: Sequence[str]
+    probe: Attention
+    sram_bytes: int | None
+    memo: dict[Any, Any] = field(default_factory=dict, compare=False, kw_only=True)
+
+
+def extras(cell: Tiled, values: Mapping[str, Any]) -> Mapping[str, Sequence[str]]:
     """Sizes of the tiles, and what they depend on: the query rows only where a square tile may be cut down to few of them."""
     if cell.algorithm.tiling is None:
         return {}
@@ -33,12 +45,12 @@ def extras(cell: AttentionCell, values: Mapping[str, Any]) -> Mapping[str, Seque
     return {f"{direction} {name}": [one for one in depends if one in values] for direction in cell.passes for name in TILE}
 
 
-def _rows(cell: AttentionCell, values: Mapping[str, Any]) -> Any:
+def _rows(cell: Tiled, values: Mapping[str, Any]) -> Any:
     """Query rows of a walk."""
     return values["n"] * (values["heads"] // values["kv_heads"] if cell.probe.packed else 1)
 
 
-def _rows_matter(cell: AttentionCell, values: Mapping[str, Any]) -> bool:
+def _rows_matter(cell: Tiled, values: Mapping[str, Any]) -> bool:
     """Whether some rows are few, and a tile is another one for few."""
     import numpy as np
 
@@ -50,7 +62,7 @@ def _rows_matter(cell: AttentionCell, values: Mapping[str, Any]) -> bool:
     return any(_tile(cell, one, case) != _tile(cell, one, [1, *case[1:]]) for one in cell.passes for case in cases.T.tolist())
 
 
-def _stacked(cell: AttentionCell, values: Mapping[str, Any], rows: Any) -> Any:
+def _stacked(cell: Tiled, values: Mapping[str, Any], rows: Any) -> Any:
     """The case of every combination: one column each."""
     import numpy as np
 
@@ -58,7 +70,7 @@ def _stacked(cell: AttentionCell, values: Mapping[str, Any], rows: Any) -> Any:
     return np.stack([axis.ravel() for axis in axes]).astype(np.int64)
 
 
-def tiles(cell: AttentionCell, values: Mapping[str, Any]) -> tuple[dict[str, Any], list[LeftOut]]:
+def tiles(cell: Tiled, values: Mapping[str, Any]) -> tuple[dict[str, Any], list[LeftOut]]:
     """Sizes of the tiles of every pass in a block, and the rows for which none fits."""
     import numpy as np
 
@@ -79,7 +91,7 @@ def tiles(cell: AttentionCell, values: Mapping[str, Any]) -> tuple[dict[str, Any
     return found, missing
 
 
-def _chosen(cell: AttentionCell, stacked: Any) -> tuple[dict[str, Any], dict[str, list[int]], Any]:
+def _chosen(cell: Tiled, stacked: Any) -> tuple[dict[str, Any], dict[str, list[int]], Any]:
     """Of each different case the sizes of its tiles, 1 if there is none; the cases without one by reason; which case a column is."""
     import numpy as np
 
@@ -97,7 +109,7 @@ def _chosen(cell: AttentionCell, stacked: Any) -> tuple[dict[str, Any], dict[str
     return {name: np.array(column, float) for name, column in columns.items()}, reasons, where.reshape(-1)
 
 
-def _tile(cell: AttentionCell, direction: str, case: Case) -> Tile | str:
+def _tile(cell: Tiled, direction: str, case: Case) -> Tile | str:
     """The tile, or why there is none."""
     rows, d, dv, br, bc, sram_bytes = case
     rows = tallest(rows)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from perfmodel.errors import PerfmodelError
-from perfmodel.hardware import Device
+from perfmodel.core.errors import PerfmodelError
+from perfmodel.core.hardware import Device
+from perfmodel.core.workload import Attention
 from perfmodel.sweep.devices import lenders
 from perfmodel.timing.offer import algorithm_of, offer
 from perfmodel.timing.predict import added
-from perfmodel.workload import Attention
 
 
 def predicted(

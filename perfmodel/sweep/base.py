@@ -10,8 +10,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
-from perfmodel.arith import Number
-from perfmodel.workload import LARGEST_SIZE
+from perfmodel.core.arith import Number
+from perfmodel.core.workload import LARGEST_SIZE
 
 DEFAULT_DEVICE = "nvidia-a100-sxm-80gb"
 

@@ -16,8 +16,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from perfmodel.attention.algorithms import names
-from perfmodel.attention.request import AttentionRequest
+from perfmodel.kernels.attention.algorithms import names
+from perfmodel.kernels.attention.request import AttentionRequest
 from perfmodel.sweep.ask import DEFAULT_MEMORY
 from perfmodel.sweep.devices import device_named
 from perfmodel.sweep.grid import grid_of

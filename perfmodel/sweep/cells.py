@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from perfmodel.errors import PerfmodelError
+from perfmodel.core.errors import PerfmodelError
 from perfmodel.sweep.base import Cell, LeftOut
 from perfmodel.sweep.bound import Bound
 from perfmodel.sweep.chunks import Slices
 from perfmodel.sweep.graph import Graph
+from perfmodel.sweep.part_values import PartValues
 from perfmodel.sweep.program import Program, compiled
 
 if TYPE_CHECKING:
-    from perfmodel.sweep.evaluate import Evaluator
     from perfmodel.sweep.grid import Part
 
 MOST_SHAPES = 8
@@ -43,7 +43,7 @@ class Answer:
 class CellRunner:
     """One cell of a part: its program, compiled once, with memory for the shapes of blocks met so far."""
 
-    def __init__(self, owner: Evaluator, cell: Cell, whole: Values) -> None:
+    def __init__(self, owner: PartValues, cell: Cell, whole: Values) -> None:
         self.owner, self.cell = owner, cell
         grid, part = owner.grid, owner.part
         self.extras = cell.extras(whole)

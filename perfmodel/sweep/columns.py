@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from perfmodel.arith import Number
-from perfmodel.roofline import Estimate, Traffic
+from perfmodel.core.arith import Number
+from perfmodel.core.roofline import Estimate, Traffic
 from perfmodel.sweep.base import Column
 
 COSTS = (

@@ -20,7 +20,7 @@ from threading import local
 from time import monotonic, sleep
 from typing import Any
 
-from perfmodel.errors import DataError, PerfmodelError, UnavailableError, UsageError
+from perfmodel.core.errors import DataError, PerfmodelError, UnavailableError, UsageError
 from perfmodel.sweep.chunks import Chunk
 from perfmodel.sweep.dataset import fill, prepared, whole_parts, write_part
 from perfmodel.sweep.grid import Grid, grid_of

@@ -14,7 +14,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from perfmodel.errors import DataError, UsageError
+from perfmodel.core.errors import DataError, UsageError
 from perfmodel.sweep.chunks import Chunk
 from perfmodel.sweep.files import SCHEMA, about
 from perfmodel.sweep.lock import alone_in

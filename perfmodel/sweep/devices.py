@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import cache
 
 from perfmodel import catalog
-from perfmodel.hardware import Device
+from perfmodel.core.hardware import Device
 
 
 @cache

@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 
-from perfmodel.errors import PerfmodelError
-from perfmodel.sweep.base import LeftOut
+from perfmodel.core.errors import PerfmodelError
 from perfmodel.sweep.cells import Answer, CellRunner, Values
-from perfmodel.sweep.chunks import BLOCK_POINTS, Slices, blocks_of
+from perfmodel.sweep.chunks import BLOCK_POINTS, Slices
 from perfmodel.sweep.grid import Grid, Part
+from perfmodel.sweep.part_values import PartValues
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,11 +51,11 @@ def check_cells(grid: Grid) -> None:
         raise next(iter(errors.values()))
 
 
-class Evaluator:
+class Evaluator(PartValues):
     """One part of a grid, ready to be evaluated in blocks of at most ``points``."""
 
     def __init__(self, grid: Grid, part: Part, points: int = BLOCK_POINTS) -> None:
-        self.grid, self.part, self.blocks = grid, part, blocks_of(part, points)
+        super().__init__(grid, part, points)
         self.cells: dict[Any, CellRunner | str] = {}
         whole = self.values(tuple(slice(0, length) for length in part.lengths))
         for value in grid.compared:
@@ -65,17 +65,6 @@ class Evaluator:
                     self.cells[value] = CellRunner(self, grid.workload.cell(chosen), whole)
             except PerfmodelError as error:
                 self.cells[value] = error.message
-
-    def values(self, slices: Slices) -> dict[str, Any]:
-        """Every number as an array that broadcasts to the block, or as a plain one; what repeats another is the same object."""
-        found: dict[str, Any] = dict(self.part.fixed)
-        for axis, (name, stretch) in enumerate(zip(self.part.axes, slices, strict=True)):
-            shape = [1] * len(slices)
-            shape[axis] = -1
-            found[name] = self.part.axes[name][stretch].reshape(shape)
-        for name, expression in self.grid.derived.items():
-            found[name] = expression.value(found) if expression.alias is None else found[expression.alias]
-        return found
 
     def block(self, slices: Slices, outs: Mapping[Any, Mapping[str, Any]]) -> Block:
         """The block at ``slices``. ``outs``: by value of the compared choice, arrays to write its columns to."""
@@ -91,25 +80,6 @@ class Evaluator:
                 else:
                     answers.append(runner.run(name, values, slices, outs[name], wrong, wanted))
             return Block(self.part, self.grid.workload.compared, slices, lengths, values, answers)
-
-    def unusable(self, values: dict[str, Any]) -> list[LeftOut]:
-        """Derived numbers that mean nothing, which are replaced by 1 so that they do no harm."""
-        found = []
-        for name, expression in self.grid.derived.items():
-            one = self.grid.workload.input(name)
-            assert one is not None
-            if expression.alias is not None:
-                values[name] = values[expression.alias]
-                continue
-            value = np.asarray(values[name], float)
-            wrong = ~((value >= one.least) & (value <= one.most) & ((value == np.floor(value)) | (one.kind == "number")))
-            if wrong.any():
-                found.append(
-                    LeftOut(f"{name} = {expression.text} is no {'whole ' if one.kind != 'number' else ''}number of its range", wrong)
-                )
-                value = np.where(wrong, 1.0, value)
-            values[name] = value
-        return found
 
     def _wanted(self, values: Values) -> Any:
         """Which rows the constraints on inputs let through; None for all."""

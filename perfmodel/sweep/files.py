@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from perfmodel import __version__
-from perfmodel.errors import DataError, UsageError
+from perfmodel.core.errors import DataError, UsageError
 from perfmodel.sweep.chunks import Chunk
 from perfmodel.sweep.grid import Grid
 from perfmodel.sweep.lock import alone_at

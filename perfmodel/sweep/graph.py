@@ -14,7 +14,7 @@ from functools import reduce
 from math import ceil, floor, gcd, inf, prod
 from typing import Any
 
-from perfmodel.arith import Deferred, Number
+from perfmodel.core.arith import Deferred, Number
 from perfmodel.sweep.products import Monomial, joined, shared_by, without
 
 _TINY = 1e-300

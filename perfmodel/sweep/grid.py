@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from perfmodel.errors import UsageError, suggest
+from perfmodel.core.errors import UsageError, suggest
 from perfmodel.sweep.base import Input, Workload
 from perfmodel.sweep.expression import Expression, parse
 from perfmodel.sweep.meaning import understood

@@ -8,9 +8,9 @@ from functools import cache
 from typing import Any
 
 from perfmodel import catalog
-from perfmodel.arith import Number
-from perfmodel.errors import UsageError
-from perfmodel.hardware import Device
+from perfmodel.core.arith import Number
+from perfmodel.core.errors import UsageError
+from perfmodel.core.hardware import Device
 from perfmodel.sweep.base import DEFAULT_DEVICE, Column, Input, LeftOut, Workload
 from perfmodel.sweep.devices import canonical, device_ids, device_named
 from perfmodel.transformer.cache_plan import CacheWorkload, stored_bytes, workload

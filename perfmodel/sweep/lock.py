@@ -11,7 +11,7 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from perfmodel.errors import UsageError
+from perfmodel.core.errors import UsageError
 from perfmodel.sweep.resume import progress_path
 
 try:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import reduce
 from math import inf
 
-from perfmodel.arith import Number
+from perfmodel.core.arith import Number
 from perfmodel.sweep.graph import Graph, Node, split
 from perfmodel.sweep.products import Monomial, joined, shared_by, without
 

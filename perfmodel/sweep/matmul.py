@@ -6,20 +6,20 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from perfmodel.arith import Number
-from perfmodel.cost import Tile, memory_bytes
-from perfmodel.dtypes import DTYPES
-from perfmodel.errors import PerfmodelError
-from perfmodel.hardware import Device
-from perfmodel.ops.checks import dtype_on
-from perfmodel.ops.matmul import Matmul, default_columns, extra_memory_bytes, io_lower_bound, kernels
-from perfmodel.ops.tile import OnChip, choose_tile, on_chip, with_sram
-from perfmodel.roofline import estimate, total
+from perfmodel.core.arith import Number
+from perfmodel.core.checks import dtype_on
+from perfmodel.core.cost import Tile, memory_bytes
+from perfmodel.core.dtypes import DTYPES
+from perfmodel.core.errors import PerfmodelError
+from perfmodel.core.hardware import Device
+from perfmodel.core.roofline import estimate, total
+from perfmodel.core.workload import FORWARD
+from perfmodel.kernels.matmul import Matmul, default_columns, extra_memory_bytes, io_lower_bound, kernels
+from perfmodel.kernels.tile import OnChip, choose_tile, on_chip, with_sram
 from perfmodel.sweep.base import DEFAULT_DEVICE, Column, Input, LeftOut, Workload
 from perfmodel.sweep.columns import COSTS, MEMORY, PREDICTED, costs
 from perfmodel.sweep.devices import canonical, device_ids, device_named, lenders
 from perfmodel.timing.offer import check_implementation, offer
-from perfmodel.workload import FORWARD
 
 _TILE = ("br", "bc", "threads")
 _EDGES = ("tile_m", "tile_n")

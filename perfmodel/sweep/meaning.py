@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from math import isfinite
 from typing import Any
 
-from perfmodel.errors import UsageError, suggest
+from perfmodel.core.errors import UsageError, suggest
 from perfmodel.sweep.base import Input, Workload
 from perfmodel.sweep.expression import Expression
 

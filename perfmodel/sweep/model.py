@@ -11,11 +11,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from perfmodel.arith import Number
-from perfmodel.dtypes import DTYPES
-from perfmodel.errors import PerfmodelError, UsageError, suggest
-from perfmodel.hardware import Device
-from perfmodel.ops.checks import dtype_on
+from perfmodel.core.arith import Number
+from perfmodel.core.checks import dtype_on
+from perfmodel.core.dtypes import DTYPES
+from perfmodel.core.errors import PerfmodelError, UsageError, suggest
+from perfmodel.core.hardware import Device
 from perfmodel.sweep.base import DEFAULT_DEVICE, Column, Input, LeftOut, Workload
 from perfmodel.sweep.devices import canonical, device_ids, device_named, lenders
 from perfmodel.sweep.kv_cache import MODEL, model_named

@@ -10,8 +10,8 @@ import re
 from collections.abc import Mapping
 from typing import Any, NoReturn
 
-from perfmodel.errors import DataError, UsageError, suggest
-from perfmodel.units import parse_any
+from perfmodel.core.errors import DataError, UsageError, suggest
+from perfmodel.core.units import parse_any
 
 MAX_TOKENS = 200
 MAX_DEPTH = 40

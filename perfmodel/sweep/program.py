@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from perfmodel.arith import Number
+from perfmodel.core.arith import Number
 from perfmodel.sweep.graph import Node
 from perfmodel.sweep.loose import SCALED, SEVERAL, Term, loosened
 from perfmodel.sweep.products import Monomial, shared_by, without

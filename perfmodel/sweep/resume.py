@@ -18,8 +18,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from perfmodel.errors import DataError, UsageError
-from perfmodel.files import read_text
+from perfmodel.core.errors import DataError, UsageError
+from perfmodel.core.files import read_text
 
 _BYTES = 512
 """Size of a progress file, always: written over in place, it needs no more room on a full disk."""

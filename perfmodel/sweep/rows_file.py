@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from perfmodel.errors import DataError, UsageError
+from perfmodel.core.errors import DataError, UsageError
 from perfmodel.sweep.resume import Progress, done, forget, note, unfinished_path, uninterrupted
 from perfmodel.sweep.run import Runner
 from perfmodel.sweep.table import Table

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from perfmodel import __version__
-from perfmodel.errors import DataError, UsageError, suggest
+from perfmodel.core.errors import DataError, UsageError, suggest
 from perfmodel.sweep.base import Workload
 
 WORKLOADS = ("attention", "matmul", "kv-cache", "model")

@@ -7,9 +7,9 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from perfmodel.errors import DataError, UsageError, suggest
+from perfmodel.core.errors import DataError, UsageError, suggest
+from perfmodel.core.units import parse as parse_quantity
 from perfmodel.sweep.base import Input
-from perfmodel.units import parse as parse_quantity
 
 MOST_VALUES = 10**7
 """Of one axis: each takes 8 bytes as long as the sweep runs."""

@@ -12,12 +12,13 @@ from functools import cache, wraps
 from importlib import import_module
 from typing import Any, TypeVar
 
-from perfmodel.errors import DataError, suggest
-from perfmodel.hardware import Calibration, Device
-from perfmodel.plugins import module_names
-from perfmodel.workload import FORWARD
+from perfmodel.core.errors import DataError, suggest
+from perfmodel.core.hardware import Calibration, Device
+from perfmodel.core.plugins import module_names
+from perfmodel.core.workload import FORWARD
 
-MODELS = "perfmodel.timing.models"
+MODELS = ("perfmodel.timing.models", "perfmodel.transformer.time_models")
+"""Folders with one model per file."""
 MAX_PARAMETERS = 8
 """Per implementation and architecture."""
 
@@ -71,15 +72,21 @@ class Model:
 
 def model_names() -> list[str]:
     """Names of the time models, sorted; the module of one has the same name with underscores."""
-    return sorted(name.replace("_", "-") for name in module_names(import_module(MODELS).__path__))
+    return sorted(model_modules())
+
+
+def model_modules() -> dict[str, str]:
+    """The module of each time model by the name of the model."""
+    return {name.replace("_", "-"): f"{folder}.{name}" for folder in MODELS for name in module_names(import_module(folder).__path__)}
 
 
 @cache
 def find_model(name: str) -> Model:
     """The model called ``name``; DataError if there is none. Only its own module is loaded."""
-    if name not in model_names():
-        raise DataError(f"no time model is called {name!r}", suggest(name, model_names()))
-    model: Model = import_module(f"{MODELS}.{name.replace('-', '_')}").MODEL
+    known = model_modules()
+    if name not in known:
+        raise DataError(f"no time model is called {name!r}", suggest(name, sorted(known)))
+    model: Model = import_module(known[name]).MODEL
     return model
 
 

@@ -2,22 +2,15 @@
 
 from __future__ import annotations
 
-from perfmodel.attention.algorithms import find
-from perfmodel.cost import READ, WRITE, Kernel, Tile, once
-from perfmodel.errors import UnavailableError
-from perfmodel.hardware import Device
-from perfmodel.ops.matmul import Matmul, default_columns
-from perfmodel.ops.matmul import kernels as matmul_kernels
-from perfmodel.roofline import Estimate, estimate, total
+from perfmodel.core.cost import Kernel, Tile
+from perfmodel.core.errors import UnavailableError
+from perfmodel.core.hardware import Device
+from perfmodel.core.roofline import Estimate, estimate, total
+from perfmodel.core.workload import BACKWARD, FORWARD, Attention
+from perfmodel.kernels.attention.algorithms import find
+from perfmodel.kernels.matmul import Matmul, default_columns
 from perfmodel.timing.base import Case
 from perfmodel.timing.offer import algorithm_of
-from perfmodel.transformer.experts import Experts
-from perfmodel.transformer.experts import kernel as experts_kernel
-from perfmodel.transformer.latent_decode import LatentDecode
-from perfmodel.transformer.latent_decode import kernel as latent_kernel
-from perfmodel.transformer.narrow_cache import NarrowCacheAttention
-from perfmodel.transformer.narrow_cache import kernel as narrow_kernel
-from perfmodel.workload import BACKWARD, FORWARD, Attention, Stream
 
 DEFAULT_TILE = (128, 128)
 
@@ -31,17 +24,8 @@ def kernels_of(case: Case, device: Device | None = None) -> list[Kernel]:
     if isinstance(w, Matmul) and device is not None:
         columns = default_columns(device)
     tile = Tile(case.launch.get("br", DEFAULT_TILE[0]), case.launch.get("bc", columns))
-    if isinstance(w, Matmul):
-        return matmul_kernels(w, tile)
-    if isinstance(w, Stream):
-        accesses = (once("inputs", READ, w.read_bytes, 1), once("outputs", WRITE, w.write_bytes, 1))
-        return [Kernel(w.op, w.dtype, accesses)]
-    if isinstance(w, Experts):
-        return [experts_kernel(w)]
-    if isinstance(w, LatentDecode):
-        return [latent_kernel(w)]
-    if isinstance(w, NarrowCacheAttention):
-        return [narrow_kernel(w, tile)]
+    if hasattr(w, "kernels"):
+        return list(w.kernels(tile))
     if not isinstance(w, Attention):
         raise UnavailableError(f"{case.implementation} is estimated as a whole")
     algorithm = find(algorithm_of(case.implementation) if w.sparsity is None else "block-sparse")
@@ -76,12 +60,7 @@ def roof_s(case: Case, device: Device) -> float:
 
 def _whole(case: Case, device: Device) -> Estimate | None:
     """Of a collective or a step of a model, which have estimates of their own; else None."""
-    from perfmodel.transformer.collectives import Collective, collective_estimate
-    from perfmodel.transformer.model_step import ModelStep
-
-    if isinstance(case.workload, Collective):
-        return collective_estimate(case.workload, device)
-    return case.workload.on(device).cost if isinstance(case.workload, ModelStep) else None
+    return case.workload.estimate(device) if hasattr(case.workload, "estimate") else None
 
 
 def _roof_s(cost: Estimate, missed: float) -> float:

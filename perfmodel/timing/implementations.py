@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from perfmodel.errors import UnavailableError
+from perfmodel.core.errors import UnavailableError
 from perfmodel.timing.base import Case, Model, find_model
 
 _FUSED = ("flash-decode", "flash-prefill")

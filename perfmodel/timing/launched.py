@@ -14,29 +14,29 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from perfmodel.arith import Number, ceil_div
-from perfmodel.attention.algorithms import find
-from perfmodel.attention.algorithms.flash2 import computed_widths
-from perfmodel.attention.base import key_rows_stored, query_rows, query_write
-from perfmodel.attention.evaluate import BOTH, Result, both, evaluate_tile
-from perfmodel.attention.request import Comparison
-from perfmodel.attention.walk import key_tiles, streamed_query_rows, visited_tiles
-from perfmodel.attention.walk import row_tiles as row_count
-from perfmodel.cost import GROUP_SUM, READ, WRITE, Access, Kernel, Tile, Work, once
-from perfmodel.dtypes import STATISTIC_SIZE
-from perfmodel.errors import PerfmodelError, UnavailableError
-from perfmodel.hardware import Device
-from perfmodel.ops.matmul import Matmul, column_tiles, default_columns, row_tiles
-from perfmodel.ops.matmul import kernels as matmul_kernels
-from perfmodel.ops.tile import TENSOR_TILE
-from perfmodel.roofline import Estimate, estimate, total
+from perfmodel.core.arith import Number, ceil_div
+from perfmodel.core.cost import GROUP_SUM, READ, WRITE, Access, Kernel, Tile, Work, once
+from perfmodel.core.dtypes import STATISTIC_SIZE
+from perfmodel.core.errors import PerfmodelError, UnavailableError
+from perfmodel.core.hardware import Device
+from perfmodel.core.roofline import Estimate, estimate, total
+from perfmodel.core.workload import BACKWARD, FORWARD, Attention
+from perfmodel.kernels.attention.algorithms import find
+from perfmodel.kernels.attention.algorithms.flash2 import computed_widths
+from perfmodel.kernels.attention.base import key_rows_stored, query_rows, query_write
+from perfmodel.kernels.attention.evaluate import BOTH, Result, both, evaluate_tile
+from perfmodel.kernels.attention.request import Comparison
+from perfmodel.kernels.attention.walk import key_tiles, streamed_query_rows, visited_tiles
+from perfmodel.kernels.attention.walk import row_tiles as row_count
+from perfmodel.kernels.matmul import Matmul, column_tiles, default_columns, row_tiles
+from perfmodel.kernels.matmul import kernels as matmul_kernels
+from perfmodel.kernels.tile import TENSOR_TILE
 from perfmodel.timing.base import Case, calibrations, kernel_name
 from perfmodel.timing.models._flash_launch import WGMMA, major, padded
 from perfmodel.timing.models._flash_plan import IMPLEMENTATIONS, plan_of
 from perfmodel.timing.models._gemm_tiles import SLICE_BYTES, WIDE_COPY, copy_bytes
 from perfmodel.timing.offer import FUSED, algorithm_of
 from perfmodel.timing.predict import Lenders, nearest
-from perfmodel.workload import BACKWARD, FORWARD, Attention
 
 EAGER, MATMUL = "torch-eager", "torch-matmul"
 HOPPER = 9

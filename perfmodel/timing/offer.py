@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from perfmodel.errors import PerfmodelError, UnavailableError, UsageError, suggest
-from perfmodel.hardware import Device
+from perfmodel.core.errors import PerfmodelError, UnavailableError, UsageError, suggest
+from perfmodel.core.hardware import Device
 from perfmodel.timing.base import SAME_KERNEL, Case, calibrations
 from perfmodel.timing.implementations import MODELS_OF
 from perfmodel.timing.predict import Lenders, Prediction, predict

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from perfmodel.errors import UsageError
+from perfmodel.core.errors import UsageError
 
 WARP = 32
 BANK_GROUPS = 8  # 16-byte columns of shared memory

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from heapq import heapify, heappop, heappush, heapreplace
 
-from perfmodel.arith import Number, ceil_div
+from perfmodel.core.arith import Number, ceil_div
 
 EXACT_ROUNDS = 64
 """Rounds over all slots that ``makespan`` follows block by block; what comes before fills every slot evenly."""

@@ -11,11 +11,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from perfmodel.arith import Number
-from perfmodel.cost import READ
-from perfmodel.dtypes import dtype_of_products
-from perfmodel.lower_bound import Needs
-from perfmodel.roofline import Estimate, rates_of, total
+from perfmodel.core.arith import Number
+from perfmodel.core.cost import READ
+from perfmodel.core.dtypes import dtype_of_products
+from perfmodel.core.lower_bound import Needs
+from perfmodel.core.roofline import Estimate, rates_of, total
 from perfmodel.timing.predict import Lenders
 from perfmodel.transformer.attention_ops import attention_ops
 from perfmodel.transformer.estimate import Pass, Row, run_pass, times_from

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from perfmodel.cost import READ, WRITE
+from perfmodel.core.cost import READ, WRITE, stored
+from perfmodel.core.workload import Attention
 from perfmodel.transformer.attention_parts import attend, kv_heads, rotate_and_keep
 from perfmodel.transformer.latent_ops import latent_ops
-from perfmodel.transformer.op import WEIGHTS, Op, activation, linear, stored, stream
+from perfmodel.transformer.op import WEIGHTS, Op, activation, linear, stream
 from perfmodel.transformer.spec import GroupedAttention, LatentAttention, Layer, ModelSpec
 from perfmodel.transformer.step import Step
-from perfmodel.workload import Attention
 
 
 def attention_ops(layer: Layer, model: ModelSpec, step: Step) -> list[Op]:

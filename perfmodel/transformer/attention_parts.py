@@ -8,17 +8,17 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from perfmodel.arith import Number, minimum
-from perfmodel.attention.algorithms.flash2 import forward
-from perfmodel.cost import READ, WRITE, Access, Tile
-from perfmodel.dtypes import Dtype
-from perfmodel.trace import plain
-from perfmodel.transformer.latent_decode import LatentDecode
-from perfmodel.transformer.narrow_cache import NarrowCacheAttention
-from perfmodel.transformer.op import ATTENTION, CACHE, WEIGHTS, Op, Timed, activation, in_bits, narrow, stored, stream, tile_rows
+from perfmodel.core.arith import Number, minimum
+from perfmodel.core.cost import READ, WRITE, Access, Tile, in_bits, stored
+from perfmodel.core.dtypes import Dtype
+from perfmodel.core.trace import plain
+from perfmodel.core.workload import Attention
+from perfmodel.kernels.attention.algorithms.flash2 import forward
+from perfmodel.kernels.latent_decode import LatentDecode
+from perfmodel.kernels.narrow_cache import NarrowCacheAttention
+from perfmodel.transformer.op import ATTENTION, CACHE, WEIGHTS, Op, Timed, activation, narrow, stream, tile_rows
 from perfmodel.transformer.spec import GroupedAttention, LatentAttention, ModelSpec
 from perfmodel.transformer.step import Step
-from perfmodel.workload import Attention
 
 FRESH = "K and V"
 """Those that the step itself has made: an L2 may hold them."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from perfmodel.roofline import rates_of
+from perfmodel.core.roofline import rates_of
 from perfmodel.timing.predict import Lenders
 from perfmodel.transformer.estimate import Pass, all_ops, pass_needs, run_pass
 from perfmodel.transformer.layout import layout

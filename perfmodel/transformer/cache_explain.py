@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import fields, replace
 from typing import Any
 
-from perfmodel.trace import Step, Trace
+from perfmodel.core.trace import Step, Trace
 from perfmodel.transformer.cache_plan import CacheResult
 from perfmodel.transformer.generation import with_cache, without_cache
 from perfmodel.transformer.kv_cache import SCALE_SIZE, CacheFormat, batch_bytes, largest_batch, sequence_bytes, token_bytes, weight_bytes

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
-from perfmodel.arith import Number
-from perfmodel.dtypes import DTYPES
-from perfmodel.errors import UnavailableError, UsageError
-from perfmodel.hardware import Device
-from perfmodel.ops.checks import dtype_on, whole
+from perfmodel.core.arith import Number
+from perfmodel.core.checks import dtype_on, whole
+from perfmodel.core.dtypes import DTYPES
+from perfmodel.core.errors import UnavailableError, UsageError
+from perfmodel.core.hardware import Device
 from perfmodel.timing.predict import Lenders
 from perfmodel.transformer.answer import Answer, generations
 from perfmodel.transformer.generation import MEASURED, Generation, Measured, with_cache, without_cache

@@ -10,14 +10,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from perfmodel.arith import Number, maximum
-from perfmodel.cost import READ, WRITE
-from perfmodel.dtypes import dtype_of_products
-from perfmodel.errors import PerfmodelError
-from perfmodel.hardware import Device
-from perfmodel.lower_bound import Needs
-from perfmodel.ops.matmul import default_columns
-from perfmodel.roofline import Estimate, rates_of, total
+from perfmodel.core.arith import Number, maximum
+from perfmodel.core.cost import READ, WRITE
+from perfmodel.core.dtypes import dtype_of_products
+from perfmodel.core.errors import PerfmodelError
+from perfmodel.core.hardware import Device
+from perfmodel.core.lower_bound import Needs
+from perfmodel.core.roofline import Estimate, rates_of, total
+from perfmodel.kernels.matmul import default_columns
 from perfmodel.timing.predict import CALIBRATED, Lenders, Prediction
 from perfmodel.transformer.in_step import InStep, calibrated_for, in_step
 from perfmodel.transformer.op import CACHE, WEIGHTS, Op, total_bytes

@@ -7,15 +7,15 @@ from dataclasses import fields, replace
 from itertools import count
 from typing import Any
 
-from perfmodel.arith import Number
-from perfmodel.cost import Kernel
-from perfmodel.explain import sourced
-from perfmodel.hardware import Device
-from perfmodel.lower_bound import Needs
-from perfmodel.roofline import Estimate, Rates, estimate, total, traced_rates
-from perfmodel.trace import Step as Line
-from perfmodel.trace import Trace, Traced
-from perfmodel.transformer.collectives import Collective, collective_estimate, least_bytes, link_bandwidth
+from perfmodel.core.arith import Number
+from perfmodel.core.cost import Kernel
+from perfmodel.core.explain import sourced
+from perfmodel.core.hardware import Device
+from perfmodel.core.lower_bound import Needs
+from perfmodel.core.roofline import Estimate, Rates, estimate, total, traced_rates
+from perfmodel.core.trace import Step as Line
+from perfmodel.core.trace import Trace, Traced
+from perfmodel.kernels.collectives import Collective, collective_estimate, least_bytes, link_bandwidth
 from perfmodel.transformer.estimate import Pass, pass_needs
 from perfmodel.transformer.op import Op
 from perfmodel.transformer.op_time import as_multiplied, scaled
@@ -112,7 +112,7 @@ def _explained_collective(trace: Trace, w: Collective, device: Device, label: st
     least = trace.define(f"{label}bytes", "bytes that a GPU has to receive", least_bytes(w), SOURCE)
     lower = trace.define(f"{label}lower bound", "s", least / bandwidth)
     roof = trace.symbol(
-        f"{label}roofline", float(plain.roofline_s), "s, ring or tree by alpha and beta", "perfmodel/transformer/collectives.py"
+        f"{label}roofline", float(plain.roofline_s), "s, ring or tree by alpha and beta", "perfmodel/kernels/collectives.py"
     )
     return replace(plain, needs=Needs(link_s=lower), roofline_s=roof)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from perfmodel.errors import DataError
+from perfmodel.core.errors import DataError
 
 LARGEST = 10**9
 """Largest size taken from a file: far above any model, and counts of its parameters stay printable."""

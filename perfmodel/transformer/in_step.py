@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from perfmodel.hardware import Calibration, Device
+from perfmodel.core.hardware import Calibration, Device
 from perfmodel.timing.base import Parameter
 from perfmodel.timing.predict import Lenders, Prediction, nearest
 from perfmodel.transformer.op import COLLECTIVE, ELEMENTWISE, Op

@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from perfmodel.arith import Number, ceil_div, maximum, minimum
-from perfmodel.errors import UsageError, suggest
-from perfmodel.trace import named, plain
+from perfmodel.core.arith import Number, ceil_div, maximum, minimum
+from perfmodel.core.errors import UsageError, suggest
+from perfmodel.core.trace import named, plain
+from perfmodel.core.workload import LARGEST_SIZE
 from perfmodel.transformer.spec import GroupedAttention, LatentAttention, ModelSpec
-from perfmodel.workload import LARGEST_SIZE
 
 BITS = {"fp32": 32, "fp16": 16, "bf16": 16, "fp8": 8, "int8": 8, "int4": 4}
 """Bits of a stored element, by number format."""

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from perfmodel.arith import Number
+from perfmodel.core.arith import Number
+from perfmodel.core.cost import in_bits
+from perfmodel.core.workload import Attention
 from perfmodel.transformer.attention_parts import FRESH, attend, norm, rotate_and_keep
-from perfmodel.transformer.op import CACHE, Matrix, Op, Timed, in_bits, linear
+from perfmodel.transformer.op import CACHE, Matrix, Op, Timed, linear
 from perfmodel.transformer.spec import LatentAttention, ModelSpec
 from perfmodel.transformer.step import Step
-from perfmodel.workload import Attention
 
 
 def latent_ops(a: LatentAttention, model: ModelSpec, step: Step) -> list[Op]:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from perfmodel.arith import Number, floor
-from perfmodel.hardware import Device
+from perfmodel.core.arith import Number, floor
+from perfmodel.core.hardware import Device
 from perfmodel.transformer.parallel import activation_bytes, kv_bytes, weight_bytes
 from perfmodel.transformer.spec import ModelSpec
 from perfmodel.transformer.step import Step

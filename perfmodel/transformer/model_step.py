@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from perfmodel.hardware import Device
+from perfmodel.core.hardware import Device
+from perfmodel.core.roofline import Estimate
 from perfmodel.timing.predict import Lenders
 from perfmodel.transformer.estimate import Pass, run_pass
 from perfmodel.transformer.spec import ModelSpec
@@ -23,6 +24,10 @@ class ModelStep:
     def on(self, device: Device, lenders: Lenders = tuple) -> Pass:
         """Its rows on ``device``."""
         return run_pass(self.model, self.step, device, lenders, self.graph)
+
+    def estimate(self, device: Device) -> Estimate:
+        """Bound and roof of the whole step on ``device``."""
+        return self.on(device).cost
 
     def check(self) -> ModelStep:
         """This step, if it has a meaning; else UsageError."""

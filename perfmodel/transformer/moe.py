@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from perfmodel.arith import Number, ceil_div, floor
-from perfmodel.cost import READ, WRITE, Kernel
-from perfmodel.ops.matmul import Matmul
-from perfmodel.trace import is_traced, plain, template
-from perfmodel.transformer.experts import ACTIVATE, DOWN, SUM, UP, Experts
+from perfmodel.core.arith import Number, ceil_div, floor
+from perfmodel.core.cost import READ, WRITE, Kernel, stored
+from perfmodel.core.trace import is_traced, plain, template
+from perfmodel.kernels.experts import ACTIVATE, DOWN, SUM, UP, Experts
+from perfmodel.kernels.matmul import Matmul
 from perfmodel.transformer.op import (
     MATMUL,
     WEIGHTS,
@@ -21,7 +21,6 @@ from perfmodel.transformer.op import (
     multiplied_in,
     needed_flops,
     product_timed,
-    stored,
     stream,
     widest,
 )

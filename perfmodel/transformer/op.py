@@ -11,14 +11,15 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from perfmodel.arith import Number, ceil_div
-from perfmodel.cost import READ, WRITE, Access, Kernel, Tile, Work, matmul_work, once
-from perfmodel.dtypes import DTYPES, Dtype, dtype_of_products
-from perfmodel.ops.matmul import Matmul
-from perfmodel.ops.matmul import kernels as matmul_kernels
+from perfmodel.core.arith import Number, ceil_div
+from perfmodel.core.cost import READ, WRITE, Access, Kernel, Tile, Work, in_bits, matmul_work, once, stored
+from perfmodel.core.dtypes import DTYPES, Dtype, dtype_of_products
+from perfmodel.core.workload import Stream
+from perfmodel.kernels.collectives import Collective
+from perfmodel.kernels.matmul import Matmul
+from perfmodel.kernels.matmul import kernels as matmul_kernels
 from perfmodel.transformer.step import Step
 from perfmodel.transformer.weight_formats._base import MatrixFormat
-from perfmodel.workload import Stream
 
 Matrix = tuple[str, Number, Number]
 """Name in the checkpoint, inputs, outputs."""
@@ -84,19 +85,6 @@ def tile_rows(rows: Number) -> int:
     (16, 32, 128)
     """
     return min(max(1 << (int(rows) - 1).bit_length(), SMALLEST_ROWS), LARGEST_ROWS)
-
-
-def stored(tensor: str, kind: str, elements: Number, bits: int) -> Access:
-    """An access to each of ``elements`` once; below one byte each, the bytes are the elements."""
-    return once(tensor, kind, elements, bits // 8) if bits % 8 == 0 else once(tensor, kind, ceil_div(elements * bits, 8), 1)
-
-
-def in_bits(access: Access, tensor: str, bits: int) -> Access:
-    """``access`` to ``tensor`` with elements of that many bits."""
-    if bits % 8 == 0:
-        return replace(access, tensor=tensor, element_size=bits // 8)
-    sizes = {name: ceil_div(getattr(access, name) * bits, 8) for name in ("elements", "footprint", "compulsory")}
-    return replace(access, tensor=tensor, element_size=1, **sizes)
 
 
 def stored_as(step: Step, name: str) -> MatrixFormat:
@@ -228,3 +216,10 @@ def needed_flops(kernel: Kernel, step: Step, flops: Number) -> Kernel:
 def total_bytes(ops: Iterable[Op], *tensors: str) -> Number:
     """Bytes of ``tensors`` over all runs of all ``ops``."""
     return sum(op.count * op.bytes_of(*tensors) for op in ops)
+
+
+def collective(op: str, world: int, elements: Number, step: Step) -> Op:
+    """A row for ``op`` on ``elements`` activations."""
+    w = Collective(op, world, elements * step.dtype.size, step.dtype)
+    kernel = Kernel(w.title, step.dtype, (once("buffer", READ, elements, step.dtype.size),))
+    return Op(w.title, COLLECTIVE, 1, kernel, Timed("collective", w, ("nccl",)))

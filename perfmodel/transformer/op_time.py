@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from perfmodel.arith import Number
-from perfmodel.cost import Kernel, Work
-from perfmodel.errors import UnavailableError
-from perfmodel.hardware import Device
-from perfmodel.roofline import Estimate, Traffic, estimate
+from perfmodel.core.arith import Number
+from perfmodel.core.cost import Kernel, Work
+from perfmodel.core.errors import UnavailableError
+from perfmodel.core.hardware import Device
+from perfmodel.core.roofline import Estimate, Traffic, estimate
+from perfmodel.core.workload import FORWARD
+from perfmodel.kernels.collectives import Collective, collective_estimate
 from perfmodel.timing.offer import algorithm_of, offer
 from perfmodel.timing.predict import Lenders, Prediction
-from perfmodel.transformer.collectives import Collective, collective_estimate
 from perfmodel.transformer.op import Op
-from perfmodel.workload import FORWARD
 
 FUSED_ATTENTION = "flash2"
 

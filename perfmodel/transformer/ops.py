@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from perfmodel.arith import Number
-from perfmodel.cost import READ, WRITE
+from perfmodel.core.arith import Number
+from perfmodel.core.cost import READ, WRITE, stored
+from perfmodel.kernels.collectives import ALL_REDUCE, ALL_TO_ALL
 from perfmodel.transformer.attention_ops import attention_ops
 from perfmodel.transformer.attention_parts import norm
-from perfmodel.transformer.collectives import ALL_REDUCE, ALL_TO_ALL, collective
 from perfmodel.transformer.moe import MLP, SHARED, activation_function, expert_ops, mlp_matrices
-from perfmodel.transformer.op import WEIGHTS, Op, activation, linear, stored, stream
+from perfmodel.transformer.op import WEIGHTS, Op, activation, collective, linear, stream
 from perfmodel.transformer.spec import DenseMlp, Layer, ModelSpec, MoeMlp
 from perfmodel.transformer.step import Step, share
 

@@ -10,11 +10,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from perfmodel.arith import Number, ceil_div
-from perfmodel.hardware import Device
+from perfmodel.core.arith import Number, ceil_div
+from perfmodel.core.hardware import Device
+from perfmodel.kernels.collectives import ALL_GATHER, P2P
 from perfmodel.transformer.attention_parts import kv_elements_per_token, visible
-from perfmodel.transformer.collectives import ALL_GATHER, P2P, collective
-from perfmodel.transformer.op import WEIGHTS, Op, total_bytes
+from perfmodel.transformer.op import WEIGHTS, Op, collective, total_bytes
 from perfmodel.transformer.ops import head_ops, layer_ops, step_ops
 from perfmodel.transformer.spec import Layer, ModelSpec
 from perfmodel.transformer.step import DECODE, Step

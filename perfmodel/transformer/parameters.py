@@ -6,8 +6,8 @@ Source: the modules of huggingface/transformers for each architecture; totals ag
 
 from __future__ import annotations
 
-from perfmodel.arith import Number
-from perfmodel.trace import named
+from perfmodel.core.arith import Number
+from perfmodel.core.trace import named
 from perfmodel.transformer.spec import DenseMlp, GroupedAttention, LatentAttention, Layer, ModelSpec, MoeMlp
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from perfmodel.dtypes import DTYPES, Dtype
-from perfmodel.errors import UsageError, suggest
-from perfmodel.hardware import Device
+from perfmodel.core.dtypes import DTYPES, Dtype
+from perfmodel.core.errors import UsageError, suggest
+from perfmodel.core.hardware import Device
 from perfmodel.transformer.kv_cache import INTEGERS, bits_of
 from perfmodel.transformer.spec import ModelSpec
 from perfmodel.transformer.step import DECODE, PREFILL, Split, Step

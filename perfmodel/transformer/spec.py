@@ -9,7 +9,7 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from perfmodel.arith import Number
+from perfmodel.core.arith import Number
 from perfmodel.transformer.weight_formats._base import MatrixFormat, Quantized
 
 LayerFormats = tuple[tuple[str, MatrixFormat], ...]

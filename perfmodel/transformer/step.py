@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from perfmodel.arith import Number, ceil_div
-from perfmodel.dtypes import DTYPES, Dtype
-from perfmodel.errors import UsageError
-from perfmodel.ops.checks import whole
-from perfmodel.ops.tile import TENSOR_TILE
+from perfmodel.core.arith import Number, ceil_div
+from perfmodel.core.checks import whole
+from perfmodel.core.dtypes import DTYPES, Dtype
+from perfmodel.core.errors import UsageError
+from perfmodel.kernels.tile import TENSOR_TILE
 from perfmodel.transformer.spec import GroupedAttention, Layer, LayerFormats, ModelSpec, MoeMlp
 
 PREFILL, DECODE = "prefill", "decode"

@@ -6,25 +6,25 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from perfmodel.attention.patterns import block_pattern
 from perfmodel.catalog import find_model, model_names
-from perfmodel.dtypes import DTYPES, Dtype
-from perfmodel.errors import PerfmodelError, UnavailableError
-from perfmodel.hardware import Device
-from perfmodel.ops.matmul import Matmul
+from perfmodel.core.dtypes import DTYPES, Dtype
+from perfmodel.core.errors import PerfmodelError, UnavailableError
+from perfmodel.core.hardware import Device
+from perfmodel.core.workload import FORWARD, Attention, Stream
+from perfmodel.kernels.attention.patterns import block_pattern
+from perfmodel.kernels.collectives import OPS, Collective
+from perfmodel.kernels.experts import Experts
+from perfmodel.kernels.latent_decode import LatentDecode
+from perfmodel.kernels.matmul import Matmul
+from perfmodel.kernels.narrow_cache import NarrowCacheAttention
 from perfmodel.timing.base import Case
 from perfmodel.timing.floors import lower_bound_s
-from perfmodel.transformer.collectives import OPS, Collective
-from perfmodel.transformer.experts import Experts
-from perfmodel.transformer.latent_decode import LatentDecode
 from perfmodel.transformer.model_step import ModelStep
-from perfmodel.transformer.narrow_cache import NarrowCacheAttention
 from perfmodel.transformer.step import DECODE, PREFILL, Split, Step
 from perfmodel.transformer.training.implementations import HUGGINGFACE
 from perfmodel.transformer.training.question import BF16, FP32, FULL, NONE, Recompute, Training
 from perfmodel.transformer.training.step.workload import TrainingStep, training_step
 from perfmodel.validation.records import Record
-from perfmodel.workload import FORWARD, Attention, Stream
 
 _TWO_INPUTS = ("torch-add", "torch-silu-mul")
 TRAIN = "train"

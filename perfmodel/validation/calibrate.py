@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from perfmodel.errors import PerfmodelError
-from perfmodel.hardware import Calibration, Device
+from perfmodel.core.errors import PerfmodelError
+from perfmodel.core.hardware import Calibration, Device
 from perfmodel.timing.base import MAX_PARAMETERS, VARIANTS, Case, Model, find_model, kernel_name
 from perfmodel.timing.fit import ROUNDS, fit
 from perfmodel.timing.implementations import COMPOSITE, model_of

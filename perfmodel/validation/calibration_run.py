@@ -8,9 +8,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from perfmodel import units
-from perfmodel.errors import PerfmodelError, UnavailableError, UsageError
-from perfmodel.hardware import Calibration, Device, LaunchOverhead, Microbenchmark, Quantity
+from perfmodel.core import units
+from perfmodel.core.errors import PerfmodelError, UnavailableError, UsageError
+from perfmodel.core.hardware import Calibration, Device, LaunchOverhead, Microbenchmark, Quantity
 from perfmodel.timing.implementations import MODELS_OF, model_of
 from perfmodel.timing.predict import Lenders
 from perfmodel.validation.bounds import case_of
@@ -135,7 +135,7 @@ def _devices_of(
 
 def check_names(implementations: Sequence[str]) -> None:
     """UsageError for an implementation that no model describes."""
-    from perfmodel.errors import suggest
+    from perfmodel.core.errors import suggest
 
     for name in implementations:
         if name not in MODELS_OF:
@@ -174,8 +174,8 @@ def _gpu(
 ) -> Calibrated:
     from perfmodel.validation.cuda.environment import this_environment
     from perfmodel.validation.cuda.gpu import open_gpu
-    from perfmodel.validation.cuda.microbench import QUICK_RULE, RULE, benchmark
-    from perfmodel.validation.cuda.run import measure
+    from perfmodel.validation.cuda.microbench import QUICK_RULE, RULE
+    from perfmodel.validation.cuda.run import benchmark, measure
     from perfmodel.validation.cuda.shapes import timed_cases
 
     environment = this_environment(open_gpu(), hardware)

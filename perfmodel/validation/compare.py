@@ -7,8 +7,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from perfmodel.errors import PerfmodelError, UnavailableError
-from perfmodel.hardware import Device
+from perfmodel.core.errors import PerfmodelError, UnavailableError
+from perfmodel.core.hardware import Device
+from perfmodel.core.workload import BACKWARD, FORWARD
 from perfmodel.timing.base import Case
 from perfmodel.timing.floors import lower_bound_s, roof_s
 from perfmodel.timing.predict import Lenders, Prediction, added, predict
@@ -16,7 +17,6 @@ from perfmodel.validation.bounds import evaluated
 from perfmodel.validation.memory import PEAK, predicted_peak_bytes
 from perfmodel.validation.records import Record, profiled, read_records
 from perfmodel.validation.statistics import quantile
-from perfmodel.workload import BACKWARD, FORWARD
 
 TOLERATED_NOISE = 1e-9
 """Relative: a measurement equal to its bound is no violation."""

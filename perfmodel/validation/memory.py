@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from perfmodel.catalog import find_model, model_names
-from perfmodel.dtypes import DTYPES
-from perfmodel.errors import PerfmodelError, UnavailableError
-from perfmodel.hardware import Device
+from perfmodel.core.dtypes import DTYPES
+from perfmodel.core.errors import PerfmodelError, UnavailableError
+from perfmodel.core.hardware import Device
+from perfmodel.core.workload import Attention
 from perfmodel.remat.torch_chain import TorchChain, peak_bytes
 from perfmodel.transformer.training.attention_peak import attention_peak
 from perfmodel.transformer.training.question import Recompute, Training
 from perfmodel.transformer.training.timeline import peak
 from perfmodel.validation.records import Record
-from perfmodel.workload import Attention
 
 PEAK = "peak_bytes"
 

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from perfmodel.errors import DataError
+from perfmodel.core.errors import DataError
 from perfmodel.validation.cuda.ncu_csv import TIME, CountedKernel, parse
 
 TIMES = (TIME, "gpu__time_duration.avg", "gpu__time_duration.max", "Duration")

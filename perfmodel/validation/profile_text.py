@@ -7,8 +7,8 @@ import re
 from collections.abc import Sequence
 from dataclasses import fields, is_dataclass
 
-from perfmodel.errors import DataError
-from perfmodel.hardware import Calibration, Device
+from perfmodel.core.errors import DataError
+from perfmodel.core.hardware import Calibration, Device
 
 SECTION = re.compile(r"^calibration:\n(?:[ \-#].*\n|\n)*", re.MULTILINE)
 SOURCES = re.compile(r"^sources:\n", re.MULTILINE)

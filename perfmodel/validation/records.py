@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from perfmodel.catalog import parse_json, read_json
-from perfmodel.errors import DataError
-from perfmodel.files import opened
+from perfmodel.core.errors import DataError
+from perfmodel.core.files import opened
 
 if TYPE_CHECKING:
     from pydantic import TypeAdapter

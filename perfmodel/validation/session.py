@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from perfmodel.errors import PerfmodelError, UnavailableError, UsageError
-from perfmodel.hardware import Device
+from perfmodel.core.errors import PerfmodelError, UnavailableError, UsageError
+from perfmodel.core.hardware import Device
 from perfmodel.timing.predict import Lenders
 from perfmodel.validation.compare import Row, compare, compare_files
 from perfmodel.validation.records import as_record, read_records

@@ -12,7 +12,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 
-from perfmodel.hardware import Calibration, Device
+from perfmodel.core.hardware import Calibration, Device
 from perfmodel.timing.base import find_model
 from perfmodel.timing.predict import Lenders, Prediction, predict
 from perfmodel.validation.calibrate import Family, Key, Point, calibrate, family_of, points, with_lent

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from importlib import import_module
 
-from perfmodel.errors import UsageError, suggest
-from perfmodel.plugins import module_names
+from perfmodel.core.errors import UsageError, suggest
+from perfmodel.core.plugins import module_names
 from perfmodel.remat.base import Strategy
 
 _ORDER = ("keep-all", "keep-none", "nearest-and-output", "nearest", "segments", "segments-last-kept", "every-k", "sqrt-n", "chen-recursive")

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from perfmodel.arith import Number
+from perfmodel.core.arith import Number
+from perfmodel.core.trace import is_traced, plain, template
 from perfmodel.remat.base import Plan, Strategy
 from perfmodel.remat.chain import Chain
 from perfmodel.remat.schedule import Action, forward, turn
-from perfmodel.trace import is_traced, plain, template
 
 
 def schedule(chain: Chain, plan: Plan) -> Iterator[Action]:

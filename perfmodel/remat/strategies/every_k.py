@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from perfmodel.arith import Number, ceil_div, minimum
+from perfmodel.core.arith import Number, ceil_div, minimum
 from perfmodel.remat.base import Plan, Strategy
 from perfmodel.remat.segments import every_steps, every_values, segmented, starts
 

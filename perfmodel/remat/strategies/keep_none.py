@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from perfmodel.arith import Number, minimum
+from perfmodel.core.arith import Number, minimum
 from perfmodel.remat.base import Plan, Strategy
 from perfmodel.remat.nearest import rebuilt
 

@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from functools import cache
 
-from perfmodel.arith import Number, minimum
+from perfmodel.core.arith import Number, minimum
+from perfmodel.core.trace import is_traced, named, plain
 from perfmodel.remat.base import Plan, Strategy
 from perfmodel.remat.binomial import fewest_slots, forward_steps, repetitions, split
 from perfmodel.remat.chain import Chain
 from perfmodel.remat.schedule import Action, forward, turn
-from perfmodel.trace import is_traced, named, plain
 
 PAPER = "Griewank & Walther 2000, Algorithm 799: revolve, ACM TOMS 26(1)"
 ONE_MORE_PASS = 2

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from itertools import pairwise
 
-from perfmodel.arith import Number
+from perfmodel.core.arith import Number
 from perfmodel.remat.base import Plan, Strategy
 from perfmodel.remat.segments import segmented
 

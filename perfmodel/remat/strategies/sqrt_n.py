@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from math import isqrt
 
-from perfmodel.arith import Number, ceil_div
+from perfmodel.core.arith import Number, ceil_div
+from perfmodel.core.trace import plain
 from perfmodel.remat.base import Strategy
 from perfmodel.remat.segments import every_steps, every_values, segmented, starts
-from perfmodel.trace import plain
 
 
 def segment_length(n: Number) -> int:

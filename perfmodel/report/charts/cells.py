@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from perfmodel.core.units import format_count, format_si, format_time
 from perfmodel.report.document import Column, DataTable, Formula, Table, Value
-from perfmodel.units import format_count, format_si, format_time
 
 ABSENT = "-"
 

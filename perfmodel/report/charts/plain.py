@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from perfmodel.core.units import format_si
 from perfmodel.report.charts.cells import text
 from perfmodel.report.charts.frame import Plot
 from perfmodel.report.charts.kinds import LEVELS, MEASURED, BarChart, Chart, LineChart, Roofline, ScatterChart
@@ -12,7 +13,6 @@ from perfmodel.report.charts.roofline_axes import compute_ceilings, first_level,
 from perfmodel.report.charts.roofline_points import AT_ROOFS, above, absent, as_drawn, at_roofs, placeable, spot, time_of
 from perfmodel.report.charts.roofline_roofs import merged
 from perfmodel.report.charts.scale import Axis, fitted, tick_text
-from perfmodel.units import format_si
 
 WIDTH, HEIGHT = 72, 20
 MARKS = "abcdefghijklmnopqrstuvwxyz"

@@ -6,13 +6,13 @@ import math
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
+from perfmodel.core.units import format_si
 from perfmodel.report.charts.cells import digits
 from perfmodel.report.charts.frame import Plot, Size
 from perfmodel.report.charts.kinds import COMPUTE, MEASURED, Ceiling, Roofline
 from perfmodel.report.charts.labels import Box, Placer, segment, text_box
 from perfmodel.report.charts.roofline_axes import compute_ceilings, key, level_ceiling, memory_ceilings, shown_keys
 from perfmodel.report.charts.scene import XY, Group, Marker, Path, Shape, Text
-from perfmodel.units import format_si
 
 STEPS = 24
 """Places tried along a line for its label."""

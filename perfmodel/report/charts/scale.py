@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from perfmodel.units import format_binary
+from perfmodel.core.units import format_binary
 
 LOG, LINEAR = "log", "linear"
 _PREFIXES = ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))

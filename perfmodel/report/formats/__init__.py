@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from importlib import import_module
 
-from perfmodel.plugins import module_names
+from perfmodel.core.plugins import module_names
 
 
 def suffixes(offers: Collection[str] = ()) -> list[str]:

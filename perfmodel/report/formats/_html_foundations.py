@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 
 from perfmodel import __version__
+from perfmodel.core.units import format_si
 from perfmodel.report.charts.cells import formula_text
 from perfmodel.report.charts.draw import clean
 from perfmodel.report.charts.kinds import COMPUTE, Roofline
 from perfmodel.report.document import FLOP_CONVENTION, Formula, Report, Table
 from perfmodel.report.formats._html_tables import text_table
-from perfmodel.units import format_si
 
 
 def foundations(report: Report) -> str:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 
-from perfmodel.errors import UsageError
-from perfmodel.escapes import visible_json
+from perfmodel.core.errors import UsageError
+from perfmodel.core.escapes import visible_json
 from perfmodel.report.document import Report
 
 NEEDS = "records"

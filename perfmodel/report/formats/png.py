@@ -7,7 +7,7 @@ from html import unescape
 from importlib.util import find_spec
 from pathlib import Path
 
-from perfmodel.errors import UsageError
+from perfmodel.core.errors import UsageError
 from perfmodel.report.document import Report
 from perfmodel.report.formats import svg
 

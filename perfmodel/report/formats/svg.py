@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from perfmodel.errors import UsageError
+from perfmodel.core.errors import UsageError
 from perfmodel.report.charts.draw import standalone
 from perfmodel.report.charts.scene import Group, Scene
 from perfmodel.report.charts.sheet import FONT, panels

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from perfmodel.errors import UsageError
+from perfmodel.core.errors import UsageError
 from perfmodel.report.document import Report
 
 NEEDS = "profile"

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from perfmodel.errors import PerfmodelError
-from perfmodel.hardware import Device
+from perfmodel.core.errors import PerfmodelError
+from perfmodel.core.hardware import Device
 from perfmodel.report.against import PREDICTED, Side, against
 from perfmodel.report.charts.cells import text
 from perfmodel.report.charts.points import RESOURCES, bound

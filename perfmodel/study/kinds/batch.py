@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, ClassVar
 
-from perfmodel.hardware import Device
+from perfmodel.core.hardware import Device
 from perfmodel.report.batch import report
 from perfmodel.report.charts.kinds import LineChart, Mark, Series
 from perfmodel.report.document import Column, DataTable, Value

@@ -6,11 +6,12 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Annotated, ClassVar
 
-from perfmodel.attention.algorithms import find
-from perfmodel.attention.evaluate import Result
-from perfmodel.attention.request import AttentionRequest
-from perfmodel.errors import UsageError
-from perfmodel.hardware import Device
+from perfmodel.core.errors import UsageError
+from perfmodel.core.hardware import Device
+from perfmodel.core.trace import Step
+from perfmodel.kernels.attention.algorithms import find
+from perfmodel.kernels.attention.evaluate import Result
+from perfmodel.kernels.attention.request import AttentionRequest
 from perfmodel.report.charts.cells import text
 from perfmodel.report.charts.kinds import Limit, LineChart, Series
 from perfmodel.report.charts.points import SHORT
@@ -19,7 +20,6 @@ from perfmodel.report.document import Column, DataTable, Value
 from perfmodel.study.base import XY, Part, Scope, on
 from perfmodel.study.fields import Fields
 from perfmodel.study.workloads import shape_words
-from perfmodel.trace import Step
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +79,7 @@ class Section:
         return asked.compare(device).shown()[0]
 
     def _steps(self, device: Device, result: Result) -> list[Step]:
-        from perfmodel.attention.explain import explain
+        from perfmodel.kernels.attention.explain import explain
 
         w = self.attention.workload()
         return [step for part in result.parts for step in explain(part, w, device)]

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Annotated, ClassVar
 
-from perfmodel.errors import UsageError
-from perfmodel.hardware import Device
+from perfmodel.core.errors import UsageError
+from perfmodel.core.hardware import Device
 from perfmodel.report.charts.cells import text
 from perfmodel.report.charts.kinds import Bar, BarChart, Limit, LineChart, Series
 from perfmodel.report.document import Column, DataTable, Value

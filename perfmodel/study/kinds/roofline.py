@@ -8,8 +8,9 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Annotated, ClassVar
 
-from perfmodel.errors import UsageError
-from perfmodel.hardware import Device
+from perfmodel.core.errors import UsageError
+from perfmodel.core.hardware import Device
+from perfmodel.core.units import format_time
 from perfmodel.report.charts.cells import percent
 from perfmodel.report.charts.cells import text as cell
 from perfmodel.report.charts.kinds import Point, Roofline
@@ -22,7 +23,6 @@ from perfmodel.study.kernels import UNCOUNTED, NcuFile, advice, certain, kernels
 from perfmodel.study.points import Found, asked, too_large
 from perfmodel.study.recorded import RecordChoice, row_name, rows_of
 from perfmodel.study.workloads import Workload
-from perfmodel.units import format_time
 from perfmodel.validation.compare import Row
 from perfmodel.validation.statistics import quantile
 

@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Annotated, ClassVar, Literal
 
-from perfmodel.errors import PerfmodelError, UsageError
-from perfmodel.hardware import Device
+from perfmodel.core.errors import PerfmodelError, UsageError
+from perfmodel.core.hardware import Device
 from perfmodel.report.against import PREDICTED
 from perfmodel.report.charts.kinds import LineChart, Mark, Series
 from perfmodel.report.charts.points import SHORT, bound

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Annotated, ClassVar
 
 from perfmodel.catalog import find_model
-from perfmodel.errors import UsageError
+from perfmodel.core.errors import UsageError
 from perfmodel.report.charts.cells import text
 from perfmodel.report.charts.kinds import Bar, BarChart, Limit
 from perfmodel.report.document import Column, DataTable, Value

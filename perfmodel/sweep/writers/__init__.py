@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from importlib import import_module
 from typing import Any, Protocol
 
-from perfmodel.errors import UsageError, suggest
-from perfmodel.plugins import module_names
+from perfmodel.core.errors import UsageError, suggest
+from perfmodel.core.plugins import module_names
 from perfmodel.sweep.table import Field, Table
 from perfmodel.sweep.writers._sink import Sink
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from perfmodel.errors import UnavailableError
+from perfmodel.core.errors import UnavailableError
 from perfmodel.sweep.table import FLAG, WHOLE, WORD, Field, Table
 from perfmodel.sweep.writers._sink import Sink
 

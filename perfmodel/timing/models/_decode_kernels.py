@@ -12,11 +12,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from perfmodel.arith import ceil_div
-from perfmodel.attention.algorithms.split_kv import BLOCKS_PER_MULTIPROCESSOR, effective_splits, num_splits
-from perfmodel.errors import UnavailableError
-from perfmodel.hardware import Device
-from perfmodel.workload import Attention
+from perfmodel.core.arith import ceil_div
+from perfmodel.core.errors import UnavailableError
+from perfmodel.core.hardware import Device
+from perfmodel.core.workload import Attention
+from perfmodel.kernels.attention.algorithms.split_kv import BLOCKS_PER_MULTIPROCESSOR, effective_splits, num_splits
 
 PACKED_ROWS = 64
 """Query rows of a FlashAttention tile in decode."""

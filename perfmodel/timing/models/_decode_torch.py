@@ -10,14 +10,14 @@ grids show for head dims 64 and 128; others are supposed to run as the next powe
 
 from __future__ import annotations
 
-from perfmodel.arith import ceil_div
-from perfmodel.attention.algorithms.split_kv import BLOCKS_PER_MULTIPROCESSOR, default_tile, num_splits
-from perfmodel.attention.tiles import fa2_tile
-from perfmodel.cost import Tile
-from perfmodel.errors import UnavailableError
-from perfmodel.hardware import Device
+from perfmodel.core.arith import ceil_div
+from perfmodel.core.cost import Tile
+from perfmodel.core.errors import UnavailableError
+from perfmodel.core.hardware import Device
+from perfmodel.core.workload import FORWARD, Attention
+from perfmodel.kernels.attention.algorithms.split_kv import BLOCKS_PER_MULTIPROCESSOR, default_tile, num_splits
+from perfmodel.kernels.attention.tiles import fa2_tile
 from perfmodel.timing.models._decode_kernels import Decode, resident
-from perfmodel.workload import FORWARD, Attention
 
 REGISTERS, REGISTERS_PER_THREAD = 65536, 256
 """Of a multiprocessor; of FlashAttention-2's kernels, which use 255."""

@@ -10,9 +10,9 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import chain, islice, repeat
 
-from perfmodel.attention.walk import key_tiles, row_tiles, visited_tiles
+from perfmodel.core.workload import FORWARD, Attention
+from perfmodel.kernels.attention.walk import key_tiles, row_tiles, visited_tiles
 from perfmodel.timing.models._flash_launch import Plan
-from perfmodel.workload import FORWARD, Attention
 
 ROUNDS = 3
 """Rounds over all slots that are followed block by block."""

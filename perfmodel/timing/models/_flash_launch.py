@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from perfmodel.hardware import Device
-from perfmodel.workload import Attention
+from perfmodel.core.hardware import Device
+from perfmodel.core.workload import Attention
 
 _HEAD_DIMS = (32, 64, 96, 128, 192, 256)
 WGMMA, TCGEN05 = 64, 128

@@ -10,14 +10,14 @@ from collections.abc import Callable
 from dataclasses import replace
 from math import ceil
 
-from perfmodel.arith import ceil_div
-from perfmodel.errors import UnavailableError
-from perfmodel.hardware import Device
+from perfmodel.core.arith import ceil_div
+from perfmodel.core.errors import UnavailableError
+from perfmodel.core.hardware import Device
+from perfmodel.core.workload import BACKWARD, Attention
 from perfmodel.timing.base import Case
 from perfmodel.timing.models._flash_launch import TCGEN05, WGMMA, Plan, major, padded, resident_blocks
 from perfmodel.timing.models._flash_published import PLANS as PUBLISHED
 from perfmodel.timing.models._flash_torch import WGMMA_BACKWARD, cudnn, efficient, fa1, numba_mma, torch_flash
-from perfmodel.workload import BACKWARD, Attention
 
 _MIB = 1 << 20
 _HOPPER = 9

@@ -7,11 +7,11 @@ backward pass were chosen on the measured shapes that fits may see, on one GB200
 
 from __future__ import annotations
 
-from perfmodel.hardware import Device
+from perfmodel.core.hardware import Device
+from perfmodel.core.workload import BACKWARD, Attention
 from perfmodel.timing.base import Case
 from perfmodel.timing.models._flash_launch import TCGEN05, WGMMA, Plan, major
 from perfmodel.timing.models._flash_torch import cudnn, side_kernels
-from perfmodel.workload import BACKWARD, Attention
 
 _BLACKWELL = 10
 BACKWARD_FEEDING = 0.0

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from perfmodel.arith import ceil_div
-from perfmodel.attention.algorithms.split_kv import BLOCKS_PER_MULTIPROCESSOR, effective_splits, num_splits
-from perfmodel.attention.tiles import fa2_tile
-from perfmodel.errors import UnavailableError
-from perfmodel.hardware import Device
+from perfmodel.core.arith import ceil_div
+from perfmodel.core.errors import UnavailableError
+from perfmodel.core.hardware import Device
+from perfmodel.core.workload import BACKWARD, Attention
+from perfmodel.kernels.attention.algorithms.split_kv import BLOCKS_PER_MULTIPROCESSOR, effective_splits, num_splits
+from perfmodel.kernels.attention.tiles import fa2_tile
 from perfmodel.timing.base import Case
 from perfmodel.timing.models._flash_launch import TCGEN05, WGMMA, Plan, major, padded, resident_blocks
-from perfmodel.workload import BACKWARD, Attention
 
 FEEDING, FEEDING_BACKWARD = 0.4, 0.5
 """mma.sync kernels: share of the operand reads that is not hidden."""

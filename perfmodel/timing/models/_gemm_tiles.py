@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from typing import NamedTuple, TypeAlias
 
-from perfmodel.arith import ceil_div
+from perfmodel.core.arith import ceil_div
 
 Choice: TypeAlias = tuple[int, int, int]
 """Rows and columns of a tile of C, and parts of k."""

@@ -8,15 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from perfmodel.arith import ceil_div
-from perfmodel.errors import UnavailableError
-from perfmodel.hardware import Device
-from perfmodel.ops.occupancy import Block, block_limits, least, multiprocessor
+from perfmodel.core.arith import ceil_div
+from perfmodel.core.errors import UnavailableError
+from perfmodel.core.hardware import Device
+from perfmodel.core.occupancy import Block, block_limits, least, multiprocessor
+from perfmodel.core.workload import Attention
 from perfmodel.timing.base import Case, calibrations
 from perfmodel.timing.models.register_tiles import SCHEDULERS
 from perfmodel.timing.register_tiles import WARP
 from perfmodel.timing.schedule import Shares, shared_makespan
-from perfmodel.workload import Attention
 
 _ANY_SHAPE = Attention(n=64, kv_len=64, d=64, dv=64)
 KNOWN = ("_ANY_SHAPE",)

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from perfmodel.hardware import Device
+from perfmodel.core.hardware import Device
+from perfmodel.core.workload import FORWARD, Stream
 from perfmodel.timing.base import Case, Model, Parameter
 from perfmodel.timing.models.stream import STREAM_SHARE, cycles_per_second, dram_bandwidth
-from perfmodel.workload import FORWARD, Stream
 
 PARAMETERS = (
     Parameter("launch_us", "an empty kernel", 4.0),

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from perfmodel.hardware import Device
+from perfmodel.core.hardware import Device
+from perfmodel.core.workload import FORWARD, Stream
 from perfmodel.timing.base import Case, Model
 from perfmodel.timing.models import stream
-from perfmodel.workload import FORWARD, Stream
 
 PARAMETERS = stream.PARAMETERS[:2]
 

@@ -11,13 +11,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from perfmodel.arith import ceil_div
-from perfmodel.errors import UnavailableError
-from perfmodel.hardware import Device, Quantity
-from perfmodel.ops.matmul import Matmul
+from perfmodel.core.arith import ceil_div
+from perfmodel.core.errors import UnavailableError
+from perfmodel.core.hardware import Device, Quantity
+from perfmodel.core.workload import FORWARD, Attention, Stream
+from perfmodel.kernels.matmul import Matmul
 from perfmodel.timing.base import Case, Model, Parameter
 from perfmodel.timing.schedule import makespan
-from perfmodel.workload import FORWARD, Attention, Stream
 
 FITTED = {
     "cpu-flash": ("fma_share", "softmax_exps"),

@@ -12,12 +12,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from perfmodel.errors import UnavailableError
-from perfmodel.hardware import Device
-from perfmodel.ops.matmul import Matmul
+from perfmodel.core.errors import UnavailableError
+from perfmodel.core.hardware import Device
+from perfmodel.core.workload import BACKWARD, FORWARD, Attention, Stream
+from perfmodel.kernels.matmul import Matmul
 from perfmodel.timing.base import ALONE, Case, Model, Parameter, calibrations, find_model, once_per_case
 from perfmodel.timing.models.stream import dram_bandwidth
-from perfmodel.workload import BACKWARD, FORWARD, Attention, Stream
 
 SHORT_ROW = 1024
 """Longest row whose gradient a warp keeps in registers."""

@@ -12,11 +12,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from math import hypot
 
-from perfmodel.hardware import Device
+from perfmodel.core.hardware import Device
+from perfmodel.core.workload import FORWARD, Attention, Stream
 from perfmodel.timing.base import Case, Model, Parameter
 from perfmodel.timing.models.eager_attention import Part, added_mask, covers_plain, over_scores, part_seconds, products
 from perfmodel.timing.models.stream import STREAM_SHARE, dram_bandwidth
-from perfmodel.workload import FORWARD, Attention, Stream
 
 PARAMETERS = (Parameter("softmax", "softmax over rows longer than a warp takes, or its gradient, over the time of its bytes", 1.5),)
 HOST_S = 0.25e-3

@@ -10,13 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from perfmodel.arith import ceil_div
-from perfmodel.errors import UnavailableError
-from perfmodel.hardware import Device
-from perfmodel.roofline import rates_of
+from perfmodel.core.arith import ceil_div
+from perfmodel.core.errors import UnavailableError
+from perfmodel.core.hardware import Device
+from perfmodel.core.roofline import rates_of
+from perfmodel.core.workload import FORWARD
+from perfmodel.kernels.experts import ACTIVATE, ACTIVATION_SIZE, DOWN, SUM, UP, Experts, rows_per_expert
 from perfmodel.timing.base import ALONE, Case, Model, Parameter
-from perfmodel.transformer.experts import ACTIVATE, ACTIVATION_SIZE, DOWN, SUM, UP, Experts, rows_per_expert
-from perfmodel.workload import FORWARD
 
 PARAMETERS = (
     Parameter("launch_us", "each of the four parts, without its work", 5.0),

@@ -13,13 +13,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from math import hypot
 
-from perfmodel.arith import ceil_div, clip
-from perfmodel.errors import UnavailableError
-from perfmodel.hardware import Device
+from perfmodel.core.arith import ceil_div, clip
+from perfmodel.core.errors import UnavailableError
+from perfmodel.core.hardware import Device
+from perfmodel.core.workload import FORWARD, Attention
 from perfmodel.timing.base import ALONE, Case, Model, Parameter, once_per_case
 from perfmodel.timing.models._decode_kernels import Decode, fa2, fa3, trtllm
 from perfmodel.timing.models._decode_torch import cudnn, flash
-from perfmodel.workload import FORWARD, Attention
 
 Plan = Callable[[Attention, Device, int], Decode]
 KERNELS: dict[str, dict[str, Plan]] = {

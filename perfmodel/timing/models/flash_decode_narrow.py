@@ -11,12 +11,12 @@ from collections.abc import Mapping
 from dataclasses import replace
 from math import ceil
 
-from perfmodel.dtypes import DTYPES
-from perfmodel.hardware import Device
+from perfmodel.core.dtypes import DTYPES
+from perfmodel.core.hardware import Device
+from perfmodel.core.workload import FORWARD, Attention
+from perfmodel.kernels.narrow_cache import NarrowCacheAttention
 from perfmodel.timing.base import Case, Model, Parameter
 from perfmodel.timing.models import flash_decode
-from perfmodel.transformer.narrow_cache import NarrowCacheAttention
-from perfmodel.workload import FORWARD, Attention
 
 LIKE = "vllm-flash-attn"
 """Implementation whose blocks and splits the kernel shares."""

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from math import hypot
 
-from perfmodel.hardware import Device
+from perfmodel.core.hardware import Device
+from perfmodel.core.workload import BACKWARD, FORWARD, Attention
 from perfmodel.timing.base import Case, Model, Parameter
 from perfmodel.timing.models import flash_prefill
-from perfmodel.workload import BACKWARD, FORWARD, Attention
 
 _MATMUL = next(parameter for parameter in flash_prefill.PARAMETERS if parameter.name == "matmul")
 PARAMETERS = (Parameter("host_us", "the host's time for a call, hidden behind a longer kernel", 20.0), _MATMUL)

@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from perfmodel.hardware import Device
+from perfmodel.core.hardware import Device
+from perfmodel.core.workload import BACKWARD, FORWARD, Attention
 from perfmodel.timing.base import Case, Model, once_per_case
 from perfmodel.timing.models import flash_prefill
 from perfmodel.timing.models._flash_published import PLANS
-from perfmodel.workload import BACKWARD, FORWARD, Attention
 
 _FITTED = ("block_cycles", "matmul", "softmax", "dram")
 UNFITTED = {parameter.name: parameter.start for parameter in flash_prefill.PARAMETERS if parameter.name not in _FITTED}

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from perfmodel.hardware import Device
-from perfmodel.ops.matmul import Matmul
-from perfmodel.roofline import rates_of
+from perfmodel.core.hardware import Device
+from perfmodel.core.roofline import rates_of
+from perfmodel.core.workload import FORWARD
+from perfmodel.kernels.matmul import Matmul
 from perfmodel.timing.base import Case, Model, Parameter
 from perfmodel.timing.models import gemm
-from perfmodel.workload import FORWARD
 
 ACTIVATION_SIZE = 2
 """Bytes of an element of x and of the result."""

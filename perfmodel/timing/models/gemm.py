@@ -12,15 +12,15 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from perfmodel.cache import SCAN_IS_LOST, SCAN_SURVIVES
-from perfmodel.errors import UnavailableError
-from perfmodel.hardware import Device
-from perfmodel.ops.matmul import Matmul
-from perfmodel.ops.tile import ACCUMULATOR_SIZE
-from perfmodel.roofline import Rates, rates_of
+from perfmodel.core.cache import SCAN_IS_LOST, SCAN_SURVIVES
+from perfmodel.core.errors import UnavailableError
+from perfmodel.core.hardware import Device
+from perfmodel.core.roofline import Rates, rates_of
+from perfmodel.core.workload import FORWARD
+from perfmodel.kernels.matmul import Matmul
+from perfmodel.kernels.tile import ACCUMULATOR_SIZE
 from perfmodel.timing.base import ALONE, Case, Model, Parameter, once_per_case
 from perfmodel.timing.models._gemm_tiles import WIDE_COPY, Choice, Plan, copy_bytes, plans, worth_timing
-from perfmodel.workload import FORWARD
 
 STORE_COST = 3.0
 """A byte stored costs this many loaded ones: no multicast, and the write goes through to the L2."""
@@ -134,7 +134,7 @@ def _work(case: Case, device: Device) -> _Work:
 def dram_bytes(case: Case, device: Device) -> float:
     """Bytes of A, B and C that pass through DRAM: all of them after a flush; of a warm run, what its last turn has pushed out.
 
-    A cyclic scan loses all or nothing: the rule, with its limits, of ``perfmodel.cache``.
+    A cyclic scan loses all or nothing: the rule, with its limits, of ``perfmodel.core.cache``.
     """
     w: Matmul = case.workload
     a, b, c = (w.batch * w.dtype.size * size for size in (w.m * w.k, w.k * w.n, w.m * w.n))

@@ -14,13 +14,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from math import ceil
 
-from perfmodel.arith import ceil_div, clip
-from perfmodel.errors import UnavailableError
-from perfmodel.hardware import Device
+from perfmodel.core.arith import ceil_div, clip
+from perfmodel.core.errors import UnavailableError
+from perfmodel.core.hardware import Device
+from perfmodel.core.workload import FORWARD
+from perfmodel.kernels.latent_decode import LatentDecode
 from perfmodel.timing.base import ALONE, Case, Model, Parameter
 from perfmodel.timing.models.flash_decode import GRAPH_GAP_S
-from perfmodel.transformer.latent_decode import LatentDecode
-from perfmodel.workload import FORWARD
 
 PARAMETERS = (
     Parameter("launch_us", "the kernels around the tiles, without their bytes", 8.0),

@@ -11,11 +11,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from perfmodel.hardware import Device
+from perfmodel.core.hardware import Device
+from perfmodel.core.workload import FORWARD
+from perfmodel.kernels.collectives import ALL_REDUCE, ALL_TO_ALL, P2P, Collective, link_bandwidth
 from perfmodel.timing.base import Case, Model, Parameter
 from perfmodel.timing.models.stream import dram_bandwidth
-from perfmodel.transformer.collectives import ALL_REDUCE, ALL_TO_ALL, P2P, Collective, link_bandwidth
-from perfmodel.workload import FORWARD
 
 PARAMETERS = (
     Parameter("start_us", "a collective with nothing to send", 5.0),
@@ -38,7 +38,7 @@ TUNED = ("FEWEST_FOR_SWITCH", "PAIR_FACTOR")
 def sent_bytes(w: Collective) -> float:
     """Bytes that each GPU sends; an all-reduce is a reduce-scatter and an all-gather.
 
-    >>> from perfmodel.dtypes import DTYPES
+    >>> from perfmodel.core.dtypes import DTYPES
     >>> [sent_bytes(Collective(op, 4, 400, DTYPES["bf16"])) for op in ("all_gather", "all_reduce", "all_to_all", "p2p")]
     [300.0, 600.0, 300.0, 400.0]
     """

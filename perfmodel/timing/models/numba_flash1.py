@@ -11,16 +11,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from perfmodel.arith import ceil_div
-from perfmodel.hardware import Device
-from perfmodel.ops.occupancy import Block
+from perfmodel.core.arith import ceil_div
+from perfmodel.core.hardware import Device
+from perfmodel.core.occupancy import Block
+from perfmodel.core.workload import Attention
 from perfmodel.timing.base import Case, Model, Parameter
 from perfmodel.timing.models import register_tiles
 from perfmodel.timing.models._own_kernels import grid_seconds, instruction_costs, launches_seconds
 from perfmodel.timing.models.register_tiles import DEFAULT_TILE, UNKNOWN_REGISTERS, Instructions, instructions, tile_cycles
 from perfmodel.timing.models.stream import dram_bandwidth
 from perfmodel.timing.register_tiles import FLOAT_BYTES, geometry
-from perfmodel.workload import Attention
 
 PARAMETERS = (Parameter("l2_bytes_per_clock", "of O, to and from one multiprocessor", 20.0),)
 

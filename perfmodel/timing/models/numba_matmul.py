@@ -10,16 +10,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from perfmodel.arith import ceil_div
-from perfmodel.errors import UsageError
-from perfmodel.hardware import Device
-from perfmodel.ops.matmul import Matmul
-from perfmodel.ops.occupancy import Block
+from perfmodel.core.arith import ceil_div
+from perfmodel.core.errors import UsageError
+from perfmodel.core.hardware import Device
+from perfmodel.core.occupancy import Block
+from perfmodel.core.workload import FORWARD
+from perfmodel.kernels.matmul import Matmul
 from perfmodel.timing.base import Case, Model, Parameter
 from perfmodel.timing.models._own_kernels import grid_seconds, instruction_costs, launches_seconds
 from perfmodel.timing.models.register_tiles import Instructions, tile_cycles
 from perfmodel.timing.register_tiles import FLOAT_BYTES, Layout
-from perfmodel.workload import FORWARD
 
 DEPTH = 32
 """Steps of k per stage."""

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from perfmodel.arith import ceil_div
-from perfmodel.hardware import Device
+from perfmodel.core.arith import ceil_div
+from perfmodel.core.hardware import Device
 from perfmodel.timing.base import Case, Model, Parameter
 from perfmodel.timing.models._own_kernels import clock_hz, instruction_costs, launches_seconds
 from perfmodel.timing.models.numba_matmul import covers

@@ -11,9 +11,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from perfmodel.arith import ceil_div
-from perfmodel.hardware import Device
-from perfmodel.ops.occupancy import Block
+from perfmodel.core.arith import ceil_div
+from perfmodel.core.hardware import Device
+from perfmodel.core.occupancy import Block
+from perfmodel.core.workload import Attention
 from perfmodel.timing.base import Case, Model, Parameter
 from perfmodel.timing.models import register_tiles
 from perfmodel.timing.models._own_kernels import grid_seconds, instruction_costs, launches_seconds
@@ -21,7 +22,6 @@ from perfmodel.timing.models.numba_matmul import DEPTH, STAGES, stage
 from perfmodel.timing.models.register_tiles import Instructions, tile_cycles
 from perfmodel.timing.models.stream import dram_bandwidth
 from perfmodel.timing.register_tiles import FLOAT_BYTES, WARP, Layout
-from perfmodel.workload import Attention
 
 DEFAULT_TILE = (128, 64)
 REGISTERS = {64: (128, 225), 128: (72, 205)}

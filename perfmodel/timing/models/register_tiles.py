@@ -11,14 +11,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from perfmodel.arith import ceil_div
-from perfmodel.errors import UnavailableError
-from perfmodel.hardware import Device
-from perfmodel.ops.occupancy import Block, block_limits, least, multiprocessor
+from perfmodel.core.arith import ceil_div
+from perfmodel.core.errors import UnavailableError
+from perfmodel.core.hardware import Device
+from perfmodel.core.occupancy import Block, block_limits, least, multiprocessor
+from perfmodel.core.workload import FORWARD, Attention
 from perfmodel.timing.base import Case, Model, Parameter, once_per_case
 from perfmodel.timing.register_tiles import WARP, Geometry, geometry
 from perfmodel.timing.schedule import Shares, shared_makespan
-from perfmodel.workload import FORWARD, Attention
 
 SCHEDULERS = 4
 SHARPNESS = 4

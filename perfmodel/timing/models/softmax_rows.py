@@ -10,11 +10,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from perfmodel.arith import ceil_div
-from perfmodel.hardware import Device
+from perfmodel.core.arith import ceil_div
+from perfmodel.core.hardware import Device
+from perfmodel.core.workload import FORWARD, Stream
 from perfmodel.timing.base import Case, Model, Parameter
 from perfmodel.timing.models.stream import STREAM_SHARE, cycles_per_second, dram_bandwidth
-from perfmodel.workload import FORWARD, Stream
 
 BLOCK_THREADS = 1024
 WARP_COLUMNS, ROOMY_COLUMNS, REGISTER_COLUMNS = 2048, 4096, 8192

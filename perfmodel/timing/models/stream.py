@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from perfmodel.errors import UnavailableError
-from perfmodel.hardware import Device
+from perfmodel.core.errors import UnavailableError
+from perfmodel.core.hardware import Device
+from perfmodel.core.workload import FORWARD, Stream
 from perfmodel.timing.base import Case, Model, Parameter
-from perfmodel.workload import FORWARD, Stream
 
 PARAMETERS = (
     Parameter("launch_us", "an empty kernel", 4.0),

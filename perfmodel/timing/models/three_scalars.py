@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from perfmodel.cost import READ, WRITE, ZERO_FILL, Kernel
-from perfmodel.hardware import Device
-from perfmodel.roofline import rates_of
+from perfmodel.core.cost import READ, WRITE, ZERO_FILL, Kernel
+from perfmodel.core.hardware import Device
+from perfmodel.core.roofline import rates_of
 from perfmodel.timing.base import Case, Model, Parameter
 from perfmodel.timing.floors import kernels_of
 

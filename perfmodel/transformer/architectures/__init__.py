@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from importlib import import_module
 
-from perfmodel.errors import DataError, suggest
-from perfmodel.plugins import module_names
+from perfmodel.core.errors import DataError, suggest
+from perfmodel.core.plugins import module_names
 from perfmodel.transformer.facts import Facts
 from perfmodel.transformer.spec import ModelSpec
 

@@ -9,11 +9,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from itertools import pairwise
 
-from perfmodel.arith import Number, ceil_div
-from perfmodel.dtypes import STATISTIC_SIZE
-from perfmodel.errors import UsageError, suggest
+from perfmodel.core.arith import Number, ceil_div
+from perfmodel.core.dtypes import STATISTIC_SIZE
+from perfmodel.core.errors import UsageError, suggest
+from perfmodel.core.workload import Attention
 from perfmodel.transformer.training.tape import Node, Tape, backward, forward
-from perfmodel.workload import Attention
 
 EAGER, SDPA_FLASH = "torch-eager", "torch-sdpa-flash"
 RANDOM_STATE = 2 * 512

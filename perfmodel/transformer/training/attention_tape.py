@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from perfmodel.arith import Number
-from perfmodel.dtypes import DROPOUT_MASK_SIZE, STATISTIC_SIZE
+from perfmodel.core.arith import Number
+from perfmodel.core.dtypes import DROPOUT_MASK_SIZE, STATISTIC_SIZE
 from perfmodel.transformer.spec import GroupedAttention, LatentAttention
 from perfmodel.transformer.training.matrices import Matrix
 from perfmodel.transformer.training.recorder import Recorder

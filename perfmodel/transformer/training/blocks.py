@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
-from perfmodel.arith import Number, ceil_div
+from perfmodel.core.arith import Number, ceil_div
 from perfmodel.transformer.spec import Layer, ModelSpec
 from perfmodel.transformer.training.activations import HEAD, end_tape, layer_tape
 from perfmodel.transformer.training.matrices import layer_holding, table_holding

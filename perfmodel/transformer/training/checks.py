@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from perfmodel.arith import ceil_div
-from perfmodel.errors import UsageError, suggest
-from perfmodel.ops.checks import whole
+from perfmodel.core.arith import ceil_div
+from perfmodel.core.checks import whole
+from perfmodel.core.errors import UsageError, suggest
 from perfmodel.transformer.step import Split
 from perfmodel.transformer.training.optimizers import optimizer_named
 from perfmodel.transformer.training.question import (

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from perfmodel.arith import ceil_div
-from perfmodel.trace import Step, Trace, Traced
+from perfmodel.core.arith import ceil_div
+from perfmodel.core.trace import Step, Trace, Traced
 from perfmodel.transformer.cache_explain import traced
 from perfmodel.transformer.spec import Layer, ModelSpec
 from perfmodel.transformer.training import korthikanti

@@ -6,8 +6,8 @@ Qwen3, their attention eager and through scaled_dot_product_attention, no cache,
 
 from __future__ import annotations
 
-from perfmodel.arith import Number
-from perfmodel.errors import UnavailableError
+from perfmodel.core.arith import Number
+from perfmodel.core.errors import UnavailableError
 from perfmodel.transformer.spec import DenseMlp, GroupedAttention, Layer, ModelSpec
 from perfmodel.transformer.training import model_tape
 from perfmodel.transformer.training.huggingface_attention import attention, mask_bytes

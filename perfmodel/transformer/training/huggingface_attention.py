@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from perfmodel.arith import Number
-from perfmodel.dtypes import STATISTIC_SIZE
+from perfmodel.core.arith import Number
+from perfmodel.core.dtypes import STATISTIC_SIZE
 from perfmodel.transformer.spec import GroupedAttention, ModelSpec
 from perfmodel.transformer.training.huggingface_norm import rms_norm
 from perfmodel.transformer.training.matrices import Matrix

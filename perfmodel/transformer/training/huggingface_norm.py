@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from perfmodel.arith import Number
+from perfmodel.core.arith import Number
 from perfmodel.transformer.training.recorder import Recorder
 from perfmodel.transformer.training.tape import Node
 

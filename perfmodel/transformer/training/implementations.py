@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from perfmodel.arith import Number
-from perfmodel.errors import UsageError, suggest
+from perfmodel.core.arith import Number
+from perfmodel.core.errors import UsageError, suggest
 from perfmodel.transformer.spec import Layer, ModelSpec
 from perfmodel.transformer.training import huggingface, model_tape
 from perfmodel.transformer.training.question import Recompute

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from perfmodel.arith import Number
+from perfmodel.core.arith import Number
 from perfmodel.transformer.spec import DenseMlp, GroupedAttention, ModelSpec
 from perfmodel.transformer.training.question import EVERY, FULL, NONE, Training
 

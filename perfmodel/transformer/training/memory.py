@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from perfmodel.arith import Number
-from perfmodel.hardware import Device
+from perfmodel.core.arith import Number
+from perfmodel.core.hardware import Device
 from perfmodel.transformer.parameters import total
 from perfmodel.transformer.training import korthikanti
 from perfmodel.transformer.training.activations import Kept, kept

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from perfmodel.arith import Number
+from perfmodel.core.arith import Number
 from perfmodel.transformer.spec import DenseMlp, MoeMlp
 from perfmodel.transformer.training.matrices import EXPERTS, MLP, ROUTER, Matrix
 from perfmodel.transformer.training.recorder import Recorder

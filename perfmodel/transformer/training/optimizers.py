@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from perfmodel.arith import Number, ceil_div
-from perfmodel.errors import UsageError, suggest
+from perfmodel.core.arith import Number, ceil_div
+from perfmodel.core.errors import UsageError, suggest
 from perfmodel.transformer.training.matrices import TABLE, Holding
 
 BLOCK = 256

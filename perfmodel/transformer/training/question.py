@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from perfmodel.arith import Number, ceil_div
+from perfmodel.core.arith import Number, ceil_div
 from perfmodel.transformer.spec import ModelSpec
 
 MIXED, BF16, FP32 = "mixed", "bf16", "fp32"

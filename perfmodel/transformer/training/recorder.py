@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from perfmodel.arith import Number, ceil_div
-from perfmodel.dtypes import DROPOUT_MASK_SIZE, STATISTIC_SIZE
+from perfmodel.core.arith import Number, ceil_div
+from perfmodel.core.dtypes import DROPOUT_MASK_SIZE, STATISTIC_SIZE
 from perfmodel.transformer.training.lora import is_targeted
 from perfmodel.transformer.training.matrices import Matrix
 from perfmodel.transformer.training.shape import Shape

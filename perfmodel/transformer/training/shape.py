@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from perfmodel.arith import Number
+from perfmodel.core.arith import Number
 from perfmodel.transformer.step import share
 from perfmodel.transformer.training.question import FP32, FREED, MIXED, SIXTEEN_BIT, Parallel, Training
 

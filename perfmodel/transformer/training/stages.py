@@ -7,7 +7,7 @@ from dataclasses import replace
 from functools import lru_cache
 from itertools import accumulate
 
-from perfmodel.arith import Number
+from perfmodel.core.arith import Number
 from perfmodel.transformer.parallel import stages
 from perfmodel.transformer.spec import Layer, ModelSpec
 from perfmodel.transformer.training.matrices import Holding, layer_holding, table_holding, together

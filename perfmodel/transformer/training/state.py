@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from perfmodel.arith import Number, ceil_div
+from perfmodel.core.arith import Number, ceil_div
 from perfmodel.transformer.training.lora import adapters
 from perfmodel.transformer.training.matrices import EXPERTS, Holding
 from perfmodel.transformer.training.optimizers import optimizer_named, state_size

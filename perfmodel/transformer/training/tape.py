@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 
-from perfmodel.arith import Number
+from perfmodel.core.arith import Number
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from perfmodel.arith import Number
+from perfmodel.core.arith import Number
 from perfmodel.transformer.training.activations import EMBEDDING, HEAD
 from perfmodel.transformer.training.blocks import Block, chunk_blocks, end_block
 from perfmodel.transformer.training.implementations import FUSED, implementation_named

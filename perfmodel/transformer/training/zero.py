@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from perfmodel.arith import Number
+from perfmodel.core.arith import Number
 
 ADAM = 12
 """K: bytes per parameter of Adam's state in mixed precision, master weights included."""

@@ -10,8 +10,8 @@ from dataclasses import replace
 from importlib import import_module
 from types import ModuleType
 
-from perfmodel.errors import DataError
-from perfmodel.plugins import module_names
+from perfmodel.core.errors import DataError
+from perfmodel.core.plugins import module_names
 from perfmodel.transformer.weight_formats._base import FIELD, Fields, Quantized
 
 

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from perfmodel.arith import Number, ceil_div
-from perfmodel.errors import DataError
+from perfmodel.core.arith import Number, ceil_div
+from perfmodel.core.errors import DataError
 
 FIELD = "quantization_config"
 PREFIXES = ("model.", "language_model.model.", "model.language_model.")

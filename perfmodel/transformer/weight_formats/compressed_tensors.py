@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from perfmodel.errors import DataError
+from perfmodel.core.errors import DataError
 from perfmodel.transformer.weight_formats._base import FIELD, FP16, FP32, Fields, MatrixFormat, Quantized, Rule, group
 
 METHODS = ("compressed-tensors",)

@@ -5,7 +5,7 @@ Source: DeepSeek-V3, README_WEIGHTS.md (weight_scale_inv, 128 x 128); huggingfac
 
 from __future__ import annotations
 
-from perfmodel.errors import DataError
+from perfmodel.core.errors import DataError
 from perfmodel.transformer.weight_formats._base import FIELD, FP32, Fields, MatrixFormat, Quantized, Rule
 
 METHODS = ("fp8", "fbgemm_fp8")

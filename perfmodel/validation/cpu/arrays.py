@@ -8,12 +8,12 @@ from typing import Any
 
 import numpy as np
 
-from perfmodel.errors import PerfmodelError, UsageError
+from perfmodel.core.errors import PerfmodelError, UsageError
+from perfmodel.core.workload import Attention
 from perfmodel.validation.cpu import kernels
 from perfmodel.validation.cpu._vectors import LANES
 from perfmodel.validation.cpu.shapes import Shape
 from perfmodel.validation.kernels.reference import TOLERANCE, attention, relative_error
-from perfmodel.workload import Attention
 
 U = np.uintp
 SEED = 20240229

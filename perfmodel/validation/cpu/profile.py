@@ -16,7 +16,7 @@ from typing import Any
 import numba
 import numpy as np
 
-from perfmodel.hardware import Device, validated
+from perfmodel.core.hardware import Device, validated
 from perfmodel.validation.cpu import rates as loops
 from perfmodel.validation.cpu._vectors import CHAINS, LANES
 from perfmodel.validation.cpu.timer import Item

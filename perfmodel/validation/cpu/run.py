@@ -8,7 +8,7 @@ from datetime import date
 from statistics import median
 from typing import Any
 
-from perfmodel.hardware import Calibration, Device
+from perfmodel.core.hardware import Calibration, Device
 from perfmodel.timing.base import Case
 from perfmodel.timing.fit import fit
 from perfmodel.timing.models.cpu import FITTED, MODEL

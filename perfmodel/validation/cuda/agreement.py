@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from perfmodel.attention.algorithms import find
-from perfmodel.cost import Kernel, Tile
-from perfmodel.dtypes import DTYPES
-from perfmodel.errors import UnavailableError
-from perfmodel.hardware import Device
-from perfmodel.roofline import estimate
+from perfmodel.core.cost import Kernel, Tile
+from perfmodel.core.dtypes import DTYPES
+from perfmodel.core.errors import UnavailableError
+from perfmodel.core.hardware import Device
+from perfmodel.core.roofline import estimate
+from perfmodel.core.workload import Attention
+from perfmodel.kernels.attention.algorithms import find
 from perfmodel.validation.records import Record
-from perfmodel.workload import Attention
 
 
 class Comparison(NamedTuple):

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from perfmodel.dtypes import dtype_named
-from perfmodel.errors import UsageError, suggest
-from perfmodel.workload import Attention
+from perfmodel.core.dtypes import dtype_named
+from perfmodel.core.errors import UsageError, suggest
+from perfmodel.core.workload import Attention
 
 ATTENTION_KEYS = ("batch", "heads", "kv_heads", "n", "kv_len", "d", "causal")
 _KEYS = {"attention": ATTENTION_KEYS, "matmul": ("m", "n", "k"), "copy": ("bytes",)}

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from perfmodel.errors import DataError, UnavailableError
+from perfmodel.core.errors import DataError, UnavailableError
 from perfmodel.validation.cuda.agreement import Comparison, compare_counters
 from perfmodel.validation.cuda.cases import KernelCase
 from perfmodel.validation.cuda.environment import Environment, this_environment

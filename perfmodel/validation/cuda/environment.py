@@ -11,7 +11,7 @@ from typing import Any
 
 from perfmodel import __version__
 from perfmodel.catalog import device_ids, find_device
-from perfmodel.errors import UnavailableError
+from perfmodel.core.errors import UnavailableError
 from perfmodel.validation.cuda.gpu import Gpu
 
 PACKAGES = ("numba", "numba-cuda", "numpy")

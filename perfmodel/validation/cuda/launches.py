@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from perfmodel.errors import UnavailableError
+from perfmodel.core.errors import UnavailableError
 from perfmodel.validation.cuda.events import seconds_between
 from perfmodel.validation.cuda.gpu import Gpu
 from perfmodel.validation.kernels import probe_rates

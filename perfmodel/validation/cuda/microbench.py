@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 
-from perfmodel.errors import PerfmodelError
+from perfmodel.core.errors import PerfmodelError
 from perfmodel.validation.cuda.timing import StoppingRule, Timing
 
 RULE = StoppingRule(relative_error=0.005, least_runs=10, runs=50, budget_s=0.3)
@@ -39,16 +39,6 @@ class Measured:
 def rate(name: str, unit: str, amount: float, timing: Timing, size: int | None = None, field: str | None = None) -> Measured:
     """``amount`` per run over the median time."""
     return Measured(name, unit, amount / timing.median, timing.noise, timing.runs, size, field)
-
-
-def benchmark(progress: Callable[[str], None] = lambda text: None, rule: StoppingRule = RULE) -> list[Measured]:
-    """Everything that is measured here, on the current GPU; UnavailableError where there is none."""
-    from perfmodel.validation.cuda.gpu import open_gpu, small_grids
-
-    open_gpu()  # says what is missing before anything imports numba.cuda
-    from perfmodel.validation.cuda.microbench_parts import PARTS
-
-    return run_parts(PARTS, progress, rule, small_grids)
 
 
 def run_parts(

@@ -8,7 +8,7 @@ from typing import Any
 
 from numba import cuda as _cuda
 
-from perfmodel.errors import PerfmodelError
+from perfmodel.core.errors import PerfmodelError
 from perfmodel.validation.cuda import launches
 from perfmodel.validation.cuda.events import EventTimer
 from perfmodel.validation.cuda.gpu import current_gpu

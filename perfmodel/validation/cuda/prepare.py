@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numba import cuda as _cuda
 
-from perfmodel.errors import UnavailableError
+from perfmodel.core.errors import UnavailableError
 from perfmodel.validation.cuda.arrays import poisoned, random_inputs, stored, unwritten, values
 from perfmodel.validation.cuda.cases import KernelCase, needed_bytes
 from perfmodel.validation.cuda.checks import attention_error

@@ -6,10 +6,11 @@ from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
 from typing import Any
 
-from perfmodel.errors import PerfmodelError, UnavailableError
+from perfmodel.core.errors import PerfmodelError, UnavailableError
 from perfmodel.validation.cuda.cases import KernelCase
 from perfmodel.validation.cuda.environment import Environment, this_environment
 from perfmodel.validation.cuda.gpu import open_gpu, small_grids
+from perfmodel.validation.cuda.microbench import RULE, Measured, run_parts
 from perfmodel.validation.cuda.timing import StoppingRule, Timer, Timing, measure_times
 
 SOURCE = "perfmodel numba kernels, CUDA events, L2 flushed by reads"
@@ -125,3 +126,11 @@ def _in_words(failure: Exception) -> str:
     if "OUT_OF_MEMORY" in text or "out of memory" in text.lower():
         return f"out of memory on the device ({text})"
     return f"{type(failure).__name__}: {text}" if text else type(failure).__name__
+
+
+def benchmark(progress: Progress = lambda text: None, rule: StoppingRule = RULE) -> list[Measured]:
+    """All microbenchmarks, on the current GPU; UnavailableError where there is none."""
+    open_gpu()  # says what is missing before anything imports numba.cuda
+    from perfmodel.validation.cuda.microbench_parts import PARTS
+
+    return run_parts(PARTS, progress, rule, small_grids)

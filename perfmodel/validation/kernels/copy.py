@@ -6,7 +6,7 @@ from collections.abc import Callable
 from functools import cache
 from typing import Any
 
-from perfmodel.errors import UsageError
+from perfmodel.core.errors import UsageError
 from perfmodel.validation.kernels._launch import launcher
 from perfmodel.validation.kernels._steps import U, cuda, kernel, load4, store4
 from perfmodel.validation.kernels._tiles import FOUR

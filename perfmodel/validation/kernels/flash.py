@@ -13,12 +13,12 @@ from collections.abc import Callable
 from functools import cache
 from typing import Any
 
+from perfmodel.core.workload import Attention
 from perfmodel.timing.register_tiles import Geometry, geometry
 from perfmodel.validation.kernels._launch import launcher
 from perfmodel.validation.kernels._online import F32, LOWEST, hide_scores, log2_scale, update_softmax
 from perfmodel.validation.kernels._steps import ZERO, U, copies_done, cuda, float32, keep, kernel, lane_sum, store4, sync_warp
 from perfmodel.validation.kernels._tiles import FOUR, add_product, add_row_products, fill_tile, first_row
-from perfmodel.workload import Attention
 
 __all__ = ["Geometry", "build", "geometry", "grid", "prepare", "run"]
 

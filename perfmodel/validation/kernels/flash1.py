@@ -11,6 +11,7 @@ from collections.abc import Callable
 from functools import cache
 from typing import Any
 
+from perfmodel.core.workload import Attention
 from perfmodel.timing.register_tiles import FLOAT_BYTES, Geometry, geometry
 from perfmodel.validation.kernels._launch import launcher
 from perfmodel.validation.kernels._online import F32, LOWEST, hide_scores, log2_scale, update_softmax
@@ -29,7 +30,6 @@ from perfmodel.validation.kernels._steps import (
     sync_warp,
 )
 from perfmodel.validation.kernels._tiles import FOUR, add_product, add_row_products, fill_tile, first_row
-from perfmodel.workload import Attention
 
 __all__ = ["Geometry", "build", "build_fill", "geometry", "grid", "prepare", "run", "shared_bytes"]
 

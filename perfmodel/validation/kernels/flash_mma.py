@@ -22,10 +22,10 @@ import numpy as np
 from numba import cuda as _cuda
 from numba import types
 
-from perfmodel.errors import UnavailableError, UsageError
+from perfmodel.core.errors import UnavailableError, UsageError
+from perfmodel.core.workload import Attention
 from perfmodel.validation.kernels._launch import launcher
 from perfmodel.validation.kernels._steps import U
-from perfmodel.workload import Attention
 
 cuda: Any = _cuda  # numba is untyped, and its stand-in for machines without a GPU lacks most names
 

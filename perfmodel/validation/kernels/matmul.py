@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-from perfmodel.errors import UsageError
+from perfmodel.core.errors import UsageError
 from perfmodel.timing.register_tiles import FLOAT_BYTES, Layout
 from perfmodel.validation.kernels._launch import launcher
 from perfmodel.validation.kernels._steps import ZERO, U, copies_done, cuda, float32, keep, kernel, store4

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from perfmodel.errors import UsageError
+from perfmodel.core.errors import UsageError
 from perfmodel.validation.kernels._launch import launcher
 from perfmodel.validation.kernels._steps import ZERO, U, cuda, kernel, load4_global
 from perfmodel.validation.kernels._tiles import FOUR

@@ -12,14 +12,14 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-from perfmodel.errors import UsageError
+from perfmodel.core.errors import UsageError
+from perfmodel.core.workload import Attention
 from perfmodel.timing.register_tiles import FLOAT_BYTES, SHARED_LIMIT, WARP, Layout
 from perfmodel.validation.kernels._launch import launcher
 from perfmodel.validation.kernels._online import F32
 from perfmodel.validation.kernels._softmax import build_softmax
 from perfmodel.validation.kernels._steps import ZERO, U, copies_done, cuda, float32, keep, kernel, store4
 from perfmodel.validation.kernels._tiles import FOUR, add_product, add_row_products, fill_tile, first_row
-from perfmodel.workload import Attention
 
 NAME = "numba-standard"
 

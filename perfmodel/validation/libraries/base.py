@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
 
-from perfmodel.errors import UnavailableError
-from perfmodel.workload import FORWARD
+from perfmodel.core.errors import UnavailableError
+from perfmodel.core.workload import FORWARD
 
 FIT, HELD_OUT = "fit", "held out"
 

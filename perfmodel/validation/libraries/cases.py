@@ -10,9 +10,9 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
-from perfmodel.errors import DataError, suggest
+from perfmodel.core.errors import DataError, suggest
+from perfmodel.core.workload import BACKWARD, FORWARD
 from perfmodel.validation.libraries.base import FIT, HELD_OUT, LibraryCase
-from perfmodel.workload import BACKWARD, FORWARD
 
 SLOW_FLOP = 1e12
 """Matmul FLOP of a forward pass above which torch-sdpa-efficient, the slowest, is left out."""

@@ -12,11 +12,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from perfmodel.errors import PerfmodelError
+from perfmodel.core.errors import PerfmodelError
+from perfmodel.core.workload import BACKWARD, FORWARD
 from perfmodel.validation.cuda.ncu_csv import CountedKernel
 from perfmodel.validation.libraries.base import LibraryCase, load_torch
 from perfmodel.validation.libraries.registry import find
-from perfmodel.workload import BACKWARD, FORWARD
 
 MARK = "spin_kernel"
 """The kernel that ``torch.cuda._sleep`` launches."""

@@ -8,12 +8,12 @@ from contextlib import suppress
 from dataclasses import fields
 from typing import Any, cast
 
-from perfmodel.errors import PerfmodelError, UnavailableError
+from perfmodel.core.errors import PerfmodelError, UnavailableError
+from perfmodel.core.workload import FORWARD
 from perfmodel.validation.libraries.base import LibraryCase, Torch, load_torch
 from perfmodel.validation.libraries.registry import find
 from perfmodel.validation.libraries.timer import Stopping, Timer, seconds
 from perfmodel.validation.records import Record, Seconds
-from perfmodel.workload import FORWARD
 
 TOLERANCE = {"forward": 0.02, "backward": 0.03}
 """Relative error against float64 of kernels that round scores or results to 16 bits; a wrong kernel is off by far more."""

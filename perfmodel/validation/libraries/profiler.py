@@ -11,10 +11,10 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
-from perfmodel.errors import PerfmodelError
+from perfmodel.core.errors import PerfmodelError
+from perfmodel.core.workload import FORWARD
 from perfmodel.validation.libraries.base import LibraryCase, load_torch
 from perfmodel.validation.libraries.registry import find
-from perfmodel.workload import FORWARD
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from functools import cache
 from importlib import import_module
 
-from perfmodel.errors import DataError, suggest
-from perfmodel.plugins import module_names
+from perfmodel.core.errors import DataError, suggest
+from perfmodel.core.plugins import module_names
 from perfmodel.validation.libraries.base import Library, LibraryCase
 
 

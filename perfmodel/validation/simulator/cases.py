@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from perfmodel.attention.algorithms import find
-from perfmodel.cost import READ, Kernel, Tile
-from perfmodel.dtypes import DTYPES
-from perfmodel.ops.matmul import Matmul
-from perfmodel.ops.matmul import kernels as matmul_kernels
-from perfmodel.workload import Attention
+from perfmodel.core.cost import READ, Kernel, Tile
+from perfmodel.core.dtypes import DTYPES
+from perfmodel.core.workload import Attention
+from perfmodel.kernels.attention.algorithms import find
+from perfmodel.kernels.matmul import Matmul
+from perfmodel.kernels.matmul import kernels as matmul_kernels
 
 Case = dict[str, Any]
 Counts = dict[str, dict[str, int]]

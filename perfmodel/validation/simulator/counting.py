@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
+from perfmodel.core.workload import Attention
 from perfmodel.validation.kernels import copy, flash, flash1, matmul, standard
 from perfmodel.validation.kernels.reference import attention, relative_error
 from perfmodel.validation.simulator.cases import workload
-from perfmodel.workload import Attention
 
 Found = dict[str, Any]
 

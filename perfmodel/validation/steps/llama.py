@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
 
-from perfmodel.errors import UnavailableError
+from perfmodel.core.errors import UnavailableError
 from perfmodel.transformer.spec import DenseMlp, GroupedAttention, ModelSpec
 
 EPSILON, ROPE_BASE = 1e-5, 1e4

@@ -8,12 +8,12 @@ from dataclasses import replace
 from importlib import import_module
 from typing import Any
 
+from perfmodel.core.workload import BACKWARD
 from perfmodel.validation.libraries.base import LibraryCase, Torch
 from perfmodel.validation.libraries.families.sdpa import BACKENDS, operands
 from perfmodel.validation.libraries.timer import Stopping, Timer
 from perfmodel.validation.training.meter import Bytes, nbytes, sm_mhz
 from perfmodel.validation.training.result import Measured
-from perfmodel.workload import BACKWARD
 
 EAGER = "torch-eager"
 STOPPING = Stopping(batch=5, at_most=10, seconds=0.05)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
 
-from perfmodel.errors import DataError
+from perfmodel.core.errors import DataError
 from perfmodel.validation.libraries.base import LibraryCase, Torch
 from perfmodel.validation.statistics import quantile
 from perfmodel.validation.training.meter import DEVICE, Bytes, Clock, Mark, nbytes, release, silent, sm_mhz

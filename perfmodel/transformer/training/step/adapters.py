@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from perfmodel.arith import Number
-from perfmodel.ops.matmul import Matmul
+from perfmodel.core.arith import Number
+from perfmodel.kernels.matmul import Matmul
 from perfmodel.transformer.op import Op
 from perfmodel.transformer.training.lora import is_targeted
 from perfmodel.transformer.training.matrices import ATTENTION, MLP, Matrix

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from perfmodel.errors import PerfmodelError
-from perfmodel.hardware import Device
-from perfmodel.roofline import rates_of
+from perfmodel.core.errors import PerfmodelError
+from perfmodel.core.hardware import Device
+from perfmodel.core.roofline import rates_of
 from perfmodel.timing.predict import Lenders
 from perfmodel.transformer.training.checks import timed
 from perfmodel.transformer.training.implementations import FUSED

@@ -6,14 +6,14 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from perfmodel.attention.algorithms import flash2, standard
-from perfmodel.cost import Kernel, Tile
-from perfmodel.ops.matmul import Matmul
+from perfmodel.core.cost import Kernel, Tile
+from perfmodel.core.workload import BACKWARD, Attention, Stream
+from perfmodel.kernels.attention.algorithms import flash2, standard
+from perfmodel.kernels.matmul import Matmul
 from perfmodel.transformer.attention_parts import KEY_TILE
 from perfmodel.transformer.op import ATTENTION, ELEMENTWISE, MATMUL, Op, Timed, tile_rows
 from perfmodel.transformer.training.step.frame import Frame
 from perfmodel.transformer.training.step.row import MATMULS, OTHERS, StepOp, pointwise
-from perfmodel.workload import BACKWARD, Attention, Stream
 
 DROPOUT = 0.1
 """Any probability above 0: whether elements are dropped matters, not how many."""

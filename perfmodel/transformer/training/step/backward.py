@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from perfmodel.arith import Number
-from perfmodel.cost import READ, WRITE
-from perfmodel.ops.matmul import Matmul
-from perfmodel.transformer.op import ELEMENTWISE, MATMUL, WEIGHTS, Op, Timed, activation, in_bits
+from perfmodel.core.arith import Number
+from perfmodel.core.cost import READ, WRITE, in_bits
+from perfmodel.core.workload import Stream
+from perfmodel.kernels.matmul import Matmul
+from perfmodel.transformer.op import ELEMENTWISE, MATMUL, WEIGHTS, Op, Timed, activation
 from perfmodel.transformer.step import share
 from perfmodel.transformer.training.step.frame import Frame
 from perfmodel.transformer.training.step.row import SUMS, StepOp, gradients, pointwise, priced, product
-from perfmodel.workload import Stream
 
 BY_ROWS = ("output projection", "down projection")
 """Matrices that tensor-parallel GPUs cut by rows: each has a part of every sum."""

@@ -6,7 +6,7 @@ micro-batch, as it keeps no more than its share; stage 3 gathers weights for eac
 
 from __future__ import annotations
 
-from perfmodel.transformer.collectives import ALL_GATHER, ALL_REDUCE, REDUCE_SCATTER
+from perfmodel.kernels.collectives import ALL_GATHER, ALL_REDUCE, REDUCE_SCATTER
 from perfmodel.transformer.training.question import MIXED, SIXTEEN_BIT, Training
 from perfmodel.transformer.training.state import GRADIENTS, WEIGHTS, Part, State
 from perfmodel.transformer.training.step import links

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from perfmodel.arith import Number, ceil_div
-from perfmodel.cost import READ, WRITE, Access
+from perfmodel.core.arith import Number, ceil_div
+from perfmodel.core.cost import READ, WRITE, Access, stored
+from perfmodel.kernels.collectives import ALL_REDUCE
 from perfmodel.transformer.attention_parts import norm
-from perfmodel.transformer.collectives import ALL_REDUCE
-from perfmodel.transformer.op import activation, linear, stored
+from perfmodel.transformer.op import activation, linear
 from perfmodel.transformer.ops import embedding
 from perfmodel.transformer.spec import ModelSpec
 from perfmodel.transformer.step import share

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from perfmodel.hardware import Device
-from perfmodel.lower_bound import Needs
-from perfmodel.roofline import Estimate, total
+from perfmodel.core.hardware import Device
+from perfmodel.core.lower_bound import Needs
+from perfmodel.core.roofline import Estimate, total
 from perfmodel.timing.predict import Lenders, Prediction
 from perfmodel.transformer.op import WEIGHTS
 from perfmodel.transformer.op_time import busy_s, op_estimate, scaled

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from perfmodel.arith import Number
-from perfmodel.roofline import rates_of
+from perfmodel.core.arith import Number
+from perfmodel.core.roofline import rates_of
 from perfmodel.transformer.estimate import CONVENTION
 from perfmodel.transformer.training.step.conventions import Counted
 from perfmodel.transformer.training.step.estimate import repeated

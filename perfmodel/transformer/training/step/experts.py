@@ -5,9 +5,9 @@ Tokens are put in the order of their experts and back, which moves each as often
 
 from __future__ import annotations
 
-from perfmodel.arith import Number, ceil_div
-from perfmodel.cost import READ, WRITE
-from perfmodel.ops.matmul import Matmul
+from perfmodel.core.arith import Number, ceil_div
+from perfmodel.core.cost import READ, WRITE
+from perfmodel.kernels.matmul import Matmul
 from perfmodel.transformer.moe import activation_function
 from perfmodel.transformer.op import activation, linear
 from perfmodel.transformer.spec import MoeMlp

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from perfmodel.roofline import rates_of
-from perfmodel.trace import Step, Trace
+from perfmodel.core.roofline import rates_of
+from perfmodel.core.trace import Step, Trace
 from perfmodel.transformer.parameters import active
 from perfmodel.transformer.training.question import EVERY, FULL, SELECTIVE
 from perfmodel.transformer.training.step.answer import TrainingAnswer

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from perfmodel.arith import Number
-from perfmodel.dtypes import Dtype
-from perfmodel.ops.tile import TENSOR_TILE
+from perfmodel.core.arith import Number
+from perfmodel.core.dtypes import Dtype
+from perfmodel.kernels.tile import TENSOR_TILE
 from perfmodel.transformer.spec import ModelSpec
 from perfmodel.transformer.step import PREFILL, Split, Step
 from perfmodel.transformer.training.implementations import HUGGINGFACE

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from perfmodel.arith import Number
+from perfmodel.core.arith import Number
 from perfmodel.transformer.step import Step
 from perfmodel.transformer.training.step.row import StepOp, pointwise
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
-from perfmodel.dtypes import DTYPES, Dtype
+from perfmodel.core.dtypes import DTYPES, Dtype
 from perfmodel.transformer.estimate import on_device
 from perfmodel.transformer.training.implementations import FUSED
 from perfmodel.transformer.training.question import FP32, Parallel, Training

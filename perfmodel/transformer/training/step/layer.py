@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from perfmodel.arith import Number, ceil_div
-from perfmodel.cost import READ, WRITE, Access
-from perfmodel.dtypes import DROPOUT_MASK_SIZE
+from perfmodel.core.arith import Number, ceil_div
+from perfmodel.core.cost import READ, WRITE, Access, stored
+from perfmodel.core.dtypes import DROPOUT_MASK_SIZE
 from perfmodel.transformer.attention_ops import attention_ops
 from perfmodel.transformer.attention_parts import kv_elements_per_token, norm
-from perfmodel.transformer.op import ATTENTION, Op, stored
+from perfmodel.transformer.op import ATTENTION, Op
 from perfmodel.transformer.ops import dense_ops
 from perfmodel.transformer.spec import DenseMlp, Layer, MoeMlp
 from perfmodel.transformer.training.matrices import layer_matrices

@@ -7,11 +7,11 @@ Sources: Patarasuk & Yuan 2009 (ring); Thakur et al. 2005 (tree); NCCL, src/grap
 
 from __future__ import annotations
 
-from perfmodel.arith import Number
-from perfmodel.dtypes import DTYPES
-from perfmodel.hardware import Device
+from perfmodel.core.arith import Number
+from perfmodel.core.dtypes import DTYPES
+from perfmodel.core.hardware import Device
+from perfmodel.kernels.collectives import ALL_GATHER, ALL_REDUCE, ALL_TO_ALL, P2P, Collective
 from perfmodel.timing.base import Case, calibrations, find_model
-from perfmodel.transformer.collectives import ALL_GATHER, ALL_REDUCE, ALL_TO_ALL, P2P, Collective
 from perfmodel.transformer.training.question import Parallel
 from perfmodel.transformer.training.step.exchange import CONTEXT, DATA, EXPERT, STAGES, TENSOR, Exchange
 from perfmodel.transformer.training.step.system import Span, System, crossed, span

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any
 
-from perfmodel.errors import PerfmodelError
-from perfmodel.hardware import Device
-from perfmodel.roofline import Estimate
+from perfmodel.core.errors import PerfmodelError
+from perfmodel.core.hardware import Device
+from perfmodel.core.roofline import Estimate
 from perfmodel.timing.predict import Lenders, Prediction
 from perfmodel.transformer.op_time import busy_s, in_time, op_estimate
 from perfmodel.transformer.spec import Layer

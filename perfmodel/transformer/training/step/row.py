@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from perfmodel.arith import Number
-from perfmodel.cost import READ, WRITE, Access, Kernel, Tile, Work
-from perfmodel.ops.matmul import Matmul
-from perfmodel.ops.matmul import kernels as matmul_kernels
-from perfmodel.transformer.op import ELEMENTWISE, MATMUL, WEIGHTS, Op, Timed, activation, stored, tile_rows
+from perfmodel.core.arith import Number
+from perfmodel.core.cost import READ, WRITE, Access, Kernel, Tile, Work, stored
+from perfmodel.core.workload import FORWARD, Stream
+from perfmodel.kernels.matmul import Matmul
+from perfmodel.kernels.matmul import kernels as matmul_kernels
+from perfmodel.transformer.op import ELEMENTWISE, MATMUL, WEIGHTS, Op, Timed, activation, tile_rows
 from perfmodel.transformer.step import Step
-from perfmodel.workload import FORWARD, Stream
 
 SUMS, OTHERS = "sums", "others"
 SHARES = {SUMS: 0.26, OTHERS: 0.58}

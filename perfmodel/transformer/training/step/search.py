@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from time import perf_counter
 
-from perfmodel.errors import PerfmodelError, UnavailableError
+from perfmodel.core.errors import PerfmodelError, UnavailableError
 from perfmodel.transformer.spec import ModelSpec, MoeMlp
 from perfmodel.transformer.step import Split
 from perfmodel.transformer.training.implementations import FUSED

@@ -9,14 +9,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from perfmodel.errors import UnavailableError
-from perfmodel.hardware import Calibration, Device
+from perfmodel.core.errors import UnavailableError
+from perfmodel.core.hardware import Calibration, Device
+from perfmodel.core.workload import FORWARD
 from perfmodel.timing.base import Parameter
 from perfmodel.timing.offer import algorithm_of, offer
 from perfmodel.timing.predict import BORROWED, CALIBRATED, Lenders, Prediction, nearest
 from perfmodel.transformer.op_time import FUSED_ATTENTION
 from perfmodel.transformer.training.step.row import SHARES, StepOp
-from perfmodel.workload import FORWARD
 
 MODEL = "torch-training"
 """Time model of the calibrations that hold these parameters."""

@@ -9,10 +9,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from perfmodel import units
-from perfmodel.errors import DataError, UnavailableError, UsageError
-from perfmodel.hardware import Bandwidth, Device, Duration, Quantity
-from perfmodel.transformer.collectives import ALPHA_S
+from perfmodel.core import units
+from perfmodel.core.errors import DataError, UnavailableError, UsageError
+from perfmodel.core.hardware import Bandwidth, Device, Duration, Quantity
+from perfmodel.kernels.collectives import ALPHA_S
 from perfmodel.transformer.parallel import joined_gpus
 from perfmodel.transformer.training.question import Parallel
 from perfmodel.transformer.training.step.exchange import CONTEXT, DATA, EXPERT, EXPERT_DATA, STAGES, TENSOR

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from perfmodel.arith import Number, ceil_div, maximum, minimum
-from perfmodel.cost import READ, WRITE, Access
-from perfmodel.transformer.op import WEIGHTS, stored
+from perfmodel.core.arith import Number, ceil_div, maximum, minimum
+from perfmodel.core.cost import READ, WRITE, Access, stored
+from perfmodel.transformer.op import WEIGHTS
 from perfmodel.transformer.step import Step
 from perfmodel.transformer.training.question import FREED, FULL_GRADIENTS, MIXED, SIXTEEN_BIT, Parallel, Training
 from perfmodel.transformer.training.state import GRADIENTS, OPTIMIZER, Part, State, weight_size

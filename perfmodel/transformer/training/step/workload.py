@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from perfmodel.dtypes import Dtype
-from perfmodel.hardware import Device
+from perfmodel.core.dtypes import Dtype
+from perfmodel.core.hardware import Device
 from perfmodel.timing.predict import Lenders
 from perfmodel.transformer.model_step import ModelStep
 from perfmodel.transformer.step import PREFILL, Step

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from perfmodel.errors import UnavailableError
+from perfmodel.core.errors import UnavailableError
+from perfmodel.core.workload import FORWARD
 from perfmodel.validation.libraries.base import Library, LibraryCase, Prepared, Torch, dtype_of, relative_error
-from perfmodel.workload import FORWARD
 
 CHECKED = 1 << 16
 """Elements compared at the end of the buffer."""

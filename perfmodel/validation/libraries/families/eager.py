@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from perfmodel.errors import UnavailableError
+from perfmodel.core.errors import UnavailableError
+from perfmodel.core.workload import BACKWARD, FORWARD
 from perfmodel.validation.libraries.base import Library, LibraryCase, Prepared, Torch
 from perfmodel.validation.libraries.families.sdpa import attention, operands
-from perfmodel.workload import BACKWARD, FORWARD
 
 
 def prepare(case: LibraryCase, torch: Torch) -> Prepared:

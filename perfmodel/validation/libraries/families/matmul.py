@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from perfmodel.core.workload import FORWARD
 from perfmodel.validation.libraries.base import Library, LibraryCase, Prepared, Torch, dtype_of, relative_error
-from perfmodel.workload import FORWARD
 
 CHECKED_ROWS = 32
 

@@ -11,9 +11,9 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+from perfmodel.core.workload import FORWARD
 from perfmodel.validation.libraries.base import Library, LibraryCase, Prepared, Torch, dtype_of, relative_error
 from perfmodel.validation.steps.llama import rotated
-from perfmodel.workload import FORWARD
 
 CHECKED_ROWS = 64
 EPSILON = 1e-5

@@ -11,10 +11,10 @@ from functools import partial
 from importlib import import_module
 from typing import Any
 
-from perfmodel.errors import UnavailableError
+from perfmodel.core.errors import UnavailableError
+from perfmodel.core.workload import BACKWARD, FORWARD
 from perfmodel.validation.libraries.base import Library, LibraryCase, Prepared, Torch, dtype_of
 from perfmodel.validation.libraries.reference import gradient_error, output_error
-from perfmodel.workload import BACKWARD, FORWARD
 
 BACKENDS = {
     "torch-sdpa-flash": "FLASH_ATTENTION",

@@ -1,0 +1,198 @@
+"""Integer arithmetic that formulas share, on whichever numbers they are given.
+
+Python ints give exact results of any size. NumPy arrays (float64 in sweeps: int64 wraps silently) give element-wise results,
+exact as long as every intermediate value stays below 2^53. Traced numbers give the formula beside the value. Deferred
+numbers note what is done to them, to be computed later on arrays. No formula branches on a value; where a choice depends on
+one, it goes through ``minimum`` and ``maximum``.
+
+NumPy is imported only once an array arrives.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import reduce
+from typing import Any, TypeAlias
+
+from perfmodel.core.trace import call, is_traced, plain, template
+
+Number: TypeAlias = Any
+"""An int, a float, a NumPy array of them, a Traced or a Deferred number."""
+
+
+class Deferred:
+    """A number that is known only later: it takes part in arithmetic and remembers it. No ABC: its type is asked for all the time."""
+
+    __slots__ = ()
+
+    def apply(self, function: str | Callable[..., Any], *arguments: Number) -> Number:
+        """``function(*arguments)``, some of them deferred: one of this module by name, or any that takes arrays."""
+        raise NotImplementedError
+
+
+def is_deferred(*values: Number) -> bool:
+    """Whether any of ``values`` is deferred."""
+    return any(isinstance(value, Deferred) for value in values)
+
+
+def deferrable(function: Callable[..., Any], *arguments: Number) -> Number:
+    """``function(*arguments)``, later if some of them are deferred: for what only whole arrays can be given to."""
+    later = _deferred(*arguments)
+    return function(*arguments) if later is None else later.apply(function, *arguments)
+
+
+def _deferred(*values: Number) -> Deferred | None:
+    return next((value for value in values if isinstance(value, Deferred)), None)
+
+
+def _is_scalar(*values: Number) -> bool:
+    return all(isinstance(value, (int, float)) for value in values)
+
+
+def ceil_div(a: Number, b: Number) -> Number:
+    """Smallest integer >= a / b.
+
+    >>> ceil_div(1000, 128)
+    8
+    """
+    if _is_scalar(a, b):
+        return -(-a // b)
+    if is_traced(a, b):
+        return call("ceil", -(-plain(a) // plain(b)), a / b)
+    later = _deferred(a, b)
+    return _ceil(a / b) if later is None else later.apply("ceil_div", a, b)
+
+
+def floor(x: Number) -> Number:
+    """Largest integer <= x, for x >= 0; an int stays an int of any size.
+
+    >>> floor(2.5), floor(10**30)
+    (2, 1000000000000000000000000000000)
+    """
+    if _is_scalar(x):
+        return int(x)
+    if is_traced(x):
+        return call("floor", floor(x.value), x)
+    return x.apply("floor", x) if isinstance(x, Deferred) else _floor(x)
+
+
+def power(x: Number, exponent: int) -> Number:
+    """``x`` times itself, ``exponent`` factors: one result for numbers and arrays, of which ``**`` rounds each its own way.
+
+    >>> power(3, 4), power(1.5, 2)
+    (81, 2.25)
+    """
+    return x**exponent if is_traced(x) else reduce(lambda product, _: product * x, range(exponent - 1), x)
+
+
+def minimum(a: Number, b: Number) -> Number:
+    """The smaller of two numbers, element-wise for arrays."""
+    if _is_scalar(a, b):
+        return min(a, b)
+    if is_traced(a, b):
+        return call("min", min(plain(a), plain(b)), a, b)
+    later = _deferred(a, b)
+    if later is not None:
+        return later.apply("minimum", a, b)
+    import numpy as np
+
+    return np.minimum(a, b)
+
+
+def maximum(a: Number, b: Number) -> Number:
+    """The larger of two numbers, element-wise for arrays."""
+    if _is_scalar(a, b):
+        return max(a, b)
+    if is_traced(a, b):
+        return call("max", max(plain(a), plain(b)), a, b)
+    later = _deferred(a, b)
+    if later is not None:
+        return later.apply("maximum", a, b)
+    import numpy as np
+
+    return np.maximum(a, b)
+
+
+def largest(numbers: Sequence[Number]) -> Number:
+    """The largest of several numbers, element-wise for arrays; 0 if there are none."""
+    if is_traced(*numbers):
+        return call("max", max(map(plain, numbers)), *numbers)
+    return reduce(maximum, numbers, 0.0)
+
+
+def clip(x: Number, low: Number, high: Number) -> Number:
+    """``x`` moved into [low, high]; ``high`` wins where low > high."""
+    return minimum(maximum(x, low), high)
+
+
+def floor_sum(n: Number, a: Number, b: Number, m: Number) -> Number:
+    """Sum of floor((a*i + b) / m) for i = 0 .. n-1, in O(log m) steps, whatever n is.
+
+    Assumes n >= 0, a >= 0, b >= 0, m >= 1, all integers.
+    Source: the Euclid-like recursion for lattice points under a line, Graham, Knuth & Patashnik, Concrete Mathematics,
+    section 3.5.
+
+    >>> floor_sum(5, 3, 1, 4), sum((3 * i + 1) // 4 for i in range(5))
+    (7, 7)
+    """
+    if not _is_scalar(n, a, b, m):
+        return deferrable(_floor_sum_arrays, n, a, b, m)
+    total = 0
+    while n > 0:
+        total += (a // m) * (n * (n - 1) // 2) + (b // m) * n
+        a, b = a % m, b % m
+        top = a * n + b
+        n, b = top // m, top % m
+        a, m = m, a
+    return total
+
+
+def _floor_sum_arrays(n: Number, a: Number, b: Number, m: Number) -> Number:
+    import numpy as np
+
+    n, a, b, m = (np.array(x, float) for x in np.broadcast_arrays(n, a, b, m))
+    total = np.zeros_like(n)
+    while True:
+        q, p = _floor(a / m), _floor(b / m)
+        a, b = a - q * m, b - p * m
+        total += q * _floor(n * (n - 1) / 2) + p * n
+        top = a * n + b
+        n = _floor(top / m)
+        b = top - n * m
+        live = n > 0
+        if not live.any():
+            return total
+        # a finished element keeps n = 0 and a harmless divisor, so that it adds nothing more
+        a, m = m, np.where(live & (a > 0), a, 1)
+
+
+def _floor(x: Number) -> Number:
+    """Of an array. The quotient of integers whose sum is below 2^53 never rounds up to the next integer: floor(a / b) is exact."""
+    import numpy as np
+
+    return np.floor(x)
+
+
+def _ceil(x: Number) -> Number:
+    import numpy as np
+
+    return np.ceil(x)
+
+
+def clipped_floor_sum(n: Number, a: Number, b: Number, m: Number, low: Number, high: Number) -> Number:
+    """Sum of min(high, max(low, floor((a*i + b) / m))) for i = 0 .. n-1, without a loop over i.
+
+    Assumes n >= 0, a >= 1, m >= 1, 0 <= low <= high, all integers; b may be negative.
+
+    >>> clipped_floor_sum(10, 3, -8, 4, 0, 3)
+    13
+    >>> sum(min(3, max(0, (3 * i - 8) // 4)) for i in range(10))
+    13
+    """
+    if is_traced(n, a, b, m, low, high):
+        value = clipped_floor_sum(*map(plain, (n, a, b, m, low, high)))
+        return template("sum[i < {}] clip(floor(({} * i + {}) / ({})), {}, {})", value, n, a, b, m, low, high)
+    below = clip(ceil_div(low * m - b, a), 0, n)  # the first i whose floor reaches low
+    inside = clip(ceil_div(high * m - b, a), 0, n)  # the first i whose floor reaches high
+    start = maximum(a * below + b, 0)  # negative only where below == n, and then the middle is empty
+    return low * below + floor_sum(inside - below, a, start, m) + high * (n - inside)

@@ -1,0 +1,192 @@
+"""From SRAM traffic to DRAM traffic: what the last cache level lets through.
+
+Assumptions, with W the bytes of K and V (or whatever is re-read) of the heads that run at once:
+
+1. Tiles that run together read together. Blocks of one head, or KV group, that start in the same wave and have the same
+   length stream K and V in lockstep: DRAM sees one scan per wave and head, not one per tile.
+2. The next wave finds them in the cache if W fits. A cyclic scan loses all or nothing: the lost share rises from 0 to 1
+   between W = 0.18 L2 and W = L2 / 2, as a split L2 holds two copies of what both halves read. What one block alone reads
+   has one copy: then between 0.53 L2 and 0.8 L2. Scans that shrink (K and V outermost, causal mask) lose the mean over
+   their lengths.
+3. Under a causal mask tiles have different lengths and lose step, by the difference in length at most: with W' = W times
+   that difference, relative, each re-read stands alone and misses with probability (1 - 0.55 L2 / W')^2. Equal tiles
+   drift too once W exceeds the L2: 0.25 % of their re-reads miss per L2 of excess.
+4. A tensor that the kernel before has just written or read passes through DRAM only as far as it exceeds the caches, each
+   tensor by itself.
+5. Where the size of the L2 is unknown, nothing is filtered: DRAM traffic is the SRAM traffic.
+6. Tiles of a matrix multiplication (a ``Grid``) run in waves as square as the grid allows: DRAM sees a panel once per wave
+   that meets it, and again only as far as all panels do not survive until then by rule 2.
+7. What every head reads, a mask, is scanned by the heads of a wave together, and again by the next, which finds it by rule 2. It
+   passes through the cache beside W and counts with it. An element-wise kernel takes one head after another, and as many scores
+   pass between two scans.
+
+So DRAM traffic is compulsory while W is small and degrades towards the SRAM traffic as W outgrows the cache. The constants
+were set on DRAM read counters of forward kernels on an H200 (FlashAttention-2 and cuDNN with 4 k to 512 k keys, and the
+kernels of this package); the tests replay them. Rules 6 and 7 have not been held against counters.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import reduce
+
+from perfmodel.core.arith import Number, ceil_div, clip, floor, maximum, minimum, power
+from perfmodel.core.cost import Access, Kernel, Launch
+from perfmodel.core.hardware import Device
+from perfmodel.core.occupancy import Block, block_limits, multiprocessor
+from perfmodel.core.trace import named, plain
+
+SCAN_SURVIVES, SCAN_IS_LOST = 0.18, 0.5
+"""W / L2 up to which a cyclic scan finds all of itself again, and from which it finds nothing."""
+PRIVATE_SURVIVES, PRIVATE_IS_LOST = 0.53, 0.8
+"""The same for a scan of one block alone."""
+SCATTERED_SURVIVE = 0.55
+"""W / L2 up to which scattered re-reads all hit."""
+DRIFT_PER_EXCESS = 0.0025
+"""Share of lockstep re-reads that miss, per L2 by which W exceeds it."""
+MAX_BLOCKS = 32
+"""Most blocks of one multiprocessor on any CUDA device so far."""
+TUNED = ("SCAN_SURVIVES", "SCAN_IS_LOST", "PRIVATE_SURVIVES", "PRIVATE_IS_LOST", "SCATTERED_SURVIVE", "DRIFT_PER_EXCESS")
+"""Chosen on measurements that fits may see, beside the fitted parameters."""
+
+
+@dataclass(frozen=True, slots=True)
+class Grid(Launch):
+    """Blocks of a group are the tiles of a matrix: each streams one panel per operand, and neighbours run together."""
+
+
+def resident_blocks(launch: Launch, device: Device) -> Number:
+    """Blocks that run at once on the whole device, limited by SRAM, threads, and the most registers a thread can have.
+
+    At least 1 per multiprocessor; 1 in all where the profile has no multiprocessors.
+    """
+    sm, registers = multiprocessor(device), device.limits.max_registers_per_thread
+    if sm.count is None:
+        return 1
+    block = Block(launch.threads, None if registers is None else int(registers.number), plain(launch.sram_bytes))
+    return sm.count * maximum(reduce(minimum, block_limits(block, sm).values(), MAX_BLOCKS), 1)
+
+
+def working_set_bytes(kernel: Kernel, launch: Launch, slots: Number, label: str = "") -> Number:
+    """W: bytes of the re-read tensors of all groups that a wave of ``slots`` blocks touches."""
+    reread = {access.tensor: access.footprint * access.element_size for access in kernel.accesses if access.reread and access.scans is None}
+    per_group = sum(reread.values()) / launch.groups
+    touched = 1 + minimum(launch.blocks, slots) * launch.groups / launch.blocks
+    return named(f"{label}W", "working set of the heads that run at once", per_group * minimum(touched, launch.groups))
+
+
+def _passing_bytes(kernel: Kernel, launch: Launch, label: str) -> Number:
+    """Bytes of what all heads read that pass between two scans of a head's own tensors: all of it, or what one pass of a block meets."""
+    scans = [_scan_bytes(access) for access in kernel.accesses if access.scans is not None]
+    if not scans:
+        return 0
+    own = next(access for access in kernel.accesses if access.reread)
+    part = own.footprint / own.elements if launch.private else 1
+    return named(f"{label}passing", "bytes of what all heads read that pass between two scans", sum(scans) * part)
+
+
+def _scan_bytes(access: Access) -> Number:
+    """Bytes of one scan of what all heads read."""
+    return minimum(access.elements / access.scans, access.footprint) * access.element_size
+
+
+def dram_bytes(kernel: Kernel, device: Device, kind: str, label: str = "") -> Number:
+    """DRAM bytes of one ``kind`` of access of ``kernel``; never more than its SRAM bytes. ``label``: as for an estimate."""
+    return sum(_access_bytes(kernel, access, device, label) for access in kernel.accesses if access.kind == kind)
+
+
+def held_bytes(device: Device, like: Number = 0) -> Number | None:
+    """What all shared caches together hold; None where their size is unknown. ``like`` lends its trace."""
+    levels = [level for level in device.memory if level.level in ("l2", "llc") and level.scope == "device"]
+    if not levels or any(level.capacity is None for level in levels):
+        return None
+    caches = sum(int(level.capacity.number) for level in levels if level.capacity)
+    return named("caches", "bytes that the caches hold", caches, like, f"{device.id}: capacity of its shared caches")
+
+
+def beyond_caches(size: Number, device: Device) -> Number:
+    """``size`` bytes, less what all caches together hold; none at all where their size is unknown: a bound must not guess."""
+    held = held_bytes(device, size)
+    return 0 * size if held is None else maximum(size - held, 0)
+
+
+def _handed_on(access: Access, size: Number, device: Device) -> Number:
+    """DRAM bytes of a tensor of ``size`` in a schedule that runs kernel after kernel: if one has just touched it, what exceeds the caches.
+
+    So the roof; in the lower bound such a tensor counts nothing.
+    """
+    return beyond_caches(size, device) if access.handoff else size
+
+
+def _access_bytes(kernel: Kernel, access: Access, device: Device, label: str) -> Number:
+    launch, cache = kernel.launch, device.cache_bytes
+    if cache is None:
+        return access.bytes
+    distinct = access.footprint * access.element_size
+    first = _handed_on(access, distinct, device)
+    again = access.bytes - distinct
+    if not access.reread or (launch is None and access.scans is None):
+        return first
+    if launch is None or (launch.serial and access.scans is not None):
+        ratio = 2 * _scan_bytes(access) / _named_cache(cache, access, device)
+        return first + minimum(floor(again * _lost_scan(access, ratio, label)), again)
+    slots = named(
+        f"{label}slots",
+        "blocks that run at once",
+        resident_blocks(launch, device),
+        access.elements,
+        f"{device.id}: multiprocessors x resident blocks by registers, SRAM and threads, as perfmodel occupancy",
+    )
+    cache = _named_cache(cache, access, device)
+    ratio = (working_set_bytes(kernel, launch, slots, label) + _passing_bytes(kernel, launch, label)) / cache
+    if access.scans is not None:
+        waves = minimum(ceil_div(launch.blocks, slots), access.scans)
+        return first + minimum(floor(maximum(waves * _scan_bytes(access) - distinct, 0) * _lost_scan(access, ratio, label)), again)
+    lost = _lost_share(launch, ratio)
+    if isinstance(launch, Grid):
+        lost = named(f"{label}lost", "share of a panel that a later wave does not find", lost)
+        missed = _panel_rescans(access, launch, slots, label) * distinct * lost
+    elif launch.lockstep:
+        waves = named(f"{label}waves", "waves of blocks", ceil_div(launch.blocks, slots))
+        scans = named(f"{label}scans", "pairs of wave and head that meet", minimum(launch.groups + waves - 1, launch.blocks))
+        rescans = maximum(access.bytes * scans / launch.blocks - distinct, 0)
+        drifted = clip(DRIFT_PER_EXCESS * (ratio - 1), 0, 1)
+        lost = named(f"{label}lost", "share of a scan that the next wave does not find", lost)
+        missed = rescans * lost + (again - rescans) * named(f"{label}drifted", "share of lockstep re-reads that miss", drifted)
+    else:
+        missed = again * named(
+            f"{label}missed",
+            "share of scattered re-reads that miss",
+            power(maximum(1 - SCATTERED_SURVIVE / (ratio * launch.spread), 0), 2),
+        )
+    return first + minimum(floor(missed), again)
+
+
+def _named_cache(size: int, access: Access, device: Device) -> Number:
+    return named("L2", "bytes of the last cache", size, access.elements, f"{device.id}: capacity of its last shared cache")
+
+
+def _lost_scan(access: Access, ratio: Number, label: str) -> Number:
+    """Share of a scan of what all heads read that the next one does not find, by rule 2."""
+    lost = clip((ratio - SCAN_SURVIVES) / (SCAN_IS_LOST - SCAN_SURVIVES), 0, 1)
+    return named(f"{label}lost {access.tensor}", "share of a scan that the next heads do not find", lost)
+
+
+def _lost_share(launch: Launch, ratio: Number) -> Number:
+    """Share of a scan that the next one does not find, with ``ratio`` = W / L2; in shrinking scans the mean, by their lengths x W:
+    the integral of 2 x lost(x) over x from 0 to 1.
+    """
+    low, high = (PRIVATE_SURVIVES, PRIVATE_IS_LOST) if launch.private else (SCAN_SURVIVES, SCAN_IS_LOST)
+    whole = clip((ratio - low) / (high - low), 0, 1)
+    begins, ends = minimum(low / ratio, 1), minimum(high / ratio, 1)
+    ramp = (2 * ratio * (power(ends, 3) - power(begins, 3)) / 3 - low * (power(ends, 2) - power(begins, 2))) / (high - low)
+    return whole * (1 - launch.shrinking) + (1 - power(ends, 2) + ramp) * launch.shrinking
+
+
+def _panel_rescans(access: Access, grid: Grid, slots: Number, label: str) -> Number:
+    """How often waves after the first read the panels of ``access`` again: tiles that share a panel, over those of one wave."""
+    sharing = access.elements // access.footprint
+    across = grid.blocks // (grid.groups * sharing)
+    meet = maximum(floor(slots**0.5), slots // across)
+    meet = named(f"{label}slots {access.tensor}", "tiles of a wave that share a panel", meet)
+    return ceil_div(sharing, meet) - 1

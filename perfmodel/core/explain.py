@@ -1,0 +1,93 @@
+"""Kernels explained: every count, time and derived number as its formula, by running the same functions on traced numbers."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+
+from perfmodel.core.cost import Access, Kernel
+from perfmodel.core.dtypes import Dtype
+from perfmodel.core.hardware import Device
+from perfmodel.core.roofline import Estimate, estimate, total, traced_rates
+from perfmodel.core.trace import Step, Trace
+
+ROOF_SOURCE = "roofline model, Williams, Waterman & Patterson 2009"
+L2_SOURCE = "L2 model, assumptions in perfmodel/core/cache.py"
+_L2_NAMES = ("slots", "W", "waves", "scans", "lost", "drifted", "missed", "passing", "L2", "caches", "DRAM")
+WALK_SOURCE = "tile walk in closed form, perfmodel/kernels/attention/walk.py"
+_WALK_NAMES = ("E", "T_r", "T_c", "tiles", "C", "R", "rows", "keys", "g")
+_ROOF_NAMES = ("needed", "compulsory", "term", "lower", "roofline", "without", "intensity")
+
+
+def explain_kernels(trace: Trace, kernels: Sequence[Kernel], device: Device, dtype: Dtype) -> list[Kernel]:
+    """Put every number of ``kernels`` (built from traced numbers), one by one and in total, into ``trace``.
+
+    Returns the kernels with their counts named, for numbers of one's own.
+    """
+    labels = [f"[{kernel.name}] " if len(kernels) > 1 else "" for kernel in kernels]
+    named = [_named_accesses(trace, kernel, label) for kernel, label in zip(kernels, labels, strict=True)]
+    rates = traced_rates(trace, device, dtype)
+    costs = [estimate(kernel, device, rates, label) for kernel, label in zip(named, labels, strict=True)]
+    _name_totals(trace, total(costs), "total " if len(kernels) > 1 else "")
+    return named
+
+
+def sourced(trace: Trace, source: str) -> list[Step]:
+    """The steps of ``trace``; ``source`` where a step has none of its own and is not from the roofline or the L2 model."""
+    return [replace(step, source=step.source or _source(step, source)) for step in trace.steps.values()]
+
+
+def _source(step: Step, given: str) -> str:
+    first = step.name.removeprefix("total ").rsplit("] ", 1)[-1].split()[0]
+    if first in _L2_NAMES:
+        return L2_SOURCE
+    if first in _WALK_NAMES:
+        return WALK_SOURCE
+    return ROOF_SOURCE if first in _ROOF_NAMES else given
+
+
+def _named_accesses(trace: Trace, kernel: Kernel, label: str) -> Kernel:
+    """``kernel`` with every count a name of its own, so that sums over tensors stay readable."""
+    seen: Counter[str] = Counter()
+
+    def named(access: Access) -> Access:
+        kind = access.kind.replace("_", " ")
+        name = label + (f"{kind} of parts" if access.tensor == kind else f"{access.tensor} {kind}")
+        seen[name] += 1
+        name += f" {seen[name]}" if seen[name] > 1 else ""
+        elements = trace.define(name, f"elements of {access.element_size} B", access.elements)
+        same = getattr(access.footprint, "formula", None) == getattr(access.elements, "formula", None)
+        footprint = elements if same else trace.define(f"{name}, distinct", "elements, each counted once", access.footprint)
+        return replace(access, elements=elements, footprint=footprint)
+
+    return replace(kernel, accesses=tuple(map(named, kernel.accesses)))
+
+
+def _name_totals(trace: Trace, cost: Estimate, label: str) -> None:
+    """Sums over kernels, and what is derived from them."""
+    sums = {
+        "FLOP, visible": cost.flops,
+        "FLOP, executed": cost.executed_flops,
+        **{f"work {unit}": amount for unit, amount in cost.work.items()},
+        "reads": cost.reads,
+        "writes": cost.writes,
+        "zero fill": cost.zero_fill,
+        "zero fill bytes": cost.zero_fill_bytes,
+        "group sum": cost.group_sum,
+        "SRAM read bytes": cost.sram.read,
+        "SRAM write bytes": cost.sram.write,
+        "DRAM read bytes": cost.dram.read,
+        "DRAM write bytes": cost.dram.write,
+        **{f"term {unit}": seconds for unit, seconds in cost.terms.items()},
+        "lower bound": cost.lower_s,
+        "roofline": cost.roofline_s,
+        "without overlap": cost.no_overlap_s,
+    }
+    if label:
+        for name, value in sums.items():
+            trace.define(label + name, "s, of all kernels as one workload" if name == "lower bound" else "sum over kernels", value)
+    trace.define(f"{label}accesses", "elements, two-level model", cost.reads + cost.writes)
+    for level, traffic in (("SRAM", cost.sram), ("DRAM", cost.dram)):
+        if traffic.total > 0:
+            trace.define(f"{label}intensity {level}", "FLOP/B", cost.intensity(traffic))

@@ -1,0 +1,410 @@
+"""Device profiles: the schema of ``hardware_specs/*.yaml`` and what calculators ask of it.
+
+Every number is a Quantity: a value with its unit, the kind of evidence behind it and a key of ``sources``. Nominal and
+measured values are separate fields. Peaks are dense, an FMA counts 2 FLOP. What is unknown is absent.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field, fields, is_dataclass
+from functools import cache
+from typing import Annotated, Any, ClassVar, Literal
+
+from perfmodel.core import units
+from perfmodel.core.errors import DataError, UnavailableError
+
+
+class _Record:
+    """A part of a profile; unknown keys are errors."""
+
+    __pydantic_config__: ClassVar[dict[str, str]] = {"extra": "forbid"}
+
+
+@dataclass(frozen=True)
+class Quantity(_Record):
+    """``number`` is ``value`` in base units; ``per_clk`` the operations per clock and multiprocessor behind a peak.
+
+    ``measured_on``: the device with the same chip that lends it, at this device's clock.
+    """
+
+    value: str | int
+    kind: Literal["datasheet", "derived", "measured"]
+    source: str
+    number: float | int
+    note: str | None = None
+    per_clk: int | None = None
+    measured_on: str | None = None
+
+
+class _In:
+    """Marks a Quantity with the unit it is written in; validation adds ``number``. Pydantic is imported only then."""
+
+    def __init__(self, base: str) -> None:
+        self.base = base
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> Any:
+        from pydantic_core import core_schema
+
+        return core_schema.no_info_before_validator_function(self._with_number, handler(source))
+
+    def _with_number(self, raw: Any) -> Any:
+        if not isinstance(raw, dict) or "value" not in raw:
+            raise ValueError("expected a mapping with value, kind and source")
+        if "number" in raw:
+            raise ValueError("'number' is computed from 'value'; leave it out")
+        return {**raw, "number": _convert(raw["value"], self.base)}
+
+
+def _convert(value: Any, base: str) -> int | float:
+    if not base:
+        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+            raise ValueError(f"{value!r} is not a whole number of at least 1")
+        return value
+    if not isinstance(value, str):
+        raise ValueError(f"{value!r} has no unit; write it like {units.example(base)!r}")
+    try:
+        number = units.parse(value, base)
+    except DataError as error:
+        raise ValueError(f"{error.message}; {error.fix}") from None
+    if number <= 0:
+        raise ValueError(f"{value!r} is not positive; leave out what is unknown")
+    return number
+
+
+Count = Annotated[Quantity, _In("")]
+Size = Annotated[Quantity, _In("B")]
+Bandwidth = Annotated[Quantity, _In("B/s")]
+Frequency = Annotated[Quantity, _In("Hz")]
+Rate = Annotated[Quantity, _In("FLOP/s")]
+OpRate = Annotated[Quantity, _In("OP/s")]
+Duration = Annotated[Quantity, _In("s")]
+Power = Annotated[Quantity, _In("W")]
+
+LevelName = Literal["sram", "l2", "llc", "dram"]
+FloatDtype = Literal["fp64", "fp32", "tf32", "fp16", "bf16", "fp8", "fp4"]
+
+
+@dataclass(frozen=True)
+class Clocks(_Record):
+    """Clocks of the datasheet's tensor and vector peaks, and the highest that the driver lets the part run at: GeForce cards boost
+    beyond what is advertised.
+    """
+
+    tensor: Frequency | None = None
+    vector: Frequency | None = None
+    max: Frequency | None = None
+    base: Frequency | None = None
+
+
+@dataclass(frozen=True)
+class MemoryLevel(_Record):
+    """One level; ``capacity`` and ``per_block`` per instance of the scope, bandwidths summed over the device.
+
+    ``max_bandwidth``: at the highest memory clock, where the datasheet says less.
+    """
+
+    level: LevelName
+    scope: Literal["multiprocessor", "device"]
+    name: str
+    capacity: Size | None = None
+    per_block: Size | None = None
+    bandwidth: Bandwidth | None = None
+    measured_bandwidth: Bandwidth | None = None
+    max_bandwidth: Bandwidth | None = None
+
+    @property
+    def bandwidth_bytes_per_s(self) -> float | None:
+        """Nominal where known, else measured, else None."""
+        known = self.bandwidth or self.measured_bandwidth
+        return None if known is None else known.number
+
+
+@dataclass(frozen=True)
+class Peaks(_Record):
+    """Dense peaks by number format of the matrix unit and the vector unit; exponentials of the SFU."""
+
+    tensor: dict[FloatDtype, Rate] = field(default_factory=dict)
+    vector: dict[FloatDtype, Rate] = field(default_factory=dict)
+    tensor_int: dict[Literal["int8", "int4"], OpRate] = field(default_factory=dict)
+    exp: OpRate | None = None
+
+
+@dataclass(frozen=True)
+class Limits(_Record):
+    """What a multiprocessor and a thread block can hold."""
+
+    max_threads_per_multiprocessor: Count | None = None
+    max_blocks_per_multiprocessor: Count | None = None
+    max_threads_per_block: Count | None = None
+    registers_per_multiprocessor: Count | None = None
+    max_registers_per_thread: Count | None = None
+    warp_size: Count | None = None
+
+
+@dataclass(frozen=True)
+class Interconnect(_Record):
+    """Links to other devices; bandwidth per direction, summed over the links."""
+
+    name: str
+    bandwidth_per_direction: Bandwidth
+    links: Count | None = None
+
+
+@dataclass(frozen=True)
+class LaunchOverhead(_Record):
+    """Time per kernel in a saturated queue, not CPU-to-GPU latency."""
+
+    stream: Duration
+    graph: Duration | None = None
+
+
+@dataclass(frozen=True)
+class Microbenchmark(_Record):
+    """What a probe reached on the device: ``value`` with its unit; ``spread``: (p90 - p10) / median of ``runs``; ``size`` in bytes."""
+
+    name: str
+    value: str
+    spread: float
+    runs: int
+    source: str
+    date: str
+    size: int | None = None
+
+
+@dataclass(frozen=True)
+class Calibration(_Record):
+    """A time model fitted to one implementation, with what it missed.
+
+    ``parameters`` of ``model`` by name. ``low`` and ``high``: measured / predicted at the 10 % and the 90 % quantile of the
+    ``points`` fitted, each predicted by a fit without it; ``borrowed_low``, ``borrowed_high``: the same for devices that the
+    parameters were not fitted to. ``held_out``: points that no fit saw, with their median and 90 %
+    quantile of |predicted / measured - 1|.
+    """
+
+    implementation: str
+    workload: str
+    model: str
+    dtypes: list[str]
+    parameters: dict[str, float]
+    points: int
+    low: float
+    high: float
+    source: str
+    date: str
+    versions: str
+    direction: Literal["forward", "backward"] = "forward"
+    borrowed_low: float | None = None
+    borrowed_high: float | None = None
+    median_error: float | None = None
+    held_out: int = 0
+    held_out_median_error: float | None = None
+    held_out_p90_error: float | None = None
+
+
+@dataclass(frozen=True)
+class Device(_Record):
+    """A device profile. ``memory`` is ordered from the SRAM outwards.
+
+    ``chip``: its die. Devices with one chip have the same rates per clock and multiprocessor, so that what was measured on one is lent
+    to the others.
+    """
+
+    schema_version: Literal[1]
+    id: str
+    name: str
+    vendor: str
+    architecture: str
+    sources: dict[str, str]
+    memory: list[MemoryLevel]
+    peaks: Peaks
+    compute_capability: str | None = None
+    chip: str | None = None
+    multiprocessors: Count | None = None
+    clocks: Clocks = field(default_factory=Clocks)
+    limits: Limits = field(default_factory=Limits)
+    interconnect: Interconnect | None = None
+    launch_overhead: LaunchOverhead | None = None
+    tdp: Power | None = None
+    notes: list[str] = field(default_factory=list)
+    microbenchmarks: list[Microbenchmark] = field(default_factory=list)
+    calibration: list[Calibration] = field(default_factory=list)
+
+    def level(self, name: str) -> MemoryLevel | None:
+        """The memory level called ``name``, None if the profile has none."""
+        return next((level for level in self.memory if level.level == name), None)
+
+    @property
+    def dram(self) -> MemoryLevel:
+        """The outermost level."""
+        return self.memory[-1]
+
+    @property
+    def cache_bytes(self) -> int | None:
+        """Capacity of the last cache that the whole device shares; None where it is unknown."""
+        caches = [level for level in self.memory if level.level in ("l2", "llc") and level.scope == "device"]
+        size = caches[-1].capacity if caches else None
+        return None if size is None else int(size.number)
+
+    @property
+    def capability(self) -> float:
+        """Compute capability of an NVIDIA device; 0 for others and where it is unknown."""
+        return float(self.compute_capability or 0) if self.vendor == "NVIDIA" else 0.0
+
+    @property
+    def sram_per_block(self) -> int:
+        """M in bytes: what one thread block can hold. UnavailableError if the profile has none."""
+        sram = self.level("sram")
+        if sram is None or sram.per_block is None:
+            raise UnavailableError(f"{self.id} has no SRAM size per block in its profile", "give one with --sram, such as --sram 163KiB")
+        return int(sram.per_block.number)
+
+    def peaks_of(self, unit: str) -> dict[str, Quantity]:
+        """Dense floating-point peaks of the ``tensor`` or the ``vector`` unit, by number format."""
+        peaks = self.peaks.tensor if unit == "tensor" else self.peaks.vector
+        return {name: peak for name, peak in peaks.items()}  # noqa: C416 - the keys widen to str
+
+    def matmul_unit(self, dtype: str, preferred: str) -> str:
+        """The unit that multiplies matrices of ``dtype``: the ``preferred`` one, else the other if only that has a peak.
+
+        UnavailableError lists the formats that the device has.
+        """
+        for unit in sorted(_UNITS, key=lambda unit: unit != preferred):
+            if dtype in self.peaks_of(unit):
+                return unit
+        has = ", ".join(f"{name} ({unit})" for unit in _UNITS for name in self.peaks_of(unit)) or "none at all"
+        raise UnavailableError(f"{self.id} has no {dtype} peak", f"its profile has {has}")
+
+    def matmul_peak(self, dtype: str, unit: str) -> Quantity:
+        """Dense peak for ``dtype`` of ``unit``, or of the other unit if only that has one."""
+        return self.peaks_of(self.matmul_unit(dtype, unit))[dtype]
+
+    def stated_clock(self, dtype: str, unit: str) -> Quantity | None:
+        """The clock at which the datasheet quotes that peak: FP64 of the tensor unit at the vector unit's."""
+        return self.clocks.tensor if unit == "tensor" and dtype != "fp64" else self.clocks.vector
+
+    def clock_ratio(self, dtype: str, unit: str) -> float:
+        """The clock of that peak over the vector unit's, at which the profile states exponentials and on-chip bandwidths."""
+        stated, vector = self.stated_clock(dtype, unit), self.clocks.vector
+        return 1.0 if stated is None or vector is None else stated.number / vector.number
+
+    @property
+    def best_dram_rate(self) -> float | None:
+        """B/s at the highest memory clock."""
+        usual, highest = self.dram.bandwidth_bytes_per_s, self.dram.max_bandwidth
+        return usual if usual is None or highest is None else max(usual, highest.number)
+
+    def best_matmul_rate(self, dtype: str) -> float:
+        """FLOP/s of the fastest unit that takes ``dtype``, at the device's highest clock; never below the datasheet."""
+        return max(self._rate_at_max_clock(dtype, unit) for unit in _UNITS if dtype in self.peaks_of(unit))
+
+    def _rate_at_max_clock(self, dtype: str, unit: str) -> float:
+        peak, highest, stated = self.peaks_of(unit)[dtype], self.clocks.max, self.stated_clock(dtype, unit)
+        if highest is None:
+            return peak.number
+        if peak.per_clk is not None and self.multiprocessors is not None:
+            return max(peak.number, peak.per_clk * self.multiprocessors.number * highest.number)
+        return peak.number if stated is None else max(peak.number, peak.number * highest.number / stated.number)
+
+
+_UNITS = ("tensor", "vector")
+_ORDER = ["sram", "l2", "llc", "dram"]
+_PARTS = {
+    "clocks": Clocks,
+    "memory": MemoryLevel,
+    "peaks": Peaks,
+    "limits": Limits,
+    "interconnect": Interconnect,
+    "launch_overhead": LaunchOverhead,
+    "microbenchmarks": Microbenchmark,
+    "calibration": Calibration,
+}
+
+
+@cache
+def _adapter() -> Any:
+    from pydantic import TypeAdapter
+
+    return TypeAdapter(Device)
+
+
+def validated(raw: Any) -> Device:
+    """The device that ``raw``, the content of a profile, describes.
+
+    Raises pydantic's ValidationError for a wrong field, DataError for fields that do not go together.
+    """
+    device: Device = _adapter().validate_python(raw)
+    for place, quantity in quantities(device):
+        if quantity.source not in device.sources:
+            raise DataError(f"{place}: source {quantity.source!r} is not in 'sources' ({', '.join(device.sources)})")
+    _check_calibrations(device)
+    for part in ("microbenchmarks", "calibration"):
+        for index, block in enumerate(getattr(device, part)):
+            if block.source not in device.sources:
+                raise DataError(f"{part}.{index}: source {block.source!r} is not in 'sources' ({', '.join(device.sources)})")
+    if device.vendor == "NVIDIA" and device.compute_capability is not None and not device.compute_capability.replace(".", "", 1).isdigit():
+        raise DataError(f"compute_capability: {device.compute_capability!r} is no number", "write it like '9.0'")
+    names = [level.level for level in device.memory]
+    if not names or names[-1] != "dram" or names != sorted(set(names), key=_ORDER.index):
+        raise DataError("memory: give each level once, in the order sram, l2, llc, dram; dram is required")
+    return device
+
+
+def _check_calibrations(device: Device) -> None:
+    """DataError for numbers of a calibration that mean nothing."""
+    for index, block in enumerate(device.calibration):
+        ends = {name: getattr(block, name) for name in ("low", "high", "borrowed_low", "borrowed_high") if getattr(block, name) is not None}
+        wrong = {name: str(value) for name, value in (block.parameters | ends).items() if not 0 < value < math.inf}
+        if block.low > block.high:
+            wrong["low"] = f"{block.low}, above high {block.high}"
+        if block.points < 1 or block.held_out < 0:
+            wrong["points"] = f"{block.points}, held out {block.held_out}"
+        if wrong:
+            name, value = next(iter(wrong.items()))
+            raise DataError(f"calibration.{index}: {name} is {value}", "give a finite number above zero, low no more than high")
+    for index, probe in enumerate(device.microbenchmarks):
+        try:
+            units.parse_any(probe.value)
+        except DataError as error:
+            raise DataError(f"microbenchmarks.{index}: {error.message}", error.fix) from None
+
+
+def trusted(raw: dict[str, Any]) -> Device:
+    """The same without checks, ten times as fast: for the shipped profiles, which the tests have validated."""
+    device: Device = _built(Device, raw)
+    return device
+
+
+def _built(kind: Any, raw: dict[str, Any]) -> Any:
+    return kind(**{key: _value(key, value) for key, value in raw.items()})
+
+
+def _value(key: str, raw: Any) -> Any:
+    if isinstance(raw, list):
+        return [_value(key, item) for item in raw]
+    if not isinstance(raw, dict):
+        return raw
+    if key in _PARTS:
+        return _built(_PARTS[key], raw)
+    if "value" in raw:
+        value = raw["value"]
+        return Quantity(**raw, number=value if isinstance(value, int) else units.parse_any(value))
+    return {name: _value(name, item) for name, item in raw.items()}
+
+
+def quantities(record: Any, place: str = "") -> list[tuple[str, Quantity]]:
+    """Every Quantity in ``record``, a part of a profile, with its path, such as ``memory.1.capacity``."""
+    if isinstance(record, Quantity):
+        return [(place, record)]
+    found: list[tuple[str, Quantity]] = []
+    for name in (part.name for part in fields(record)):
+        value = getattr(record, name)
+        items: list[tuple[str, Any]] = [(name, value)]
+        if isinstance(value, dict):
+            items = [(f"{name}.{key}", item) for key, item in value.items()]
+        elif isinstance(value, list):
+            items = [(f"{name}.{index}", item) for index, item in enumerate(value)]
+        for key, item in items:
+            if is_dataclass(item):
+                found += quantities(item, f"{place}.{key}" if place else key)
+    return found

@@ -1,0 +1,116 @@
+"""Lower bound of a workload: the time that no schedule of it beats, on one device and at its highest clocks.
+
+A workload is a list of kernels in the order in which they can run. Any schedule may cut it into parts (some sequences, heads, rows) and
+run every kernel of one part before the next part begins, so that what the kernels hand on never leaves the caches; and one part may
+compute while another loads. What is left of every schedule, and is all that the bound counts:
+
+- arithmetic: the needed matmul work of all kernels together, at the highest clock. Exponentials can move from the SFU to
+  polynomials on the vector unit: they bound an implementation;
+- DRAM: each input read once, each output written once. A tensor that one kernel writes and a later one reads counts nothing;
+- links: the bytes that a GPU has to receive.
+
+The bound is the largest of the three totals. So it is at most the sum of the bounds of the workload's parts, and no roof of parts
+that run one after another lies under it. It does not depend on tiles.
+
+Cold: inputs start in DRAM and outputs end there. Warm: the same buffers are used again and again, and from one time to the next the caches
+keep what they hold, once for the whole workload. Flushed: the caches start without the inputs, and may keep the last outputs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+from perfmodel.core.arith import Number, largest, maximum
+from perfmodel.core.cache import held_bytes
+from perfmodel.core.cost import READ, WRITE, Kernel
+from perfmodel.core.hardware import Device
+
+
+@dataclass(frozen=True, slots=True)
+class Needs:
+    """What no schedule does without: seconds of arithmetic and of links, and bytes of DRAM by kind of access and tensor.
+
+    ``written``: every tensor that the workload writes, which a later kernel need not read from DRAM. ``bandwidth`` of DRAM in B/s;
+    ``held``: bytes that the caches hold, None where that is unknown: then nothing is sure to pass DRAM again.
+    """
+
+    work_s: Number = 0.0
+    link_s: Number = 0.0
+    tensors: Mapping[tuple[str, str], Number] = field(default_factory=dict)
+    written: frozenset[str] = frozenset()
+    bandwidth: Number | None = None
+    held: Number | None = None
+
+    def __add__(self, later: Needs) -> Needs:
+        """Both as one workload: a tensor that both read, or both write, counts once; what ``later`` reads of this one's results, not."""
+        tensors = dict(self.tensors)
+        for (kind, tensor), size in later.tensors.items():
+            if kind == READ and tensor in self.written:
+                continue
+            known = tensors.get((kind, tensor))
+            tensors[kind, tensor] = size if known is None else maximum(known, size)
+        return Needs(
+            self.work_s + later.work_s,
+            self.link_s + later.link_s,
+            tensors,
+            self.written | later.written,
+            later.bandwidth if self.bandwidth is None else self.bandwidth,
+            later.held if self.held is None else self.held,
+        )
+
+    def apart(self, other: Needs) -> Needs:
+        """Both, each with tensors of its own."""
+        both = self + other
+        return replace(
+            both, tensors={key: self.tensors.get(key, 0) + other.tensors.get(key, 0) for key in {**self.tensors, **other.tensors}}
+        )
+
+    def times(self, count: Number) -> Needs:
+        """``count`` times the same on other tensors."""
+        tensors = {key: count * size for key, size in self.tensors.items()}
+        return replace(self, work_s=count * self.work_s, link_s=count * self.link_s, tensors=tensors)
+
+    @property
+    def dram_bytes(self) -> Number:
+        """Bytes of inputs and outputs."""
+        return sum(self.tensors.values())
+
+    @property
+    def cold_s(self) -> Number:
+        """Lower bound with inputs in DRAM before, and outputs there after."""
+        return self._largest(self.dram_bytes)
+
+    @property
+    def warm_s(self) -> Number:
+        """Lower bound where the same buffers are used again and again."""
+        return self._largest(self._beyond(self.dram_bytes))
+
+    @property
+    def flushed_s(self) -> Number:
+        """Lower bound of a run after which outputs may still lie in the caches, as in a measurement that flushes them before."""
+        written = sum(size for (kind, _), size in self.tensors.items() if kind == WRITE)
+        return self._largest(self.dram_bytes - written + self._beyond(written))
+
+    def _beyond(self, size: Number) -> Number:
+        return 0 * size if self.held is None else maximum(size - self.held, 0)
+
+    def _largest(self, dram_bytes: Number) -> Number:
+        moved = () if self.bandwidth is None else (dram_bytes / self.bandwidth,)
+        return largest([seconds for seconds in (self.work_s, self.link_s, *moved) if not _is_zero(seconds)])
+
+
+def needs_of(kernel: Kernel, device: Device, bandwidth: Number, matmul_rate: Number) -> Needs:
+    """Of one kernel. ``bandwidth`` of DRAM in B/s and ``matmul_rate`` in FLOP/s, both the highest of ``device``."""
+    tensors: dict[tuple[str, str], Number] = {}
+    for access in kernel.accesses:
+        if access.kind in (READ, WRITE) and not access.handoff:
+            key = (access.kind, access.tensor)
+            tensors[key] = tensors.get(key, 0) + access.compulsory * access.element_size
+    written = frozenset(access.tensor for access in kernel.accesses if access.kind == WRITE)
+    work_s = (kernel.needed.tensor + kernel.needed.vector) / matmul_rate
+    return Needs(work_s, 0.0, tensors, written, bandwidth, held_bytes(device, sum(tensors.values())))
+
+
+def _is_zero(seconds: Number) -> bool:
+    return isinstance(seconds, (int, float)) and seconds == 0

@@ -1,0 +1,266 @@
+"""Occupancy: how many blocks of a kernel a multiprocessor holds at once, which resource stops more, what a warp's load moves.
+
+Blocks per multiprocessor are the least of four limits. On NVIDIA devices of compute capability 5.0 and later, registers are
+given to whole warps in units of 256, from one of four sub-partitions; shared memory in units of 256 B, from 8.0 on 128 B
+with 1 KiB per block kept by CUDA. Other devices publish no such units: there a limit is the plain quotient.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import reduce
+
+from perfmodel.core.arith import Number, ceil_div, is_deferred, minimum
+from perfmodel.core.checks import whole
+from perfmodel.core.errors import UnavailableError, UsageError
+from perfmodel.core.hardware import Device, Quantity
+from perfmodel.core.sectors import SECTOR_SOURCE, Access, check_access, explain_access
+from perfmodel.core.trace import Step, Trace, named
+
+SOURCE = "CUDA occupancy rules, cuda_occupancy.h of the CUDA toolkit (units, sub-partitions, reserve)"
+
+REGISTER_UNIT = 256
+"""Registers are given to a warp in multiples of this many (compute capability 5.0 and later)."""
+SUB_PARTITIONS = 4
+"""Parts of a multiprocessor, each with its share of the registers (5.0 and later, but for 6.0)."""
+RESERVED_BYTES = 1024
+"""Shared memory that CUDA keeps for itself in each block (8.0 and later)."""
+
+LIMIT_WORDS = {
+    "registers": "registers",
+    "sram": "shared memory",
+    "threads": "threads per multiprocessor",
+    "blocks": "blocks per multiprocessor",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """A thread block. ``registers`` per thread, None if they are no limit; ``sram_bytes`` of shared memory."""
+
+    threads: Number
+    registers: Number | None = None
+    sram_bytes: Number = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Multiprocessor:
+    """What one multiprocessor holds; None where the profile does not say. ``count`` of them make the device.
+
+    ``registers`` in all, ``sram_bytes``, ``threads`` and ``blocks`` at once; units in which registers and SRAM are given out.
+    """
+
+    count: Number | None = None
+    warp: Number = 32
+    registers: Number | None = None
+    sram_bytes: Number | None = None
+    threads: Number | None = None
+    blocks: Number | None = None
+    register_unit: int = 1
+    partitions: int = 1
+    sram_unit: int = 1
+    sram_reserve: int = 0
+
+
+def cuda_major(device: Device) -> int | None:
+    """Major compute capability of an NVIDIA device, None for others.
+
+    >>> from perfmodel.catalog import find_device
+    >>> cuda_major(find_device("h200")), cuda_major(find_device("mi300x"))
+    (9, None)
+    """
+    known = device.vendor == "NVIDIA" and device.compute_capability is not None
+    return int(str(device.compute_capability).partition(".")[0]) if known else None
+
+
+def multiprocessor(device: Device, trace: Trace | None = None) -> Multiprocessor:
+    """The multiprocessor of ``device``; with a ``trace``, its numbers are symbols that know their source in the profile."""
+    limits, sram, major = device.limits, device.level("sram"), cuda_major(device)
+
+    def number(name: str, meaning: str, quantity: Quantity | None) -> Number | None:
+        if quantity is None or trace is None:
+            return None if quantity is None else int(quantity.number)
+        return trace.symbol(name, int(quantity.number), meaning, f"{device.id}, {quantity.kind}: {device.sources[quantity.source]}")
+
+    per_sm = sram if sram is not None and sram.scope == "multiprocessor" else None
+    warp = number("warp", "threads of a warp", limits.warp_size)
+    return Multiprocessor(
+        count=number("SMs", "multiprocessors", device.multiprocessors),
+        warp=32 if warp is None else warp,
+        registers=number("R_SM", "registers per multiprocessor", limits.registers_per_multiprocessor),
+        sram_bytes=number("S_SM", "B of shared memory per multiprocessor", per_sm.capacity if per_sm else None),
+        threads=number("Th_SM", "threads per multiprocessor", limits.max_threads_per_multiprocessor),
+        blocks=number("Bl_SM", "blocks per multiprocessor", limits.max_blocks_per_multiprocessor),
+        register_unit=1 if major is None else REGISTER_UNIT,
+        partitions=1 if major is None else SUB_PARTITIONS,
+        sram_unit=1 if major is None else (128 if major >= 8 else 256),
+        sram_reserve=0 if major is None or major < 8 else RESERVED_BYTES,
+    )
+
+
+def warps_per_block(block: Block, sm: Multiprocessor) -> Number:
+    """Warps of one block; a partial one counts whole."""
+    return named("warps", "warps per block", ceil_div(block.threads, sm.warp))
+
+
+def block_limits(block: Block, sm: Multiprocessor) -> dict[str, Number]:
+    """Blocks per multiprocessor that each resource allows; a resource the profile does not know is left out.
+
+    Source: cuda_occupancy.h. Assumes no user preference for a smaller shared memory.
+
+    >>> block_limits(Block(256, 40, 0), Multiprocessor(registers=65536, threads=2048, register_unit=256, partitions=4))
+    {'registers': 6, 'threads': 8}
+    """
+    limits: dict[str, Number] = {}
+    warps = warps_per_block(block, sm)
+    if sm.registers is not None and block.registers is not None:
+        unit = sm.register_unit
+        per_warp = named("registers per warp", "as given out", ceil_div(block.registers * sm.warp, unit) * unit)
+        held = named("warps by registers", "warps per multiprocessor", sm.registers // sm.partitions // per_warp * sm.partitions)
+        limits["registers"] = named("blocks by registers", "blocks per multiprocessor", held // warps)
+    if sm.sram_bytes is not None:
+        used = block.sram_bytes + sm.sram_reserve
+        allocated = named("SRAM per block", "B, as given out", ceil_div(used, sm.sram_unit) * sm.sram_unit)
+        if is_deferred(allocated) or allocated > 0:  # what is not known yet is the need of a tile, never nothing
+            limits["sram"] = named("blocks by SRAM", "blocks per multiprocessor", sm.sram_bytes // allocated)
+    if sm.threads is not None:
+        limits["threads"] = named("blocks by threads", "blocks per multiprocessor", sm.threads // sm.warp // warps)
+    if sm.blocks is not None:
+        limits["blocks"] = sm.blocks
+    return limits
+
+
+def least(limits: dict[str, Number]) -> Number:
+    """Blocks that every limit allows; at least one limit is known."""
+    return reduce(minimum, limits.values())
+
+
+@dataclass(frozen=True, slots=True)
+class Occupancy:
+    """Blocks, warps and threads active at once on one multiprocessor; ``limited_by``: every resource that allows no more."""
+
+    limits: dict[str, Number]
+    blocks: Number
+    warps: Number
+    threads: Number
+    limited_by: list[str]
+
+
+def occupancy(block: Block, sm: Multiprocessor) -> Occupancy:
+    """How ``block`` fills ``sm``; 0 blocks if one does not fit."""
+    limits = block_limits(block, sm)
+    blocks = named("blocks", "blocks active per multiprocessor", least(limits))
+    warps = named("active warps", "per multiprocessor", blocks * warps_per_block(block, sm))
+    threads = named("active threads", "per multiprocessor", blocks * block.threads)
+    return Occupancy(limits, blocks, warps, threads, [name for name, limit in limits.items() if limit == blocks])
+
+
+def most_threads(sm: Multiprocessor, per_block: Number | None) -> Number | None:
+    """Threads that a whole device holds at once: multiprocessors x threads per multiprocessor, or what its blocks can hold.
+
+    Not multiprocessors x blocks x threads per block: no multiprocessor holds its most blocks at their largest.
+
+    >>> most_threads(Multiprocessor(count=108, threads=2048, blocks=32), 1024)
+    221184
+    """
+    if sm.count is None or sm.threads is None:
+        return None
+    held = sm.threads if sm.blocks is None or per_block is None else minimum(sm.threads, sm.blocks * per_block)
+    return named("most threads", "threads that the device holds at once", sm.count * held)
+
+
+# Answer and explanation
+
+
+def mark(trace: Trace, source: str) -> None:
+    """Give every step of ``trace`` that has no source yet this one."""
+    for name, step in trace.steps.items():
+        if not step.source:
+            trace.steps[name] = replace(step, source=source)
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """How a block fills a device. ``access`` is None where none was asked about."""
+
+    device: Device
+    block: Block
+    sm: Multiprocessor
+    occupancy: Occupancy
+    most_threads: int | None
+    access: Access | None
+
+
+def evaluate(block: Block, device: Device, access: Access | None = None) -> Result:
+    """How ``block`` fills ``device``.
+
+    UsageError names an option that no block on ``device`` can have; UnavailableError if the profile knows no limits, or
+    its sectors are not NVIDIA's.
+    """
+    sm = multiprocessor(device)
+    if sm.count is None or not block_limits(Block(1, 1, 1), sm):
+        raise UnavailableError(f"{device.id} has no multiprocessor limits in its profile", "choose a GPU, such as --hardware h200")
+    _check_block(block, device)
+    if access is not None:
+        check_access(access, device)
+    filled = occupancy(block, sm)
+    if filled.blocks < 1:
+        raise _no_room(block, sm, filled)
+    return Result(device, block, sm, filled, most_threads(sm, _per_block(device)), access)
+
+
+def _per_block(device: Device) -> int | None:
+    threads = device.limits.max_threads_per_block
+    return None if threads is None else int(threads.number)
+
+
+def _check_block(block: Block, device: Device) -> None:
+    whole("threads", block.threads)
+    if block.registers is not None:
+        whole("registers", block.registers)
+    sram, limits = device.level("sram"), device.limits
+    for option, value, most in (
+        ("threads", block.threads, limits.max_threads_per_block),
+        ("registers", block.registers, limits.max_registers_per_thread),
+        ("sram", block.sram_bytes, sram.per_block if sram else None),
+    ):
+        if value is not None and most is not None and value > most.number:
+            unit = " B" if option == "sram" else ""
+            raise UsageError(f"--{option} is {value}{unit}, more than a block on {device.id} can have", f"give at most {most.number}{unit}")
+
+
+def _no_room(block: Block, sm: Multiprocessor, filled: Occupancy) -> UsageError:
+    """A launch that fails: a block needs more than a whole multiprocessor has."""
+    words = " and ".join(LIMIT_WORDS[name] for name in filled.limited_by)
+    fix = "give fewer --threads or a smaller --sram"
+    if "registers" in filled.limited_by and sm.registers is not None:
+        per_warp = sm.registers // sm.partitions // -(-warps_per_block(block, sm) // sm.partitions)
+        most = per_warp // sm.register_unit * sm.register_unit // sm.warp
+        fix = f"give at most --registers {most} with {block.threads} threads"
+    return UsageError(f"one block does not fit a multiprocessor: too few {words}", fix)
+
+
+def explain(result: Result) -> list[Step]:
+    """How every number of ``result`` comes about; each step rests on earlier ones."""
+    trace, block, device = Trace(), result.block, result.device
+    registers = None if block.registers is None else trace.symbol("registers", block.registers, "per thread", "given")
+    threads = trace.symbol("threads", block.threads, "threads per block", "given")
+    sram = trace.symbol("SRAM", block.sram_bytes, "B of shared memory per block", "given")
+    sm = multiprocessor(device, trace)
+    filled = occupancy(Block(threads, registers, sram), sm)
+    if sm.threads is not None:
+        trace.define("occupancy", "share of the threads that a multiprocessor holds", filled.threads / sm.threads)
+    if sm.count is not None:
+        trace.define("blocks on the device", "active at once", sm.count * filled.blocks)
+        trace.define("threads on the device", "active at once", sm.count * filled.threads)
+    quantity = device.limits.max_threads_per_block
+    per_block = None
+    if quantity is not None:
+        source = f"{device.id}, {quantity.kind}: {device.sources[quantity.source]}"
+        per_block = trace.symbol("Th_block", int(quantity.number), "threads per block, at most", source)
+    most_threads(sm, per_block)
+    mark(trace, SOURCE)
+    if result.access is not None:
+        explain_access(trace, result.access, sm.warp)
+        mark(trace, SECTOR_SOURCE)
+    return list(trace.steps.values())

@@ -1,0 +1,233 @@
+"""Kernel x device -> counts per memory level, lower bound and roof.
+
+Lower bound: what no schedule of the workload beats, see ``perfmodel/core/lower_bound.py``.
+
+Roof: per kernel the largest of executed work and traffic over the rate of their unit or level, at the datasheet's clock; kernels
+run one after another, each over the whole workload. A schedule by parts has a roof of its own, never under the lower bound.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field, fields, replace
+
+from perfmodel.core.arith import Number, largest
+from perfmodel.core.cache import dram_bytes
+from perfmodel.core.cost import GROUP_SUM, READ, WRITE, ZERO_FILL, Kernel, Work
+from perfmodel.core.dtypes import Dtype
+from perfmodel.core.errors import UnavailableError
+from perfmodel.core.hardware import Device, Quantity
+from perfmodel.core.lower_bound import Needs, needs_of
+from perfmodel.core.trace import Trace, named
+
+TERMS = ("dram", "l2", "tensor", "vector", "sfu", "interconnect")
+
+
+@dataclass(frozen=True, slots=True)
+class Traffic:
+    """Bytes across the boundary of one memory level."""
+
+    read: Number = 0
+    write: Number = 0
+
+    @property
+    def total(self) -> Number:
+        """Reads and writes."""
+        return self.read + self.write
+
+    def __add__(self, other: Traffic) -> Traffic:
+        return Traffic(self.read + other.read, self.write + other.write)
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """Counts and times of one kernel or, added up, of many. Times in seconds.
+
+    ``terms``: seconds by resource of the roof; a resource whose rate the profile lacks is in ``unknown`` instead.
+    """
+
+    flops: Number = 0
+    executed_flops: Number = 0
+    work: Work = field(default_factory=Work)
+    reads: Number = 0
+    writes: Number = 0
+    zero_fill: Number = 0
+    zero_fill_bytes: Number = 0
+    group_sum: Number = 0
+    access_bytes: Number = 0
+    sram: Traffic = field(default_factory=Traffic)
+    dram: Traffic = field(default_factory=Traffic)
+    terms: dict[str, Number] = field(default_factory=dict)
+    unknown: frozenset[str] = frozenset()
+    needs: Needs = field(default_factory=Needs)
+    roofline_s: Number = 0.0
+    no_overlap_s: Number = 0.0
+
+    def __add__(self, other: Estimate) -> Estimate:
+        added = {f.name: getattr(self, f.name) + getattr(other, f.name) for f in fields(self) if f.name not in ("terms", "unknown")}
+        terms = {name: self.terms.get(name, 0) + other.terms.get(name, 0) for name in TERMS if name in self.terms or name in other.terms}
+        return Estimate(**added, terms=terms, unknown=self.unknown | other.unknown)
+
+    @property
+    def lower_s(self) -> Number:
+        """Lower bound, inputs in DRAM before and outputs there after."""
+        return self.needs.cold_s
+
+    @property
+    def lower_warm_s(self) -> Number:
+        """Lower bound where the same buffers are used again and again."""
+        return self.needs.warm_s
+
+    @property
+    def bound(self) -> str | None:
+        """The resource with the largest term, summed over kernels; None where no rate is known."""
+        return max(self.terms, key=lambda name: float(self.terms[name]), default=None)
+
+    def intensity(self, level: Traffic) -> Number:
+        """FLOP (visible matmuls) per byte of ``level``."""
+        return self.flops / level.total
+
+
+def total(estimates: Iterable[Estimate]) -> Estimate:
+    """Sum of kernels in the order in which they run."""
+    result = Estimate()
+    for estimate in estimates:
+        result += estimate
+    return result
+
+
+@dataclass(frozen=True, slots=True)
+class Rates:
+    """What a device does per second for one dtype; None where the profile does not say.
+
+    B/s of ``dram`` and ``l2``; datasheet FLOP/s of ``matmul`` on the dtype's unit and of the fp32 ``vector`` unit; exponentials of
+    ``sfu``: all but DRAM at one clock, that of the matmul peak. ``matmul_at_max_clock`` and ``dram_at_max_clock`` for the bound.
+    """
+
+    dram: Number
+    l2: Number | None
+    matmul: Number
+    matmul_at_max_clock: Number
+    vector: Number | None
+    sfu: Number | None
+    dram_at_max_clock: Number
+
+
+def rates_of(device: Device, dtype: Dtype) -> Rates:
+    """Rates of ``device``; UnavailableError if it has no peak for ``dtype`` or no DRAM bandwidth."""
+    unit, l2 = device.matmul_unit(dtype.name, dtype.matmul_unit), device.level("l2")
+    ratio, dram = device.clock_ratio(dtype.name, unit), device.dram.bandwidth_bytes_per_s
+    if dram is None:
+        raise UnavailableError(f"{device.id} has no DRAM bandwidth in its profile", "add the bandwidth of its dram level")
+    return Rates(
+        dram=dram,
+        l2=_at(ratio, l2.bandwidth_bytes_per_s if l2 else None),
+        matmul=device.peaks_of(unit)[dtype.name].number,
+        matmul_at_max_clock=device.best_matmul_rate(dtype.name),
+        vector=_at(ratio, _number(device.peaks.vector.get("fp32"))),
+        sfu=_at(ratio, _number(device.peaks.exp)),
+        dram_at_max_clock=device.best_dram_rate or dram,
+    )
+
+
+def estimate(kernel: Kernel, device: Device, rates: Rates | None = None, label: str = "") -> Estimate:
+    """Counts, lower bound and roof of ``kernel`` on ``device``, at the device's own rates unless given.
+
+    ``label`` goes before the names of an explanation. UnavailableError if the device has no peak for the kernel's dtype.
+    """
+    rates = rates or rates_of(device, kernel.dtype)
+
+    def name(what: str, meaning: str, value: Number) -> Number:
+        return named(label + what, meaning, value)
+
+    sram = Traffic(
+        name("SRAM read bytes", "bytes from the L2 into SMs", kernel.bytes(READ)),
+        name("SRAM write bytes", "bytes from SMs to the L2", kernel.bytes(WRITE)),
+    )
+    dram = Traffic(
+        name("DRAM read bytes", "bytes from DRAM after the L2 has caught re-reads", dram_bytes(kernel, device, READ, label)),
+        name("DRAM write bytes", "bytes to DRAM", dram_bytes(kernel, device, WRITE, label)),
+    )
+    work = Work(
+        name("work tensor", "FLOP on the tensor unit", kernel.work.tensor),
+        name("work vector", "FLOP on the vector unit", kernel.work.vector),
+        name("work sfu", "exponentials", kernel.work.sfu),
+    )
+    amounts = {"dram": dram.total, "l2": sram.total, **dict(work.items())}
+    speeds = {"dram": rates.dram, "l2": rates.l2, "tensor": rates.matmul, "vector": rates.vector, "sfu": rates.sfu}
+    used = {unit: amount for unit, amount in amounts.items() if not (isinstance(amount, int) and amount == 0)}
+    terms = {unit: name(f"term {unit}", "s", amount / speeds[unit]) for unit, amount in used.items() if speeds[unit] is not None}
+    needs = needs_of(kernel, device, rates.dram_at_max_clock, rates.matmul_at_max_clock)
+    needs = replace(needs, work_s=name("needed", "s of matmuls at the highest clock", needs.work_s))
+    least = name("compulsory DRAM bytes", "inputs and outputs, each once; none of what kernels hand on", needs.dram_bytes)
+    shown = replace(needs, tensors={(READ, ""): least})
+    name("lower bound", "s, at the highest clock", shown.cold_s)
+    name("lower bound, warm", "s, inputs and outputs in the caches as far as they fit", shown.warm_s)
+    return Estimate(
+        flops=name("FLOP, visible", "matmul FLOP on visible scores; a multiply-add counts 2", kernel.flops),
+        executed_flops=name("FLOP, executed", "as run: recomputation, masked parts, padding", kernel.executed_flops),
+        work=work,
+        reads=name("reads", "elements, two-level model", kernel.elements(READ)),
+        writes=name("writes", "elements, two-level model", kernel.elements(WRITE)),
+        zero_fill=name("zero fill", "elements, counted apart", kernel.elements(ZERO_FILL)),
+        zero_fill_bytes=name("zero fill bytes", "bytes, counted apart", kernel.bytes(ZERO_FILL)),
+        group_sum=name("group sum", "elements, counted apart", kernel.elements(GROUP_SUM)),
+        access_bytes=sram.total,
+        sram=sram,
+        dram=dram,
+        terms=terms,
+        unknown=frozenset(used) - frozenset(terms),
+        needs=needs,
+        roofline_s=name("roofline", "s, all terms overlap", largest(list(terms.values()))),
+        no_overlap_s=name("without overlap", "s, terms add up", sum(terms.values())),
+    )
+
+
+def _number(quantity: Quantity | None) -> float | None:
+    return None if quantity is None else quantity.number
+
+
+def _at(ratio: float, rate: float | None) -> float | None:
+    """``rate`` at another clock."""
+    return rate if rate is None or ratio == 1 else rate * ratio
+
+
+def traced_rates(trace: Trace, device: Device, dtype: Dtype) -> Rates:
+    """Rates of ``device`` as symbols that know their source in the profile."""
+    plain, l2 = rates_of(device, dtype), device.level("l2")
+    matmul = device.matmul_peak(dtype.name, dtype.matmul_unit)
+    at = (
+        "" if device.clock_ratio(dtype.name, device.matmul_unit(dtype.name, dtype.matmul_unit)) == 1 else f" at the clock of P_{dtype.name}"
+    )
+    dram = device.dram.bandwidth or device.dram.measured_bandwidth
+
+    def symbol(name: str, value: Number, meaning: str, quantity: Quantity | None) -> Number:
+        if quantity is None:
+            return None
+        return trace.symbol(name, value, meaning, f"{device.id}, {quantity.kind}: {device.sources[quantity.source]}")
+
+    bandwidth = symbol("BW_dram", plain.dram, "B/s", dram)
+    highest = plain.dram_at_max_clock
+    return Rates(
+        dram=bandwidth,
+        l2=symbol("BW_l2", plain.l2, f"B/s{at}", (l2.bandwidth or l2.measured_bandwidth) if l2 else None),
+        matmul=symbol(f"P_{dtype.name}", plain.matmul, f"FLOP/s, {dtype.matmul_unit} unit, dense", matmul),
+        matmul_at_max_clock=_traced_max_rate(trace, device, dtype, plain.matmul_at_max_clock),
+        vector=symbol("P_vector", plain.vector, f"FLOP/s, fp32 vector unit{at}", device.peaks.vector.get("fp32")),
+        sfu=symbol("P_exp", plain.sfu, f"exponentials/s{at}", device.peaks.exp),
+        dram_at_max_clock=bandwidth
+        if highest == plain.dram
+        else symbol("BW_dram_max", highest, "B/s at the highest memory clock", device.dram.max_bandwidth),
+    )
+
+
+def _traced_max_rate(trace: Trace, device: Device, dtype: Dtype, rate: Number) -> Number:
+    """The matmul rate at the highest clock, as per-clock rate x multiprocessors x clock where the profile knows them."""
+    name, meaning = f"P_{dtype.name}_max", "FLOP/s at the highest clock"
+    peak, clock, count = device.matmul_peak(dtype.name, dtype.matmul_unit), device.clocks.max, device.multiprocessors
+    if peak.per_clk is None or clock is None or count is None or peak.per_clk * count.number * clock.number != rate:
+        return trace.symbol(name, rate, meaning, f"{device.id}, {peak.kind}: {device.sources[peak.source]}")
+    per_clock = trace.symbol("FLOP_per_clk", peak.per_clk, "per multiprocessor and clock", f"{device.id}: {device.sources[peak.source]}")
+    blocks = trace.symbol("SMs", count.number, "multiprocessors", f"{device.id}: {device.sources[count.source]}")
+    highest = trace.symbol("f_max", clock.number, "Hz", f"{device.id}: {device.sources[clock.source]}")
+    return trace.define(name, meaning, per_clock * blocks * highest, f"{device.id}: product of its rates")

@@ -1,0 +1,192 @@
+"""What every device profile must satisfy beyond its schema: ``check`` says in words where a profile contradicts itself.
+
+Each rule is a pure function from a device to messages; a message names the field, the value found and the value expected.
+A rule that needs a value the profile does not have says nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from itertools import pairwise
+
+from perfmodel.core.hardware import Device, Quantity
+from perfmodel.core.units import format_si
+
+CLOCK_TOLERANCE = 0.02  # datasheets round peaks and clocks; the worst is the L40S with 1.2 %
+RATIO_TOLERANCE = 0.03  # the same, of two peaks
+RIDGE_RANGE = (0.1, 5000.0)  # FLOP/B; shipped parts lie between 0.7 and 1900
+
+# Dense FP16 FLOP per clock and SM with FP32 accumulate: architecture whitepapers (V100, Turing, A100, GA102, Ada, H100),
+# Blackwell Technical Brief, FlashAttention-4 (arXiv 2603.05451) for 10.x. With 2:4 sparsity each would be twice as high.
+DENSE_FP16_PER_CLK = {"7.0": 1024, "7.5": 1024, "8.0": 2048, "8.6": 1024, "8.9": 1024, "9.0": 4096, "10.0": 8192, "10.3": 8192}
+# GeForce runs FP32 accumulate at half rate: RTX Blackwell whitepaper Table 3.
+GEFORCE_FP16_PER_CLK = {"8.6": 512, "8.9": 512, "12.0": 512}
+
+# The highest dense rate of a format, in units of dense FP16.
+MOST_TIMES_FP16 = {"tf32": 0.5, "fp8": 2, "int8": 2, "fp4": 4, "int4": 4}
+# Halving FP32 accumulate does not touch integer and FP4 rates, so against GeForce FP16 they count double.
+GEFORCE_TIMES_FP16 = MOST_TIMES_FP16 | {"int8": 4, "fp4": 8, "int4": 8}
+# Blackwell Ultra has 1.5 times the FP4 units: Inside NVIDIA Blackwell Ultra, NVIDIA developer blog.
+ULTRA_TIMES_FP16 = MOST_TIMES_FP16 | {"fp4": 6}
+
+Rule = Callable[[Device], list[str]]
+
+
+def check(device: Device) -> list[str]:
+    """Every contradiction in ``device``; empty if it is sound."""
+    return [message for rule in RULES for message in rule(device)]
+
+
+def peaks_match_clocks(device: Device) -> list[str]:
+    """Multiprocessors x per_clk x clock is the peak."""
+    found = []
+    for field, peak, clock in _clocked_peaks(device):
+        if peak.per_clk is None or clock is None or device.multiprocessors is None:
+            continue
+        expected = device.multiprocessors.number * peak.per_clk * clock.number
+        if abs(peak.number / expected - 1) > CLOCK_TOLERANCE:
+            parts = f"{device.multiprocessors.number} x {peak.per_clk} x {format_si(clock.number, 'Hz')}"
+            found.append(f"{field}: {format_si(peak.number, 'OP/s')}, expected {format_si(expected, 'OP/s')} = {parts}")
+    return found
+
+
+def bandwidth_falls_with_distance(device: Device) -> list[str]:
+    """A level further out is slower; nominal bandwidths, measured where no nominal is known."""
+    known = [(level.level, level.bandwidth_bytes_per_s) for level in device.memory]
+    rates = [(name, rate) for name, rate in known if rate is not None]
+    return [
+        f"memory.{far}.bandwidth: {format_si(rate, 'B/s')}, expected less than the {format_si(nearer, 'B/s')} of {near}"
+        for (near, nearer), (far, rate) in pairwise(rates)
+        if rate >= nearer
+    ]
+
+
+def measured_stays_below_nominal(device: Device) -> list[str]:
+    """No measurement exceeds the nominal bandwidth of its level."""
+    return [
+        f"memory.{level.level}.measured_bandwidth: {format_si(level.measured_bandwidth.number, 'B/s')}, "
+        f"expected at most the nominal {format_si(level.bandwidth.number, 'B/s')}"
+        for level in device.memory
+        if level.bandwidth and level.measured_bandwidth and level.measured_bandwidth.number > level.bandwidth.number
+    ]
+
+
+def ridge_points_are_plausible(device: Device) -> list[str]:
+    """Peak over DRAM bandwidth of each matmul peak lies in RIDGE_RANGE; outside it a prefix is wrong."""
+    bandwidth = device.dram.bandwidth_bytes_per_s
+    if bandwidth is None:
+        return []
+    low, high = RIDGE_RANGE
+    tables = {"tensor": device.peaks.tensor, "vector": device.peaks.vector}
+    ridges = {f"peaks.{unit}.{dtype}": peak.number / bandwidth for unit, table in tables.items() for dtype, peak in table.items()}
+    return [
+        f"{field}: ridge point {ridge:.4g} FLOP/B, expected {low} to {high:.0f}"
+        for field, ridge in ridges.items()
+        if not low <= ridge <= high
+    ]
+
+
+def fp16_peak_is_dense(device: Device) -> list[str]:
+    """FP16 and BF16 tensor rates per clock are the dense figures of the compute capability."""
+    expected = _dense_fp16_per_clk(device)
+    if expected is None:
+        return []
+    found = []
+    for dtype, peak in device.peaks.tensor.items():
+        if dtype not in ("fp16", "bf16"):
+            continue
+        if peak.per_clk is not None and peak.per_clk != expected:
+            found.append(f"peaks.tensor.{dtype}.per_clk: {peak.per_clk}, expected {expected} dense on {device.compute_capability}")
+        computed = _computed_per_clk(device, peak)
+        if computed is not None and abs(computed / expected - 1) > RATIO_TOLERANCE:
+            found.append(
+                f"peaks.tensor.{dtype}: {format_si(peak.number, 'FLOP/s')} is {computed:.0f} per clock, "
+                f"expected {expected} dense on {device.compute_capability}; twice that is 2:4 sparse"
+            )
+    return found
+
+
+def narrow_peaks_are_dense(device: Device) -> list[str]:
+    """No other tensor peak of an NVIDIA device exceeds its dense multiple of FP16; 2:4 sparsity would double it."""
+    fp16 = device.peaks.tensor.get("fp16")
+    if fp16 is None or device.vendor != "NVIDIA":
+        return []
+    limits = _times_fp16(device)
+    fields = {f"peaks.tensor.{dtype}": peak for dtype, peak in device.peaks.tensor.items() if dtype in limits}
+    fields |= {f"peaks.tensor_int.{dtype}": peak for dtype, peak in device.peaks.tensor_int.items()}
+    return [
+        f"{field}: {format_si(peak.number, 'OP/s')} is {peak.number / fp16.number:.3g} x fp16, expected at most {most:g} x dense"
+        for field, peak in fields.items()
+        for most in [limits[field.rpartition(".")[2]]]
+        if peak.number > most * fp16.number * (1 + RATIO_TOLERANCE)
+    ]
+
+
+def block_fits_its_level(device: Device) -> list[str]:
+    """What one block can hold is within the level's capacity."""
+    return [
+        f"memory.{level.level}.per_block: {level.per_block.number} B, expected at most the capacity, {level.capacity.number} B"
+        for level in device.memory
+        if level.per_block and level.capacity and level.per_block.number > level.capacity.number
+    ]
+
+
+def max_clock_is_highest(device: Device) -> list[str]:
+    """No other clock exceeds ``clocks.max``."""
+    clocks, highest = device.clocks, device.clocks.max
+    if highest is None:
+        return []
+    return [
+        f"clocks.{name}: {format_si(clock.number, 'Hz')}, expected at most clocks.max, {format_si(highest.number, 'Hz')}"
+        for name, clock in (("tensor", clocks.tensor), ("vector", clocks.vector), ("base", clocks.base))
+        if clock is not None and clock.number > highest.number
+    ]
+
+
+RULES: tuple[Rule, ...] = (
+    peaks_match_clocks,
+    bandwidth_falls_with_distance,
+    measured_stays_below_nominal,
+    ridge_points_are_plausible,
+    fp16_peak_is_dense,
+    narrow_peaks_are_dense,
+    block_fits_its_level,
+    max_clock_is_highest,
+)
+
+
+def _clocked_peaks(device: Device) -> Iterator[tuple[str, Quantity, Quantity | None]]:
+    """Each peak with its field and the clock it is quoted at."""
+    peaks, clocks = device.peaks, device.clocks
+    for dtype, peak in peaks.tensor.items():
+        # FP64 is quoted at the vector clock: 66.9 TFLOP/s on the H100 SXM is 132 x 256 x 1980 MHz, not 1830
+        yield f"peaks.tensor.{dtype}", peak, device.stated_clock(dtype, "tensor")
+    for name, rate in peaks.tensor_int.items():
+        yield f"peaks.tensor_int.{name}", rate, clocks.tensor
+    for dtype, peak in peaks.vector.items():
+        yield f"peaks.vector.{dtype}", peak, clocks.vector
+    if peaks.exp is not None:
+        yield "peaks.exp", peaks.exp, clocks.vector
+
+
+def _is_geforce(device: Device) -> bool:
+    return "GeForce" in device.name
+
+
+def _dense_fp16_per_clk(device: Device) -> int | None:
+    if device.vendor != "NVIDIA" or device.compute_capability is None:
+        return None
+    table = GEFORCE_FP16_PER_CLK if _is_geforce(device) else DENSE_FP16_PER_CLK
+    return table.get(device.compute_capability)
+
+
+def _computed_per_clk(device: Device, peak: Quantity) -> float | None:
+    if device.multiprocessors is None or device.clocks.tensor is None:
+        return None
+    return peak.number / (device.multiprocessors.number * device.clocks.tensor.number)
+
+
+def _times_fp16(device: Device) -> dict[str, float]:
+    if _is_geforce(device):
+        return GEFORCE_TIMES_FP16
+    return ULTRA_TIMES_FP16 if device.compute_capability == "10.3" else MOST_TIMES_FP16

@@ -1,0 +1,134 @@
+"""Physical units: the only place that knows prefixes.
+
+Everything else computes in base units: B, FLOP/s, B/s, Hz, s, W.
+``80 GB`` is decimal, ``80 GiB`` binary, as SI and IEC define them; the two are never mixed.
+"""
+
+from __future__ import annotations
+
+import re
+from fractions import Fraction
+
+from perfmodel.core.errors import DataError
+
+_DECIMAL = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "P": 10**15, "E": 10**18}
+_SMALL = {"m": Fraction(1, 10**3), "u": Fraction(1, 10**6), "n": Fraction(1, 10**9)}
+_BINARY = {"Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40}
+_BASES = ("FLOP/s", "OP/s", "B/s", "B", "Hz", "s", "W")
+MAX_LENGTH = 200
+LARGEST = 10**30
+"""Numbers above this, or nonzero ones below its inverse, are mistakes: they stay within what a float holds when multiplied."""
+_QUANTITY = re.compile(r"\s*([0-9]+(?:_[0-9]+)*(?:\.[0-9]+)?(?:[eE][+-]?[0-9]{1,3})?)\s*(\S*)\s*")
+
+
+def parse(text: str, base: str) -> int | float:
+    """Number of base units in ``text``.
+
+    An exact ``int`` where the value is whole (bytes always are), else ``float``.
+
+    >>> parse("4.8 TB/s", "B/s")
+    4800000000000
+    >>> parse("227 KiB", "B")
+    232448
+    >>> parse("2.5 us", "s")
+    2.5e-06
+
+    Raises DataError for a missing or different unit, a negative value or one beyond ``LARGEST``.
+    """
+    if len(text) > MAX_LENGTH:
+        raise DataError(f"{text[:40]!r}... is longer than any number with a unit", f"write it like {example(base)!r}")
+    match = _QUANTITY.fullmatch(text)
+    if match is None:
+        raise DataError(f"{text!r} is not a number with a unit", f"write it like {example(base)!r}")
+    number, unit = match.groups()
+    factor = _factor(unit, base)
+    if factor is None:
+        raise DataError(f"{text!r} is not in {base}", f"write it like {example(base)!r}")
+    value = Fraction(number) * factor
+    if value and not 1 <= value * LARGEST <= LARGEST**2:
+        raise DataError(f"{text!r} is out of range", f"units of {base} go from {1 / LARGEST:.0e} to {LARGEST:.0e}")
+    if value.denominator == 1:
+        return int(value)
+    if base == "B":
+        raise DataError(f"{text!r} is not a whole number of bytes")
+    return float(value)
+
+
+def parse_any(text: str) -> int | float:
+    """Number of base units in ``text``, whichever unit it is in.
+
+    >>> parse_any("1830 MHz")
+    1830000000
+    """
+    for base in _BASES:
+        if text.endswith(base):
+            return parse(text, base)
+    raise DataError(f"{text!r} has no known unit", f"known: {', '.join(_BASES)}")
+
+
+def _factor(unit: str, base: str) -> Fraction | None:
+    if not unit.endswith(base):
+        return None
+    prefix = unit[: len(unit) - len(base)]
+    if prefix in _BINARY and base in ("B", "B/s"):
+        return Fraction(_BINARY[prefix])
+    if prefix in _SMALL and base == "s":
+        return _SMALL[prefix]
+    if prefix in _DECIMAL and not (base == "s" and prefix):
+        return Fraction(_DECIMAL[prefix])
+    return None
+
+
+def example(base: str) -> str:
+    """How a quantity in ``base`` is written."""
+    return {"B": "80 GB", "B/s": "4.8 TB/s", "Hz": "1980 MHz", "s": "2.5 us", "W": "700 W"}.get(base, f"312 T{base}")
+
+
+def _scaled(value: float, prefixes: tuple[tuple[str, float], ...], unit: str, digits: int) -> str:
+    for prefix, factor in prefixes:
+        if abs(value) >= factor * (1 - 0.5 * 10**-digits):
+            scaled = value / factor
+            whole = f"{scaled:,.0f}" if 10**digits <= abs(scaled) < 10**9 else f"{scaled:.{digits}g}"
+            return f"{whole} {prefix}{unit}".strip()
+    return f"{value:.{digits}g} {unit}".strip()
+
+
+_UP = (("P", 1e15), ("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e3))
+_DOWN = (("", 1.0), ("m", 1e-3), ("u", 1e-6), ("n", 1e-9))
+
+
+def format_si(value: float, unit: str = "", digits: int = 4) -> str:
+    """``value`` base units with a decimal prefix.
+
+    >>> format_si(4362076160, "B")
+    '4.362 GB'
+    """
+    return _scaled(value, _UP, unit, digits)
+
+
+def format_count(count: int) -> str:
+    """Every digit, up to 10^15.
+
+    >>> format_count(68157440)
+    '68,157,440'
+    """
+    return f"{count:,}" if count < 10**15 else f"{count:.6g}"
+
+
+def format_time(seconds: float, digits: int = 4) -> str:
+    """
+    >>> format_time(0.0017620060)
+    '1.762 ms'
+    """
+    return "0 s" if seconds == 0 else _scaled(seconds, _DOWN, "s", digits)
+
+
+def format_binary(size: int, digits: int = 4) -> str:
+    """
+    >>> format_binary(166912)
+    '163 KiB'
+    """
+    for prefix in ("Ti", "Gi", "Mi", "Ki"):
+        if size >= _BINARY[prefix]:
+            return f"{size / _BINARY[prefix]:.{digits}g} {prefix}B"
+    return f"{size} B"

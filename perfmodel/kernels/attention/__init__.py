@@ -1,0 +1,1 @@
+"""Attention: a workload becomes a list of kernels. One file per algorithm in ``algorithms/``."""

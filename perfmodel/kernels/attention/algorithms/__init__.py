@@ -1,0 +1,28 @@
+"""Every attention algorithm: each module in this folder defines one ``ALGORITHM``."""
+
+from __future__ import annotations
+
+from importlib import import_module
+
+from perfmodel.core.errors import UsageError, suggest
+from perfmodel.core.plugins import module_names
+from perfmodel.kernels.attention.base import Algorithm
+
+_ORDER = ("standard", "flash1", "flash2")
+
+
+def names() -> list[str]:
+    """Canonical names, the reference algorithm first."""
+    found = [name.replace("_", "-") for name in module_names(__path__)]
+    return sorted(found, key=lambda name: (_ORDER.index(name) if name in _ORDER else len(_ORDER), name))
+
+
+def find(name: str) -> Algorithm:
+    """The algorithm called ``name`` or by an alias; UsageError with the nearest names otherwise."""
+    known = {}
+    for canonical in names():
+        algorithm: Algorithm = import_module(f"{__name__}.{canonical.replace('-', '_')}").ALGORITHM
+        known.update(dict.fromkeys((algorithm.name, *algorithm.aliases), algorithm))
+    if name not in known:
+        raise UsageError(f"--algorithm: unknown algorithm {name!r}", suggest(name, [*known, "all"]))
+    return known[name]

@@ -1,0 +1,154 @@
+"""FlashAttention-2: each query tile stays in SRAM while K and V stream past it; the backward pass keeps key tiles.
+
+One thread block per query tile (forward) or key tile (backward). A kernel computes whole tiles, so partial tiles are
+padded in ``executed_flops``; only real rows are loaded, and of a mask real rows and columns.
+"""
+
+from __future__ import annotations
+
+from perfmodel.core.arith import Number, is_deferred, maximum, minimum
+from perfmodel.core.cost import READ, WRITE, ZERO_FILL, Access, Kernel, Launch, Tile, Work, matmul_work, once
+from perfmodel.core.dtypes import STATISTIC_SIZE
+from perfmodel.core.workload import BACKWARD, FORWARD, Attention
+from perfmodel.kernels.attention.base import (
+    DROPOUT_VECTOR,
+    MASK_VECTOR,
+    SOFTMAX_VECTOR,
+    Algorithm,
+    Tiling,
+    fused_vector_work,
+    key_gradients,
+    key_read,
+    mask_read,
+    matmul_flops,
+    query_read,
+    query_rows,
+    query_write,
+    seeing_rows,
+    seen_keys,
+)
+from perfmodel.kernels.attention.tiles import fa2_tile
+from perfmodel.kernels.attention.walk import (
+    distinct_key_rows,
+    distinct_query_rows,
+    key_tiles,
+    row_tiles,
+    streamed_key_rows,
+    streamed_query_rows,
+    visited_tiles,
+)
+
+ROW_SUM_VECTOR = 2  # D = rowsum(dO * O): multiply, add
+
+
+def sram_elements(w: Attention, tile: Tile, direction: str) -> Number:
+    """Q_i, K_j, V_j; in the backward pass dO_i as well. Rows as wide as the kernel computes."""
+    d, dv = computed_widths(w, tile)
+    return tile.br * d + tile.bc * (d + dv) if direction == FORWARD else (tile.br + tile.bc) * (d + dv)
+
+
+def computed_widths(w: Attention, tile: Tile) -> tuple[Number, Number]:
+    """Columns of Q, K and of V, O that a kernel computes: a head dim between two compiled ones is padded to the larger."""
+    if not is_deferred(tile.head_dim) and tile.head_dim == 0:
+        return w.d, w.dv
+    return maximum(w.d, tile.head_dim), maximum(w.dv, tile.head_dim)
+
+
+def _kernel(
+    w: Attention, tile: Tile, direction: str, contractions: tuple[int, int], flops: Number, vector: Number, accesses: tuple[Access, ...]
+) -> Kernel:
+    """``contractions``: matmuls per score over d and over d_v. ``vector``: operations beside one set per visited score."""
+    scores = w.row_heads * visited_tiles(w, tile.br, tile.bc) * tile.br * tile.bc
+    d, dv = computed_widths(w, tile)
+    executed = 2 * scores * (contractions[0] * d + contractions[1] * dv)
+    work = matmul_work(w.dtype, executed, fused_vector_work(w) * scores + vector, scores)
+    needed = matmul_work(w.dtype, matmul_flops(w, *contractions))
+    # a query tile shares K and V with its whole group; a key tile shares Q and dO with its own walk only
+    tiles, groups = (row_tiles(w, tile.br), w.stored_kv_heads) if direction == FORWARD else (key_tiles(w, tile.bc), w.row_heads)
+    sram_bytes = sram_elements(w, tile, direction) * w.dtype.size
+    launch = Launch(w.row_heads * tiles, groups, sram_bytes, tile.threads, lockstep=not w.causal, spread=spread(w, direction))
+    return Kernel(direction, w.dtype, accesses, flops, executed, work, needed, launch)
+
+
+def spread(w: Attention, direction: str) -> Number:
+    """How much shorter the shortest walk is under a causal mask, relative to the longest: that of the first query, or last key."""
+    return minimum(w.n / w.kv_len, 1) if direction == FORWARD else 1
+
+
+def forward(w: Attention, tile: Tile) -> list[Kernel]:
+    """One fused kernel: 2 n d + 2 n d T_r + n elements for a square problem without mask.
+
+    Source: Dao 2023, Algorithm 1.
+
+    >>> [kernel] = forward(Attention(n=1024, kv_len=1024, d=64, dv=64), Tile(64, 384))
+    >>> kernel.elements("read", "write")
+    2229248
+    """
+    key_rows = w.row_heads * streamed_key_rows(w, tile.br, tile.bc)
+    distinct, needed = w.stored_kv_heads * distinct_key_rows(w, tile.bc), seen_keys(w)
+    accesses = (
+        query_read(w, "Q", w.d),
+        Access("K", READ, key_rows * w.d, w.dtype.size, distinct * w.d, needed * w.d, reread=True),
+        Access("V", READ, key_rows * w.dv, w.dtype.size, distinct * w.dv, needed * w.dv, reread=True),
+        *mask_read(w, tile),
+        query_write(w, "O", w.dv),
+        once("logsumexp", WRITE, query_rows(w), STATISTIC_SIZE, compulsory=0),
+    )
+    rescale = w.row_heads * visited_tiles(w, tile.br, tile.bc) * tile.br * w.dv
+    return [_kernel(w, tile, FORWARD, (1, 1), matmul_flops(w, 1, 1), rescale, accesses)]
+
+
+def backward(w: Attention, tile: Tile) -> list[Kernel]:
+    """D = rowsum(dO * O), then one fused kernel: 6 n d + 4 n d T_c + 2 n T_c + n elements for a square problem.
+
+    As printed, Algorithm 2 also loads O_i on every pass and dQ_i twice (``w.printed_backward``): 6 n d T_c in place of 4.
+    Source: Dao 2023, Algorithm 2.
+
+    >>> w = Attention(n=1000, kv_len=1000, d=64, dv=64)
+    >>> sum(kernel.elements("read", "write") for kernel in backward(w, Tile(128, 128)))
+    2449000
+    """
+    size, rows = w.dtype.size, seeing_rows(w)
+    row_sums = Kernel(
+        "row sums D",
+        w.dtype,
+        (query_read(w, "O", w.dv), query_read(w, "dO", w.dv), once("D", WRITE, query_rows(w), STATISTIC_SIZE, compulsory=0)),
+        work=Work(0, ROW_SUM_VECTOR * query_rows(w) * w.dv),
+    )
+    streamed = w.row_heads * streamed_query_rows(w, tile.br, tile.bc)
+    distinct = w.row_heads * distinct_query_rows(w, tile.br, tile.bc)
+
+    def stream(tensor: str, kind: str, width: Number, size: int, compulsory: Number, handoff: bool = False) -> Access:
+        return Access(tensor, kind, streamed * width, size, distinct * width, compulsory * width, handoff, reread=True)
+
+    printed = (stream("O", READ, w.dv, size, 0, handoff=True), stream("dQ", READ, w.d, size, 0)) if w.printed_backward else ()
+    accesses = (
+        key_read(w, "K", w.d),
+        key_read(w, "V", w.dv),
+        stream("Q", READ, w.d, size, rows),
+        stream("dO", READ, w.dv, size, rows, handoff=True),
+        *printed,
+        stream("dQ", READ, w.d, size, 0),
+        stream("dQ", WRITE, w.d, size, rows),
+        stream("logsumexp", READ, 1, STATISTIC_SIZE, 0),
+        stream("D", READ, 1, STATISTIC_SIZE, 0),
+        *key_gradients(w, ("dK", w.d), ("dV", w.dv)),
+        once("dQ", ZERO_FILL, query_rows(w) * w.d, size, compulsory=0),
+        *mask_read(w, tile),
+    )
+    return [row_sums, _kernel(w, tile, BACKWARD, (3, 2), 2 * matmul_flops(w, 1, 1), 0, accesses)]
+
+
+ALGORITHM = Algorithm(
+    name="flash2",
+    title="FlashAttention-2, Q outermost",
+    source="Dao 2023, arXiv 2307.08691, Algorithms 1 and 2",
+    io_class="N^2 d / B_r + N d",
+    vector_work=f"{SOFTMAX_VECTOR} per score, mask {MASK_VECTOR}, dropout {DROPOUT_VECTOR}; "
+    f"forward also d_v per row and tile to rescale O; backward {ROW_SUM_VECTOR} d_v per row",
+    forward=forward,
+    backward=backward,
+    pays_while=("d < 2 B_r, as 2 N^2 d / B_r < 4 N^2", lambda m, tile: 2.0 * tile.br),
+    tiling=Tiling(fa2_tile, sram_elements, {FORWARD: "Q_i, K_j, V_j", BACKWARD: "K_j, V_j, Q_i, dO_i"}),
+    aliases=("flash",),
+)

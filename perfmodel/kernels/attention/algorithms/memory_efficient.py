@@ -1,0 +1,254 @@
+"""Memory-efficient attention: chunks of queries by chunks of keys, each pair run as ordinary, unfused kernels.
+
+It saves memory, not accesses: every score still goes through memory, but one chunk pair at a time.
+
+Forward, per pair: S = Q K^T; P = exp(S - its row maximum), with the maximum and the sum of each row (fp32); P V, a partial O
+(fp32). After the key chunks of a query chunk: ``combine`` rescales the partial results and stores O.
+
+Backward: ``row statistics`` once, the logsumexp from the saved maxima and sums, and D = rowsum(dO * O). Per pair, S and P are
+computed again (jax.checkpoint; the recomputed P V is dead code), then dV, dP, dS, dQ, dK as in standard attention; dQ, dK and
+dV start at zero, and every pair reads and writes its part of them.
+
+Assumes: the query chunk is the outer loop and the key chunk the inner one, one pair at a time for all heads and sequences,
+as the listing's einsum and vmap run them; so one chunk of S, P, dP, dS is alive per head, and one query chunk's partial
+results. A last, partial chunk has its real size (the listing wants lengths that divide). Masked chunks are not skipped.
+Options are kernels of their own over the chunk, as in standard attention: scale, masks, dropout (whose decisions are drawn
+again in the backward pass, not stored). The scale is folded into the product unless it is asked for.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from perfmodel.core.arith import Number, ceil_div, minimum
+from perfmodel.core.cost import GROUP_SUM, READ, WRITE, ZERO_FILL, Access, Kernel, Launch, Tile, Work, matmul_work, once
+from perfmodel.core.dtypes import STATISTIC_SIZE
+from perfmodel.core.hardware import Device
+from perfmodel.core.trace import named
+from perfmodel.core.workload import BACKWARD, FORWARD, Attention
+from perfmodel.kernels.attention.base import (
+    DROPOUT_VECTOR,
+    MASK_VECTOR,
+    SCALE_VECTOR,
+    Algorithm,
+    Tiling,
+    key_gradients,
+    key_rows_stored,
+    matmul_flops,
+    query_read,
+    query_rows,
+    query_write,
+    seeing_rows,
+    seen_keys,
+    unfused_masks,
+)
+
+QUERY_CHUNK, KEY_CHUNK = 1024, 4096
+EXP_VECTOR = 3  # max, subtract, sum
+COMBINE_VECTOR = 3  # per partial element: weigh, add, and divide the sum
+RECOMPUTE_VECTOR = 1  # subtract the logsumexp
+GRADIENT_VECTOR = 2  # subtract D, multiply
+ROW_SUM_VECTOR = 2  # D = rowsum(dO * O): multiply, add
+PARTIAL_SIZE = 4
+"""Bytes of a partial O element: fp32."""
+
+
+def default_tile(w: Attention, device: Device, sram_bytes: int, direction: str) -> Tile:
+    """The paper's chunks."""
+    return Tile(QUERY_CHUNK, KEY_CHUNK, origin="the paper's chunks")
+
+
+def complete(w: Attention, device: Device, tile: Tile) -> Tile:
+    """Chunks no longer than the sequences."""
+    return replace(tile, br=minimum(tile.br, w.n), bc=minimum(tile.bc, w.kv_len))
+
+
+def sram_elements(w: Attention, tile: Tile, direction: str) -> Number:
+    """A chunk lives in memory: SRAM does not bound it."""
+    return 0
+
+
+def _query_chunks(w: Attention, tile: Tile) -> Number:
+    return named("T_q", "query chunks", ceil_div(w.n, tile.br))
+
+
+def _key_chunks(w: Attention, tile: Tile) -> Number:
+    return named("T_k", "key chunks", ceil_div(w.kv_len, tile.bc))
+
+
+def _looped(tensor: str, kind: str, elements: Number, size: int, footprint: Number, compulsory: Number | None = None) -> Access:
+    """A tensor or buffer that every chunk passes through again. DRAM sees it again as far as the L2 has lost it.
+
+    ``compulsory`` is None for what an earlier kernel of the pair has just touched: with small chunks the L2 would have it.
+    """
+    needed = 0 if compulsory is None else compulsory
+    return Access(tensor, kind, elements, size, footprint, needed, handoff=compulsory is None, reread=True)
+
+
+def _scores(w: Attention, tile: Tile, tensor: str, kind: str) -> Access:
+    """Every score once, through a buffer of one chunk per head."""
+    chunk = w.query_heads * minimum(tile.br, w.n) * minimum(tile.bc, w.kv_len)
+    return _looped(tensor, kind, w.query_heads * w.n * w.kv_len, w.dtype.size, chunk)
+
+
+def _queries(w: Attention, tile: Tile, tensor: str, kind: str, width: Number, size: int | None = None, *, first: bool = False) -> Access:
+    """Each row of a query-shaped tensor once per key chunk; ``first``: no kernel of the pass has touched it before."""
+    rows, compulsory = query_rows(w), seeing_rows(w) * width if first else None
+    return _looped(tensor, kind, _key_chunks(w, tile) * rows * width, size or w.dtype.size, rows * width, compulsory)
+
+
+def _keys(w: Attention, tile: Tile, tensor: str, width: Number, *, first: bool = False) -> Access:
+    """K or V once per query chunk: per query head, or per KV head if packed."""
+    loads, compulsory = _query_chunks(w, tile) * w.row_heads * w.kv_len * width, seen_keys(w) * width if first else None
+    return _looped(tensor, READ, loads, w.dtype.size, key_rows_stored(w) * width, compulsory)
+
+
+def _partials(w: Attention, tile: Tile, tensor: str, kind: str, width: Number, *, saved: bool = False) -> Access:
+    """One row of fp32 per query row and key chunk; alive for one query chunk, or ``saved`` for the backward pass."""
+    rows = w.query_heads * (w.n if saved else minimum(tile.br, w.n))
+    each = _key_chunks(w, tile) * width
+    return _looped(tensor, kind, each * query_rows(w), PARTIAL_SIZE, each * rows)
+
+
+def _added_up(w: Attention, tile: Tile, tensor: str, width: Number) -> tuple[Access, ...]:
+    """dK or dV: zero at first, read and written once per query chunk, summed over a group at the end."""
+    per_walk, size = w.row_heads * w.kv_len * width, w.dtype.size
+    passes, stored = _query_chunks(w, tile) * per_walk, key_rows_stored(w) * width
+    return (
+        _looped(tensor, READ, passes, size, per_walk),
+        _looped(tensor, WRITE, passes, size, per_walk, stored),
+        once(tensor, ZERO_FILL, per_walk, size, compulsory=0),
+        *(access for access in key_gradients(w, (tensor, width)) if access.kind == GROUP_SUM),
+    )
+
+
+def _kernel(name: str, w: Attention, *accesses: Access, flops: Number = 0, executed: Number = 0, needed: Number = 0, work: Work) -> Kernel:
+    launch = Launch(1, 1, 0, Tile(1, 1).threads, lockstep=True, serial=True)  # one scan after another through each buffer
+    return Kernel(name, w.dtype, accesses, flops, executed, work, matmul_work(w.dtype, needed), launch)
+
+
+def _matmul(w: Attention, name: str, per_d: int, per_dv: int, *accesses: Access, again: bool = False) -> Kernel:
+    """``again``: recomputed, so its FLOP are executed but not counted twice."""
+    visible, executed = matmul_flops(w, per_d, per_dv), matmul_flops(w, per_d, per_dv, w.n * w.kv_len)
+    work = matmul_work(w.dtype, executed)
+    return _kernel(name, w, *accesses, flops=0 if again else visible, executed=executed, needed=visible, work=work)
+
+
+def _elementwise(w: Attention, name: str, vector: int, *accesses: Access, sfu: int = 0) -> Kernel:
+    scores = w.query_heads * w.n * w.kv_len
+    return _kernel(name, w, *accesses, work=Work(0, vector * scores, sfu * scores))
+
+
+def _product(w: Attention, tile: Tile, *, again: bool) -> list[Kernel]:
+    """S, with the options that change it in place."""
+    accesses = (_queries(w, tile, "Q", READ, w.d, first=True), _keys(w, tile, "K", w.d, first=True), _scores(w, tile, "S", WRITE))
+    in_place = (_scores(w, tile, "S", READ), _scores(w, tile, "S", WRITE))
+    kernels = [_matmul(w, "S = Q K^T", 1, 0, *accesses, again=again)]
+    if w.unfused_scale:
+        kernels.append(_elementwise(w, "scale", SCALE_VECTOR, *in_place))
+    kernels += [_elementwise(w, name, MASK_VECTOR, in_place[0], mask, in_place[1]) for name, mask in _masks(w, tile).items()]
+    return kernels
+
+
+def _masks(w: Attention, tile: Tile) -> dict[str, Access]:
+    """A chunk of the mask is read by all heads before the next one."""
+    return unfused_masks(w, w.query_heads * _query_chunks(w, tile) * _key_chunks(w, tile))
+
+
+def _dropout(w: Attention, tile: Tile) -> tuple[str, list[Kernel]]:
+    """The probabilities that meet V, and the kernel that makes them."""
+    if not w.dropout:
+        return "P", []
+    accesses = _scores(w, tile, "P", READ), _scores(w, tile, "dropped P", WRITE)
+    return "dropped P", [_elementwise(w, "dropout", DROPOUT_VECTOR, *accesses)]
+
+
+def forward(w: Attention, tile: Tile) -> list[Kernel]:
+    """4 n n_k + T_k n d + T_q n_k (d + d_v) elements, 2 T_k n (d_v + 2) of partial results, and n d_v of O, per head.
+
+    Source: Rabe & Staats 2021, Figure 1.
+
+    >>> w = Attention(n=4096, kv_len=4096, d=64, dv=64)
+    >>> moved = sum(kernel.elements("read", "write") for kernel in forward(w, Tile(1024, 4096)))
+    >>> moved == 4 * 4096**2 + 4096 * 64 + 4 * 4096 * 128 + 2 * 4096 * 66 + 4096 * 64
+    True
+    """
+    statistics = [("chunk max", 1), ("chunk sum", 1)]
+    kernels = _product(w, tile, again=False)
+    summaries = (_partials(w, tile, name, WRITE, width) for name, width in statistics)
+    accesses = (_scores(w, tile, "S", READ), _scores(w, tile, "P", WRITE), *summaries)
+    kernels.append(_elementwise(w, "exp", EXP_VECTOR, *accesses, sfu=1))
+    probabilities, dropout = _dropout(w, tile)
+    product = (_scores(w, tile, probabilities, READ), _keys(w, tile, "V", w.dv, first=True), _partials(w, tile, "chunk O", WRITE, w.dv))
+    kernels += [*dropout, _matmul(w, "P V", 0, 1, *product)]
+    rows = _key_chunks(w, tile) * query_rows(w)
+    partial = (_partials(w, tile, name, READ, width) for name, width in [("chunk O", w.dv), *statistics])
+    kernels.append(_kernel("combine", w, *partial, query_write(w, "O", w.dv), work=Work(0, COMBINE_VECTOR * rows * w.dv, rows)))
+    return kernels
+
+
+def backward(w: Attention, tile: Tile) -> list[Kernel]:
+    """Per head 10 n n_k, T_k n (4 d + 2 d_v + 2), T_q n_k (4 d + 3 d_v), and n (2 d_v + 2 T_k + 2) of row statistics.
+
+    Source: Rabe & Staats 2021, section 3 (checkpointing of each chunk); the order of the standard backward pass.
+
+    >>> w = Attention(n=4096, kv_len=4096, d=64, dv=64)
+    >>> moved = sum(kernel.elements("read", "write") for kernel in backward(w, Tile(1024, 4096)))
+    >>> moved == 10 * 4096**2 + 4096 * (6 * 64 + 2) + 4 * 4096 * 7 * 64 + 4096 * (2 * 64 + 4)
+    True
+    """
+
+    def scores(tensor: str, kind: str) -> Access:
+        return _scores(w, tile, tensor, kind)
+
+    output_gradient = _queries(w, tile, "dO", READ, w.dv)
+    logsumexp, row_sum = (_queries(w, tile, name, READ, 1, STATISTIC_SIZE) for name in ("logsumexp", "D"))
+    query_gradient = (_queries(w, tile, "dQ", READ, w.d), _queries(w, tile, "dQ", WRITE, w.d, first=True))
+    zeros = once("dQ", ZERO_FILL, query_rows(w) * w.d, w.dtype.size, compulsory=0)
+    probabilities, dropout = _dropout(w, tile)
+    kernels = [_row_statistics(w, tile), *_product(w, tile, again=True)]
+    kernels.append(_elementwise(w, "P = exp", RECOMPUTE_VECTOR, scores("S", READ), logsumexp, scores("P", WRITE), sfu=1))
+    kernels += dropout
+    kernels.append(_matmul(w, "dV = P^T dO", 0, 1, scores(probabilities, READ), output_gradient, *_added_up(w, tile, "dV", w.dv)))
+    kernels.append(_matmul(w, "dP = dO V^T", 0, 1, output_gradient, _keys(w, tile, "V", w.dv, first=True), scores("dP", WRITE)))
+    if w.dropout:
+        kernels.append(_elementwise(w, "dropout backward", DROPOUT_VECTOR, scores("dP", READ), scores("dP", WRITE)))
+    softmax = (scores("P", READ), scores("dP", READ), row_sum, scores("dS", WRITE))
+    kernels.append(_elementwise(w, "softmax backward", GRADIENT_VECTOR, *softmax))
+    if w.masked_fill:
+        mask = _masks(w, tile)["masked_fill"]
+        kernels.append(_elementwise(w, "masked_fill backward", MASK_VECTOR, scores("dS", READ), mask, scores("dS", WRITE)))
+    if w.unfused_scale:
+        kernels.append(_elementwise(w, "scale backward", SCALE_VECTOR, scores("dS", READ), scores("dS", WRITE)))
+    kernels.append(_matmul(w, "dQ = dS K", 1, 0, scores("dS", READ), _keys(w, tile, "K", w.d), *query_gradient, zeros))
+    key_gradient = _added_up(w, tile, "dK", w.d)
+    kernels.append(_matmul(w, "dK = dS^T Q", 1, 0, scores("dS", READ), _queries(w, tile, "Q", READ, w.d), *key_gradient))
+    return kernels
+
+
+def _row_statistics(w: Attention, tile: Tile) -> Kernel:
+    """D and the logsumexp of every row."""
+    rows, summaries = query_rows(w), _key_chunks(w, tile) * query_rows(w)
+    accesses = (
+        query_read(w, "O", w.dv),
+        query_read(w, "dO", w.dv),
+        *(_partials(w, tile, name, READ, 1, saved=True) for name in ("chunk max", "chunk sum")),
+        *(once(name, WRITE, rows, STATISTIC_SIZE, compulsory=0) for name in ("logsumexp", "D")),
+    )
+    vector = ROW_SUM_VECTOR * rows * w.dv + COMBINE_VECTOR * summaries
+    return _kernel("row statistics", w, *accesses, work=Work(0, vector, summaries))
+
+
+_NOTHING = "nothing"
+
+ALGORITHM = Algorithm(
+    name="memory-efficient",
+    title="memory-efficient attention, scores in memory by chunks",
+    source="Rabe & Staats 2021, arXiv 2112.05682, Figure 1",
+    io_class="N^2 + N^2 d / B_r + N d",
+    vector_work=f"{EXP_VECTOR} per score forward (max, subtract, sum), {RECOMPUTE_VECTOR + GRADIENT_VECTOR} backward; "
+    f"combine {COMBINE_VECTOR} d_v per row and key chunk; mask {MASK_VECTOR}, scale {SCALE_VECTOR}, dropout {DROPOUT_VECTOR}",
+    forward=forward,
+    backward=backward,
+    tiling=Tiling(default_tile, sram_elements, {FORWARD: _NOTHING, BACKWARD: _NOTHING}, complete, in_sram=False),
+)

@@ -1,0 +1,221 @@
+"""Flash-Decoding: the keys of a query tile are cut into splits, each streamed by a block of its own, then combined.
+
+Kernel ``split``: every (query tile, split) block loads its Q tile, streams the key tiles of its split that hold a visible
+score, and stores a partial O and its logsumexp in fp32. Kernel ``combine`` weighs the partial results and stores O and the
+logsumexp. A split is ceil(T_c / s) key tiles; trailing splits without a tile are not launched. A single split stores O
+itself, and there is nothing to combine. There is no backward pass.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from perfmodel.core.arith import Number, ceil_div, deferrable, is_deferred, minimum
+from perfmodel.core.cost import READ, WRITE, Access, Kernel, Launch, Tile, Work, matmul_work, once
+from perfmodel.core.dtypes import STATISTIC_SIZE
+from perfmodel.core.errors import UsageError
+from perfmodel.core.hardware import Device
+from perfmodel.core.trace import named
+from perfmodel.core.workload import FORWARD, Attention
+from perfmodel.kernels.attention.algorithms.flash2 import computed_widths, spread, sram_elements
+from perfmodel.kernels.attention.base import (
+    DROPOUT_VECTOR,
+    MASK_VECTOR,
+    SOFTMAX_VECTOR,
+    Algorithm,
+    Tiling,
+    fused_vector_work,
+    mask_read,
+    matmul_flops,
+    query_rows,
+    seeing_rows,
+    seen_keys,
+)
+from perfmodel.kernels.attention.walk import distinct_key_rows, key_tiles, row_tiles, streamed_key_rows, visited_tiles
+
+MAX_SPLITS = 128
+FULL_ENOUGH = 0.8
+"""Share of the slots that blocks of unsplit keys must fill for splits not to pay."""
+NEARLY_BEST = 0.85
+"""Share of the best wave efficiency with which the heuristic is content."""
+CASES = 4096
+"""Cases that are looked at together, each with a column of MAX_SPLITS numbers."""
+BLOCKS_PER_MULTIPROCESSOR = 2
+COMBINE_VECTOR = 2  # per partial element: multiply by its weight, add
+PARTIAL_SIZE = 4
+"""Bytes of a partial O element: fp32."""
+
+# Dao-AILab/flash-attention @0251105a csrc/flash_attn/flash_api.cpp, set_params_splitkv: B_r; head dim compiled for and B_c
+_ROWS, _KEYS = 64, ((32, 256), (64, 256), (96, 128), (128, 128), (192, 64), (256, 64))
+
+NO_BACKWARD = "there is no split-KV backward pass; take --pass forward, or flash2 for both"
+
+
+def obstacle(w: Attention, direction: str) -> str | None:
+    """Forward only."""
+    return None if direction == FORWARD else NO_BACKWARD
+
+
+def default_tile(w: Attention, device: Device, sram_bytes: int, direction: str) -> Tile | None:
+    """FlashAttention-2's split-KV tile; None if not 16 bit or for a head dim over 256."""
+    if w.dtype.name not in ("fp16", "bf16"):
+        return None
+    fitting = ((head_dim, bc) for head_dim, bc in _KEYS if max(w.d, w.dv) <= head_dim)
+    return next((Tile(_ROWS, bc, origin="FlashAttention-2's split-KV", head_dim=head_dim) for head_dim, bc in fitting), None)
+
+
+def effective_splits(key_tiles: Number, splits: Number) -> Number:
+    """Splits that hold a tile, if each takes ceil(T_c / s) of them.
+
+    >>> effective_splits(64, 11), effective_splits(64, 12), effective_splits(3, 128)
+    (11, 11, 3)
+    """
+    return ceil_div(key_tiles, ceil_div(key_tiles, splits))
+
+
+def num_splits(blocks: Number, slots: Number, key_tiles: Number) -> Number:
+    """FlashAttention-2's choice: the fewest splits whose last wave is nearly as full as the fullest one there is.
+
+    ``blocks``: (head, query tile) pairs; ``slots``: blocks that run at once. 48 blocks on 108 slots take 2 splits, which
+    fill 89 % of a wave.
+    Source: Dao-AILab/flash-attention @0251105a csrc/flash_attn/flash_api.cpp, num_splits_heuristic.
+
+    >>> num_splits(48, 108, 64), num_splits(87, 108, 64), num_splits(8, 216, 512)
+    (2, 1, 23)
+    """
+    if is_deferred(blocks, slots, key_tiles):
+        return deferrable(_num_splits_arrays, blocks, slots, key_tiles)
+    if blocks >= FULL_ENOUGH * slots:
+        return 1
+    sizes = range(1, min(MAX_SPLITS, slots, key_tiles) + 1)
+    efficiency = {s: _efficiency(blocks * s, slots) for s in sizes if _differs(key_tiles, s)}
+    return next(s for s in efficiency if efficiency[s] >= NEARLY_BEST * max(efficiency.values()))
+
+
+def _efficiency(blocks: Number, slots: Number) -> Number:
+    """Share of the waves' slots that work."""
+    return blocks / slots / ceil_div(blocks, slots)
+
+
+def _differs(key_tiles: Number, splits: int) -> Number:
+    """Whether one split less would be longer."""
+    return splits == 1 or ceil_div(key_tiles, splits) != ceil_div(key_tiles, splits - 1)
+
+
+def _num_splits_arrays(blocks: Number, slots: Number, key_tiles: Number) -> Number:
+    """The same choice for arrays: what fills the device takes 1, of the rest each different case is looked at once."""
+    import numpy as np
+
+    blocks, slots, key_tiles = np.broadcast_arrays(blocks, slots, key_tiles)
+    few = blocks < FULL_ENOUGH * slots
+    chosen = np.ones(few.shape)
+    if few.any():
+        cases, where = np.unique(np.stack([blocks[few], slots[few], key_tiles[few]]), axis=1, return_inverse=True)
+        parts = [_table_of(cases[:, first : first + CASES]) for first in range(0, cases.shape[1], CASES)]
+        chosen[few] = np.concatenate(parts)[where.reshape(-1)]
+    return chosen
+
+
+def _table_of(cases: Number) -> Number:
+    """The choice for each column of blocks, slots and key tiles, from a table of all numbers of splits."""
+    import numpy as np
+
+    blocks, slots, key_tiles = cases
+    sizes = np.arange(1, int(min(MAX_SPLITS, slots.max(), key_tiles.max())) + 1)[:, None]
+    longest = ceil_div(key_tiles, sizes)
+    possible = sizes <= np.minimum(slots, key_tiles)
+    possible[1:] &= longest[1:] != longest[:-1]
+    efficiency = np.where(possible, _efficiency(blocks * sizes, slots), 0)
+    return 1 + np.argmax((efficiency > 0) & (efficiency >= NEARLY_BEST * efficiency.max(axis=0)), axis=0)
+
+
+def complete(w: Attention, device: Device, tile: Tile) -> Tile:
+    """``tile`` with the splits given, else the heuristic's; one where the profile has no multiprocessors to fill."""
+    tiles, blocks, origin = key_tiles(w, tile.bc), w.row_heads * row_tiles(w, tile.br), "given"
+    if w.splits is None:
+        slots = 0 if device.multiprocessors is None else BLOCKS_PER_MULTIPROCESSOR * int(device.multiprocessors.number)
+        found, origin = num_splits(blocks, slots, tiles), "FlashAttention-2's heuristic"  # which all hold a tile
+    else:
+        found = effective_splits(tiles, w.splits)
+    if is_deferred(found):
+        return replace(tile, splits=found)
+    found = int(found)
+    return replace(tile, splits=found, origin=f"{tile.origin}; {found} split{'s' * (found > 1)} of the keys, {origin}")
+
+
+def forward(w: Attention, tile: Tile) -> list[Kernel]:
+    """Kernels ``split`` and ``combine``; for one packed query per KV head s g d + n_k (d + d_v) + s g (d_v + 1) loads.
+
+    Source: Dao et al. 2023, Flash-Decoding for long-context inference (pytorch.org/blog/flash-decoding).
+
+    >>> w = Attention(n=1, kv_len=1000, d=64, dv=64, heads=4, packed=True)
+    >>> kernels = forward(w, Tile(64, 100, splits=5))
+    >>> sum(kernel.elements("read") for kernel in kernels) == 5 * 4 * 64 + 1000 * 128 + 5 * 4 * 65
+    True
+    """
+    s = named("s", "splits launched", effective_splits(key_tiles(w, tile.bc), tile.splits))
+    several = is_deferred(tile.splits) or tile.splits > 1
+    cut = named("cut", "1 if there is more than one split, else 0", minimum(s - 1, 1)) if several else 0
+    each = named("p", "partial results of a row: s, but none of a single split", minimum(s, 2 * (s - 1))) if several else 0
+    size, rows, parts = w.dtype.size, query_rows(w), each * query_rows(w)
+    key_rows = w.row_heads * streamed_key_rows(w, tile.br, tile.bc)
+    distinct, needed = w.stored_kv_heads * distinct_key_rows(w, tile.bc), seen_keys(w)
+    accesses = (
+        Access("Q", READ, s * rows * w.d, size, rows * w.d, seeing_rows(w) * w.d),
+        Access("K", READ, key_rows * w.d, size, distinct * w.d, needed * w.d, reread=True),
+        Access("V", READ, key_rows * w.dv, size, distinct * w.dv, needed * w.dv, reread=True),
+    )
+    tiles = w.row_heads * visited_tiles(w, tile.br, tile.bc)
+    scores = tiles * tile.br * tile.bc
+    executed, flops = 2 * scores * sum(computed_widths(w, tile)), matmul_flops(w, 1, 1)
+    work = matmul_work(w.dtype, executed, fused_vector_work(w) * scores + tiles * tile.br * w.dv, scores)
+    # the blocks of one split stream the same keys
+    launch = Launch(
+        s * w.row_heads * row_tiles(w, tile.br),
+        s * w.stored_kv_heads,
+        sram_elements(w, tile, FORWARD) * size,
+        tile.threads,
+        lockstep=not w.causal,
+        spread=spread(w, FORWARD),
+    )
+    stored = (*_partial(w, WRITE, parts), *_results(w, 1 - cut)) if several else _results(w, 1)
+    split = Kernel("split", w.dtype, (*accesses, *mask_read(w, tile), *stored), flops, executed, work, matmul_work(w.dtype, flops), launch)
+    if not several:
+        return [split]
+    combine = Kernel("combine", w.dtype, (*_partial(w, READ, parts), *_results(w, cut)), work=Work(0, COMBINE_VECTOR * parts * w.dv, parts))
+    return [split, combine]
+
+
+def _partial(w: Attention, kind: str, rows: Number) -> tuple[Access, ...]:
+    """What one kernel hands to the other; a single split would need none of it."""
+    return (
+        once("partial O", kind, rows * w.dv, PARTIAL_SIZE, compulsory=0, handoff=True),
+        once("partial logsumexp", kind, rows, STATISTIC_SIZE, compulsory=0, handoff=True),
+    )
+
+
+def _results(w: Attention, share: Number) -> tuple[Access, ...]:
+    """O and the logsumexp, from the kernel whose ``share`` is 1."""
+    return (
+        once("O", WRITE, share * query_rows(w) * w.dv, w.dtype.size, compulsory=share * seeing_rows(w) * w.dv),
+        once("logsumexp", WRITE, share * query_rows(w), STATISTIC_SIZE, compulsory=0),
+    )
+
+
+def backward(w: Attention, tile: Tile) -> list[Kernel]:
+    """There is none: UsageError."""
+    raise UsageError(f"--algorithm split-kv: {NO_BACKWARD}")
+
+
+ALGORITHM = Algorithm(
+    name="split-kv",
+    title="Flash-Decoding, keys split over blocks and combined",
+    source="Dao, Haziza, Massa & Sizov 2023, Flash-Decoding; FlashAttention-2's split-KV kernel",
+    io_class="N^2 d / B_r + s N d",
+    vector_work=f"{SOFTMAX_VECTOR} per score, mask {MASK_VECTOR}, dropout {DROPOUT_VECTOR}; "
+    f"d_v per row and tile to rescale O; combine {COMBINE_VECTOR} d_v per row and split",
+    forward=forward,
+    backward=backward,
+    tiling=Tiling(default_tile, sram_elements, {FORWARD: "Q_i, K_j, V_j"}, complete),
+    obstacle=obstacle,
+)

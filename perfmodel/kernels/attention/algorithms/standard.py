@@ -1,0 +1,118 @@
+"""Standard attention: scores and probabilities go through memory (Dao et al. 2022, Algorithms 0 and 3).
+
+Forward: S = Q K^T (scaled), P = softmax(S), O = P V. Backward: dV, dP, dS, dQ, dK. Options that a fused kernel absorbs
+are kernels of their own here: an additive mask, PyTorch's masked_fill and a separate scale read and write every score. A mask is
+read beside each score, once per head: 2 B per score of a 16 bit additive one, 1 B of masked_fill's. Dropout also stores one byte
+per score. The full n x kv_len matrix is moved even if a causal mask hides half of it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from perfmodel.core.cost import READ, WRITE, Access, Kernel, Tile, Work, matmul_work, once
+from perfmodel.core.dtypes import DROPOUT_MASK_SIZE
+from perfmodel.core.workload import Attention
+from perfmodel.kernels.attention.base import (
+    DROPOUT_VECTOR,
+    MASK_VECTOR,
+    SCALE_VECTOR,
+    SOFTMAX_VECTOR,
+    Algorithm,
+    key_gradients,
+    key_read,
+    matmul_flops,
+    query_read,
+    query_write,
+    unfused_masks,
+)
+from perfmodel.kernels.attention.walk import visible_scores
+
+
+def _scores(w: Attention, tensor: str, kind: str, *, handoff: bool = True, size: int | None = None) -> Access:
+    """One pass over a score-shaped tensor; an implementation may skip the hidden part."""
+    heads = w.query_heads
+    return once(tensor, kind, heads * w.n * w.kv_len, size or w.dtype.size, compulsory=heads * visible_scores(w), handoff=handoff)
+
+
+def _matmul(w: Attention, name: str, per_d: int, per_dv: int, *accesses: Access) -> Kernel:
+    visible, executed = matmul_flops(w, per_d, per_dv), matmul_flops(w, per_d, per_dv, w.n * w.kv_len)
+    needed = matmul_work(w.dtype, visible)
+    return Kernel(name, w.dtype, accesses, visible, executed, matmul_work(w.dtype, executed), needed)
+
+
+def _elementwise(w: Attention, name: str, vector: int, *accesses: Access, sfu: int = 0) -> Kernel:
+    scores = w.query_heads * w.n * w.kv_len
+    return Kernel(name, w.dtype, accesses, work=Work(0, vector * scores, sfu * scores))
+
+
+def forward(w: Attention, tile: Tile) -> list[Kernel]:
+    """Kernels of the forward pass; 4 n^2 + 4 n d elements where n = kv_len, d = d_v and no option adds one.
+
+    Source: Dao et al. 2022, Algorithm 0.
+
+    >>> w = Attention(n=1000, kv_len=1000, d=64, dv=64)
+    >>> sum(kernel.elements("read", "write") for kernel in forward(w, Tile(1, 1)))
+    4256000
+    """
+    kernels = [_matmul(w, "S = Q K^T", 1, 0, query_read(w, "Q", w.d), key_read(w, "K", w.d), _scores(w, "S", WRITE))]
+    if w.unfused_scale:
+        kernels.append(_elementwise(w, "scale", SCALE_VECTOR, _scores(w, "S", READ), _scores(w, "S", WRITE)))
+    for name, mask in unfused_masks(w, w.query_heads).items():
+        kernels.append(_elementwise(w, name, MASK_VECTOR, _scores(w, "S", READ), mask, _scores(w, "S", WRITE)))
+    kernels.append(_elementwise(w, "softmax", SOFTMAX_VECTOR, _scores(w, "S", READ), _scores(w, "P", WRITE), sfu=1))
+    probabilities = "P"
+    if w.dropout:
+        probabilities = "dropped P"
+        kernels.append(_elementwise(w, "dropout", DROPOUT_VECTOR, _scores(w, "P", READ), _scores(w, "dropped P", WRITE), _kept(w, WRITE)))
+    read_p = _scores(w, probabilities, READ)
+    kernels.append(_matmul(w, "O = P V", 0, 1, read_p, key_read(w, "V", w.dv), query_write(w, "O", w.dv)))
+    return kernels
+
+
+def backward(w: Attention, tile: Tile) -> list[Kernel]:
+    """Kernels of the backward pass, P stored by the forward; 7 n^2 + 8 n d elements for a square problem.
+
+    Source: Dao et al. 2022, Algorithm 3.
+
+    >>> w = Attention(n=1000, kv_len=1000, d=64, dv=64)
+    >>> sum(kernel.elements("read", "write") for kernel in backward(w, Tile(1, 1)))
+    7512000
+    """
+    # the dropped P follows from P and the mask, which are read as well
+    saved = replace(_scores(w, "dropped P", READ, handoff=False), compulsory=0) if w.dropout else _scores(w, "P", READ, handoff=False)
+    output_gradient = query_read(w, "dO", w.dv)
+    kernels = [
+        _matmul(w, "dV = P^T dO", 0, 1, saved, output_gradient, *key_gradients(w, ("dV", w.dv))),
+        _matmul(w, "dP = dO V^T", 0, 1, replace(output_gradient, handoff=True), key_read(w, "V", w.dv), _scores(w, "dP", WRITE)),
+    ]
+    if w.dropout:
+        kernels.append(_elementwise(w, "dropout backward", DROPOUT_VECTOR, _scores(w, "dP", READ), _kept(w, READ), _scores(w, "dP", WRITE)))
+    softmax = (_scores(w, "P", READ, handoff=not w.dropout), _scores(w, "dP", READ), _scores(w, "dS", WRITE))
+    kernels.append(_elementwise(w, "softmax backward", SOFTMAX_VECTOR, *softmax))
+    if w.masked_fill:
+        mask = unfused_masks(w, w.query_heads)["masked_fill"]
+        kernels.append(_elementwise(w, "masked_fill backward", MASK_VECTOR, _scores(w, "dS", READ), mask, _scores(w, "dS", WRITE)))
+    if w.unfused_scale:
+        kernels.append(_elementwise(w, "scale backward", SCALE_VECTOR, _scores(w, "dS", READ), _scores(w, "dS", WRITE)))
+    read_ds = _scores(w, "dS", READ)
+    kernels.append(_matmul(w, "dQ = dS K", 1, 0, read_ds, key_read(w, "K", w.d), query_write(w, "dQ", w.d)))
+    kernels.append(_matmul(w, "dK = dS^T Q", 1, 0, read_ds, query_read(w, "Q", w.d), *key_gradients(w, ("dK", w.d))))
+    return kernels
+
+
+def _kept(w: Attention, kind: str) -> Access:
+    """The dropout decisions, one byte per score; what comes after the forward pass could draw them again."""
+    mask = _scores(w, "dropout mask", kind, handoff=False, size=DROPOUT_MASK_SIZE)
+    return replace(mask, compulsory=0) if kind == WRITE else mask
+
+
+ALGORITHM = Algorithm(
+    name="standard",
+    title="standard attention, scores in memory",
+    source="Dao et al. 2022, arXiv 2205.14135, Algorithms 0 and 3",
+    io_class="N^2 + N d",
+    vector_work=f"{SOFTMAX_VECTOR} per score each way; mask {MASK_VECTOR}, scale {SCALE_VECTOR}, dropout {DROPOUT_VECTOR}",
+    forward=forward,
+    backward=backward,
+)

@@ -1,0 +1,108 @@
+"""Where a tiled algorithm stops paying: the N, d and M at which it moves as much as standard attention, or takes as long.
+
+Found by bisection on the exact counts, so partial tiles, statistics and linear terms are in; partial tiles also make wins and
+losses alternate near a border, of which one is reported. The law of the leading terms is given beside where there is one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from perfmodel.core.errors import UsageError
+from perfmodel.core.hardware import Device
+from perfmodel.core.workload import FORWARD, Attention
+from perfmodel.kernels.attention.algorithms import find
+from perfmodel.kernels.attention.base import Algorithm
+from perfmodel.kernels.attention.evaluate import Result, evaluate
+from perfmodel.kernels.attention.request import Comparison
+from perfmodel.kernels.attention.walk import row_tiles
+
+LARGEST = {"n": 1 << 40, "d": 1 << 20, "sram_bytes": 1 << 40}
+"""Where the search gives up: beyond any sequence, head or on-chip memory."""
+
+MEASURES: dict[str, Callable[[Result], float]] = {
+    "accesses": lambda result: result.total.access_bytes,
+    "roofline": lambda result: result.total.roofline_s,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Crossover:
+    """Borders within which ``algorithm`` beats standard attention by ``measure``, each with the other sizes held.
+
+    ``first_n``: smallest sequence length; ``last_d``: largest head dim; ``first_sram_bytes``: smallest M; None where no
+    border was found (``wins_here`` then tells on which side everything lies). ``law``: what the leading terms alone say of d.
+    """
+
+    algorithm: Algorithm
+    measure: str
+    wins_here: bool
+    law: str | None
+    last_d_by_law: float | None
+    first_n: int | None
+    last_d: int | None
+    first_sram_bytes: int | None
+
+
+def crossover(algorithm: Algorithm, standard: Algorithm, w: Attention, device: Device, sram_bytes: int, measure: str) -> Crossover:
+    """Borders of ``algorithm`` around the workload ``w``, forward pass; accesses in bytes or time at the roof."""
+    amount = MEASURES[measure]
+
+    def wins(n: int, d: int, m: int) -> bool:
+        keys = n if w.kv_len == w.n else w.kv_len
+        shape = replace(w, n=n, kv_len=keys, d=d, dv=d if w.dv == w.d else w.dv)
+        try:
+            tiled = evaluate(algorithm, shape, device, FORWARD, m, None, None)
+        except UsageError:  # not even one row fits
+            return False
+        return amount(tiled) < amount(evaluate(standard, shape, device, FORWARD, m, None, None))
+
+    law, last_d_by_law = None, None
+    if algorithm.pays_while is not None and measure == "accesses":
+        law, limit = algorithm.pays_while
+        tile = evaluate(algorithm, w, device, FORWARD, sram_bytes, None, None).tile
+        last_d_by_law = limit(sram_bytes // w.dtype.size, tile) if tile and row_tiles(w, tile.br) > 1 else None
+    return Crossover(
+        algorithm,
+        measure,
+        wins(w.n, w.d, sram_bytes),
+        law,
+        last_d_by_law,
+        first_n=_first(lambda n: wins(n, w.d, sram_bytes), LARGEST["n"]),
+        last_d=_last(lambda d: wins(w.n, d, sram_bytes), LARGEST["d"]),
+        first_sram_bytes=_first(lambda m: wins(w.n, w.d, m), LARGEST["sram_bytes"]),
+    )
+
+
+def crossovers(comparison: Comparison) -> list[Crossover]:
+    """Every tiled algorithm of ``comparison`` by every measure; UsageError if there is none."""
+    tiled = comparison.tiled_in_sram()
+    if comparison.tile_given:
+        raise UsageError("--crossover lets each algorithm choose its tile", "leave out --block-q and --block-kv")
+    if not tiled or comparison.sram_bytes is None:
+        raise UsageError("--crossover compares tiled algorithms with standard attention, forward", "add --algorithm flash")
+    w, device, m = comparison.workload, comparison.device, comparison.sram_bytes
+    return [crossover(algorithm, find("standard"), w, device, m, measure) for algorithm in tiled for measure in MEASURES]
+
+
+def _first(holds: Callable[[int], bool], largest: int) -> int | None:
+    """An x at which ``holds`` turns true for good or for a while (partial tiles); None if it is false at ``largest``."""
+    if not holds(largest):
+        return None
+    low, high = 0, largest  # false at low (or low = 0), true at high
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if holds(middle) else (middle, high)
+    return high
+
+
+def _last(holds: Callable[[int], bool], largest: int) -> int | None:
+    """An x after which ``holds`` turns false for good or for a while (partial tiles); None if false at 1 or true throughout."""
+    if not holds(1) or holds(largest):
+        return None
+    low, high = 1, largest
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if holds(middle) else (low, middle)
+    return low

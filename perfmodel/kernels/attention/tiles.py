@@ -1,0 +1,153 @@
+"""Which tile: the one given, the published kernel's, or the largest that fits."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+
+from perfmodel.core.cost import Tile
+from perfmodel.core.errors import UsageError
+from perfmodel.core.hardware import Device
+from perfmodel.core.units import format_binary
+from perfmodel.core.workload import BACKWARD, FORWARD, Attention
+from perfmodel.kernels.attention.base import Algorithm, Tiling
+
+LARGEST_EDGE = 128
+"""Edge of the largest square tile proposed where no published kernel sets one: FlashAttention-2's largest."""
+
+_FA2 = "FlashAttention-2's"
+
+
+@dataclass(frozen=True, slots=True)
+class _Row:
+    """A tile of FlashAttention-2's launch templates and when it is chosen; None means whichever."""
+
+    direction: str
+    head_dim: int
+    br: int
+    bc: int
+    warps: int
+    dropout: bool | None = None
+    causal: bool | None = None
+    small_sram: bool | None = None  # compute capability 8.6 or 8.9
+    min_sram_per_block: int = 0
+    max_sram_per_multiprocessor: int = 1 << 62
+
+
+_KIB = 1024
+# Dao-AILab/flash-attention @0251105a csrc/flash_attn/src/flash_{fwd,bwd}_launch_template.h. The first row that applies.
+_FA2_ROWS = (
+    _Row(FORWARD, 32, 128, 128, 4),
+    _Row(FORWARD, 64, 128, 128, 4, dropout=False),
+    _Row(FORWARD, 64, 128, 64, 4, dropout=True),
+    _Row(FORWARD, 96, 64, 64, 4, causal=True, small_sram=True),
+    _Row(FORWARD, 96, 128, 64, 4),
+    _Row(FORWARD, 128, 64, 64, 4, dropout=False, causal=True, small_sram=True),
+    _Row(FORWARD, 128, 128, 32, 4, dropout=False, small_sram=True),
+    _Row(FORWARD, 128, 128, 64, 4, dropout=False),
+    _Row(FORWARD, 128, 128, 32, 4, dropout=True),
+    _Row(FORWARD, 192, 128, 64, 8, dropout=False),
+    _Row(FORWARD, 192, 64, 64, 4, dropout=True),
+    # 128 x 64 only where two blocks of 64 x 64 do not fit one multiprocessor anyway (A100)
+    _Row(FORWARD, 256, 128, 64, 8, min_sram_per_block=128 * _KIB, max_sram_per_multiprocessor=192 * _KIB),
+    _Row(FORWARD, 256, 64, 64, 4),
+    _Row(BACKWARD, 32, 128, 128, 8),
+    _Row(BACKWARD, 64, 128, 128, 8, min_sram_per_block=144 * _KIB),
+    _Row(BACKWARD, 64, 64, 128, 8),
+    _Row(BACKWARD, 96, 64, 128, 8),
+    _Row(BACKWARD, 128, 64, 128, 8, min_sram_per_block=144 * _KIB),
+    _Row(BACKWARD, 128, 64, 64, 8),
+    _Row(BACKWARD, 192, 64, 64, 8, min_sram_per_block=136 * _KIB),
+)
+
+
+def fa2_tile(w: Attention, device: Device, sram_bytes: int, direction: str) -> Tile | None:
+    """Tile of FlashAttention-2's kernel for this head dim, or None: not 16 bit, a head dim over 256, too little SRAM."""
+    if w.dtype.name not in ("fp16", "bf16"):
+        return None
+    listed = [row.head_dim for row in _FA2_ROWS if row.direction == direction and row.head_dim >= max(w.d, w.dv)]
+    sram = device.level("sram")
+    capacity = sram.capacity.number if sram and sram.capacity else 0
+    facts = {"dropout": w.dropout > 0, "causal": w.causal, "small_sram": device.compute_capability in ("8.6", "8.9")}
+    for row in _FA2_ROWS:
+        if (
+            row.direction == direction
+            and row.head_dim == min(listed, default=0)
+            and all(getattr(row, name) in (None, value) for name, value in facts.items())
+            and row.min_sram_per_block <= sram_bytes
+            and capacity <= row.max_sram_per_multiprocessor
+        ):
+            return Tile(row.br, row.bc, 32 * row.warps, _FA2, row.head_dim)
+    return None
+
+
+def _powers_of_two(largest: int) -> Iterator[int]:
+    while largest:
+        yield largest
+        largest //= 2
+
+
+def tallest(rows: int) -> int:
+    """Rows of the tallest tile for ``rows`` query rows: the next power of two, up to LARGEST_EDGE.
+
+    >>> tallest(1), tallest(5), tallest(10**6)
+    (1, 8, 128)
+    """
+    return min(1 << max(rows - 1, 0).bit_length(), LARGEST_EDGE)
+
+
+def largest_square_tile(fits: Callable[[Tile], bool], rows: int) -> Tile | None:
+    """The largest power-of-two square tile, up to LARGEST_EDGE, that fits; None if not even one row does.
+
+    No taller than the next power of two of ``rows``, the query rows there are.
+    """
+    origin = "largest power-of-two square that fits"
+    tiles = (Tile(min(edge, tallest(rows)), edge, origin=origin) for edge in _powers_of_two(LARGEST_EDGE))
+    return next((tile for tile in tiles if fits(tile)), None)
+
+
+def choose_tile(
+    algorithm: Algorithm, w: Attention, device: Device, direction: str, sram_bytes: int, br: int | None = None, bc: int | None = None
+) -> Tile:
+    """The tile of ``algorithm`` for one pass: ``br`` and ``bc`` where given, its default otherwise.
+
+    UsageError if it does not fit ``sram_bytes``, with how much is missing and a tile that would fit.
+    """
+    tile = fitting_tile(algorithm, w, device, direction, sram_bytes, br, bc)
+    return tile if algorithm.tiling is None else algorithm.tiling.complete(w, device, tile)
+
+
+def fitting_tile(
+    algorithm: Algorithm, w: Attention, device: Device, direction: str, sram_bytes: int, br: int | None = None, bc: int | None = None
+) -> Tile:
+    """The same before the algorithm's ``complete``. Of lengths it depends on query rows up to LARGEST_EDGE alone: see ``tallest``."""
+    tiling = algorithm.tiling
+    if tiling is None:
+        return Tile(1, 1)
+
+    def fits(tile: Tile) -> bool:
+        return bool(tiling.sram_elements(w, tile, direction) * w.dtype.size <= sram_bytes)
+
+    tile = tiling.default(w, device, sram_bytes, direction)
+    square = largest_square_tile(fits, w.row_group * w.n)
+    if tile is None or not (fits(tile) or tiling.settles_work(w)):
+        tile = square or Tile(1, 1)
+    if br is not None or bc is not None:
+        tile = replace(tile, br=br or tile.br, bc=bc or tile.bc, origin="given", head_dim=0)
+    if not fits(tile):
+        raise _misfit(algorithm, tiling, w, direction, sram_bytes, tile, square)
+    return tile
+
+
+def _misfit(
+    algorithm: Algorithm, tiling: Tiling, w: Attention, direction: str, sram_bytes: int, tile: Tile, fitting: Tile | None
+) -> UsageError:
+    needed = tiling.sram_elements(w, tile, direction) * w.dtype.size
+    what = f"{algorithm.name} {direction}: a {tile.br} x {tile.bc} tile"
+    if fitting is None:
+        what = f"{algorithm.name} {direction}: --d {w.d} is larger than any tile: even {tile.br} x {tile.bc}"
+    missing = f"{needed - sram_bytes:,} B more than the {sram_bytes:,} B of a block"
+    message = f"{what} keeps {tiling.resident[direction]} in SRAM, {needed:,} B, {missing}"
+    if fitting is None:
+        return UsageError(message, "give a smaller --d or a device (or --sram) with more SRAM per block")
+    return UsageError(message, f"--block-q {fitting.br} --block-kv {fitting.bc} fits (SRAM: {format_binary(sram_bytes)})")

@@ -1,0 +1,93 @@
+"""Collectives between GPUs: bytes per link, the time that no algorithm beats, and rings and trees by alpha and beta.
+
+``bytes`` is the full buffer: what one GPU holds before an all-reduce or an all-to-all, or after an all-gather.
+Source: Patarasuk & Yuan 2009 (ring); Thakur, Rabenseifner & Gropp 2005 (tree, all-to-all); volumes as in nccl-tests.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from perfmodel.core.arith import Number
+from perfmodel.core.dtypes import Dtype
+from perfmodel.core.errors import UnavailableError
+from perfmodel.core.hardware import Device
+from perfmodel.core.lower_bound import Needs
+from perfmodel.core.roofline import Estimate
+
+ALL_REDUCE, REDUCE_SCATTER, ALL_GATHER, ALL_TO_ALL, P2P = "all_reduce", "reduce_scatter", "all_gather", "all_to_all", "p2p"
+OPS = (ALL_REDUCE, REDUCE_SCATTER, ALL_GATHER, ALL_TO_ALL, P2P)
+ALPHA_S = 0.6e-6
+"""Seconds per step of a ring or tree over NVLink. Source: NCCL src/graph/tuning.cc, hwLat of its low-latency protocol."""
+
+
+@dataclass(frozen=True, slots=True)
+class Collective:
+    """``op`` among ``world`` GPUs on a buffer of ``bytes``."""
+
+    op: str
+    world: int
+    bytes: Number
+    dtype: Dtype
+
+    @property
+    def title(self) -> str:
+        """Its name in words."""
+        return self.op.replace("_", "-")
+
+    def estimate(self, device: Device) -> Estimate:
+        """As ``collective_estimate`` below."""
+        return collective_estimate(self, device)
+
+
+def least_bytes(w: Collective) -> Number:
+    """Bytes that some GPU has to receive, or send, whatever the algorithm and even if switches add.
+
+    After an all-reduce a GPU knows the sum of all others' buffers, which is a whole buffer of news. Of the others' results it needs
+    the (n - 1) / n that it does not hold.
+
+    >>> least_bytes(Collective("all_reduce", 8, 800, Dtype("bf16", 2, "tensor")))
+    800
+    """
+    if w.world == 1:
+        return 0
+    return w.bytes if w.op in (ALL_REDUCE, P2P) else w.bytes * (w.world - 1) / w.world
+
+
+def ring_s(w: Collective, bandwidth: Number, alpha_s: float = ALPHA_S) -> Number:
+    """All-reduce 2 (n - 1) (alpha + S / n / beta); reduce-scatter, all-gather and all-to-all half of it; p2p alpha + S / beta.
+
+    >>> round(ring_s(Collective("all_reduce", 4, 4e9, Dtype("bf16", 2, "tensor")), 1e9, 0.5), 3)
+    9.0
+    """
+    if w.op == P2P:
+        return alpha_s + w.bytes / bandwidth
+    rounds = (2 if w.op == ALL_REDUCE else 1) * (w.world - 1)
+    return rounds * (alpha_s + w.bytes / w.world / bandwidth)
+
+
+def tree_s(w: Collective, bandwidth: Number, alpha_s: float = ALPHA_S) -> Number:
+    """All-reduce over a binary tree, up and down: 2 ceil(log2 n) alpha + 2 S / beta, the buffer in pieces that follow each other.
+
+    >>> round(tree_s(Collective("all_reduce", 4, 4e9, Dtype("bf16", 2, "tensor")), 1e9, 0.5), 3)
+    10.0
+    """
+    depth = (int(w.world) - 1).bit_length()
+    return 2 * depth * alpha_s + 2 * w.bytes / bandwidth
+
+
+def link_bandwidth(device: Device) -> float:
+    """B/s per direction; UnavailableError without one in the profile."""
+    if device.interconnect is None:
+        fix = "add its interconnect to the profile, or take one GPU"
+        raise UnavailableError(f"{device.id} has no interconnect in its profile", fix)
+    return device.interconnect.bandwidth_per_direction.number
+
+
+def collective_estimate(w: Collective, device: Device) -> Estimate:
+    """The least bytes over the link's rate as the bound; the faster of ring and tree as the roof."""
+    bandwidth = link_bandwidth(device)
+    lower = float(least_bytes(w) / bandwidth)
+    times = [ring_s(w, bandwidth), *([tree_s(w, bandwidth)] if w.op == ALL_REDUCE else [])]
+    roof = max(float(min(times)), lower)
+    return Estimate(terms={"interconnect": roof}, needs=Needs(link_s=lower), roofline_s=roof, no_overlap_s=roof)

@@ -1,0 +1,90 @@
+"""The routed experts of a layer as one workload: a gated MLP per expert, for the tokens that a router has sent to it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from perfmodel.core.arith import Number
+from perfmodel.core.checks import whole
+from perfmodel.core.cost import READ, WRITE, Kernel, Tile, matmul_work, once
+from perfmodel.core.dtypes import DTYPES, Dtype
+from perfmodel.core.errors import UsageError
+
+ACTIVATION_SIZE = 2
+"""Bytes of an activation between kernels; experts that multiply in 8 bits quantize on the way."""
+UP, ACTIVATE, DOWN, SUM = "up", "activate", "down", "sum"
+PARTS = (UP, ACTIVATE, DOWN, SUM)
+"""Tokens sorted by expert, and gate and up; the activation function; down; the weighted sum of each token's experts."""
+
+
+@dataclass(frozen=True, slots=True)
+class Experts:
+    """``tokens`` of ``hidden`` features, each sent to ``experts_per_token`` of ``experts`` gated MLPs of ``width``.
+
+    ``touched``: experts that get a token, all about as many. ``dtype``: of the weights and the products. ``pairs``: of token and
+    expert, by default all. ``parts``: what is run of it.
+    """
+
+    tokens: Number
+    hidden: Number
+    width: Number
+    experts: Number
+    experts_per_token: Number
+    touched: Number
+    dtype: Dtype = DTYPES["bf16"]
+    pairs: Number | None = None
+    parts: tuple[str, ...] = PARTS
+
+    @property
+    def rows(self) -> Number:
+        """Pairs of token and expert: rows of the matmuls over all experts."""
+        return self.tokens * self.experts_per_token if self.pairs is None else self.pairs
+
+    @property
+    def weight_bytes(self) -> Number:
+        """Of the touched experts: gate, up and down."""
+        return 3 * self.touched * self.hidden * self.width * self.dtype.size
+
+    def kernels(self, tile: Tile) -> list[Kernel]:
+        """The one kernel; ``tile`` does not matter."""
+        return [kernel(self)]
+
+    def check(self) -> Experts:
+        """This workload, if every value has a meaning; else UsageError names it."""
+        for name in ("tokens", "hidden", "width", "experts", "experts_per_token", "touched"):
+            whole(name.replace("_", "-"), getattr(self, name))
+        most = min(self.experts, self.rows)
+        if self.experts_per_token > self.experts:
+            raise UsageError(f"--experts-per-token {self.experts_per_token} is more than {self.experts} experts", "give at most all")
+        if not self.experts_per_token <= self.touched <= most:
+            raise UsageError(f"--touched {self.touched}: from {self.experts_per_token} to {most} experts get a token", "give one between")
+        return self
+
+
+def flops(w: Experts) -> Number:
+    """2 FLOP per weight of an expert for each of its tokens.
+
+    >>> flops(Experts(4, 8, 16, 4, 2, 4))
+    6144
+    """
+    return 2 * w.rows * 3 * w.hidden * w.width
+
+
+def kernel(w: Experts) -> Kernel:
+    """What a single kernel would move: hidden states in and out, the weights of the touched experts, all once."""
+    accesses = (
+        once("hidden states", READ, w.tokens * w.hidden, ACTIVATION_SIZE),
+        once("weights", READ, w.weight_bytes, 1),
+        once("result", WRITE, w.tokens * w.hidden, ACTIVATION_SIZE),
+    )
+    work = matmul_work(w.dtype, flops(w))
+    return Kernel("experts", w.dtype, accesses, flops(w), flops(w), work, work)
+
+
+def rows_per_expert(w: Experts) -> int:
+    """Rows of the fullest touched expert if they are spread evenly.
+
+    >>> rows_per_expert(Experts(4, 8, 16, 8, 2, 3))
+    3
+    """
+    return -int(-w.rows // w.touched)

@@ -1,0 +1,258 @@
+"""A chain of elementwise operations: one kernel each, the same kernels in a CUDA graph, or all of them fused into one.
+
+Each operation reads one or more tensors of ``elements`` and writes one. Operands beyond the first are earlier results of the
+chain, so that a fused kernel reads the input once and writes the output once. A kernel takes the longer of its launch and
+its roof; kernels wait for each other, so their times add up. An intermediate that fits the caches costs no DRAM traffic and
+is priced at L2 bandwidth.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, replace
+
+from perfmodel.core.arith import Number, maximum
+from perfmodel.core.checks import given, whole
+from perfmodel.core.cost import READ, WRITE, Access, Kernel, Work, once
+from perfmodel.core.dtypes import DTYPES, Dtype
+from perfmodel.core.errors import UsageError, suggest
+from perfmodel.core.explain import sourced
+from perfmodel.core.hardware import Device, Quantity
+from perfmodel.core.lower_bound import Needs
+from perfmodel.core.roofline import Estimate, Traffic, estimate, traced_rates
+from perfmodel.core.trace import Step, Trace
+
+SOURCE = "one read per operand and one write per operation, each kernel max(launch, roof)"
+LAUNCH_SOURCE = "launch overhead of the profile, time per kernel in a saturated queue"
+
+
+@dataclass(frozen=True, slots=True)
+class Chain:
+    """``pattern``: operands of each operation of one round, repeated ``rounds`` times."""
+
+    elements: Number
+    pattern: tuple[int, ...] = (1,)
+    rounds: Number = 1
+    dtype: Dtype = DTYPES["fp16"]
+
+    def check(self) -> Chain:
+        """This workload, if every value has a meaning; else UsageError names the option and the fix."""
+        whole("elements", self.elements)
+        whole("ops", self.rounds)
+        for operands in self.pattern:
+            whole("reads-per-op", operands)
+        return self
+
+    def on(self, dtype: Dtype) -> Chain:
+        """This chain in ``dtype``."""
+        return replace(self, dtype=dtype)
+
+    @property
+    def ops(self) -> Number:
+        """Operations, and kernels if each has its own.
+
+        >>> Chain(1024, (1, 1, 2), 10).ops
+        30
+        """
+        return len(self.pattern) * self.rounds
+
+    @property
+    def tensor_reads(self) -> Number:
+        """Tensors read by all operations.
+
+        >>> Chain(1024, (1, 1, 2), 10).tensor_reads
+        40
+        """
+        return sum(self.pattern) * self.rounds
+
+
+@dataclass(frozen=True, slots=True)
+class Launches:
+    """``count`` launches of one kernel."""
+
+    kernel: Kernel
+    count: Number
+
+
+def _kernel(w: Chain, name: str, operands: int, first: bool, last: bool, ops: Number = 1) -> Kernel:
+    """``first`` reads the input of the chain from memory, ``last`` writes its output there; the rest is handed on."""
+    size, accesses = w.dtype.size, []
+    if first:
+        accesses.append(once("input", READ, w.elements, size))
+    if operands > first:
+        handed = (operands - first) * w.elements
+        accesses.append(Access("operands", READ, handed, size, handed, 0, handoff=True))
+    accesses.append(once("output" if last else "result", WRITE, w.elements, size, compulsory=w.elements if last else 0, handoff=not last))
+    return Kernel(name, w.dtype, tuple(accesses), work=Work(0, ops * w.elements))
+
+
+def unfused(w: Chain) -> list[Launches]:
+    """One kernel per operation, equal ones together; the first and the last stand apart.
+
+    >>> [(launches.kernel.name, launches.count) for launches in unfused(Chain(1024, (1,), 30))]
+    [('first', 1), ('middle', 28), ('last', 1)]
+    """
+    if w.ops == 1:
+        return [Launches(_kernel(w, "only", w.pattern[0], True, True), 1)]
+    between: Counter[int] = Counter()
+    for operands in w.pattern:
+        between[operands] += w.rounds
+    between[w.pattern[0]] -= 1
+    between[w.pattern[-1]] -= 1
+    middle = [
+        Launches(_kernel(w, "middle" if len(between) == 1 else f"middle of {operands}", operands, False, False), count)
+        for operands, count in sorted(between.items())
+        if count > 0
+    ]
+    first, last = (_kernel(w, "first", w.pattern[0], True, False), _kernel(w, "last", w.pattern[-1], False, True))
+    return [Launches(first, 1), *middle, Launches(last, 1)]
+
+
+def fused(w: Chain) -> list[Launches]:
+    """One kernel: the input read once, the output written once, every operation computed.
+
+    >>> [launches] = fused(Chain(1024, (1,), 30))
+    >>> launches.kernel.elements("read", "write")
+    2048
+    """
+    return [Launches(_kernel(w, "fused", 1, True, True, w.ops), 1)]
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """One way to run the chain. Seconds: ``launch_s`` per kernel and ``total_s``, None where the profile has no launch overhead;
+    ``memory_s`` without launches. ``sram``, ``dram``: bytes at that level.
+    """
+
+    name: str
+    parts: list[tuple[Launches, Estimate]]
+    launches: int
+    sram: Traffic
+    dram: Traffic
+    launch_s: float | None
+    memory_s: float
+    total_s: float | None
+    lower_s: float
+    unknown: frozenset[str]
+
+    @property
+    def launch_bound(self) -> int | None:
+        """Kernels that take no longer than their launch."""
+        if self.launch_s is None:
+            return None
+        return int(sum(part.count for part, cost in self.parts if cost.roofline_s <= self.launch_s))
+
+
+VARIANTS = (("unfused", unfused, "stream"), ("cuda-graph", unfused, "graph"), ("fused", fused, "stream"))
+"""Name, kernels, and which launch overhead counts."""
+
+
+def launch_overhead(device: Device, kind: str) -> Quantity | None:
+    """Launch overhead in a ``stream`` or a ``graph``; None where the profile has none."""
+    known = device.launch_overhead
+    return None if known is None else {"stream": known.stream, "graph": known.graph}[kind]
+
+
+def evaluate(w: Chain, device: Device) -> list[Result]:
+    """The chain unfused, as a graph, and fused. UnavailableError if the device has no peak for the dtype."""
+    return [_result(name, listed(w), device, launch_overhead(device, kind)) for name, listed, kind in VARIANTS]
+
+
+def _result(name: str, listed: list[Launches], device: Device, overhead: Quantity | None) -> Result:
+    parts = [(launches, estimate(launches.kernel, device)) for launches in listed]
+    launch_s = None if overhead is None else float(overhead.number)
+    return Result(
+        name=name,
+        parts=parts,
+        launches=sum(launches.count for launches in listed),
+        sram=sum((times(launches.count, cost.sram) for launches, cost in parts), Traffic()),
+        dram=sum((times(launches.count, cost.dram) for launches, cost in parts), Traffic()),
+        launch_s=launch_s,
+        memory_s=sum(launches.count * cost.roofline_s for launches, cost in parts),
+        total_s=None if launch_s is None else with_launches(parts, launch_s),
+        lower_s=lower_bound(parts),
+        unknown=frozenset().union(*(cost.unknown for _, cost in parts)),
+    )
+
+
+def lower_bound(parts: list[tuple[Launches, Estimate]]) -> Number:
+    """Seconds that no way to run the chain beats: its input read and its output written."""
+    return sum((cost.needs.times(launches.count) for launches, cost in parts), Needs()).cold_s
+
+
+def times(count: Number, traffic: Traffic) -> Traffic:
+    """``traffic`` of ``count`` kernels."""
+    return Traffic(count * traffic.read, count * traffic.write)
+
+
+def with_launches(parts: list[tuple[Launches, Estimate]], launch_s: Number) -> Number:
+    """Seconds if each kernel takes the longer of its launch and its roof, and none starts before the one before has ended."""
+    return sum(launches.count * maximum(launch_s, cost.roofline_s) for launches, cost in parts)
+
+
+def explain(result: Result, w: Chain, device: Device) -> list[Step]:
+    """How every number of ``result`` comes about; each step rests on earlier ones."""
+    trace = Trace()
+    _, listed, kind = next(variant for variant in VARIANTS if variant[0] == result.name)
+    elements: Number = trace.symbol("E", w.elements, "elements of a tensor", "given")
+    w = replace(w, elements=elements)
+    rates = traced_rates(trace, device, w.dtype)
+    parts = []
+    for launches in listed(w):
+        kernel = launches.kernel
+        count: Number = trace.symbol(f"launches of [{kernel.name}]", launches.count, "kernels of this kind", SOURCE)
+        label = f"[{kernel.name}] "
+        parts.append((Launches(kernel, count), estimate(kernel, device, rates, label)))
+    trace.define("launches", "kernels", sum(launches.count for launches, _ in parts))
+    for name in ("SRAM", "DRAM"):
+        moved = sum((times(launches.count, cost.sram if name == "SRAM" else cost.dram) for launches, cost in parts), Traffic())
+        trace.define(f"total {name} read bytes", "sum over kernels", moved.read, SOURCE)
+        trace.define(f"total {name} write bytes", "sum over kernels", moved.write, SOURCE)
+    trace.define("total roofline", "s, without launches", sum(launches.count * cost.roofline_s for launches, cost in parts), SOURCE)
+    trace.define("total lower bound", "s", lower_bound(parts), SOURCE)
+    overhead = launch_overhead(device, kind)
+    if overhead is not None:
+        source = f"{device.id}, {overhead.kind}: {device.sources[overhead.source]}"
+        launch = trace.symbol("launch", float(overhead.number), f"s per kernel in a {kind}", source)
+        trace.define("time", "s", with_launches(parts, launch), LAUNCH_SOURCE)
+    return sourced(trace, SOURCE)
+
+
+# The example of the lecture notes
+
+
+@dataclass(frozen=True, slots=True)
+class Published:
+    """Times that someone printed, in seconds for ``calls`` calls; the device is not known.
+
+    ``graph_s``: compiled, with CUDA graphs. ``fused_s``: compiled into one kernel, without them.
+    """
+
+    calls: int
+    eager_s: float
+    graph_s: float
+    fused_s: float
+    printed_graph_speedup: float
+    printed_speedup: float
+    source: str
+
+
+SIN_COS = Chain(2**20, (1, 1, 2), 10, DTYPES["fp32"])
+"""x = sin(x) + cos(x), ten times, on 1024 x 1024 fp32: 30 kernels, 70 tensors of 4.2 MB moved."""
+SIN_COS_TIMES = Published(100, 0.0157, 0.0856, 0.0025, 0.18, 6.32, "lecture notes on CUDA graphs, 100 calls, device not named")
+EXAMPLES = {"sin-cos": (SIN_COS, SIN_COS_TIMES)}
+
+
+def chain_for(elements: int | None, ops: int | None, reads_per_op: int | None, example: str | None) -> tuple[Chain, Published | None]:
+    """The chain that options ask for, and published times if it is an example. UsageError names a wrong option."""
+    if example is None:
+        usage = "fuse --elements 1048576 --ops 30"
+        size, rounds = given("elements", elements, usage), given("ops", ops, usage)
+        return Chain(size, (1 if reads_per_op is None else reads_per_op,), rounds).check(), None
+    if example not in EXAMPLES:
+        raise UsageError(f"--example: unknown example {example!r}", suggest(example, list(EXAMPLES)))
+    chain, published = EXAMPLES[example]
+    for option, value in (("ops", ops), ("reads-per-op", reads_per_op)):
+        if value is not None:
+            raise UsageError(f"--{option} does not go with --example {example}", f"leave it out: the example has {chain.ops} operations")
+    return (chain if elements is None else replace(chain, elements=elements)).check(), published

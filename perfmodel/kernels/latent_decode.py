@@ -1,0 +1,85 @@
+"""Attention over a compressed cache: every query head sees one latent vector and one rotated key per token (DeepSeek-V2, 2.1.2).
+
+Scores take the latent vector and the rotated key, values the latent vector alone: K and V are the same cache, read once.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from perfmodel.core.arith import Number
+from perfmodel.core.checks import whole
+from perfmodel.core.cost import READ, WRITE, Kernel, Tile, matmul_work, once, stored
+from perfmodel.core.dtypes import DTYPES, Dtype
+
+
+@dataclass(frozen=True, slots=True)
+class LatentDecode:
+    """Shapes: Q [batch, n, heads, kv_lora_rank + rope], cache [batch, kv_len, kv_lora_rank + rope], O [batch, n, heads, kv_lora_rank].
+
+    ``kv_len`` counts the new tokens. ``kv_bits``: of a cached element; ``dtype``: of Q and O. ``appends``: the kernels that rotate
+    Q and write the new token to the cache belong to it.
+    """
+
+    batch: Number
+    heads: Number
+    kv_len: Number
+    kv_lora_rank: Number = 512
+    rope: Number = 64
+    n: Number = 1
+    dtype: Dtype = DTYPES["bf16"]
+    kv_bits: int = 16
+    appends: bool = True
+
+    @property
+    def token_size(self) -> Number:
+        """Elements that the cache keeps of a token."""
+        return self.kv_lora_rank + self.rope
+
+    @property
+    def query_bytes(self) -> Number:
+        """Bytes of Q."""
+        return self.batch * self.n * self.heads * self.token_size * self.dtype.size
+
+    @property
+    def cache_bytes(self) -> Number:
+        """Bytes of the cache."""
+        return self.batch * self.kv_len * self.token_size * self.kv_bits // 8
+
+    @property
+    def multiplied(self) -> Dtype:
+        """What the scores may be multiplied in: a cache of 8 bits allows 8-bit arithmetic."""
+        return DTYPES["fp8"] if self.kv_bits == 8 else self.dtype
+
+    def kernels(self, tile: Tile) -> list[Kernel]:
+        """The one kernel; ``tile`` does not matter."""
+        return [kernel(self)]
+
+    def check(self) -> LatentDecode:
+        """This workload, if every value has a meaning; else UsageError names it."""
+        for name in ("batch", "heads", "kv_len", "kv_lora_rank", "rope", "n"):
+            whole(name.replace("_", "-"), getattr(self, name))
+        return self
+
+
+def flops(w: LatentDecode) -> Number:
+    """Visible FLOP: a query sees the keys up to its own.
+
+    >>> flops(LatentDecode(1, 128, 4096)) == 2 * 128 * 4096 * (576 + 512)
+    True
+    """
+    seen = w.n * w.kv_len - w.n * (w.n - 1) // 2
+    return 2 * w.batch * w.heads * seen * (w.token_size + w.kv_lora_rank)
+
+
+def kernel(w: LatentDecode, multiplied: Dtype | None = None) -> Kernel:
+    """Q and the cache read once, O written once; ``multiplied``: the format of the arithmetic, by default the fastest allowed."""
+    form = multiplied or w.multiplied
+    queries = w.batch * w.n * w.heads
+    accesses = (
+        once("Q", READ, queries * w.token_size, w.dtype.size),
+        stored("cache", READ, w.batch * w.kv_len * w.token_size, w.kv_bits),
+        once("O", WRITE, queries * w.kv_lora_rank, w.dtype.size),
+    )
+    work = matmul_work(form, flops(w))
+    return Kernel("latent attention", form, accesses, flops(w), flops(w), work, work)

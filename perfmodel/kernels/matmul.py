@@ -1,0 +1,240 @@
+"""C = A B, tiled and output-stationary: counts, tile, waves, and the IO lower bound.
+
+One thread block per tile of C, which stays in registers while slices of A and B, ``SLICE_DEPTH`` deep, stream through SRAM.
+With split-k, ``split_k`` blocks share a tile: each stores an fp32 partial sum and a second kernel adds them up.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from perfmodel.core.arith import Number, ceil_div, maximum
+from perfmodel.core.cache import Grid, resident_blocks
+from perfmodel.core.checks import whole
+from perfmodel.core.cost import READ, WRITE, Access, Kernel, Tile, Work, matmul_work, once
+from perfmodel.core.dtypes import DTYPES, Dtype
+from perfmodel.core.errors import UsageError
+from perfmodel.core.hardware import Device
+from perfmodel.core.occupancy import Occupancy, block_limits, multiprocessor, occupancy
+from perfmodel.core.roofline import Estimate, estimate, total
+from perfmodel.core.trace import named
+from perfmodel.kernels.tile import (
+    ACCUMULATOR_SIZE,
+    TENSOR_TILE,
+    WIDE_COLUMNS,
+    OnChip,
+    choose_tile,
+    on_chip,
+    slices_bytes,
+    tile_block,
+)
+
+SOURCE = "tiled output-stationary matmul, NVIDIA Matrix Multiplication Background User's Guide"
+COMPULSORY_SOURCE = "each input read once, each output written once"
+MEMORY_SOURCE = "every tensor allocated at once"
+BOUND_SOURCE = (
+    "Kwasniewski et al. 2019 (COSMA), arXiv 1908.09606: 2mnk/sqrt(M) + mn; the formula is from memory, no schedule was found below it"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Matmul:
+    """C [m, n] = A [m, k] B [k, n], ``batch`` times; the k of a tile is shared by ``split_k`` blocks."""
+
+    m: Number
+    n: Number
+    k: Number
+    batch: Number = 1
+    split_k: Number = 1
+    dtype: Dtype = DTYPES["fp16"]
+
+    def kernels(self, tile: Tile) -> list[Kernel]:
+        """As ``kernels`` below."""
+        return kernels(self, tile)
+
+    def check(self) -> Matmul:
+        """This workload, if every value has a meaning; else UsageError names the option and the fix."""
+        for option in ("m", "n", "k", "batch", "split_k"):
+            whole(option.replace("_", "-"), getattr(self, option))
+        if self.split_k > self.k:
+            raise UsageError(f"--split-k {self.split_k} is more than --k {self.k}", f"give at most {self.k}")
+        return self
+
+    @property
+    def outputs(self) -> Number:
+        """Elements of C."""
+        return self.batch * self.m * self.n
+
+
+# Counts
+
+
+def flops(w: Matmul) -> Number:
+    """FLOP, a multiply-add counts 2.
+
+    >>> flops(Matmul(8192, 128, 8192))
+    17179869184
+    """
+    return 2 * w.batch * w.m * w.n * w.k
+
+
+def minimum_elements(w: Matmul) -> Number:
+    """Elements if A and B are read once and C is written once.
+
+    >>> minimum_elements(Matmul(8192, 128, 8192))
+    69206016
+    """
+    return w.batch * (w.m * w.k + w.k * w.n + w.m * w.n)
+
+
+def minimum_intensity(w: Matmul) -> Number:
+    """FLOP/B at minimum traffic: mnk / (mk + kn + mn) at 16 bit.
+
+    >>> round(minimum_intensity(Matmul(8192, 128, 8192)), 2), round(minimum_intensity(Matmul(8192, 8192, 8192)), 2)
+    (124.12, 2730.67)
+    """
+    return flops(w) / (minimum_elements(w) * w.dtype.size)
+
+
+def row_tiles(w: Matmul, tile: Tile) -> Number:
+    """T_m, tiles along the rows of C."""
+    return named("T_m", "tiles along the rows of C", ceil_div(w.m, tile.br))
+
+
+def column_tiles(w: Matmul, tile: Tile) -> Number:
+    """T_n, tiles along the columns of C."""
+    return named("T_n", "tiles along the columns of C", ceil_div(w.n, tile.bc))
+
+
+def tiled_loads(w: Matmul, tile: Tile) -> Number:
+    """Elements of A and B loaded: each row of A once per column of tiles, each column of B once per row of tiles.
+
+    >>> tiled_loads(Matmul(1000, 500, 64), Tile(128, 128))
+    512000
+    """
+    return w.batch * w.k * (w.m * column_tiles(w, tile) + w.n * row_tiles(w, tile))
+
+
+def extra_memory_bytes(w: Matmul) -> Number:
+    """Bytes beyond A, B and C: the partial sums of split-k."""
+    return w.split_k * w.outputs * ACCUMULATOR_SIZE if w.split_k > 1 else 0
+
+
+def tile_reuse(w: Matmul, tile: Tile) -> Number:
+    """How many times fewer loads than without tiles, where each multiply-add loads its two operands: T for T x T tiles.
+
+    >>> tile_reuse(Matmul(64, 64, 64), Tile(2, 2))
+    2.0
+    """
+    return flops(w) / tiled_loads(w, tile)
+
+
+def tile_quantization(w: Matmul, tile: Tile) -> Number:
+    """Share of the tiles' area that is C; the rest is padding.
+
+    >>> tile_quantization(Matmul(192, 128, 64), Tile(128, 128))
+    0.75
+    """
+    return w.m * w.n / (row_tiles(w, tile) * tile.br * column_tiles(w, tile) * tile.bc)
+
+
+def wave_count(blocks: Number, slots: Number) -> Number:
+    """Waves of ``blocks`` if ``slots`` run at once; a fraction is a last wave that is not full."""
+    return blocks / slots
+
+
+def wave_quantization(blocks: Number, slots: Number) -> Number:
+    """Share of the waves' slots that work.
+
+    >>> wave_quantization(120, 108)
+    0.5555555555555556
+    """
+    return wave_count(blocks, slots) / ceil_div(blocks, slots)
+
+
+def io_lower_bound(w: Matmul, on_chip: Number) -> Number:
+    """Elements that any schedule moves with ``on_chip`` elements of fast memory (M): max(mk + kn + mn, 2mnk/sqrt(M) + mn).
+
+    Source: Kwasniewski et al. 2019 (COSMA); Smith et al. 2017 has the same leading term. Classical matmul, not Strassen's.
+
+    >>> io_lower_bound(Matmul(8192, 8192, 8192), 2**16)
+    4362076160.0
+    """
+    per_matmul = 2 * w.m * w.n * w.k / on_chip**0.5 + w.m * w.n
+    return w.batch * maximum(w.m * w.k + w.k * w.n + w.m * w.n, per_matmul)
+
+
+# Kernels
+
+
+def kernels(w: Matmul, tile: Tile) -> list[Kernel]:
+    """The matmul, and with split-k the sum of its partial results.
+
+    Elements without split-k: k (m ceil(n/bn) + n ceil(m/bm)) + mn.
+    Source: NVIDIA Matrix Multiplication Background User's Guide, derived; equal to a walk over the tiles.
+
+    >>> [kernel] = kernels(Matmul(1000, 500, 64), Tile(128, 128))
+    >>> kernel.elements("read", "write")
+    1012000
+    """
+    size, rows, columns = w.dtype.size, row_tiles(w, tile), column_tiles(w, tile)
+    a, b = w.batch * w.m * w.k, w.batch * w.k * w.n
+    loads = (
+        Access("A", READ, a * columns, size, a, a, reread=True),
+        Access("B", READ, b * rows, size, b, b, reread=True),
+    )
+    split = w.split_k > 1
+    stores: tuple[Access, ...] = (once("C", WRITE, w.outputs, size),)
+    if split:
+        stores = (once("partial C", WRITE, w.split_k * w.outputs, ACCUMULATOR_SIZE, compulsory=0, handoff=True),)
+    executed = 2 * w.batch * rows * tile.br * columns * tile.bc * w.k
+    blocks = named("grid", "thread blocks", w.batch * rows * columns * w.split_k)
+    grid = Grid(blocks, w.batch * w.split_k, slices_bytes(tile, size), tile.threads, lockstep=True)
+    work, needed = matmul_work(w.dtype, executed), matmul_work(w.dtype, flops(w))
+    product = Kernel("matmul", w.dtype, (*loads, *stores), flops(w), executed, work, needed, grid)
+    return [product, _sum_of_parts(w)] if split else [product]
+
+
+def _sum_of_parts(w: Matmul) -> Kernel:
+    parts = once("partial C", READ, w.split_k * w.outputs, ACCUMULATOR_SIZE, compulsory=0, handoff=True)
+    return Kernel("sum of parts", w.dtype, (parts, once("C", WRITE, w.outputs, w.dtype.size)), work=Work(0, (w.split_k - 1) * w.outputs))
+
+
+# Answer
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """One matmul on one device. ``slots`` blocks run at once; None, like ``occupancy``, where the profile has no limits."""
+
+    workload: Matmul
+    device: Device
+    tile: Tile
+    chip: OnChip
+    kernels: list[tuple[Kernel, Estimate]]
+    total: Estimate
+    occupancy: Occupancy | None
+    slots: int | None
+
+    @property
+    def blocks(self) -> int:
+        """Thread blocks of the matmul kernel."""
+        launch = self.kernels[0][0].launch
+        return 0 if launch is None else int(launch.blocks)
+
+
+def default_columns(device: Device) -> int:
+    """Columns of the default tile of 16-bit matmuls on ``device``."""
+    return WIDE_COLUMNS if device.capability >= 9 else TENSOR_TILE
+
+
+def evaluate(w: Matmul, device: Device, br: int | None = None, bc: int | None = None) -> Result:
+    """``w`` with the tile given or its default. UsageError if the tile does not fit, UnavailableError without SRAM or peak."""
+    chip = on_chip(device)
+    tile = choose_tile(w.dtype, chip, br, bc, default_columns(device))
+    listed = kernels(w, tile)
+    costs = [(kernel, estimate(kernel, device)) for kernel in listed]
+    sm, block = multiprocessor(device), tile_block(tile, w.dtype.size, device)
+    filled = occupancy(block, sm) if sm.count is not None and block_limits(block, sm) else None
+    slots = None if filled is None or listed[0].launch is None else resident_blocks(listed[0].launch, device)
+    return Result(w, device, tile, chip, costs, total(cost for _, cost in costs), filled, slots)

@@ -1,0 +1,119 @@
+"""The tile of C that one thread block of a matmul works on, and whether it fits on the chip."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from perfmodel.core.arith import Number
+from perfmodel.core.checks import whole
+from perfmodel.core.cost import Tile
+from perfmodel.core.dtypes import TENSOR, Dtype
+from perfmodel.core.errors import UsageError
+from perfmodel.core.hardware import Device, MemoryLevel, Quantity
+from perfmodel.core.occupancy import RESERVED_BYTES, Block
+
+SLICE_DEPTH = 32
+"""Depth of the slices of A and B in SRAM, the BK of CUTLASS's 16-bit kernels."""
+ACCUMULATOR_SIZE = 4
+"""Bytes of a partial sum: fp32."""
+TENSOR_TILE = 128
+"""Edge of the default tile of 16-bit matmuls on a tensor unit: the middle of cuBLAS's and CUTLASS's tiles."""
+WIDE_COLUMNS = 256
+"""Columns of that tile from compute capability 9.0 on, whose tensor instructions are wider: cuBLAS runs 128 x 256 there."""
+ACCUMULATORS_PER_THREAD = 128
+"""Sums that one thread holds: a warp works on 64 x 64 of C, as in CUTLASS's 128 x 128 kernel of four warps."""
+
+
+def slices_bytes(tile: Tile, size: Number) -> Number:
+    """SRAM of one block: a slice of A and one of B."""
+    return (tile.br + tile.bc) * SLICE_DEPTH * size
+
+
+def tile_threads(br: int, bc: int) -> int:
+    """Threads of the block that works on a tile: 128 sums each, in groups of four warps, one per sub-partition; at most 1,024.
+
+    >>> tile_threads(128, 128), tile_threads(256, 128), tile_threads(16, 16)
+    (128, 256, 128)
+    """
+    return min(128 * -(-br * bc // (128 * ACCUMULATORS_PER_THREAD)), 1024)
+
+
+@dataclass(frozen=True, slots=True)
+class OnChip:
+    """Fast memory of one block in bytes: SRAM, and the registers of a multiprocessor (0 where unknown)."""
+
+    sram: int
+    registers: int
+
+    @property
+    def total(self) -> int:
+        """M in bytes."""
+        return self.sram + self.registers
+
+
+def on_chip(device: Device) -> OnChip:
+    """Fast memory on ``device``; UnavailableError if its profile has no SRAM per block."""
+    registers = device.limits.registers_per_multiprocessor
+    return OnChip(device.sram_per_block, 0 if registers is None else 4 * int(registers.number))
+
+
+def with_sram(device: Device, size: int) -> Device:
+    """``device`` with ``size`` bytes of SRAM per block, and on each multiprocessor at least as many."""
+    quantity = Quantity(f"{size} B", "derived", "given", size)
+    level = device.level("sram") or MemoryLevel("sram", "multiprocessor", "SRAM")
+    room = Quantity(f"{size + RESERVED_BYTES} B", "derived", "given", size + RESERVED_BYTES)
+    capacity = room if level.capacity is None or level.capacity.number < room.number else level.capacity
+    others = [other for other in device.memory if other.level != "sram"]
+    memory = [replace(level, per_block=quantity, capacity=capacity), *others]
+    return replace(device, memory=memory, sources={**device.sources, "given": "--sram"})
+
+
+def held_bytes(tile: Tile, size: int, chip: OnChip) -> tuple[int, int]:
+    """Bytes of SRAM and of registers that ``tile`` takes: sums lie in SRAM where the profile knows no registers."""
+    slices, sums = int(slices_bytes(tile, size)), tile.br * tile.bc * ACCUMULATOR_SIZE
+    return (slices, sums) if chip.registers else (slices + sums, 0)
+
+
+def fits(tile: Tile, size: int, chip: OnChip) -> bool:
+    """Whether ``tile`` and its slices fit."""
+    sram, registers = held_bytes(tile, size, chip)
+    return sram <= chip.sram and registers <= chip.registers
+
+
+def choose_tile(dtype: Dtype, chip: OnChip, br: int | None = None, bc: int | None = None, columns: int = TENSOR_TILE) -> Tile:
+    """The tile given, else 128 x ``columns`` for 16 bit on a tensor unit, else the largest power-of-two square up to 128.
+
+    UsageError if it does not fit, with how much is missing and a tile that would fit.
+    """
+    for option, edge in (("tile-m", br), ("tile-n", bc)):
+        if edge is not None:
+            whole(option, edge)
+    size, origin = dtype.size, "largest power-of-two square that fits"
+    wide: int | None = None
+    edges = (TENSOR_TILE >> shift for shift in range(TENSOR_TILE.bit_length()))
+    square = next((edge for edge in edges if fits(Tile(edge, edge), size, chip)), None)
+    if square == TENSOR_TILE and size == 2 and dtype.matmul_unit == TENSOR:
+        origin = "default for 16 bit on a tensor unit, as in CUTLASS"
+        wide = columns if br is None and fits(Tile(TENSOR_TILE, columns), size, chip) else None
+    tile = Tile(br or square or 1, bc or wide or square or 1, origin=origin if br is bc is None else "given")
+    if not fits(tile, size, chip):
+        raise _misfit(tile, size, chip, square)
+    return replace(tile, threads=tile_threads(tile.br, tile.bc))
+
+
+def _misfit(tile: Tile, size: int, chip: OnChip, square: int | None) -> UsageError:
+    sram, registers = held_bytes(tile, size, chip)
+    short = {"SRAM per block": (sram, chip.sram), "registers per multiprocessor": (registers, chip.registers)}
+    what, (needed, has) = next((name, pair) for name, pair in short.items() if pair[0] > pair[1])
+    message = f"a {tile.br} x {tile.bc} tile needs {needed:,} B of {what}, {needed - has:,} B more than the {has:,} B there are"
+    fix = "give a device (or --sram) with more SRAM per block" if square is None else f"--tile-m {square} --tile-n {square} fits"
+    return UsageError(message, fix)
+
+
+def tile_block(tile: Tile, size: Number, device: Device) -> Block:
+    """The thread block of ``tile``: its slices in SRAM, and the most registers a thread can have, which large sums take."""
+    most, held = device.limits.max_registers_per_thread, device.limits.registers_per_multiprocessor
+    registers = None if most is None else int(most.number)
+    if registers is not None and held is not None:
+        registers = min(registers, int(held.number) // tile.threads // 8 * 8)  # nvcc allots them in eights
+    return Block(tile.threads, registers, slices_bytes(tile, size))

@@ -1,0 +1,72 @@
+"""Hugging Face's config.json: where multimodal models hide the language model's fields, and what of them no rule reads."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from perfmodel.core.errors import DataError
+from perfmodel.transformer.architectures import build
+from perfmodel.transformer.facts import Facts
+from perfmodel.transformer.spec import ModelSpec
+from perfmodel.transformer.weight_formats import quantized
+from perfmodel.transformer.weight_formats._assign import assigned
+from perfmodel.transformer.weight_formats._base import FIELD
+
+OUTSIDE = ("tie_word_embeddings", "torch_dtype", "dtype", FIELD)
+"""Fields that may stand outside of that place only."""
+NESTS = ("text_config", "llm_config", "language_config")
+"""Where the configuration of the language model stands if the model does more than language."""
+HARMLESS = {
+    # names, versions and how a program handles the model
+    "_name_or_path", "architectures", "auto_map", "model_type", "torch_dtype", "dtype", "transformers_version", "use_cache",
+    "return_dict", "chunk_size_feed_forward", "tokenizer_class", "task_specific_params", "output_attentions", "output_hidden_states",
+    "gradient_checkpointing", "cache_implementation", "pretraining_tp", "ep_size", "unsloth_fixed", "unsloth_version",
+    "_attn_implementation", "_attn_implementation_autoset", "is_decoder",
+    # tokens
+    "bos_token_id", "eos_token_id", "pad_token_id", "sep_token_id", "decoder_start_token_id", "image_token_id", "image_token_index",
+    "boi_token_index", "eoi_token_index", "audio_token_id", "video_token_id", "vision_start_token_id", "vision_end_token_id",
+    "boi_token_id", "eoi_token_id", "boa_token_id",
+    # training
+    "initializer_range", "attention_dropout", "hidden_dropout", "resid_pdrop", "embd_pdrop", "attn_pdrop", "attn_dropout",
+    "embedding_dropout", "dropout", "router_aux_loss_coef", "aux_loss_alpha", "seq_aux", "router_jitter_noise", "output_router_logits",
+    "summary_type", "summary_use_proj", "summary_activation", "summary_first_dropout", "summary_proj_to_labels", "label2id", "id2label",
+    "problem_type",
+    # arithmetic without learned numbers: positions, norms, scales, caps, how experts are picked
+    "rope_theta", "rope_scaling", "rope_parameters", "rope_interleave", "rope_local_base_freq", "rope_type", "partial_rotary_factor",
+    "rotary_emb_base", "global_partial_rotary_factor", "original_max_position_embeddings", "initial_context_length", "rms_norm_eps",
+    "layer_norm_epsilon", "layer_norm_eps", "norm_eps", "activation_function", "hidden_act", "hidden_activation", "swiglu_limit",
+    "swiglu_alpha", "query_pre_attn_scalar", "attn_logit_softcapping", "final_logit_softcapping", "scale_attn_weights",
+    "scale_attn_by_inverse_layer_idx", "reorder_and_upcast_attn", "attn_scale", "attn_temperature_tuning", "floor_scale", "use_qk_norm",
+    "norm_topk_prob", "scoring_func", "topk_method", "n_group", "topk_group", "routed_scaling_factor", "router_bias_update_speed",
+    "for_llm_class", "use_bidirectional_attention",
+}  # fmt: skip
+"""Fields that change no number of parameters and no visible score, whatever the architecture."""
+
+
+def parse(raw: Any, name: str, source: str) -> ModelSpec:
+    """The model that ``raw``, the content of a config.json, describes. DataError names field and missing rule."""
+    values, place, beside = flat(raw)
+    if not Facts(values, place).text("model_type", default=""):
+        raise DataError(f"{place}model_type: missing, so no rule can be chosen", "config.json of a transformers model has one")
+    return spec(values, name, source, place, beside)
+
+
+def spec(values: dict[str, Any], name: str, source: str, place: str = "", beside: tuple[str, ...] = ()) -> ModelSpec:
+    """The model that the fields ``values`` describe, which stand under ``place``. ``beside``: other parts of a larger model."""
+    facts = Facts(values, place)
+    model = build(facts)
+    unread = [field for field in values if values[field] and field not in facts.asked and field not in HARMLESS and field != FIELD]
+    return assigned(replace(model, name=name, source=source, unread=(*unread, *beside)), quantized(values.get(FIELD)))
+
+
+def flat(raw: Any) -> tuple[dict[str, Any], str, tuple[str, ...]]:
+    """The fields of the language model, the prefix under which they stand, and what else the model has: parts that are not counted."""
+    if not isinstance(raw, dict):
+        raise DataError("not a mapping of fields to values", "give the config.json of a transformers model, one object {...}")
+    nest = next((nest for nest in NESTS if isinstance(raw.get(nest), dict)), None)
+    if nest is None:
+        return raw, "", ()
+    outer = {key: raw[key] for key in OUTSIDE if key in raw}
+    beside = tuple(key for key, value in raw.items() if key.endswith("_config") and value and key not in (nest, FIELD, *HARMLESS))
+    return {**outer, **raw[nest]}, f"{nest}.", beside

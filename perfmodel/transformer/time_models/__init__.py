@@ -1,0 +1,1 @@
+"""Time models of whole steps, one per file."""

@@ -1,0 +1,66 @@
+"""A prefill or decode step of a Llama-style model in plain PyTorch: the sum of its kernels, each as it runs inside a step.
+
+Kernels are predicted by the calibrations of their own implementations; the parameters say in what a step differs from them.
+Source: the sequence of kernels that the profiler shows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import lru_cache
+
+from perfmodel.core.hardware import Device
+from perfmodel.core.workload import FORWARD
+from perfmodel.timing.base import Case, Model
+from perfmodel.transformer.estimate import all_ops, on_device
+from perfmodel.transformer.in_step import MODEL as NAME
+from perfmodel.transformer.in_step import PARAMETERS, InStep
+from perfmodel.transformer.model_step import ModelStep
+from perfmodel.transformer.op import Op
+from perfmodel.transformer.op_time import op_estimate, predict_op
+
+Alone = list[tuple[Op, float, float]]
+"""Each row with the seconds of one run alone and their lower bound."""
+
+
+class _Known:
+    """A device by identity: its calibrations are part of what was predicted."""
+
+    def __init__(self, device: Device) -> None:
+        self.device = device
+
+    def __hash__(self) -> int:
+        return hash(self.device.id)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Known) and other.device is self.device
+
+
+@lru_cache(maxsize=256)
+def _alone(w: ModelStep, known: _Known) -> Alone:
+    device = known.device
+    rows = [(op, float(op_estimate(op, device).lower_s)) for op in all_ops(w.model, on_device(w.step, device))]
+    return [(op, predict_op(op, device, lower_s, tuple, w.attention).seconds, lower_s) for op, lower_s in rows]
+
+
+def seconds(case: Case, device: Device, p: Mapping[str, float]) -> float:
+    """Predicted seconds; UnavailableError names a kernel that is not calibrated."""
+    w: ModelStep = case.workload
+    within = InStep(p)
+    rows = _alone(w, _Known(device))
+    return float(sum(op.count * within.seconds(alone, op, device, w.graph, lower) for op, alone, lower in rows))
+
+
+def covers(case: Case) -> bool:
+    """Steps whose element-wise operations are kernels of their own."""
+    return isinstance(case.workload, ModelStep) and not case.workload.step.fused and case.direction == FORWARD
+
+
+MODEL = Model(
+    NAME,
+    PARAMETERS,
+    covers,
+    seconds,
+    "the sum of its kernels",
+    assumes="weights from DRAM in every step, each kernel launched behind the one before; decode in a CUDA graph",
+)
