@@ -16,8 +16,7 @@ from typer.core import TyperGroup
 
 from perfmodel import __version__, commands
 from perfmodel.core.docstrings import docstring
-from perfmodel.core.errors import LONGEST_ECHO, PerfmodelError, UsageError, cut, suggest
-from perfmodel.core.escapes import visible_lines
+from perfmodel.core.errors import LONGEST_ECHO, PerfmodelError, UsageError, cut, suggest, visible_lines
 from perfmodel.core.plugins import module_names
 
 INTERRUPTED = 130

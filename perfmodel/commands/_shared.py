@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperCommand
 
-from perfmodel.core.escapes import visible_lines
+from perfmodel.core.errors import visible_lines
 
 if TYPE_CHECKING:
     from perfmodel.core.hardware import Device

@@ -49,8 +49,7 @@ def check(file: Annotated[str, typer.Argument(metavar="FILE", help="A device pro
     Example: perfmodel hardware check h200
     """
     from perfmodel.catalog import find_device
-    from perfmodel.core.errors import DataError
-    from perfmodel.core.escapes import visible
+    from perfmodel.core.errors import DataError, visible
     from perfmodel.core.sanity import check as problems_of
 
     device = find_device(file)

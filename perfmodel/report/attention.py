@@ -17,10 +17,9 @@ from perfmodel.kernels.attention.request import Comparison
 from perfmodel.report.against import ends, ratio_notes, times
 from perfmodel.report.attention_verdict import ratio_of, verdict
 from perfmodel.report.charts.kinds import Interval
-from perfmodel.report.counts import BOUND_WORDS, counts, intensity
+from perfmodel.report.counts import BOUND_WORDS, cell, counts, intensity, note, put
 from perfmodel.report.document import Report, Table
-from perfmodel.report.predicted import cell, note, put
-from perfmodel.timing.attention_offer import Predictions
+from perfmodel.timing.offer import Predictions
 
 
 def report(

@@ -6,6 +6,10 @@ from typing import Any
 
 from perfmodel.core.roofline import Estimate
 from perfmodel.core.units import format_time
+from perfmodel.report.against import spent
+from perfmodel.report.charts.kinds import Interval
+from perfmodel.timing.base import find_model
+from perfmodel.timing.predict import Prediction
 
 BOUND_WORDS = {
     "dram": "DRAM bandwidth",
@@ -63,3 +67,38 @@ def intensity(cost: Estimate, level: str) -> float | None:
     """FLOP/B, or None where the level sees no byte (a score matrix that the L2 hands over)."""
     traffic = cost.dram if level == "dram" else cost.sram
     return float(cost.flops / traffic.total) if traffic.total else None
+
+
+def seconds(prediction: Prediction) -> Interval:
+    """Its time and the ends of its interval."""
+    return Interval(float(prediction.seconds), float(prediction.low), float(prediction.high))
+
+
+def cell(prediction: Prediction | None) -> str:
+    """Time with its interval."""
+    return "-" if prediction is None else spent(seconds(prediction))
+
+
+def note(what: str, prediction: Prediction) -> str:
+    """For what, on which grounds, and under which assumptions a time is predicted."""
+    whose = f"{what} is predicted for {prediction.calibration.implementation}, with its 80 % interval"
+    return f"{whose}; {prediction.provenance}. Assumed: {assumes(prediction)}."
+
+
+def assumes(prediction: Prediction) -> str:
+    """What the model of ``prediction`` assumes of operands, caches and launches."""
+    return find_model(prediction.calibration.model).assumes
+
+
+def put(entry: dict[str, Any], prediction: Prediction | None) -> None:
+    """Write ``prediction`` into the ``time_s`` of a JSON ``entry``, and whose it is."""
+    if prediction is None:
+        return
+    entry["implementation"] = prediction.calibration.implementation
+    entry["time_s"] |= {"predicted": prediction.seconds, "low": prediction.low, "high": prediction.high}
+    entry["prediction"] = {
+        "kind": prediction.kind,
+        "provenance": prediction.provenance,
+        "model": prediction.calibration.model,
+        "assumes": assumes(prediction),
+    }

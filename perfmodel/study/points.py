@@ -21,9 +21,8 @@ from perfmodel.report.charts.soft import soft_bound
 from perfmodel.report.roofline_chart import point, predicted_by, with_shares
 from perfmodel.study.base import Scope
 from perfmodel.study.workloads import Workload, request_words, shape_words
-from perfmodel.timing.attention_offer import predictions
 from perfmodel.timing.launched import as_launched
-from perfmodel.timing.offer import algorithm_of, check_implementation, offer
+from perfmodel.timing.offer import algorithm_of, check_implementation, offer, predictions
 from perfmodel.transformer.answer import Answer, answer
 
 UNNUMBERED = 0

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from perfmodel.core.escapes import visible
+from perfmodel.core.errors import visible
 from perfmodel.sweep.grid import Grid
 
 WORD, FLAG, WHOLE, COUNT, REAL = "word", "flag", "whole", "count", "real"

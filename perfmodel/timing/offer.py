@@ -7,9 +7,11 @@ from typing import Any
 
 from perfmodel.core.errors import PerfmodelError, UnavailableError, UsageError, suggest
 from perfmodel.core.hardware import Device
+from perfmodel.kernels.attention.evaluate import BOTH, Result
+from perfmodel.kernels.attention.request import Comparison
 from perfmodel.timing.base import SAME_KERNEL, Case, calibrations
 from perfmodel.timing.implementations import MODELS_OF
-from perfmodel.timing.predict import Lenders, Prediction, predict
+from perfmodel.timing.predict import Lenders, Prediction, added, predict
 
 OWN = ("numba-", "cpu-")
 """Implementations of this package: they are witnesses, not what people run."""
@@ -102,3 +104,52 @@ def _fastest(
         except PerfmodelError:
             continue
     return min(found, key=lambda one: one.seconds, default=None)
+
+
+Predictions = dict[tuple[str, str], Prediction]
+"""By algorithm and pass; what is not predicted is absent."""
+
+
+def check_compared(implementation: str, comparison: Comparison) -> None:
+    """UsageError if ``implementation`` runs none of the algorithms that are compared."""
+    runs = algorithm_of(implementation)
+    if implementation in MODELS_OF and all(runs != result.algorithm.name for result in comparison.results):
+        raise UsageError(f"--implementation {implementation} runs {runs}, which is not compared", f"add --algorithm {runs}")
+
+
+def predictions(comparison: Comparison, implementation: str | None, lenders: Lenders) -> tuple[Predictions, list[str]]:
+    """Predictions of the results that have one, and why the others have none, in words.
+
+    ``implementation`` is the kernel of its algorithm; others are predicted for the one that ``offer`` takes.
+    UsageError if no calibration anywhere is of ``implementation``.
+    """
+    if implementation is not None:
+        check_implementation(implementation, "attention", comparison.device, lenders)
+    found: Predictions = {}
+    missing: dict[str, None] = {}
+    if implementation is not None and all(algorithm_of(implementation) != result.algorithm.name for result in comparison.results):
+        runs = algorithm_of(implementation)
+        missing[f"{implementation} runs {runs}, which is not compared: add --algorithm {runs}."] = None
+    for result in comparison.results:
+        key = (result.algorithm.name, result.direction)
+        try:
+            if result.direction == BOTH:
+                parts = [found[result.algorithm.name, part.direction] for part in result.passes]
+                found[key] = added(parts)
+            else:
+                found[key] = _one(comparison, result, implementation, lenders)
+        except KeyError:
+            continue
+        except PerfmodelError as error:
+            missing[f"{result.algorithm.name} {result.direction} is not predicted: {error.message}."] = None
+    return found, list(missing)
+
+
+def _one(comparison: Comparison, result: Result, implementation: str | None, lenders: Lenders) -> Prediction:
+    w, name = comparison.workload, result.algorithm.name
+
+    def suits(known: str) -> bool:
+        return algorithm_of(known) == name
+
+    named = implementation if implementation is not None and suits(implementation) else None
+    return offer("attention", w.dtype.name, w, result.direction, comparison.device, float(result.total.lower_s), named, suits, lenders)

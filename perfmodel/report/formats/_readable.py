@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import fields, is_dataclass, replace
 from typing import Any
 
-from perfmodel.core.escapes import visible
+from perfmodel.core.errors import visible
 from perfmodel.report.document import Report
 
 UNSHOWN = ("data", "records", "profile")

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import json
 
-from perfmodel.core.errors import UsageError
-from perfmodel.core.escapes import visible_json
+from perfmodel.core.errors import UsageError, visible_json
 from perfmodel.report.document import Report
 
 NEEDS = "records"
