@@ -1,4 +1,4 @@
-"""The JSON of sixty command lines is what it was; whoever changes one on purpose runs ``python tests/answers.py`` and reads the difference."""
+"""The JSON of sixty command lines is what it was; who changes one on purpose runs ``python tests/answers.py`` and reads the difference."""
 
 from __future__ import annotations
 
