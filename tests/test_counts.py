@@ -19,7 +19,7 @@ from perfmodel.attention.walk import visible_scores
 from perfmodel.cost import Kernel, Tile
 from perfmodel.workload import Attention
 
-BATCHES, PER_BATCH = 24, 100
+BATCHES, PER_BATCH = 20, 100
 
 
 def workload(s: walker.Shape) -> Attention:
