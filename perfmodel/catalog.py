@@ -10,6 +10,7 @@ import os
 import re
 from collections import Counter
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -188,7 +189,12 @@ def find_device(name: str) -> Device:
 def calibrated_devices() -> list[Device]:
     """The shipped devices whose profiles carry calibrations."""
     paths = sorted(data_folder("hardware_specs").glob("*.yaml"))
-    return [_shipped_device(path) for path in paths if "\ncalibration:" in path.read_text(encoding="utf-8")]
+    return [_shipped_device(path) for path in paths if _is_calibrated(path, path.stat().st_mtime_ns)]
+
+
+@cache
+def _is_calibrated(path: Path, changed: int) -> bool:
+    return "\ncalibration:" in path.read_text(encoding="utf-8")
 
 
 def load_device(path: Path) -> Device:
@@ -207,6 +213,12 @@ def load_device(path: Path) -> Device:
 
 
 def _shipped_device(path: Path) -> Device:
+    return _read_once(path, path.stat().st_mtime_ns)
+
+
+@cache
+def _read_once(path: Path, changed: int) -> Device:
+    """The profile in ``path``; ``changed``: when it was, so that an edited one is read again."""
     from perfmodel.core.hardware import trusted
 
     try:

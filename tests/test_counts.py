@@ -19,7 +19,7 @@ from perfmodel.core.workload import Attention
 from perfmodel.kernels.attention.algorithms import find, names
 from perfmodel.kernels.attention.walk import visible_scores
 
-BATCHES, PER_BATCH = 24, 100
+BATCHES, PER_BATCH = 20, 100
 
 
 def workload(s: walker.Shape) -> Attention:

@@ -30,7 +30,6 @@ from perfmodel.transformer.kv_cache import CacheFormat
 COLUMNS = [*(one.name for one in COSTS), "memory_bytes", "extra_memory_bytes", "tile_br", "tile_bc"]
 DEVICES = ["nvidia-h200-sxm", "nvidia-a100-sxm-80gb", "nvidia-l40s", "amd-mi300x", "nvidia-rtx-4090", "nvidia-v100-sxm-32gb"]
 EXACT = 2**53
-POINTS = 10_000
 
 
 TIMES = {"lower_s", "lower_warm_s", "roofline_s", "no_overlap_s"}
@@ -107,11 +106,12 @@ def single(row: dict[str, Any], given: dict[str, Any]) -> dict[str, Any]:
     return {**costs(result.total), "memory_bytes": result.memory_bytes, "extra_memory_bytes": result.extra_memory_bytes, **edges}
 
 
-def test_attention_on_ten_thousand_random_points() -> None:
+@pytest.mark.parametrize("points", [1_500, pytest.param(10_000, marks=pytest.mark.slow)])
+def test_attention_on_random_points(points: int) -> None:
     draw = random.Random(20)
     checked = exact_ones = 0
     algorithms = set()
-    while checked < POINTS:
+    while checked < points:
         axes = random_axes(draw)
         found = list(rows(perfmodel.sweep(columns=COLUMNS, **axes)))
         for row in draw.sample(found, min(len(found), 120)):
