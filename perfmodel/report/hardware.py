@@ -18,7 +18,7 @@ def list_report(devices: list[Device]) -> Report:
     columns = ["device", "DRAM", "bandwidth", "L2", "SRAM per block", "fp32", "fp16 tensor", "fp8 tensor"]
     rows = [[device.id, *_line(device)] for device in devices]
     data = {
-        "schema": "perfmodel.core.hardware/1",
+        "schema": "perfmodel.hardware/1",
         "version": __version__,
         "devices": [{"id": device.id, "name": device.name, **dict(zip(columns[1:], _line(device), strict=True))} for device in devices],
     }
