@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import re
 import signal
@@ -37,6 +38,13 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore::ResourceWarning"),
     pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
 ]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _garbage_stays_here() -> Iterator[None]:
+    """What dask leaves unclosed is collected while its warnings are ignored."""
+    yield
+    gc.collect()
 
 
 @pytest.fixture(scope="module")
