@@ -111,7 +111,7 @@ def rounded(value: Any) -> Any:
 
 def written(answer: Any) -> str:
     """One line per value, so that a difference is seen."""
-    return json.dumps(answer, indent=0, ensure_ascii=False) + "\n"
+    return json.dumps(answer, indent=0, ensure_ascii=False, sort_keys=True) + "\n"
 
 
 if __name__ == "__main__":

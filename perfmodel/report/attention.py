@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from perfmodel import __version__
 from perfmodel.core.cost import Kernel
 from perfmodel.core.roofline import Estimate
-from perfmodel.core.units import format_binary, format_count, format_si, format_time
+from perfmodel.core.units import format_binary, format_si
 from perfmodel.core.workload import BACKWARD, FORWARD
 from perfmodel.kernels.attention.evaluate import BOTH, Result
 from perfmodel.kernels.attention.evaluate import memory as memory_of
@@ -17,9 +17,11 @@ from perfmodel.kernels.attention.request import Comparison
 from perfmodel.report.against import ends, ratio_notes, times
 from perfmodel.report.attention_verdict import ratio_of, verdict
 from perfmodel.report.charts.kinds import Interval
-from perfmodel.report.counts import BOUND_WORDS, cell, counts, intensity, note, put
+from perfmodel.report.counts import BOUND_WORDS, note, whose
 from perfmodel.report.document import Report, Table
+from perfmodel.report.metrics import Metric, as_json, as_table, of_cost, of_memory
 from perfmodel.timing.offer import Predictions
+from perfmodel.timing.predict import Prediction
 
 
 def report(
@@ -75,24 +77,32 @@ def data(comparison: Comparison, predictions: Predictions) -> dict[str, Any]:
 
 
 def _result(result: Result, comparison: Comparison, predictions: Predictions) -> dict[str, Any]:
-    memory = {
-        "memory_bytes": result.memory_bytes,
-        "extra_memory_bytes": result.extra_memory_bytes,
-        "fits": comparison.fits(result.memory_bytes),
-    }
-    head = {"algorithm": result.algorithm.name, "pass": result.direction, "implementation": result.implementation}
-    head["traffic_of"] = result.implementation or result.algorithm.name
+    prediction = predictions.get((result.algorithm.name, result.direction))
     kernels = [_kernel(part, kernel, cost, comparison) for part in result.parts for kernel, cost in part.kernels]
-    entry = {**head, **counts(result.total), **memory, "tile": _tile(result), "kernels": kernels}
-    put(entry, predictions.get((result.algorithm.name, result.direction)))
-    return entry
+    return {
+        "algorithm": result.algorithm.name,
+        "pass": result.direction,
+        **whose(prediction, result.implementation),
+        "traffic_of": result.implementation or result.algorithm.name,
+        **as_json(_metrics(result, comparison, prediction)),
+        "tile": _tile(result),
+        "kernels": kernels,
+    }
+
+
+def _metrics(result: Result, comparison: Comparison, prediction: Prediction | None) -> list[Metric]:
+    memory = of_memory(result.memory_bytes, comparison.device, result.extra_memory_bytes)
+    return [*of_cost(result.total, prediction, ATTENTION_LABELS), *memory]
 
 
 def _kernel(result: Result, kernel: Kernel, cost: Estimate, comparison: Comparison) -> dict[str, Any]:
     head = {"name": kernel.name, "algorithm": result.algorithm.name, "pass": result.direction, "implementation": result.implementation}
     size, extra = memory_of([kernel], comparison.workload)
-    memory = {"memory_bytes": size, "extra_memory_bytes": extra, "fits": comparison.fits(size)}
-    return {**head, **counts(cost), **memory, "tile": _tile(result) if kernel.launch else None}
+    return {
+        **head,
+        **as_json([*of_cost(cost), *of_memory(size, comparison.device, extra)]),
+        "tile": _tile(result) if kernel.launch else None,
+    }
 
 
 def _tile(result: Result) -> dict[str, Any] | None:
@@ -169,64 +179,30 @@ def _title(comparison: Comparison) -> str:
     return f"Attention {comparison.direction}: {', '.join([*heads, *shape, w.dtype.name, *options])} on {comparison.device.name}"
 
 
-_Cell = Callable[[Result, Comparison], str]
+ATTENTION_LABELS = {"flops": "FLOP, visible scores", "accesses.total": "HBM accesses, two-level model"}
 
 
-def _tile_cell(result: Result, comparison: Comparison) -> str:
-    return "-" if result.tile is None else f"{result.tile.br} x {result.tile.bc}"
-
-
-def _gain_cell(result: Result, comparison: Comparison) -> str:
-    reference = comparison.standard(result.direction)
-    return "-" if reference is None else f"{reference.total.roofline_s / result.total.roofline_s:.3g}x"
-
-
-def _intensity_cell(level: str) -> _Cell:
-    def cell(result: Result, comparison: Comparison) -> str:
-        value = intensity(result.total, level)
-        return "-" if value is None else f"{value:.4g} FLOP/B"
-
-    return cell
-
-
-_ROWS: dict[str, _Cell] = {
-    "tile B_r x B_c": _tile_cell,
-    "FLOP, visible scores": lambda r, c: format_si(r.total.flops, "FLOP"),
-    "FLOP, executed": lambda r, c: format_si(r.total.executed_flops, "FLOP"),
-    "vector operations": lambda r, c: format_si(r.total.work.vector, "FLOP"),
-    "exponentials": lambda r, c: format_si(r.total.work.sfu),
-    "HBM accesses, two-level model": lambda r, c: f"{format_count(r.total.reads + r.total.writes)} elements",
-    "  in bytes": lambda r, c: format_si(r.total.access_bytes, "B"),
-    "  zero fill besides": lambda r, c: format_si(r.total.zero_fill_bytes, "B"),
-    "SRAM traffic": lambda r, c: format_si(r.total.sram.total, "B"),
-    "DRAM traffic": lambda r, c: format_si(r.total.dram.total, "B"),
-    "arithmetic intensity, SRAM": _intensity_cell("sram"),
-    "arithmetic intensity, DRAM": _intensity_cell("dram"),
-    "memory": lambda r, c: format_si(r.memory_bytes, "B") + ("" if c.fits(r.memory_bytes) is not False else " (does not fit)"),
-    "  beyond inputs and outputs": lambda r, c: format_si(r.extra_memory_bytes, "B"),
-    "lower bound, cold L2": lambda r, c: format_time(r.total.lower_s),
-    "roofline": lambda r, c: format_time(r.total.roofline_s),
-    "  without overlap": lambda r, c: format_time(r.total.no_overlap_s),
-    "bound by": lambda r, c: r.total.bound or "-",
-    "ratio of roofs, standard / this": _gain_cell,
-}
+def _shown(result: Result, comparison: Comparison, predictions: Predictions) -> list[Metric]:
+    """The rows of ``result`` in its table."""
+    tile, reference = result.tile, comparison.standard(result.direction)
+    gain = None if reference is None else reference.total.roofline_s / result.total.roofline_s
+    known = _predicted_ratio(result, comparison, predictions)
+    return [
+        Metric("", None if tile is None else f"{tile.br} x {tile.bc}", "tile B_r x B_c", "text"),
+        *_metrics(result, comparison, predictions.get((result.algorithm.name, result.direction))),
+        Metric("ratios.roofline", gain, "ratio of roofs, standard / this", "ratio"),
+        Metric("ratios.predicted", known and f"{times(known.value)}{ends(known)}", "predicted, standard / this", "text"),
+    ]
 
 
 def _tables(comparison: Comparison, predictions: Predictions) -> list[Table]:
     shown = [*comparison.passes(), BOTH] if comparison.direction == BOTH else [comparison.direction]
     tables = []
     for direction in shown:
-        results = [result for result in comparison.results if result.direction == direction]
-        rows = [[label, *(show(result, comparison) for result in results)] for label, show in _ROWS.items()]
-        if predictions:
-            cells = [cell(predictions.get((result.algorithm.name, direction))) for result in results]
-            place = next(index for index, row in enumerate(rows) if row[0] == "bound by")
-            rows.insert(place, ["predicted", *cells])
-            ratios = [_predicted_ratio(result, comparison, predictions) for result in results]
-            shown_ratios = ["-" if one is None else f"{times(one.value)}{ends(one)}" for one in ratios]
-            rows += [["predicted, standard / this", *shown_ratios]] * any(ratios)
         title = {BOTH: "forward + backward"}.get(direction, direction) if len(shown) > 1 else ""
-        tables.append(Table(title, ["" if title else direction, *(result.algorithm.name for result in results)], rows))
+        results = [result for result in comparison.results if result.direction == direction]
+        columns = {result.algorithm.name: _shown(result, comparison, predictions) for result in results}
+        tables.append(as_table(title, columns, "" if title else direction))
     return tables
 
 

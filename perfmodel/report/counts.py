@@ -29,46 +29,6 @@ def bound_by(cost: Estimate) -> str:
     return f"{BOUND_WORDS[cost.bound]} ({term})" if term == roof else f"{BOUND_WORDS[cost.bound]} ({term} of {roof})"
 
 
-def counts(cost: Estimate) -> dict[str, Any]:
-    """The keys that every result and every kernel of a result have."""
-    accesses = {"reads": cost.reads, "writes": cost.writes, "total": cost.reads + cost.writes}
-    return {
-        "flops": cost.flops,
-        "executed_flops": cost.executed_flops,
-        "work": dict(cost.work.items()),
-        "accesses": {
-            **accesses,
-            "zero_fill": cost.zero_fill,
-            "zero_fill_bytes": cost.zero_fill_bytes,
-            "group_sum": cost.group_sum,
-            "bytes": cost.access_bytes,
-        },
-        "traffic": {
-            "sram": {"read_bytes": cost.sram.read, "write_bytes": cost.sram.write},
-            "dram": {"read_bytes": cost.dram.read, "write_bytes": cost.dram.write},
-        },
-        "arithmetic_intensity": {name: intensity(cost, name) for name in ("dram", "sram")},
-        "bound": cost.bound,
-        "time_s": {
-            "lower": cost.lower_s,
-            "lower_warm": cost.lower_warm_s,
-            "roofline": cost.roofline_s,
-            "no_overlap": cost.no_overlap_s,
-            "predicted": None,
-            "low": None,
-            "high": None,
-            "terms": cost.terms,
-            "unknown": sorted(cost.unknown),
-        },
-    }
-
-
-def intensity(cost: Estimate, level: str) -> float | None:
-    """FLOP/B, or None where the level sees no byte (a score matrix that the L2 hands over)."""
-    traffic = cost.dram if level == "dram" else cost.sram
-    return float(cost.flops / traffic.total) if traffic.total else None
-
-
 def seconds(prediction: Prediction) -> Interval:
     """Its time and the ends of its interval."""
     return Interval(float(prediction.seconds), float(prediction.low), float(prediction.high))
@@ -90,15 +50,10 @@ def assumes(prediction: Prediction) -> str:
     return find_model(prediction.calibration.model).assumes
 
 
-def put(entry: dict[str, Any], prediction: Prediction | None) -> None:
-    """Write ``prediction`` into the ``time_s`` of a JSON ``entry``, and whose it is."""
+def whose(prediction: Prediction | None, otherwise: str | None = None) -> dict[str, Any]:
+    """The JSON keys that say whose time is predicted, and on what grounds; without a prediction the implementation ``otherwise``."""
     if prediction is None:
-        return
-    entry["implementation"] = prediction.calibration.implementation
-    entry["time_s"] |= {"predicted": prediction.seconds, "low": prediction.low, "high": prediction.high}
-    entry["prediction"] = {
-        "kind": prediction.kind,
-        "provenance": prediction.provenance,
-        "model": prediction.calibration.model,
-        "assumes": assumes(prediction),
-    }
+        return {"implementation": otherwise}
+    block = prediction.calibration
+    grounds = {"kind": prediction.kind, "provenance": prediction.provenance, "model": block.model, "assumes": assumes(prediction)}
+    return {"implementation": block.implementation, "prediction": grounds}

@@ -7,7 +7,7 @@ from typing import Any
 from perfmodel.core.cost import Kernel, memory_bytes
 from perfmodel.core.occupancy import LIMIT_WORDS
 from perfmodel.core.roofline import Estimate, rates_of
-from perfmodel.core.units import format_binary, format_count, format_si
+from perfmodel.core.units import format_binary, format_count
 from perfmodel.kernels.matmul import (
     BOUND_SOURCE,
     Result,
@@ -25,9 +25,10 @@ from perfmodel.kernels.matmul_explain import explain
 from perfmodel.kernels.tile import SLICE_DEPTH
 from perfmodel.report.against import Side, alone
 from perfmodel.report.charts.soft import WHY
-from perfmodel.report.counts import bound_by, cell, counts, note, put, seconds
+from perfmodel.report.counts import bound_by, note, seconds, whose
 from perfmodel.report.document import Report, Table
-from perfmodel.report.operation import count_rows, fits, head, unknown_rates, with_steps
+from perfmodel.report.metrics import NO_EXPONENTIALS, Metric, as_json, as_table, of_cost, of_memory
+from perfmodel.report.operation import head, unknown_rates, with_steps
 from perfmodel.report.roofline_chart import multicasts
 from perfmodel.timing.predict import Prediction
 
@@ -37,40 +38,42 @@ def report(result: Result, *, prediction: Prediction | None = None, unpredicted:
 
     ``prediction``: a time to show beside bound and roof, ``unpredicted`` why there is none. ``explained``: with every formula.
     """
-    tables, notes, found = _tables(result), _notes(result), data(result)
+    notes = _notes(result)
     if prediction is not None:
-        place = next(index for index, row in enumerate(tables[0].rows) if row[0] == "roofline")
-        tables[0].rows.insert(place + 1, ["predicted", cell(prediction)])
         notes.append(note("The matmul", prediction))
-        put(found["results"][0], prediction)
     elif unpredicted:
         notes.append(unpredicted)
-    plain = Report(_title(result), [_verdict(result, prediction)], tables, notes, found)
+    plain = Report(_title(result), [_verdict(result, prediction)], _tables(result, prediction), notes, data(result, prediction))
     return with_steps(plain, [("every number", {"algorithm": "tiled"}, explain(result))]) if explained else plain
 
 
 # The JSON object
 
 
-def data(result: Result) -> dict[str, Any]:
+def data(result: Result, prediction: Prediction | None = None) -> dict[str, Any]:
     """The object of schema perfmodel.matmul/1."""
     w = result.workload
     inputs = {name: getattr(w, name) for name in ("m", "n", "k", "batch", "split_k")} | {"dtype": w.dtype.name}
-    return {**head("matmul", inputs, result.device), "results": [_entry(result)], "io_lower_bound": _io_lower_bound(result)}
+    return {**head("matmul", inputs, result.device), "results": [_entry(result, prediction)], "io_lower_bound": _io_lower_bound(result)}
 
 
-def _entry(result: Result) -> dict[str, Any]:
+def _metrics(result: Result, prediction: Prediction | None) -> list[Metric]:
     w, size = result.workload, memory_bytes([kernel for kernel, _ in result.kernels])
-    found = counts(result.total)
-    found["arithmetic_intensity"]["minimum"] = minimum_intensity(w)
+    return [
+        *of_cost(result.total, prediction),
+        Metric("arithmetic_intensity.minimum", minimum_intensity(w)),
+        *of_memory(size, result.device),
+        Metric("extra_memory_bytes", extra_memory_bytes(w)),
+    ]
+
+
+def _entry(result: Result, prediction: Prediction | None) -> dict[str, Any]:
+    w = result.workload
     return {
         "algorithm": "tiled",
         "pass": "forward",
-        "implementation": None,
-        **found,
-        "memory_bytes": size,
-        "extra_memory_bytes": extra_memory_bytes(w),
-        "fits": fits(size, result.device),
+        **whose(prediction),
+        **as_json(_metrics(result, prediction)),
         "minimum_traffic": {"elements": minimum_elements(w), "bytes": minimum_elements(w) * w.dtype.size},
         "tiled_traffic": {"elements": tiled_elements(result), "bytes": tiled_elements(result) * w.dtype.size},
         "tile": _tile(result),
@@ -81,7 +84,7 @@ def _entry(result: Result) -> dict[str, Any]:
 
 
 def _kernel(result: Result, kernel: Kernel, cost: Estimate) -> dict[str, Any]:
-    return {"name": kernel.name, **counts(cost), "tile": _tile(result) if kernel.launch else None}
+    return {"name": kernel.name, **as_json(of_cost(cost)), "tile": _tile(result) if kernel.launch else None}
 
 
 def tiled_elements(result: Result) -> int:
@@ -160,15 +163,10 @@ def _on_tensor(result: Result) -> bool:
     return result.device.matmul_unit(dtype.name, dtype.matmul_unit) == "tensor"
 
 
-def _tables(result: Result) -> list[Table]:
+def _tables(result: Result, prediction: Prediction | None) -> list[Table]:
     w, tile, bound = result.workload, result.tile, _io_lower_bound(result)
     waves, filled = _waves(result), result.occupancy
-    size = memory_bytes([kernel for kernel, _ in result.kernels])
-    rows = [
-        ["tile", f"{tile.br} x {tile.bc} x {SLICE_DEPTH}"],
-        *count_rows([result.total], matmul=True),
-        ["memory", format_si(size, "B") + ("" if fits(size, result.device) is not False else " (does not fit)")],
-    ]
+    edges = Metric("", f"{tile.br} x {tile.bc} x {SLICE_DEPTH}", "tile", "text")
     io = [
         ["IO lower bound", _elements(bound["elements"]), "1x"],
         ["minimum traffic", _elements(minimum_elements(w)), f"{bound['minimum_over_bound']:.3g}x"],
@@ -184,7 +182,7 @@ def _tables(result: Result) -> list[Table]:
             ["wave quantization", f"{waves['quantization']:.1%}"],
         ]
     return [
-        Table("", ["", "total"], rows),
+        as_table("", {"total": [edges, *_metrics(result, prediction)]}, without=NO_EXPONENTIALS),
         Table("traffic across the SRAM boundary of one multiprocessor at a time", ["", "elements", "over the bound"], io),
         Table("how the tiles fill the device", ["", "value"], fill),
     ]

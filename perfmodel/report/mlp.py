@@ -9,9 +9,10 @@ from perfmodel.core.roofline import total
 from perfmodel.core.units import format_si, format_time
 from perfmodel.core.workload import BACKWARD, FORWARD
 from perfmodel.kernels.mlp import SOURCE, Mlp, Result, backward_flops, cached, explain, forward_flops, layer_flops
-from perfmodel.report.counts import bound_by, counts
+from perfmodel.report.counts import bound_by
 from perfmodel.report.document import Report, Table
-from perfmodel.report.operation import count_rows, fits, head, unknown_rates, with_steps
+from perfmodel.report.metrics import NO_EXPONENTIALS, Metric, as_json, as_table, of_cost, of_memory
+from perfmodel.report.operation import head, unknown_rates, with_steps
 
 BOTH = "both"
 
@@ -66,11 +67,13 @@ def _entry(result: Result, device: Device) -> dict[str, Any]:
         "algorithm": "unfused",
         "pass": result.direction,
         "implementation": None,
-        **counts(result.total),
-        "memory_bytes": result.memory_bytes,
-        "fits": fits(result.memory_bytes, device),
-        "kernels": [{"name": kernel.name, **counts(cost)} for kernel, cost in result.kernels],
+        **as_json(_metrics(result, device)),
+        "kernels": [{"name": kernel.name, **as_json(of_cost(cost))} for kernel, cost in result.kernels],
     }
+
+
+def _metrics(result: Result, device: Device) -> list[Metric]:
+    return [*of_cost(result.total), *of_memory(result.memory_bytes, device)]
 
 
 # Words
@@ -85,8 +88,6 @@ def _verdict(w: Mlp, results: list[Result]) -> list[str]:
 
 def _tables(w: Mlp, device: Device, results: list[Result]) -> list[Table]:
     shown = [*results, together(results)] if len(results) > 1 else results
-    rows = count_rows([result.total for result in shown], matmul=True)
-    memory = ["memory", *(format_si(result.memory_bytes, "B") + _misfit(result, device) for result in shown)]
     flop = [[name, format_si(one, "FLOP"), format_si(gradients * one, "FLOP")] for name, one, gradients in layers(w)]
     flop.append(["both", format_si(forward_flops(w), "FLOP"), format_si(backward_flops(w), "FLOP")])
     kernels = [
@@ -98,15 +99,11 @@ def _tables(w: Mlp, device: Device, results: list[Result]) -> list[Table]:
     cache = [["x", format_si(kept.x, "B"), "dW1"], ["a1", format_si(kept.a1, "B"), "dW2, and a1 > 0 for the ReLU"]]
     cache.append(["ReLU bits, in place of a1 > 0", format_si(kept.sign_bits, "B"), "one bit per element"])
     return [
-        Table("", ["", *(result.direction for result in shown)], [*rows, memory]),
+        as_table("", {result.direction: _metrics(result, device) for result in shown}, without=NO_EXPONENTIALS),
         Table("FLOP per layer", ["layer", FORWARD, BACKWARD], flop),
         Table("kernels", ["kernel", "FLOP", "SRAM traffic", "roofline", "bound by"], kernels, "lrrrl"),
         Table("kept from forward to backward", ["tensor", "bytes", "needed by"], cache, "lrl"),
     ]
-
-
-def _misfit(result: Result, device: Device) -> str:
-    return " (does not fit)" if fits(result.memory_bytes, device) is False else ""
 
 
 def _notes(device: Device, results: list[Result]) -> list[str]:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from perfmodel.report.counts import counts
 from perfmodel.report.document import Report
+from perfmodel.report.metrics import as_json, of_cost
 from perfmodel.report.model_formats import stored_format
 from perfmodel.report.model_tables import memory_table, moved_bytes, notes, ops_table, share, totals_table, verdict
 from perfmodel.report.operation import head, with_steps
@@ -81,7 +81,7 @@ def data(found: Answer) -> dict[str, Any]:
         **head("model", inputs_of(r), r.device),
         "parameters": {"total": total(r.model), "active": active(r.model), "parts": parts(r.model)},
         "ops": [_entry(line, found) for line in found.lines],
-        "totals": _with_times(counts(cost), found.prediction, found.seconds),
+        "totals": _with_times(as_json(of_cost(cost)), found.prediction, found.seconds),
         "model_flops": found.flops,
         "ttft_s": found.ttft_s,
         "tpot_s": found.tpot_s,
@@ -114,7 +114,7 @@ def _entry(line: Line, found: Answer) -> dict[str, Any]:
         "count": line.count,
         "weight_bytes": op.count * op.bytes_of(WEIGHTS) * runs,
         "kv_bytes": op.count * op.bytes_of(CACHE) * runs,
-        **_with_times(counts(line.cost), times, line.seconds),
+        **_with_times(as_json(of_cost(line.cost)), times, line.seconds),
         "share": share(line, found),
         "bytes": moved_bytes(line),
     }

@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from perfmodel.core.hardware import Device
 from perfmodel.core.units import format_binary, format_si
 from perfmodel.kernels.softmax import SOURCE, Result, Softmax, explain, row_bytes
 from perfmodel.report.against import ROOFS_EVEN, Side, against, idle_and_launch
-from perfmodel.report.counts import bound_by, counts
+from perfmodel.report.counts import bound_by
 from perfmodel.report.document import Report, Table
-from perfmodel.report.operation import count_rows, fits, head, unknown_rates, with_steps
+from perfmodel.report.metrics import NO_MATMUL, Metric, as_json, as_table, of_cost, of_memory
+from perfmodel.report.operation import head, unknown_rates, with_steps
 
 
 def report(w: Softmax, device: Device, results: list[Result], *, explained: bool = False) -> Report:
     """``results`` as a Report; its data follows the schema perfmodel.softmax/1. ``explained``: with every formula."""
     title = f"Softmax: {w.rows} rows of {w.columns}, {w.dtype.name} on {device.name}"
-    plain = Report(title, _verdict(w, device, results), [_table(results, device)], _notes(w, device, results), data(w, device, results))
+    plain = Report(title, _verdict(w, device, results), [_table(w, device, results)], _notes(w, device, results), data(w, device, results))
     if not explained:
         return plain
     return with_steps(plain, [(result.variant.name, {"algorithm": result.variant.name}, explain(result, w, device)) for result in results])
@@ -33,15 +35,22 @@ def _entry(result: Result, w: Softmax, device: Device) -> dict[str, Any]:
         "algorithm": result.variant.name,
         "pass": "forward",
         "implementation": None,
-        **counts(result.cost),
-        "memory_bytes": result.memory_bytes,
-        "extra_memory_bytes": 0,
-        "fits": fits(result.memory_bytes, device) if result.row_fits is None else result.row_fits and fits(result.memory_bytes, device),
-        "row_fits": result.row_fits,
-        "row_bytes": row_bytes(w) if result.variant.row_on_chip else None,
-        "reads_per_element": result.variant.reads,
-        "writes_per_element": int(w.stored),
+        **as_json(_metrics(result, w, device)),
     }
+
+
+def _metrics(result: Result, w: Softmax, device: Device) -> list[Metric]:
+    memory = of_memory(result.memory_bytes, device, 0)
+    if result.row_fits is False:
+        memory = [replace(metric, value=False) if metric.key == "fits" else metric for metric in memory]
+    return [
+        Metric("reads_per_element", result.variant.reads, "reads per element"),
+        Metric("writes_per_element", int(w.stored)),
+        *of_cost(result.cost),
+        *memory,
+        Metric("row_fits", None if result.row_fits is None else bool(result.row_fits), "row fits SRAM", "yes or no"),
+        Metric("row_bytes", row_bytes(w) if result.variant.row_on_chip else None),
+    ]
 
 
 def _verdict(w: Softmax, device: Device, results: list[Result]) -> list[str]:
@@ -64,16 +73,8 @@ def _side(result: Result, w: Softmax, device: Device) -> Side:
     return Side(name, roof, left_out=tuple(idle_and_launch(name, 1, int(w.rows), roof, device)))
 
 
-def _table(results: list[Result], device: Device) -> Table:
-    names = [result.variant.name for result in results]
-    reads = ["reads per element", *(str(result.variant.reads) for result in results)]
-    memory = ["memory", *(format_si(result.memory_bytes, "B") + _misfit(result, device) for result in results)]
-    row = ["row fits SRAM", *({True: "yes", False: "no", None: "-"}[result.row_fits] for result in results)]
-    return Table("", ["", *names], [reads, *count_rows([result.cost for result in results], matmul=False), memory, row])
-
-
-def _misfit(result: Result, device: Device) -> str:
-    return " (does not fit)" if fits(result.memory_bytes, device) is False else ""
+def _table(w: Softmax, device: Device, results: list[Result]) -> Table:
+    return as_table("", {result.variant.name: _metrics(result, w, device) for result in results}, without=NO_MATMUL)
 
 
 def _notes(w: Softmax, device: Device, results: list[Result]) -> list[str]:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from perfmodel.core.roofline import Estimate
-from perfmodel.report.counts import counts
 from perfmodel.report.document import Report
+from perfmodel.report.metrics import as_json, of_cost
 from perfmodel.report.operation import head, with_steps
 from perfmodel.report.train_tables import conventions_table, kernels_table, memory_table, notes, parts_table, totals_table, verdict
 from perfmodel.transformer.op import COLLECTIVE, WEIGHTS
@@ -91,7 +91,7 @@ def data(found: TrainingAnswer) -> dict[str, Any]:
         "gpus": found.training.parallel.gpus,
         "parameters": {"total": total(model), "active": active(model), "parts": parts(model)},
         "ops": [*(_entry(line, found) for line in step.lines), *_others(found)],
-        "totals": _with_times(counts(step.cost), step.prediction, interval=step.validated),
+        "totals": _with_times(as_json(of_cost(step.cost)), step.prediction, interval=step.validated),
         "parts_s": {name: seconds for name, seconds in step.time.parts.items() if seconds},
         "micro_batches": step.time.micro_batches,
         "stage": step.time.stage,
@@ -121,7 +121,7 @@ def _entry(line: Line, found: TrainingAnswer) -> dict[str, Any]:
         "group": op.group,
         "count": op.count,
         "weight_bytes": op.count * op.bytes_of(WEIGHTS),
-        **_with_times(counts(line.cost), line.times),
+        **_with_times(as_json(of_cost(line.cost)), line.times),
         "share": line.seconds / found.found.seconds,
         "bytes": line.cost.dram.total,
     }
@@ -139,7 +139,14 @@ def _others(found: TrainingAnswer) -> list[dict[str, Any]]:
             continue
         group = WAITING if name in (BUBBLE, HOST) else COLLECTIVE
         times = (seconds, seconds, seconds)
-        entry = {"name": name, "phase": group, "group": group, "count": 1, "weight_bytes": 0, **_with_times(counts(Estimate()), times)}
+        entry = {
+            "name": name,
+            "phase": group,
+            "group": group,
+            "count": 1,
+            "weight_bytes": 0,
+            **_with_times(as_json(of_cost(Estimate())), times),
+        }
         entries.append({**entry, "share": seconds / found.found.seconds, "bytes": 0, "implementation": None})
     return entries
 

@@ -41,6 +41,9 @@ UNITS: dict[str, Callable[[float], str]] = {
     "share": lambda value: "<0.1%" if 0 < value < 0.0005 else f"{value:.1%}",
     "error": lambda value: f"{value:+.1%}",
     "ratio": lambda value: f"{digits(value, 3)}x",
+    "elements": lambda value: f"{format_count(int(value))} elements",
+    "operations": format_si,
+    "yes or no": lambda value: "yes" if value else "no",
 }
 """How a number in that base unit is written. A unit that is not here follows the number as it stands."""
 
