@@ -263,8 +263,8 @@ MODES = {
     "mlp": [f"--batch 64 --d-in 64 --d-hidden 256 --d-out 64 --pass {direction}" for direction in ("forward", "backward")],
     "model": [
         *(f"llama-3-8b --batch 8 --phase {phase}" for phase in ("prefill", "decode", "generate")),
-        "llama-3-8b --phase train --batch 8 --dp 4 --hardware h100",
-        "llama-3-8b --phase train --search 8 --batch 16 --hardware h100",
+        "llama-3-8b --phase train --batch 8 --dp 4 --hardware h100-sxm",
+        "llama-3-8b --phase train --search 8 --batch 16 --hardware h100-sxm",
     ],
     "memory": [f"llama-3-8b --batch 16 --dp 4 --micro-batch 4 {more}" for more in ("", "--optimizer sgd", "--precision bf16", "--lora 4")],
     "kv-cache": ["llama-3-8b", "llama-3-8b --dtype int8", "deepseek-v3"],

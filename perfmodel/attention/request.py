@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any, ClassVar
 
 from perfmodel.attention.algorithms import find, names
@@ -26,6 +26,7 @@ class Comparison:
     """What was asked, resolved, and the results.
 
     ``sram_bytes`` is M, None where nothing needed one; ``sram_sizes`` the sizes to compare, empty without a comparison.
+    ``predictions``: by algorithm and pass, where a kernel was named.
     """
 
     workload: Attention
@@ -35,6 +36,7 @@ class Comparison:
     results: list[Result]
     sram_sizes: tuple[int, ...] = ()
     tile_given: bool = False
+    predictions: Mapping[tuple[str, str], Any] = field(default_factory=dict)
 
     def passes(self) -> list[str]:
         """The single passes that were asked for."""

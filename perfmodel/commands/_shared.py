@@ -58,8 +58,10 @@ def require(least: int | None, found: int, what: str, reasons: Sequence[str] = (
 
     least = 1 if least is None else least
     if found < least:
-        told = "; ".join(f"{count}: {reason}" for reason, count in Counter(filter(None, reasons)).most_common(3)) or "there is none in it"
-        raise UsageError(f"{found or 'no'} {what}, and --require is {least}", f"{told}\n  to take what there is: --require {found}")
+        told = [f"{count}: {reason}" for reason, count in Counter(filter(None, reasons)).most_common(3)]
+        why = "; ".join(told or ["there is none in it"] * (not found))
+        fix = f"{why}\n  " * bool(why) + f"to take what there is: --require {found}"
+        raise UsageError(f"{found or 'no'} {what}, and --require is {least}", fix)
 
 
 def device_for(name: str | None) -> Device:

@@ -25,6 +25,7 @@ class Input:
 
     ``choice``: whether it decides which formulas apply. ``names``: what ``all`` stands for. ``least``, ``most``: of a number, which
     must be below ``below``. ``varies``: its default depends on the choices (``Workload.defaults``).
+    ``pointwise``: where it is given, every column is computed row by row.
     """
 
     name: str
@@ -40,6 +41,7 @@ class Input:
     below: float | None = None
     unit: str = ""
     varies: bool = False
+    pointwise: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -81,7 +81,13 @@ class Grid:
     @property
     def slow(self) -> bool:
         """Whether rows are computed one by one."""
-        return self.workload.pointwise or any(self.workload.column(name).pointwise for name in self.columns)
+        return bool(self.pointwise)
+
+    @property
+    def pointwise(self) -> frozenset[str]:
+        """The columns that are computed row by row."""
+        every = self.workload.pointwise or any(one.pointwise and self.choices[one.name] != (None,) for one in self.workload.inputs)
+        return frozenset(name for name in self.columns if every or self.workload.column(name).pointwise)
 
     def axes_of(self, name: str, part: Part) -> int:
         """Along which axes of ``part`` a number varies, as bits."""
