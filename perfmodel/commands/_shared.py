@@ -39,7 +39,8 @@ DtypeOption = Annotated[str | None, typer.Option(help="fp32, tf32, fp16, bf16 or
 ImplementationOption = Annotated[
     str | None,
     typer.Option(
-        help="Kernel to predict and, of attention, to count the traffic of, such as torch-sdpa-flash. [default: the fastest one calibrated]"
+        help="Kernel to predict and, of attention, to count the traffic of, such as torch-sdpa-flash. "
+        "[default: the fastest calibrated on the device, else the most certain one borrowed]"
     ),
 ]
 HardwareOption = Annotated[str | None, typer.Option(help=f"Device: id, words of one, or a profile's path. [default: {DEFAULT_DEVICE}]")]
