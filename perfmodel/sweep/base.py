@@ -14,6 +14,8 @@ from perfmodel.arith import Number
 from perfmodel.workload import LARGEST_SIZE
 
 DEFAULT_DEVICE = "nvidia-a100-sxm-80gb"
+FITS = "fits"
+"""A column that says whether a row can run: 1, 0, or nothing where that is not known."""
 
 Kind = Literal["whole", "size", "number", "name", "flag"]
 """A whole number; a number of bytes; a real number; a word; true or false."""

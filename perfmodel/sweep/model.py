@@ -16,7 +16,7 @@ from perfmodel.dtypes import DTYPES
 from perfmodel.errors import PerfmodelError, UsageError, suggest
 from perfmodel.hardware import Device
 from perfmodel.ops.checks import dtype_on
-from perfmodel.sweep.base import DEFAULT_DEVICE, Column, Input, LeftOut, Workload
+from perfmodel.sweep.base import DEFAULT_DEVICE, FITS, Column, Input, LeftOut, Workload
 from perfmodel.sweep.devices import canonical, device_ids, device_named, lenders
 from perfmodel.sweep.kv_cache import MODEL, model_named
 from perfmodel.transformer.answer import Answer, answer
@@ -100,6 +100,7 @@ def _columns(found: Answer) -> dict[str, float | None]:
         "kv_cache_bytes": memory.kv_cache,
         "activations_bytes": memory.activations,
         "memory_bytes": memory.total,
+        FITS: memory.fits,
         "max_batch": memory.max_batch,
     }
     return {name: None if value is None else float(value) for name, value in numbers.items()}
@@ -166,10 +167,11 @@ WORKLOAD = Workload(
         Column("kv_cache_bytes", "B", "KV cache on it", whole=True),
         Column("activations_bytes", "B", "activations on it", whole=True),
         Column("memory_bytes", "B", "all of it", whole=True),
+        Column(FITS, "", "1 if that fits the memory, 0 if not: then times are those of a GPU with more of it", whole=True),
         Column("max_batch", "sequences", "sequences that fit", whole=True),
     ),
     cell=cell,
-    shown=("flops", "dram_bytes", "roofline_s", "predicted_s", "ttft_s", "tpot_s", "tokens_per_s", "memory_bytes", "max_batch"),
+    shown=("flops", "dram_bytes", "roofline_s", "predicted_s", "ttft_s", "tpot_s", "tokens_per_s", "memory_bytes", FITS, "max_batch"),
     objective="seconds",
     words={"time": "seconds", "io": "dram_bytes", "memory": "memory_bytes"},
     always=("model", "hardware", "phase", "n", "kv_len", "batch"),
