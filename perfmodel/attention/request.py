@@ -117,6 +117,9 @@ class AttentionRequest:
         if self.window is not None and self.causal is False:
             raise UsageError("--window is of the last keys, so it implies a causal mask", "leave out --no-causal")
         heads = 1 if self.heads is None else self.heads
+        if self.packed is not None and self.kv_heads in (None, heads):
+            option = "--packed" if self.packed else "--unpacked"
+            raise UsageError(f"{option} is for query heads that share K and V", "give fewer --kv-heads than --heads, or leave it out")
         kv_len = self.n if self.kv_len is None else self.kv_len
         return Attention(
             n=self.n,

@@ -163,6 +163,10 @@ def check(choices: Mapping[str, Sequence[Any]], axes: Mapping[str, Any]) -> None
     given = [option for option in READ_BY if axes.get(option) is not None and choices.get(option) != [False]]
     passes = [one for direction in choices["pass"] for one in _PASSES.get(direction, ())]
     check_read(given, [find(name) for name in choices["algorithm"]], passes)
+    if axes.get("sram") is not None and not any((tiled := find(name).tiling) and tiled.in_sram for name in choices["algorithm"]):
+        raise UsageError("--sram is for algorithms with tiles in SRAM", "add --algorithm flash, or leave it out")
+    if axes.get("packed") is not None and axes.get("kv_heads") is None:
+        raise UsageError("--packed is for query heads that share K and V", "give --kv-heads too, or leave it out")
     for implementation in filter(None, choices["implementation"]):
         check_compared(implementation, choices["algorithm"])
 

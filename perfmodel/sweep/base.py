@@ -27,7 +27,7 @@ class Input:
 
     ``choice``: whether it decides which formulas apply. ``names``: what ``all`` stands for. ``least``, ``most``: of a number, which
     must be below ``below``. ``varies``: its default depends on the choices (``Workload.defaults``).
-    ``pointwise``: where it is given, every column is computed row by row.
+    ``pointwise``: where it is given, every column is computed row by row. ``columns``: those that alone read it, if not all may.
     """
 
     name: str
@@ -44,6 +44,7 @@ class Input:
     unit: str = ""
     varies: bool = False
     pointwise: bool = False
+    columns: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
