@@ -20,7 +20,7 @@ from perfmodel.errors import DataError, UsageError
 from perfmodel.sweep.chunks import Chunk
 from perfmodel.sweep.files import SCHEMA, about
 from perfmodel.sweep.lock import alone_in
-from perfmodel.sweep.resume import uninterrupted
+from perfmodel.sweep.resume import STAGED, uninterrupted
 from perfmodel.sweep.run import Consumer, Progress, Runner
 from perfmodel.sweep.study import Study
 from perfmodel.sweep.table import Table
@@ -31,12 +31,8 @@ _PART = re.compile(r"part-[0-9]{8,}\.parquet")
 _UNFINISHED = re.compile(r"\.part-[0-9]{8,}\.parquet\.[0-9a-f]+")
 
 
-_STAGED = ".unfinished"
-"""Where files are written while those of an earlier run stand in ``folder``; readers of data sets pass over hidden folders."""
-
-
 def _place(folder: Path) -> Path:
-    return staged if (staged := folder / _STAGED).is_dir() else folder
+    return staged if (staged := folder / STAGED).is_dir() else folder
 
 
 def part_path(folder: Path, index: int) -> Path:
@@ -60,7 +56,7 @@ def prepared(folder: Path, study: Study, rows: int, resume: bool) -> Iterator[in
         try:
             folder.mkdir(exist_ok=True)
             stack.enter_context(alone_in(folder))
-            old, staged = _parts(_shown(folder)), folder / _STAGED
+            old, staged = _parts(_shown(folder)), folder / STAGED
             if resume:
                 rows = _rows_per_chunk(_parts(_shown(_place(folder))), study, rows)
             elif staged.is_dir():
