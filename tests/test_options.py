@@ -141,6 +141,15 @@ def test_absurd_numbers_are_refused_in_every_axis(workload):
             refused(["sweep", workload, *given[workload].split(), f"--{one.name.replace('_', '-')}", value])
 
 
+@pytest.mark.parametrize("option", ["--where", "--subject-to", "--heads"])
+def test_absurd_numbers_are_refused_in_expressions(option):
+    for value in ("1e400", "9" * 400):
+        for unit in ("", " s"):
+            err = refused(["sweep", "--n", "64", "--d", "64", option, f"n < {value}{unit}" if option != "--heads" else f"n * {value}"])
+            assert "is too large" in err
+            assert len(err) < 1000
+
+
 # Long texts
 
 
@@ -199,7 +208,11 @@ def test_a_file_that_exists_is_named_in_full(tmp_path):
         ("validate --counters-csv x.csv --hardware h200", "--hardware is for measurements of time"),
         ("validate --backend simulator --tolerance 5%", "--tolerance is for measurements of time"),
         ("calibrate --require 3", "--require is for --from-records"),
-        ("roofline --hardware h200 --implementation torch-matmul", "--implementation is for workloads"),
+        ("roofline --hardware h200 --implementation torch-matmul", "--implementation is for attention and matmuls"),
+        ("roofline --hardware h200 --model gpt2 --implementation torch-matmul", "--implementation is for attention and matmuls"),
+        ("compare torch-matmul cublas --model gpt2 --hardware h200", "--model is neither"),
+        ("sweep matmul --m 64 --n 64 --k 64 --implementation torch-matmul", "--implementation is for the column predicted_s"),
+        ("sweep --n 64 --d 64 --algorithm standard --sram 64KiB", "--sram is for algorithms with tiles in SRAM"),
         ("roofline --hardware h200 --require 3", "--require is for --records and --ncu"),
     ],
 )
@@ -251,7 +264,7 @@ OF_COMMAND = {
     ("recompute", "size"): "3MiB",
     ("claims", "verdict"): "holds",
     ("memory", "batch"): "64",
-    ("model", "system"): "h200-x8",
+    ("model", "system"): "selene-a100",
 }
 HOW = {
     ("sweep", "memory"): "the bytes of rows held at once: any number gives the same rows",
@@ -260,7 +273,7 @@ HOW = {
 """Options that say how an answer is found and may not change it, and why."""
 MODES = {
     "attention": [
-        f"--n 1024 --d 64 --heads 8 --kv-heads 2 --batch 2 --algorithm {algorithm} --pass {direction}"
+        f"--n 1000 --d 64 --heads 8 --kv-heads 2 --batch 2 --algorithm {algorithm} --pass {direction}"
         + " --sparsity 0.5" * (algorithm == "block-sparse")
         for algorithm in names()
         for direction in ("forward", "backward")
