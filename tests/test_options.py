@@ -366,6 +366,44 @@ def test_every_option_is_read_or_refused_in_every_mode(name, line):
     assert ignored(name, [name, *line.split()]) == []
 
 
+SWEEPS = {
+    "attention": [line.replace("--batch 2", "--hardware h200") for line in MODES["attention"]],
+    "matmul": ["--m 64 --n 64 --k 64 --hardware h200"],
+    "kv-cache": MODES["kv-cache"],
+    "model": [f"llama-3-8b --phase {phase} --batch 2" for phase in ("prefill", "decode", "generate")],
+}
+AXES = {"generated": "64", "weights_dtype": "fp8", "pass": "backward", "model": "gpt2", "splits": "5", "rope_dtype": "fp32"}
+UNCOUNTED = {"mask": "--algorithm standard --pass backward"}
+"""What no column reads there: probabilities are kept, so a mask is not looked at again."""
+
+
+def swept(line: list[str]) -> Any:
+    """The rows; None where there are none."""
+    code, out, _ = answer(["sweep", *line, "--json"])
+    return None if code in (1, 2) else json.loads(out)["rows"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "line"), [(name, line) for name, lines in SWEEPS.items() for line in lines])
+def test_every_axis_is_read_or_refused(name, line):
+    """By some column: where it is taken, some number of the rows is another one."""
+    columns = [one.name for one in workload_named(name).columns]
+    given = ["--model", *line.split()] if name in ("kv-cache", "model") else line.split()
+    words = [name, *given, "--columns", ",".join(columns)]
+    before, unread = swept(words), []
+    assert before
+    kernel = "torch-matmul" if name == "matmul" else "torch-sdpa-flash"
+    for one in workload_named(name).inputs:
+        option, value = f"--{one.name.replace('_', '-')}", AXES.get(one.name) or VALUES.get(one.name, kernel)
+        if option in given or UNCOUNTED.get(one.name, "-") in line:
+            continue
+        value = kernel if one.name == "implementation" else value
+        found = [swept([*words, option, value]) for value in (["true", "false"] if one.kind == "flag" else [value])]
+        if all(rows and [[row[c] for c in columns] for row in rows] == [[row[c] for c in columns] for row in before] for rows in found):
+            unread.append(option)
+    assert unread == []
+
+
 def test_rules_are_of_options_that_exist():
     """A rule of a parameter that was renamed would guard nothing."""
     for name, rules in READ_BY.items():
