@@ -273,7 +273,7 @@ HOW = {
 """Options that say how an answer is found and may not change it, and why."""
 MODES = {
     "attention": [
-        f"--n 1000 --d 64 --heads 8 --kv-heads 2 --batch 2 --algorithm {algorithm} --pass {direction}"
+        f"--n 900 --d 64 --heads 8 --kv-heads 2 --batch 2 --algorithm {algorithm} --pass {direction}"
         + " --sparsity 0.5" * (algorithm == "block-sparse")
         for algorithm in names()
         for direction in ("forward", "backward")
