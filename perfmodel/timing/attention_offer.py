@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from perfmodel.attention.evaluate import BOTH, Result
 from perfmodel.attention.request import Comparison
 from perfmodel.errors import PerfmodelError, UsageError
@@ -13,10 +15,10 @@ Predictions = dict[tuple[str, str], Prediction]
 """By algorithm and pass; what is not predicted is absent."""
 
 
-def check_compared(implementation: str, comparison: Comparison) -> None:
-    """UsageError if ``implementation`` runs none of the algorithms that are compared."""
+def check_compared(implementation: str, algorithms: Iterable[str]) -> None:
+    """UsageError if ``implementation`` runs none of the ``algorithms`` that are compared."""
     runs = algorithm_of(implementation)
-    if implementation in MODELS_OF and all(runs != result.algorithm.name for result in comparison.results):
+    if implementation in MODELS_OF and runs not in algorithms:
         raise UsageError(f"--implementation {implementation} runs {runs}, which is not compared", f"add --algorithm {runs}")
 
 
@@ -46,6 +48,21 @@ def predictions(comparison: Comparison, implementation: str | None, lenders: Len
         except PerfmodelError as error:
             missing[f"{result.algorithm.name} {result.direction} is not predicted: {error.message}."] = None
     return found, list(missing)
+
+
+def answered(comparison: Comparison, implementation: str | None, lenders: Lenders) -> tuple[Comparison, Predictions, list[str]]:
+    """``comparison`` as ``implementation`` runs its algorithm, the predictions, and what the reader should know of both.
+
+    UsageError if no calibration is of ``implementation``, or it runs none of the algorithms.
+    """
+    if implementation is None:
+        return comparison, *predictions(comparison, None, lenders)
+    from perfmodel.timing.launched import as_launched
+
+    check_compared(implementation, [result.algorithm.name for result in comparison.results])
+    known, missing = predictions(comparison, implementation, lenders)
+    launched, notes = as_launched(comparison, implementation, lenders)
+    return launched, known, [*missing, *notes]
 
 
 def _one(comparison: Comparison, result: Result, implementation: str | None, lenders: Lenders) -> Prediction:

@@ -56,8 +56,9 @@ def offer(
 ) -> Prediction:
     """The prediction for a ``workload`` called ``name``, buffers cold. ``suits``: which implementations run what was asked.
 
-    Without an ``implementation``, the fastest library kernel whose calibration here covers this; borrowed if none does.
-    UnavailableError says why there is none.
+    Without an ``implementation``, on every device: library kernels that are calibrated here come before borrowed ones; of the
+    first the fastest is taken, of borrowed ones the most certain, whose interval is the narrowest. UnavailableError says why there
+    is none.
     """
     if implementation is not None:
         if not suits(implementation):
@@ -65,14 +66,19 @@ def offer(
         return predict(Case(workload, implementation, direction), name, dtype, device, lower_s, lenders)
     libraries = filter(suits, _libraries(name, direction, [device]))
     own = [known for known in libraries if calibrations(device, name, dtype, Case(workload, known, direction))]
-    found = _fastest(own, name, dtype, workload, direction, device, lower_s, lenders)
+    known = _predicted(own, name, dtype, workload, direction, device, lower_s, lenders)
     if not own:
         others = list(lenders())
         names = filter(suits, _libraries(name, direction, others))
-        found = _fastest(names, name, dtype, workload, direction, device, lower_s, lambda: others)
-    if found is None:
+        known = _predicted(names, name, dtype, workload, direction, device, lower_s, lambda: others)
+    if not known:
         raise UnavailableError(f"no implementation of {name} in {dtype} is calibrated that covers this")
-    return found
+    return min(known, key=lambda one: (0.0 if own else _uncertainty(one), one.seconds))
+
+
+def _uncertainty(one: Prediction) -> float:
+    """How far above its time the interval ends; equal for kernels that one calibration lends."""
+    return round(one.high / one.seconds, 6)
 
 
 def _libraries(name: str, direction: str, devices: Iterable[Device]) -> list[str]:
@@ -85,7 +91,7 @@ def _libraries(name: str, direction: str, devices: Iterable[Device]) -> list[str
     ]
 
 
-def _fastest(
+def _predicted(
     names: Iterable[str],
     name: str,
     dtype: str,
@@ -94,11 +100,11 @@ def _fastest(
     device: Device,
     lower_s: float,
     lenders: Lenders,
-) -> Prediction | None:
+) -> list[Prediction]:
     found = []
     for known in names:
         try:
             found.append(predict(Case(workload, known, direction), name, dtype, device, lower_s, lenders))
         except PerfmodelError:
             continue
-    return min(found, key=lambda one: one.seconds, default=None)
+    return found
