@@ -310,7 +310,7 @@ def test_text_and_terminal_show_the_pictures() -> None:
 
 def test_a_roofline_of_a_device_and_its_estimates() -> None:
     from perfmodel.kernels.attention.request import AttentionRequest
-    from perfmodel.timing.offer import predictions
+    from perfmodel.timing.attention_offer import predictions
 
     device = find_device("nvidia-a100-sxm-80gb")
     comparison = AttentionRequest(n=4096, d=64, batch=8, heads=16, dtype="bf16", algorithm=["standard", "flash"]).compare(device)

@@ -219,6 +219,23 @@ def test_a_fit_finds_the_parameters_behind_the_records(run, tmp_path):
     assert used.json["groups"]["copy/torch-copy/forward"]["held_out_median_abs_error"] < 0.03
 
 
+@pytest.mark.parametrize("as_named", ["nvidia-h200-sxm", "h200"])
+def test_records_of_one_device(run, tmp_path, as_named):
+    """Of the device that is named, none else is reported or counted, however the records call it."""
+    both = [*({**one, "hardware": as_named} for one in copies(count=6)), *copies("nvidia-a100-sxm-80gb", count=9)]
+    line = f"validate --tolerance 1000 --records {written(tmp_path / 'copies.jsonl', both)}"
+    assert len(run(f"{line} --json --require 15").json["rows"]) == 15
+    for name, count in (("h200", 6), ("a100-sxm-80gb", 9)):
+        found = run(f"{line} --hardware {name} --require {count} --json").json
+        assert len(found["rows"]) == count
+        assert {find_device(row["hardware"]).id for row in found["rows"]} == {find_device(name).id}
+        assert "NVIDIA" not in run(f"{line} --hardware {name}").out.replace(find_device(name).name, "")
+        refused = run(f"{line} --hardware {name} --require {count + 1}")
+        assert (refused.code, refused.out) == (2, "")
+        assert f"{count} rows were checked, and --require is {count + 1}" in refused.err
+        assert "none" not in refused.err
+
+
 def test_a_calibrated_profile_keeps_its_datasheet_values(run, tmp_path):
     path, profile = written(tmp_path / "copies.jsonl", copies()), tmp_path / "fitted.yaml"
     run(f"calibrate --from-records {path} -o {profile}")

@@ -20,7 +20,7 @@ from perfmodel.report.charts.kinds import Interval
 from perfmodel.report.counts import BOUND_WORDS, note, whose
 from perfmodel.report.document import Report, Table
 from perfmodel.report.metrics import Metric, as_json, as_table, of_cost, of_memory
-from perfmodel.timing.offer import Predictions
+from perfmodel.timing.attention_offer import Predictions
 from perfmodel.timing.predict import Prediction
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any, ClassVar
 
 from perfmodel.core.dtypes import dtype_named
@@ -26,6 +26,7 @@ class Comparison:
     """What was asked, resolved, and the results.
 
     ``sram_bytes`` is M, None where nothing needed one; ``sram_sizes`` the sizes to compare, empty without a comparison.
+    ``predictions``: by algorithm and pass, where a kernel was named.
     """
 
     workload: Attention
@@ -35,6 +36,7 @@ class Comparison:
     results: list[Result]
     sram_sizes: tuple[int, ...] = ()
     tile_given: bool = False
+    predictions: Mapping[tuple[str, str], Any] = field(default_factory=dict)
 
     def passes(self) -> list[str]:
         """The single passes that were asked for."""
@@ -115,6 +117,9 @@ class AttentionRequest:
         if self.window is not None and self.causal is False:
             raise UsageError("--window is of the last keys, so it implies a causal mask", "leave out --no-causal")
         heads = 1 if self.heads is None else self.heads
+        if self.packed is not None and self.kv_heads in (None, heads):
+            option = "--packed" if self.packed else "--unpacked"
+            raise UsageError(f"{option} is for query heads that share K and V", "give fewer --kv-heads than --heads, or leave it out")
         kv_len = self.n if self.kv_len is None else self.kv_len
         return Attention(
             n=self.n,
