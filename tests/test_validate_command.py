@@ -12,8 +12,7 @@ import pytest
 from perfmodel.catalog import device_ids, find_device, load_device
 from perfmodel.core.hardware import Calibration
 from perfmodel.core.workload import Stream
-from perfmodel.timing.base import Case, find_model, model_names
-from perfmodel.timing.implementations import MODELS_OF
+from perfmodel.timing.base import MODELS_OF, Case, find_model, model_names
 from perfmodel.timing.predict import BORROWED, CALIBRATED, SAME_ARCHITECTURE, predict
 from perfmodel.validation import session
 from perfmodel.validation.calibrate import calibrate

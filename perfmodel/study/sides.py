@@ -15,7 +15,7 @@ from perfmodel.report.roofline_chart import ceilings, roofline, with_baseline
 from perfmodel.study.base import Scope
 from perfmodel.study.points import asked, too_large
 from perfmodel.study.workloads import Workload
-from perfmodel.timing.implementations import MODELS_OF
+from perfmodel.timing.base import MODELS_OF
 
 
 @dataclass(frozen=True, slots=True)

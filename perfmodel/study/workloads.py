@@ -13,7 +13,7 @@ from perfmodel.core.workload import Attention
 from perfmodel.kernels.attention.request import AttentionRequest
 from perfmodel.kernels.matmul import Matmul
 from perfmodel.study.fields import Fields
-from perfmodel.timing.implementations import MODELS_OF
+from perfmodel.timing.base import MODELS_OF
 from perfmodel.transformer.request import Request, formats, lengths
 from perfmodel.transformer.spec import GroupedAttention, ModelSpec
 from perfmodel.transformer.step import PREFILL, Split

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from perfmodel.core.errors import PerfmodelError, UsageError
 from perfmodel.kernels.attention.evaluate import BOTH, Result
 from perfmodel.kernels.attention.request import Comparison
-from perfmodel.timing.implementations import MODELS_OF
+from perfmodel.timing.base import MODELS_OF
 from perfmodel.timing.offer import algorithm_of, check_implementation, offer
 from perfmodel.timing.predict import Lenders, Prediction, added
 

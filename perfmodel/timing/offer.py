@@ -7,8 +7,7 @@ from typing import Any
 
 from perfmodel.core.errors import PerfmodelError, UnavailableError, UsageError, suggest
 from perfmodel.core.hardware import Device
-from perfmodel.timing.base import SAME_KERNEL, Case, calibrations
-from perfmodel.timing.implementations import MODELS_OF
+from perfmodel.timing.base import MODELS_OF, SAME_KERNEL, Case, calibrations
 from perfmodel.timing.predict import Lenders, Prediction, predict
 
 OWN = ("numba-", "cpu-")

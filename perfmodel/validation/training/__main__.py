@@ -7,7 +7,7 @@ import os
 import sys
 from pathlib import Path
 
-from perfmodel.core.docstrings import docstring
+from perfmodel.core.plugins import docstring
 from perfmodel.validation.libraries.base import current_profile, load_torch
 from perfmodel.validation.training.cases import cases, profiled_cases
 from perfmodel.validation.training.run import Campaign
