@@ -250,7 +250,7 @@ def values(r: Random, param: Any, odd: float) -> str:
         param.name, []
     )
     number = re.search("int|float", str(param.type_descriptor.annotation))
-    sensible = SENSIBLE if number else [*SENSIBLE, *SIZES[:5], *told, *told, *known, *known]
+    sensible = SENSIBLE if number else known or [*told, *told, *SIZES[:5], *SENSIBLE[:5]]
     if r.random() >= odd:
         return r.choice(sensible)
     return typed.value(r, sensible) if r.random() < 0.6 else hostile(r)
@@ -272,7 +272,7 @@ def lines(r: Random, name: str, base: list[list[str]]) -> list[str]:
         del words[r.randrange(first, len(words))]
         arguments = 0
     odd = r.choice([0.0, 0.2, 0.5, 1.0])
-    for _ in range(r.randint(1, 3)):
+    for _ in range(r.choice([1, 1, 2, 3])):
         param = r.choice(params)
         if param.param_type_name == "argument":
             place = r.randint(0, arguments)

@@ -40,7 +40,7 @@ def answered(name: str) -> list[list[str]]:
     return [line for line in examples(name) if not any(word.endswith((".json", ".yaml", ".csv")) for word in line)] or examples(name)
 
 
-SLOW = {"report": 10, "calibrate": 10, "validate": 10, "roofline": 5, "sweep": 5, "compare": 5}
+SLOW = {"claims": 60, "report": 30, "batch": 20, "kv-cache": 10, "roofline": 5}
 """Commands that are asked so many times less often in the long run."""
 
 
