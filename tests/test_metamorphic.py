@@ -127,7 +127,7 @@ def doubled(kind: str, args: list[str], r: Random) -> Iterator[list[str]]:
 
 
 def causal(kind: str, args: list[str], r: Random) -> Iterator[list[str]]:
-    """A mask takes work away. Not so DRAM reads: masked blocks of a head do not scan its keys in step, so some find them gone from the L2."""
+    """A mask takes work away. DRAM reads are left out: masked blocks do not scan the keys in step, so some find them gone from the L2."""
     full = [word for word in args if word != "--causal"]
     for before, after in both(full, [*full, "--causal"]):
         counted = more(before, after, *COUNTS, "memory_bytes") + more(before, after, "traffic", names="sram|write")
