@@ -10,13 +10,13 @@ import math
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator
-from itertools import islice
+from itertools import chain, islice
 from random import Random
 from typing import Any
 
 import pytest
 from fuzzing import answer, read_once
-from questions import questions
+from questions import questions, sweep
 
 from perfmodel.units import format_binary, format_si, format_time, parse
 
@@ -324,7 +324,8 @@ LAWS: dict[str, tuple[Callable[[str, list[str], Random], Iterator[list[str]]], t
 def test_no_pair_of_answers_breaks_a_law(count: int, seed: int) -> None:
     r, counted, wrong = Random(seed), Counter[str](), []
     asked = ((kind, args) for kind, args in questions(count * 2, seed) if kind not in SLOW or r.random() < 0.25)
-    for kind, args in islice(asked, count):
+    sweeps = (("sweep", ["sweep", *sweep(r), "--json"]) for _ in range(count // 60))
+    for kind, args in islice(chain(sweeps, asked), count):
         law = r.choice([name for name, (_, kinds) in LAWS.items() if kind in kinds] or [""])
         counted["questions"] += 1
         for faults in LAWS[law][0](kind, args, r) if law else ():
