@@ -111,12 +111,13 @@ def rounded(value: Any) -> Any:
 
 def written(answer: Any) -> str:
     """One line per value, so that a difference is seen."""
-    return json.dumps(answer, indent=0, ensure_ascii=False) + "\n"
+    return json.dumps(answer, indent=0, ensure_ascii=False, sort_keys=True) + "\n"
 
 
 if __name__ == "__main__":
+    answers = {kept(line): written(asked(line)) for line in lines()}
     FOLDER.mkdir(exist_ok=True)
     for old in FOLDER.iterdir():
         old.unlink()
-    for each in lines():
-        kept(each).write_text(written(asked(each)))
+    for path, text in answers.items():
+        path.write_text(text)

@@ -29,6 +29,7 @@ UNTRACED = (
     "fuzz_commands",
     "fuzz_readers",
     "laws",
+    "metamorphic",
     "readme",
     "sweep_points",
     "training_search",
