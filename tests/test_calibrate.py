@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from fractions import Fraction
 from heapq import heapreplace
 from types import SimpleNamespace
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from perfmodel.catalog import find_device, load_device
 from perfmodel.commands._bar import Bar
 from perfmodel.timing.base import find_model
-from perfmodel.timing.models import _flash_rounds, flash_prefill, gemm, register_tiles
+from perfmodel.timing.models import flash_prefill, gemm, register_tiles
 from perfmodel.timing.models._gemm_tiles import plans, worth_timing
+from perfmodel.timing.schedule import Shares, _follow
+from perfmodel.timing.tile_schedule import drained, lanes, last_place
 from perfmodel.validation import calibrate as module
 from perfmodel.validation.calibrate import FULL, QUICK, Effort, calibrate, cross_residuals, fitted, points
 from perfmodel.validation.calibration_run import own_cases
@@ -25,6 +28,7 @@ from tests.test_validate_command import copies, devices_of, written
 
 H200 = find_device("nvidia-h200-sxm")
 SHORT = Effort(restarts=0, rounds=4, folds=2, points=8)
+PRIME = 997
 FILES = {"numba-flash.jsonl", "torch-matmul.jsonl", "torch-attention.jsonl", "torch-decode.jsonl", "torch-eager.jsonl"}
 
 
@@ -84,15 +88,34 @@ def test_a_fit_works_a_case_out_once(families, monkeypatch, name, models, functi
     assert len(calls) == len(known)
 
 
-@given(
-    st.lists(st.integers(1, 40), min_size=1, max_size=60), st.integers(1, 20), st.floats(0, 1e6), st.floats(1e-3, 1e4), st.floats(1e-3, 1e4)
-)
-def test_places_that_fall_free_at_once_take_a_block_each(tiles, slots, early, block, tile):
-    cycles = [block + count * tile for count in tiles]
-    free = [early / slots] * slots
-    for each in cycles:
-        heapreplace(free, free[0] + each)
-    assert _flash_rounds._ends([], slots, cycles, early)[0] == max(free)
+RATIOS = st.lists(st.integers(1, 60 * PRIME).filter(lambda k: k % PRIME).map(lambda k: Fraction(k, PRIME)), min_size=1, max_size=9)
+"""None at which two places of unequal sums fall free together."""
+TILES = st.lists(st.integers(1, 40), min_size=1, max_size=12)
+
+
+@settings(deadline=None, max_examples=40)
+@given(TILES, st.integers(1, 9), st.integers(1, 20), RATIOS)
+def test_a_schedule_kept_for_a_range_of_ratios_is_the_one_at_each(tiles, repeats, slots, ratios):
+    """However many ratios were asked for before."""
+    kept = last_place(tiles * repeats, slots)
+    for ratio in [*ratios, *ratios]:
+        free = [Fraction(0)] * slots
+        for each in tiles * repeats:
+            heapreplace(free, free[0] + ratio + each)
+        blocks, run = kept.at(float(ratio))
+        assert blocks * ratio + run == max(free)
+    assert all(high <= low for (high, _), low in zip(kept.known, kept.lows[1:], strict=False))
+
+
+@settings(deadline=None, max_examples=40)
+@given(TILES, st.integers(1, 9), st.sampled_from([(1, 1), (2, 1), (3, 1), (2, 2), (4, 2), (1, 2)]), RATIOS)
+def test_lanes_kept_for_a_range_of_ratios_are_those_at_each(tiles, repeats, held, ratios):
+    """Of places that fall free together the first takes the next block."""
+    shares = Shares(2, *held, tuple(Fraction(10, tenths) for tenths in (10, 17, 22, 25)))
+    kept = lanes(tiles, repeats * len(tiles), shares)
+    for ratio in [*ratios, *ratios]:
+        exact = _follow([ratio + each for each in tiles], repeats * len(tiles), shares, Fraction(0))
+        assert drained(kept.at(float(ratio)), float(ratio), tuple(map(float, shares.speeds))) == pytest.approx(float(exact), rel=1e-12)
 
 
 SIDE = st.integers(1, 5000)
