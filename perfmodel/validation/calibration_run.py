@@ -33,6 +33,7 @@ MEASURED = "measured_here"
 class How:
     """How a calibration is made. ``done`` is told the share of a phase that is done, ``on_record`` each record as it comes.
 
+    On a CPU ``on_record`` hears of timings, kernel by kernel; ``earlier`` are those of an interrupted run.
     ``quick``: fewer tiles and shapes are measured, each for a shorter time, and fits see fewer points and stop sooner.
     """
 
@@ -40,6 +41,7 @@ class How:
     jobs: int = 1
     done: Callable[[float], None] = lambda share: None
     on_record: Callable[[dict[str, Any]], None] = lambda record: None
+    earlier: Sequence[dict[str, Any]] = ()
 
     @property
     def effort(self) -> Effort:
@@ -165,7 +167,7 @@ def this_machine(
         raise UnavailableError(f"no GPU to measure {', '.join(implementations)} on", "run it where there is one, or use --from-records")
     from perfmodel.validation.cpu.run import measure
 
-    device, _, raws = measure(progress)
+    device, _, raws = measure(progress, how.on_record, how.earlier)
     return Calibrated(device, [], device.calibration, [], raws)
 
 
