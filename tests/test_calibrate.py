@@ -17,13 +17,16 @@ from hypothesis import strategies as st
 from perfmodel.catalog import find_device, load_device
 from perfmodel.commands._bar import Bar
 from perfmodel.timing.base import find_model
+from perfmodel.timing.implementations import model_of
 from perfmodel.timing.models import flash_prefill, gemm, register_tiles
 from perfmodel.timing.models._gemm_tiles import plans, worth_timing
 from perfmodel.timing.schedule import Shares, _follow
 from perfmodel.timing.tile_schedule import drained, lanes, last_place
 from perfmodel.validation import calibrate as module
-from perfmodel.validation.calibrate import FULL, QUICK, Effort, calibrate, cross_residuals, fitted, points
-from perfmodel.validation.calibration_run import own_cases
+from perfmodel.validation.bounds import case_of
+from perfmodel.validation.calibrate import FULL, QUICK, Effort, calibrate, cross_residuals, fitted, points, too_few
+from perfmodel.validation.calibration_run import OWN as OWN_KERNELS
+from perfmodel.validation.calibration_run import _untimed, own_cases
 from perfmodel.validation.cpu import run as cpu_run
 from perfmodel.validation.cpu import timer
 from perfmodel.validation.cuda.shapes import timed_cases
@@ -206,12 +209,25 @@ def kernels(cases):
 
 def test_quick_compiles_fewer_kernels():
     """Of what is left, every head dim and mask stays; compiling takes most of a run."""
-    whole, quick = timed_cases(), own_cases(timed_cases(), True)
+    whole, quick = timed_cases(), own_cases(OWN_KERNELS, True)
     left = {case.implementation for case in quick}
     assert left >= {"numba-flash1", "numba-matmul"}
     assert {case[:3] for case in kernels(quick)} == {case[:3] for case in kernels(whole) if case[0] in left}
     assert 2 * len(kernels(quick)) < len(kernels(whole))
-    assert own_cases(whole, False) == whole
+
+
+def test_a_default_run_fits_every_kernel_of_the_project():
+    by_name = {name: own_cases([name], False) for name in OWN_KERNELS}
+    too_few_of = {name: too_few(map(_untimed, cases), model_of(case_of(_untimed(cases[0])))) for name, cases in by_name.items()}
+    assert too_few_of == dict.fromkeys(OWN_KERNELS, "")
+
+
+def test_a_quick_run_says_which_kernels_it_leaves_out(run, tmp_path, monkeypatch, gpu):
+    monkeypatch.chdir(tmp_path)
+    said = run("calibrate --quick").out
+    left = set(OWN_KERNELS) - {case.implementation for case in own_cases(OWN_KERNELS, True)}
+    assert "numba-flash" in left
+    assert {name for name in OWN_KERNELS if f"not measured: {name}: left out" in said} == left
 
 
 # A GPU that answers from a calibration
