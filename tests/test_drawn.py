@@ -1,0 +1,74 @@
+"""The interval's promise on rows that were drawn after the rules were fixed: never in a fit, group by group by a binomial test."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import replace
+from datetime import date
+
+import pytest
+from accuracy_parts import PAGE, PART
+from drawn_rows import FILES, coverage, raws
+
+from perfmodel.catalog import find_device
+from perfmodel.validation import calibrate as fits
+from perfmodel.validation.libraries.drawn import ALIKE, WIDER
+from perfmodel.validation.records import Record, as_record, read_records, shipped_records
+from perfmodel.validation.split import FITTED, held_out
+
+H200 = find_device("nvidia-h200-sxm")
+NOT_KEPT: dict[tuple[str, str], str] = {}
+CELL = re.compile(r"(\d+)% of (\d+), ([a-z ]+), error")
+
+
+def verdicts() -> dict[tuple[str, str], str]:
+    """Coverage and verdict as the page shows them; a slow test holds the page to the rows."""
+    lines = [line.strip("| ").split(" | ") for line in dict(PART.findall(PAGE.read_text(encoding="utf-8")))["drawn"].splitlines()]
+    rows = {cells[0]: cells[1:] for cells in lines if len(cells) == 3 and CELL.match(cells[1])}
+    return {(group, kind): cell for group, cells in rows.items() for kind, cell in zip((ALIKE, WIDER), cells, strict=True)}
+
+
+def test_every_promise_is_kept_or_listed() -> None:
+    """A listed group whose interval begins to hold leaves the list."""
+    broken = {}
+    for key, cell in verdicts().items():
+        share, rows, verdict = CELL.match(cell).groups()  # type: ignore[union-attr]
+        if verdict != "kept":
+            broken[key] = f"{verdict}: {share} % of {rows}"
+    assert broken == {key: said.partition("; ")[0] for key, said in NOT_KEPT.items()}
+    assert all(said.partition("; ")[2] for said in NOT_KEPT.values()), "each with its reason"
+
+
+@pytest.mark.slow
+def test_the_page_shows_the_verdicts_of_the_rows() -> None:
+    assert {key: one.verdict for key, one in coverage().items()} == {key: CELL.match(cell)[3] for key, cell in verdicts().items()}  # type: ignore[index]
+
+
+def question(record: Record) -> str:
+    """What was timed."""
+    shape = json.dumps(record.shape, sort_keys=True)
+    return f"{record.workload} {record.implementation} {record.hardware} {record.dtype} {record.direction} {record.cache} {shape}"
+
+
+def test_a_draw_has_a_date_and_no_row_of_it_can_be_in_a_fit() -> None:
+    assert FILES
+    for path in FILES:
+        date.fromisoformat(path.name.partition("_drawn_")[2].removesuffix(".jsonl.gz"))
+    drawn = [as_record(raw) for raw in raws()]
+    assert all(held_out(record) for record in drawn)
+    shipped = [record for path in shipped_records() for _, record in read_records(path)]
+    timed = {(question(record), record.time_s.median) for record in shipped}
+    assert not any((question(record), record.time_s.median) in timed for record in drawn)
+
+
+def test_drawn_rows_change_no_parameter_and_no_interval() -> None:
+    """Whatever their times, in the fit, in its cross-validation, and in the count of shapes that allows it."""
+    drawn = [record for record in map(as_record, raws()) if record.workload == "copy"]
+    known = [replace(record, source=FITTED) for record in drawn[:12]]
+    beside = [replace(record, time_s=replace(record.time_s, median=10 * record.time_s.median)) for record in drawn[12:]]
+    alone, together = (fits.calibrate(rows, {H200.id: H200}, "", lambda _: "", lambda _: None) for rows in (known, [*known, *beside]))
+    [block], [same] = alone[H200.id], together[H200.id]
+    assert replace(same, held_out=0, held_out_median_error=None, held_out_p90_error=None) == block
+    assert same.held_out == len(beside)
+    assert fits.calibrate(beside, {H200.id: H200}, "", lambda _: "", lambda _: None) == {}
