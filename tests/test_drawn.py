@@ -18,7 +18,41 @@ from perfmodel.validation.records import Record, as_record, read_records, shippe
 from perfmodel.validation.split import FITTED, held_out
 
 H200 = find_device("nvidia-h200-sxm")
-NOT_KEPT: dict[tuple[str, str], str] = {}
+PADDED = "the times of head dims that the kernel pads, most of them in no record, are predicted too short"
+NARROW_ROWS = "rows of up to 8192 columns err less than the longer ones that share the interval"
+FEW = "the residuals of the few fitted rows scatter more than new rows do"
+NOT_KEPT = {
+    ("attention/torch-sdpa-efficient/backward", ALIKE): "too narrow: 66 % of 111; 10 of 29 with head dim 96, predicted too short",
+    ("attention/torch-sdpa-efficient/backward", WIDER): f"too narrow: 53 % of 118; {PADDED}",
+    ("attention/torch-sdpa-efficient/forward", WIDER): f"too narrow: 64 % of 149; {PADDED}",
+    ("attention/torch-sdpa-flash/forward", WIDER): f"too narrow: 46 % of 149; {PADDED}",
+    ("attention/torch-sdpa-flash/backward", WIDER): f"too narrow: 47 % of 149; {PADDED}",
+    ("attention/torch-sdpa-flash/forward decode", ALIKE): f"too wide: 94 % of 149; {FEW}",
+    ("attention/torch-sdpa-flash/forward decode", WIDER): f"too narrow: 38 % of 149; {PADDED}",
+    (
+        "attention/torch-sdpa-cudnn/forward decode",
+        WIDER,
+    ): "too narrow: 67 % of 149; 6 of 27 with head dims 160 and 224, predicted too short",
+    ("attention/torch-eager/backward", WIDER): "too narrow: 70 % of 149; 12 of 34 whose lengths are no multiple of 8",
+    ("matmul/torch-matmul/forward", WIDER): "too narrow: 58 % of 149; 29 of 72 that take 10 to 100 us, whose sizes are no multiples of 8",
+    ("softmax/torch-softmax/forward", ALIKE): f"too wide: 93 % of 149; {NARROW_ROWS}",
+    ("softmax/torch-softmax/forward", WIDER): f"too wide: 91 % of 149; {NARROW_ROWS}",
+    ("norm/torch-rms-norm/forward", ALIKE): f"too wide: 90 % of 149; {NARROW_ROWS}",
+    ("scale/torch-add/forward", ALIKE): f"too wide: 99 % of 149; {FEW}",
+    ("scale/torch-add/forward", WIDER): f"too wide: 95 % of 149; {FEW}",
+    ("scale/torch-silu-mul/forward", ALIKE): f"too wide: 92 % of 149; {FEW}",
+    ("scale/torch-silu-mul/forward", WIDER): f"too wide: 89 % of 149; {FEW}",
+    (
+        "copy/torch-copy/forward",
+        ALIKE,
+    ): "too narrow: 65 % of 149; copies below 100 us err more than the longer ones, of which all are covered",
+    (
+        "copy/torch-copy/forward",
+        WIDER,
+    ): "too narrow: 57 % of 149; copies below 100 us err more than the longer ones, of which all are covered",
+}
+"""Groups whose interval does not hold what it promises: how often it held, and what is known of those it missed. Found, not chosen by:
+no rule, width or parameter was set on these rows."""
 CELL = re.compile(r"(\d+)% of (\d+), ([a-z ]+), error")
 
 
