@@ -20,6 +20,7 @@ from perfmodel.validation.split import FITTED, held_out
 H200 = find_device("nvidia-h200-sxm")
 PADDED = "the times of head dims that the kernel pads, most of them in no record, are predicted too short"
 NARROW_ROWS = "rows of up to 8192 columns err less than the longer ones that share the interval"
+SHORT = "copies below 100 us err more than the longer ones, of which all are covered"
 FEW = "the residuals of the few fitted rows scatter more than new rows do"
 NOT_KEPT = {
     ("attention/torch-sdpa-efficient/backward", ALIKE): "too narrow: 66 % of 111; 10 of 29 with head dim 96, predicted too short",
@@ -32,7 +33,7 @@ NOT_KEPT = {
     (
         "attention/torch-sdpa-cudnn/forward decode",
         WIDER,
-    ): "too narrow: 67 % of 149; 6 of 27 with head dims 160 and 224, predicted too short",
+    ): "too narrow: 67 % of 149; 6 of 27 with head dims 160 and 224",
     ("attention/torch-eager/backward", WIDER): "too narrow: 70 % of 149; 12 of 34 whose lengths are no multiple of 8",
     ("matmul/torch-matmul/forward", WIDER): "too narrow: 58 % of 149; 29 of 72 that take 10 to 100 us, whose sizes are no multiples of 8",
     ("softmax/torch-softmax/forward", ALIKE): f"too wide: 93 % of 149; {NARROW_ROWS}",
@@ -45,11 +46,11 @@ NOT_KEPT = {
     (
         "copy/torch-copy/forward",
         ALIKE,
-    ): "too narrow: 65 % of 149; copies below 100 us err more than the longer ones, of which all are covered",
+    ): f"too narrow: 65 % of 149; {SHORT}",
     (
         "copy/torch-copy/forward",
         WIDER,
-    ): "too narrow: 57 % of 149; copies below 100 us err more than the longer ones, of which all are covered",
+    ): f"too narrow: 57 % of 149; {SHORT}",
 }
 """Groups whose interval does not hold what it promises: how often it held, and what is known of those it missed. Found, not chosen by:
 no rule, width or parameter was set on these rows."""
@@ -91,9 +92,10 @@ def test_a_draw_has_a_date_and_no_row_of_it_can_be_in_a_fit() -> None:
         date.fromisoformat(path.name.partition("_drawn_")[2].removesuffix(".jsonl.gz"))
     drawn = [as_record(raw) for raw in raws()]
     assert all(held_out(record) for record in drawn)
-    shipped = [record for path in shipped_records() for _, record in read_records(path)]
-    timed = {(question(record), record.time_s.median) for record in shipped}
-    assert not any((question(record), record.time_s.median) in timed for record in drawn)
+    own = [path for path in shipped_records() if path.parent.name == H200.id]
+    times = {(record.implementation, record.time_s.median): question(record) for record in drawn}
+    shipped = [record for path in own for _, record in read_records(path) if (record.implementation, record.time_s.median) in times]
+    assert not any(question(record) == times[record.implementation, record.time_s.median] for record in shipped)
 
 
 def test_drawn_rows_change_no_parameter_and_no_interval() -> None:
