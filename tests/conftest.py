@@ -12,8 +12,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from perfmodel.cli import main
+
+settings.register_profile("any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])  # no test asserts a time
+settings.load_profile("any machine")
 
 UNTRACED = (
     "accuracy",
@@ -25,6 +29,7 @@ UNTRACED = (
     "fuzz_commands",
     "fuzz_readers",
     "laws",
+    "metamorphic",
     "readme",
     "sweep_points",
     "training_search",

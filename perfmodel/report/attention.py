@@ -63,6 +63,7 @@ def data(comparison: Comparison, predictions: Predictions) -> dict[str, Any]:
     pattern = None if w.sparsity is None else w.sparsity.name
     flags = ("causal", "window", "splits", "mask", "masked_fill", "dropout", "unfused_scale", "printed_backward", "packed")
     options = {name: getattr(w, name) for name in flags} | {"sparsity": pattern}
+    options |= {"block_q": comparison.block_q, "block_kv": comparison.block_kv}
     asked = {"pass": comparison.direction, "algorithms": list(dict.fromkeys(result.algorithm.name for result in comparison.results))}
     inputs = {**sizes, "dtype": w.dtype.name, **options, **asked, "sram_bytes": comparison.sram_bytes, "cache": "cold"}
     return {

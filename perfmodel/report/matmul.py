@@ -54,6 +54,7 @@ def data(result: Result, prediction: Prediction | None = None) -> dict[str, Any]
     """The object of schema perfmodel.matmul/1."""
     w = result.workload
     inputs = {name: getattr(w, name) for name in ("m", "n", "k", "batch", "split_k")} | {"dtype": w.dtype.name}
+    inputs |= {"tile_m": result.tile_asked[0], "tile_n": result.tile_asked[1], "sram_bytes": result.chip.sram}
     return {**head("matmul", inputs, result.device), "results": [_entry(result, prediction)], "io_lower_bound": _io_lower_bound(result)}
 
 

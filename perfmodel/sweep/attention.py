@@ -82,8 +82,8 @@ class AttentionCell(Tiled):
         """Predicted time and its interval, None where no calibration covers the row; with an implementation every column."""
         w, extra = self._workload(values), self.prepare(values)[0]
         results = self._results(w, {**values, **{name: int(size) for name, size in extra.items()}})
-        given = "block_q" in values or "block_kv" in values
-        comparison = Comparison(w, self.device, results[-1].direction, self.sram_bytes, results, tile_given=given)
+        br, bc = values.get("block_q"), values.get("block_kv")
+        comparison = Comparison(w, self.device, results[-1].direction, self.sram_bytes, results, block_q=br, block_kv=bc)
         found, known, _ = answered(comparison, self.implementation, lenders)
         time = known.get((self.algorithm.name, results[-1].direction))
         ends = (None, None, None) if time is None else (time.seconds, time.low, time.high)

@@ -35,8 +35,14 @@ class Comparison:
     sram_bytes: int | None
     results: list[Result]
     sram_sizes: tuple[int, ...] = ()
-    tile_given: bool = False
+    block_q: int | None = None
+    block_kv: int | None = None
     predictions: Mapping[tuple[str, str], Any] = field(default_factory=dict)
+
+    @property
+    def tile_given(self) -> bool:
+        """Whether an edge of the tile was asked for."""
+        return self.block_q is not None or self.block_kv is not None
 
     def passes(self) -> list[str]:
         """The single passes that were asked for."""
@@ -161,8 +167,7 @@ class AttentionRequest:
         sram_bytes = sizes[0] if sizes and not several else own
         results = compare(algorithms, w, device, _PASSES[direction], sram_bytes, self.block_q, self.block_kv)
         compared = sorted({*sizes, *(() if own is None else (own,))}) if several else ()
-        tile_given = self.block_q is not None or self.block_kv is not None
-        answer = Comparison(w, device, direction, sram_bytes, results, tuple(compared), tile_given)
+        answer = Comparison(w, device, direction, sram_bytes, results, tuple(compared), self.block_q, self.block_kv)
         if several and not answer.tiled_in_sram():
             raise UsageError("--sram compares sizes for tiled algorithms, forward", "add --algorithm flash, or give one size")
         return answer
