@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from perfmodel.core import units
 from perfmodel.core.errors import PerfmodelError, UnavailableError, UsageError
 from perfmodel.core.hardware import Calibration, Device, LaunchOverhead, Microbenchmark, Quantity
-from perfmodel.timing.implementations import MODELS_OF, model_of
+from perfmodel.timing.base import MODELS_OF, model_of
 from perfmodel.timing.predict import Lenders
 from perfmodel.validation.bounds import case_of
 from perfmodel.validation.calibrate import FULL, QUICK, Effort, calibrate, family_of, points, too_few
