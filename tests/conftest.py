@@ -9,11 +9,14 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from perfmodel.cli import main
+
+sys.path.append(str(Path(__file__).parents[1]))  # tools/; last, so that an installed perfmodel is the one tested
 
 UNTRACED = (
     "accuracy",

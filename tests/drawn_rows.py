@@ -15,11 +15,12 @@ from pathlib import Path
 
 from perfmodel.catalog import find_device
 from perfmodel.validation.compare import Row, compare
-from perfmodel.validation.libraries.drawn import ALIKE, WIDER
 from perfmodel.validation.records import as_record
 from perfmodel.validation.statistics import quantile
 
 FILE = Path(__file__).parent / "data" / "h200_drawn_2026-11-22.jsonl.gz"
+ALIKE, WIDER = "alike", "wider"
+"""Kinds of shapes: like those of the shipped records, or beyond them."""
 PROMISED, LEVEL = 0.80, 0.01
 """Share of intervals that hold, and how rarely a promise that is kept may be called broken."""
 

@@ -1,4 +1,4 @@
-"""Library kernels of shapes drawn at random, timed: ``python -m perfmodel.validation.libraries.drawn SEED SECONDS OUT``.
+"""Library kernels of shapes drawn at random, timed: ``python -m tools.measure.drawn SEED SECONDS OUT``.
 
 For rows that no fit and no rule has seen. Families come in turn, so that a run cut short leaves all alike. Every second case has a
 shape like those of the shipped records ("alike"), every other one goes beyond them ("wider"): the record's source says which.
