@@ -15,7 +15,7 @@ from drawn_rows import coverage, likelihood
 
 from perfmodel.catalog import device_ids
 from perfmodel.timing.base import find_model, model_names
-from perfmodel.validation.libraries.base import current_profile
+from tools.measure.hardware import current_profile
 from tools.measure.steps import measure
 
 ROOT = Path(__file__).parents[1]

@@ -16,9 +16,10 @@ from random import Random
 from typing import Any
 
 from perfmodel.core.workload import BACKWARD, FORWARD
-from perfmodel.validation.libraries.base import HELD_OUT, LibraryCase, current_profile, load_torch
+from perfmodel.validation.libraries.base import HELD_OUT, LibraryCase, load_torch
 from perfmodel.validation.libraries.cases import LARGE_SCORES
 from perfmodel.validation.libraries.measure import as_line, measure
+from tools.measure.hardware import current_profile
 
 ALIKE, WIDER = "alike", "wider"
 HEAD_DIMS = {ALIKE: (64, 64, 128, 128, 96, 192, 256), WIDER: (32, 40, 72, 80, 112, 160, 224, 64, 128)}

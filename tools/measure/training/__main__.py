@@ -8,7 +8,8 @@ import sys
 from pathlib import Path
 
 from perfmodel.core.docstrings import docstring
-from perfmodel.validation.libraries.base import current_profile, load_torch
+from perfmodel.validation.libraries.base import load_torch
+from tools.measure.hardware import current_profile
 from tools.measure.training.cases import cases, profiled_cases
 from tools.measure.training.run import Campaign
 
