@@ -18,11 +18,12 @@ from typing import Any
 
 from perfmodel.catalog import find_device
 from perfmodel.validation.compare import Row, compare
-from perfmodel.validation.libraries.drawn import ALIKE, WIDER
 from perfmodel.validation.records import as_record
 from perfmodel.validation.statistics import quantile
 
 FILES = sorted((Path(__file__).parent / "data").glob("*_drawn_*.jsonl.gz"))
+ALIKE, WIDER = "alike", "wider"
+"""Kinds of shapes: like those of the shipped records, or beyond them."""
 PROMISED, LEVEL = Fraction(4, 5), 0.01
 """Share of intervals that hold, and how rarely a promise that is kept may be called broken."""
 

@@ -13,7 +13,7 @@ from types import SimpleNamespace
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from perfmodel.timing.implementations import model_of
+from perfmodel.timing.base import model_of
 
 from perfmodel.catalog import find_device, load_device
 from perfmodel.commands._bar import Bar

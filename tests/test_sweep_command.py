@@ -1,4 +1,4 @@
-"""The sweep and bench commands: what they print, what they find, what they refuse."""
+"""The sweep command and its benchmark: what they print, what they find, what they refuse."""
 
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ from perfmodel.catalog import data_folder
 from perfmodel.commands._progress import Teller
 from perfmodel.sweep.search import front
 from perfmodel.sweep.study import WORKLOADS, read_study
+from tools import bench
 
 
 def test_the_json_object(run: Any) -> None:
@@ -179,7 +180,6 @@ def test_shipped_studies_answer(run: Any, path: Path) -> None:
         ("sweep --n 64 --d 64 --pattern causal --algorithm flash", ["--pattern is for block-sparse"]),
         ("sweep --n 64 --d 64 --where sparsity<0.5", ["sparsity has no value here"]),
         ("sweep --n 64 --d 64 --packed maybe", ["true, false or both"]),
-        ("bench --rows 0", ["--rows"]),
     ],
 )
 def test_one_message_with_place_and_fix(run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, line: str, words: list[str]) -> None:
@@ -262,13 +262,21 @@ def test_progress_on_a_terminal_is_one_line(capsys: pytest.CaptureFixture[str], 
     assert err.endswith("\r\x1b[K")
 
 
-def test_a_benchmark(run: Any) -> None:
-    found = run("bench --rows 20000 --json").json
+def test_a_benchmark(capsys: pytest.CaptureFixture[str]) -> None:
+    bench.main(["--rows", "20000", "--json"])
+    found = json.loads(capsys.readouterr().out)
     assert found["schema"] == "perfmodel.bench/1"
     assert all(one["ratio"] > 1 for one in found["speeds"])
     assert len(found["speeds"]) == 2 * 6 + 3
     assert found["starts"][0]["ratio"] == 1
     assert found["memory"]["peak_bytes"] > 10e6
+
+
+def test_a_benchmark_needs_rows(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        bench.main(["--rows", "0"])
+    out, err = capsys.readouterr()
+    assert (out, "--rows" in err, "Traceback" in err) == ("", True, False)
 
 
 def test_a_model_has_the_defaults_of_its_command(run: Any) -> None:

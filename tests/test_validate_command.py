@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from left_out import leave_out
 
 from perfmodel.catalog import device_ids, find_device, load_device
 from perfmodel.core.hardware import Calibration
@@ -17,9 +18,9 @@ from perfmodel.timing.predict import BORROWED, CALIBRATED, SAME_ARCHITECTURE, pr
 from perfmodel.validation import session
 from perfmodel.validation.calibrate import calibrate
 from perfmodel.validation.intervals import Residual, interval
-from perfmodel.validation.profile_text import profile_text, with_calibrations
+from perfmodel.validation.profile_text import profile_text
 from perfmodel.validation.records import as_record
-from perfmodel.validation.transfer import half_widths, leave_out, with_borrowed
+from perfmodel.validation.transfer import half_widths, with_borrowed
 
 DATA = Path(__file__).parent / "data"
 TRUE = {"launch_us": 4.0, "bandwidth_share": 0.8}
@@ -264,13 +265,6 @@ def test_a_profile_survives_being_written(tmp_path, name):
     path = tmp_path / "again.yaml"
     path.write_text(profile_text(find_device(name)))
     assert load_device(path) == find_device(name)
-
-
-def test_calibrations_go_in_without_touching_other_lines():
-    text = (SPECS / "nvidia-v100-sxm-32gb.yaml").read_text()
-    once = with_calibrations(text, [block_of_copies()])
-    assert with_calibrations(once, [block_of_copies()]) == once
-    assert with_calibrations(once, []).replace(once.split("\n")[once.split("\n").index("sources:") + 1] + "\n", "") == text
 
 
 # Intervals and borrowing

@@ -26,8 +26,8 @@ from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-COPIED = ("perfmodel", "tests", "hardware_specs", "configs", "docs", "README.md", "pyproject.toml")
-SKIPPED = ("commands", "report", "kernels", "families", "cuda", "libraries", "simulator", "steps", "training/__main__", "claims")
+COPIED = ("perfmodel", "tests", "tools", "hardware_specs", "configs", "docs", "README.md", "pyproject.toml")
+SKIPPED = ("commands", "report", "kernels", "cuda", "libraries", "simulator", "claims")
 """What prints, and what only a GPU or PyTorch runs."""
 SEED, PLACES, LIMIT_S = 15, 200, 120.0
 SWAPS = {ast.Add: "-", ast.Sub: "+", ast.Mult: "/", ast.Div: "*", ast.FloorDiv: "*"}

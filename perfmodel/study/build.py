@@ -57,10 +57,10 @@ def _once(formulas: Iterable[Formula]) -> list[Formula]:
     return list(found.values())
 
 
-def with_base(report: Report, base: Report, name: str, threshold: float = DEFAULT_THRESHOLD) -> Report:
+def with_base(report: Report, base: Report, name: str) -> Report:
     """``report`` with arrows from the points of the same name in ``base``, and what became faster or slower since, first."""
     both = of_report(base), of_report(report)
-    said = verdict(changes(*both, threshold), name, "this report", threshold, both)
+    said = verdict(changes(*both, DEFAULT_THRESHOLD), name, "this report", DEFAULT_THRESHOLD, both)
     charts = [_arrows(chart, base, name) if isinstance(chart, Roofline) else chart for chart in report.charts]
     found = replace(report, verdict=[*said, *report.verdict], charts=charts)
     points = [point for chart in found.rooflines for point in chart.points]

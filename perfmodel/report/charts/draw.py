@@ -145,12 +145,12 @@ def _moved(move: XY | None) -> str:
     return "" if move is None else f' transform="translate({number(move[0])} {number(move[1])})"'
 
 
-def standalone(scene: Scene, font: float, theme: dict[str, str] = LIGHT) -> str:
+def standalone(scene: Scene, font: float) -> str:
     """``scene`` as a file of its own, a line per group."""
     size = f'width="{number(scene.width)}" height="{number(scene.height)}" viewBox="0 0 {number(scene.width)} {number(scene.height)}"'
     words = f"<title>{clean(scene.title)}</title>\n<desc>{clean(scene.description)}</desc>"
-    back = f'<rect width="100%" height="100%" fill="{theme["page"]}"/>'
-    body = Pen(theme, font).draw(scene.children).replace("><g", ">\n<g")
+    back = f'<rect width="100%" height="100%" fill="{LIGHT["page"]}"/>'
+    body = Pen(LIGHT, font).draw(scene.children).replace("><g", ">\n<g")
     return f'<svg xmlns="http://www.w3.org/2000/svg" {size} font-family="{FONT}" role="img">\n{words}\n{back}\n{body}\n</svg>\n'
 
 

@@ -15,10 +15,10 @@ from typing import Any
 
 from perfmodel.validation.libraries.base import LibraryCase, Torch, load_torch
 from perfmodel.validation.libraries.measure import KEPT_BYTES, as_line
-from perfmodel.validation.training import attention_memory, linear_chain
-from perfmodel.validation.training.gpt2_step import Gpt2Steps
-from perfmodel.validation.training.kernels import kernels
-from perfmodel.validation.training.result import Measure, record_of
+from tools.measure.training import attention_memory, linear_chain
+from tools.measure.training.gpt2_step import Gpt2Steps
+from tools.measure.training.kernels import kernels
+from tools.measure.training.result import Measure, record_of
 
 FILES = {"transformer": "torch-training.jsonl", "mlp-chain": "torch-chains.jsonl", "attention": "torch-attention-memory.jsonl"}
 KERNELS, LOG = "torch-training-kernels.jsonl", "torch-training-log.jsonl"

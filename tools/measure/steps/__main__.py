@@ -1,5 +1,5 @@
-"""Measure on this machine's GPUs, records as they come: ``python3 -m perfmodel.validation.steps OUT SECONDS MODEL...`` on one GPU;
-``torchrun --nproc-per-node 4 -m perfmodel.validation.steps OUT SECONDS`` on several."""
+"""Measure on this machine's GPUs, records as they come: ``python3 -m tools.measure.steps OUT SECONDS MODEL...`` on one GPU;
+``torchrun --nproc-per-node 4 -m tools.measure.steps OUT SECONDS`` on several."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from pathlib import Path
 from typing import Any
 
 from perfmodel.catalog import find_model
-from perfmodel.validation.libraries.base import current_profile
 from perfmodel.validation.libraries.cases import cases
 from perfmodel.validation.libraries.measure import as_line, measure
-from perfmodel.validation.steps.cases import DECODE, OPS, PARALLEL_MODELS, PREFILL, StepCase, collective_sizes, step_cases
-from perfmodel.validation.steps.clock import among
-from perfmodel.validation.steps.llama import Llama
-from perfmodel.validation.steps.measure import collective_record, step_record, step_run
+from tools.measure.hardware import current_profile
+from tools.measure.steps.cases import DECODE, OPS, PARALLEL_MODELS, PREFILL, StepCase, collective_sizes, step_cases
+from tools.measure.steps.clock import among
+from tools.measure.steps.llama import Llama
+from tools.measure.steps.measure import collective_record, step_record, step_run
 
 torch: Any = import_module("torch")
 ROPE_WITH = "llama-3-8b"

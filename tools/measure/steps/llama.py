@@ -13,6 +13,7 @@ from typing import Any
 
 from perfmodel.core.errors import UnavailableError
 from perfmodel.transformer.spec import DenseMlp, GroupedAttention, ModelSpec
+from perfmodel.validation.libraries.kernels import rotated
 
 EPSILON, ROPE_BASE = 1e-5, 1e4
 Torch = Any
@@ -139,10 +140,3 @@ class Llama:
         whole = self.torch.empty((self.world * logits.shape[0], logits.shape[1]), dtype=self.dtype, device=self.device)
         import_module("torch.distributed").all_gather_into_tensor(whole, logits.contiguous(), group=self.group)
         return whole
-
-
-def rotated(torch: Torch, x: Tensor, angles: tuple[Tensor, Tensor]) -> Tensor:
-    """RoPE in three kernels: halves exchanged, product with the cosine, that plus the product with the signed sine."""
-    cosine, sine = angles
-    half = x.shape[-1] // 2
-    return torch.addcmul(x * cosine, torch.cat((x[..., half:], x[..., :half]), -1), sine)

@@ -1,6 +1,6 @@
 """Training on a GPU measured through PyTorch: time and peak memory of steps, of chains of layers, of attention.
 
-``python3 -m perfmodel.validation.training --out DIR --seconds 60`` needs torch with a CUDA device and, for training steps,
+``python3 -m tools.measure.training --out DIR --seconds 60`` needs torch with a CUDA device and, for training steps,
 transformers; importing this package loads neither.
 
 - ``gpt2_step``: a whole training step of Hugging Face's GPT-2. Its ``peak_bytes`` are all bytes allocated, weights included.

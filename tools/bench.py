@@ -1,23 +1,34 @@
-"""How fast sweeps are on this machine: rows per second against a plain loop over the same formulas, memory, and start-up.
+"""How fast this package is here: rows of a sweep per second against a plain loop over the same formulas, memory, start-up; in ratios.
 
-Every row has the usual columns, which are all written to memory, inputs too; a chunk's memory is used again by the next one, so the first
-chunk is computed once before the clock starts. ``held`` keeps all rows at once, in memory that is new to the process. Writing to files is
-not timed. Seconds are those of the processor, of which one thread is used: NumPy's element-wise operations use no more.
+    python tools/bench.py
+    python tools/bench.py --rows 20000000 --json
+
+Ratios carry over to other machines better than rows per second do. Every row has the usual columns, which are all written to
+memory, inputs too; a chunk's memory is used again by the next one, so the first chunk is computed once before the clock starts.
+``held`` keeps all rows at once, in memory that is new to the process. Writing to files is not timed. Seconds are those of the
+processor, of which one thread is used: NumPy's element-wise operations use no more.
 """
 
 from __future__ import annotations
 
+import argparse
 import random
 import re
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
+from perfmodel import __version__
+from perfmodel.commands._shared import check_outputs, emit, say
+from perfmodel.core.checks import whole
+from perfmodel.core.errors import PerfmodelError
+from perfmodel.core.units import format_si, format_time
 from perfmodel.kernels.attention.algorithms import names
 from perfmodel.kernels.attention.request import AttentionRequest
+from perfmodel.report.document import Report, Table
 from perfmodel.sweep.ask import DEFAULT_MEMORY
 from perfmodel.sweep.devices import device_named
 from perfmodel.sweep.grid import grid_of
@@ -192,3 +203,66 @@ def _seconds(words: Sequence[str]) -> float:
     begun = time.perf_counter()
     subprocess.run([sys.executable, *words], capture_output=True, check=True)
     return time.perf_counter() - begun
+
+
+def report(found: Bench) -> Report:
+    """``found`` as a Report; its data follows the schema perfmodel.bench/1."""
+    speeds = [
+        [
+            one.name,
+            f"{one.rows:,}",
+            format_si(one.rows_per_s, "rows/s", 3),
+            format_si(one.loop_rows_per_s, "rows/s", 3),
+            f"{one.ratio:,.0f}x",
+        ]
+        for one in found.speeds
+    ]
+    starts = [[one.name, format_time(one.seconds, 3), f"{one.ratio:.1f}x"] for one in found.starts]
+    memory = found.memory
+    held = f"{memory.held_bytes / memory.peak_bytes:.1f}x"
+    slowest = min(found.speeds, key=lambda one: one.ratio)
+    return Report(
+        "Benchmark of sweeps, per core",
+        [
+            f"At least {slowest.ratio:,.0f} times as fast as a plain loop over the same formulas ({slowest.name}).",
+            f"{memory.rows:,} rows summed up in {format_si(memory.peak_bytes, 'B', 3)}; in memory at once they would take {held} as much.",
+        ],
+        [
+            Table("attention, all columns of every row in memory", ["grid", "rows", "sweep", "plain loop", "ratio"], speeds),
+            Table("start-up, the quickest of several", ["process", "time", "over python"], starts),
+        ],
+        [
+            "Each row has FLOP, executed FLOP, accesses, SRAM and DRAM bytes, lower bound and roofline, and its inputs.",
+            "Rows per second of processor time; files are not timed.",
+        ],
+        _data(found),
+    )
+
+
+def _data(found: Bench) -> dict[str, Any]:
+    return {
+        "schema": "perfmodel.bench/1",
+        "version": __version__,
+        "speeds": [{**asdict(one), "ratio": one.ratio} for one in found.speeds],
+        "starts": [asdict(one) for one in found.starts],
+        "memory": asdict(found.memory) | {"ratio": found.memory.held_bytes / found.memory.peak_bytes},
+    }
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Measure and print, or write to files."""
+    parser = argparse.ArgumentParser(prog="python tools/bench.py", description="How fast this package is here, in ratios.")
+    parser.add_argument("--rows", type=int, default=4_000_000, help="rows of each grid; by default 4000000")
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    parser.add_argument("--output", "-o", action="append", help="write the report to FILE: .html, .json, .md or .txt; repeatable")
+    options = parser.parse_args(arguments)
+    try:
+        whole("rows", options.rows)
+        outputs = check_outputs(options.output)
+        emit(report(bench(options.rows, lambda what: say(f"measuring {what} ..."))), options.json, outputs)
+    except PerfmodelError as error:
+        parser.exit(error.exit_code, f"bench: {error}\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,4 +1,4 @@
-"""Library kernels of shapes drawn at random, timed: ``python -m perfmodel.validation.libraries.drawn SEED SECONDS OUT``.
+"""Library kernels of shapes drawn at random, timed: ``python -m tools.measure.drawn SEED SECONDS OUT``.
 
 For rows that no fit and no rule has seen. Families come in turn, so that a run cut short leaves all alike. Every second case has a
 shape like those of the shipped records ("alike"), every other one goes beyond them ("wider"): the record's source says which.
@@ -16,9 +16,10 @@ from random import Random
 from typing import Any
 
 from perfmodel.core.workload import BACKWARD, FORWARD
-from perfmodel.validation.libraries.base import HELD_OUT, LibraryCase, current_profile, load_torch
+from perfmodel.validation.libraries.base import HELD_OUT, LibraryCase, load_torch
 from perfmodel.validation.libraries.cases import LARGE_SCORES
 from perfmodel.validation.libraries.measure import as_line, measure
+from tools.measure.hardware import current_profile
 
 ALIKE, WIDER = "alike", "wider"
 HEAD_DIMS = {ALIKE: (64, 64, 128, 128, 96, 192, 256), WIDER: (32, 40, 72, 80, 112, 160, 224, 64, 128)}

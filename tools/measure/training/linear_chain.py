@@ -7,8 +7,8 @@ from typing import Any
 
 from perfmodel.validation.libraries.base import LibraryCase, Torch, dtype_of
 from perfmodel.validation.statistics import quantile
-from perfmodel.validation.training.meter import DEVICE, Bytes, Clock, Mark, nbytes, silent, sm_mhz
-from perfmodel.validation.training.result import Measured
+from tools.measure.training.meter import DEVICE, Bytes, Clock, Mark, nbytes, silent, sm_mhz
+from tools.measure.training.result import Measured
 
 RUNS = 4
 

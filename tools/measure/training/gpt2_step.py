@@ -10,8 +10,8 @@ from typing import Any
 from perfmodel.core.errors import DataError
 from perfmodel.validation.libraries.base import LibraryCase, Torch
 from perfmodel.validation.statistics import quantile
-from perfmodel.validation.training.meter import DEVICE, Bytes, Clock, Mark, nbytes, release, silent, sm_mhz
-from perfmodel.validation.training.result import Measured
+from tools.measure.training.meter import DEVICE, Bytes, Clock, Mark, nbytes, release, silent, sm_mhz
+from tools.measure.training.result import Measured
 
 SIZES = {"gpt2": (768, 12, 12), "gpt2-medium": (1024, 24, 16), "gpt2-large": (1280, 36, 20), "gpt2-xl": (1600, 48, 25)}
 """Hidden size, layers, heads: config.json of openai-community/NAME on Hugging Face."""

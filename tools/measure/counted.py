@@ -1,4 +1,4 @@
-"""Library attention under Nsight Compute, each case once: ``ncu ... python -m perfmodel.validation.libraries.counted MANIFEST``.
+"""Library attention under Nsight Compute, each case once: ``ncu ... python -m tools.measure.counted MANIFEST``.
 
 Call ncu with ``--csv --profile-from-start off --clock-control none`` and its metrics; MANIFEST gets a line per case.
 A kernel of ``torch.cuda._sleep`` comes before the kernels of each case and tells them apart.
@@ -16,7 +16,7 @@ from perfmodel.core.errors import PerfmodelError
 from perfmodel.core.workload import BACKWARD, FORWARD
 from perfmodel.validation.cuda.ncu_csv import CountedKernel
 from perfmodel.validation.libraries.base import LibraryCase, load_torch
-from perfmodel.validation.libraries.registry import find
+from perfmodel.validation.libraries.kernels import find
 
 MARK = "spin_kernel"
 """The kernel that ``torch.cuda._sleep`` launches."""

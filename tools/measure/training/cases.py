@@ -8,7 +8,7 @@ from itertools import chain
 from typing import Any
 
 from perfmodel.validation.libraries.base import FIT, HELD_OUT, LibraryCase
-from perfmodel.validation.training.result import BOTH
+from tools.measure.training.result import BOTH
 
 Sizes = tuple[int, int]
 

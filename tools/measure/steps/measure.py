@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from perfmodel.validation.libraries.base import HELD_OUT, current_profile
-from perfmodel.validation.libraries.measure import as_line
-from perfmodel.validation.libraries.timer import seconds
+from perfmodel.validation.libraries.base import HELD_OUT
+from perfmodel.validation.libraries.measure import as_line, seconds
 from perfmodel.validation.records import Record
-from perfmodel.validation.steps.cases import DECODE, StepCase
-from perfmodel.validation.steps.clock import ALONE, Together, captured, step_times
-from perfmodel.validation.steps.llama import Llama
+from tools.measure.hardware import current_profile
+from tools.measure.steps.cases import DECODE, StepCase
+from tools.measure.steps.clock import ALONE, Together, captured, step_times
+from tools.measure.steps.llama import Llama
 
 RUNS = 5
 

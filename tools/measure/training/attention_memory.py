@@ -9,11 +9,11 @@ from importlib import import_module
 from typing import Any
 
 from perfmodel.core.workload import BACKWARD
+from perfmodel.validation.libraries.attention import BACKENDS, operands
 from perfmodel.validation.libraries.base import LibraryCase, Torch
-from perfmodel.validation.libraries.families.sdpa import BACKENDS, operands
-from perfmodel.validation.libraries.timer import Stopping, Timer
-from perfmodel.validation.training.meter import Bytes, nbytes, sm_mhz
-from perfmodel.validation.training.result import Measured
+from perfmodel.validation.libraries.measure import Stopping, Timer
+from tools.measure.training.meter import Bytes, nbytes, sm_mhz
+from tools.measure.training.result import Measured
 
 EAGER = "torch-eager"
 STOPPING = Stopping(batch=5, at_most=10, seconds=0.05)
@@ -22,7 +22,7 @@ Forward = Callable[[], Any]
 
 
 def eager(q: Any, k: Any, v: Any, causal: bool, torch: Torch) -> tuple[Forward, list[Any]]:
-    """The forward pass of ``libraries.families.eager``, kernel by kernel with an additive mask, and that mask."""
+    """The forward pass of ``libraries.attention``, kernel by kernel with an additive mask, and that mask."""
     scale = 1 / math.sqrt(q.shape[-1])
     mask = torch.full((q.shape[2], k.shape[2]), -math.inf, dtype=q.dtype, device=q.device).triu(1) if causal else None
 
@@ -36,7 +36,7 @@ def eager(q: Any, k: Any, v: Any, causal: bool, torch: Torch) -> tuple[Forward, 
 
 
 def fused(q: Any, k: Any, v: Any, causal: bool, torch: Torch, implementation: str) -> Forward:
-    """The forward pass of ``libraries.families.sdpa``: one backend allowed."""
+    """The forward pass of ``libraries.attention``: one backend allowed."""
     module = import_module("torch.nn.attention")
     backend = getattr(module.SDPBackend, BACKENDS[implementation])
 

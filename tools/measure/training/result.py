@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, cast
 
 from perfmodel.validation.libraries.base import LibraryCase, Torch
-from perfmodel.validation.libraries.timer import seconds
+from perfmodel.validation.libraries.measure import seconds
 from perfmodel.validation.records import Record
 
 BOTH = "both"

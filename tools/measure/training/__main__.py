@@ -8,13 +8,14 @@ import sys
 from pathlib import Path
 
 from perfmodel.core.plugins import docstring
-from perfmodel.validation.libraries.base import current_profile, load_torch
-from perfmodel.validation.training.cases import cases, profiled_cases
-from perfmodel.validation.training.run import Campaign
+from perfmodel.validation.libraries.base import load_torch
+from tools.measure.hardware import current_profile
+from tools.measure.training.cases import cases, profiled_cases
+from tools.measure.training.run import Campaign
 
 
 def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python3 -m perfmodel.validation.training", description=docstring(sys.modules["__main__"]))
+    parser = argparse.ArgumentParser(prog="python3 -m tools.measure.training", description=docstring(sys.modules["__main__"]))
     parser.add_argument("--out", type=Path, required=True, help="folder to append records to")
     parser.add_argument("--seconds", type=float, default=60.0, help="start no case after so many seconds")
     parser.add_argument("--hardware", help="name of the GPU's profile, for the records; by default the one that fits its name")

@@ -6,8 +6,8 @@ from importlib import import_module
 from typing import Any
 
 from perfmodel.validation.libraries.base import LibraryCase, Torch
-from perfmodel.validation.training.gpt2_step import Gpt2Steps
-from perfmodel.validation.training.meter import silent
+from tools.measure.training.gpt2_step import Gpt2Steps
+from tools.measure.training.meter import silent
 
 NAME_LENGTH = 160
 
