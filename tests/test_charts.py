@@ -14,14 +14,14 @@ from hypothesis import strategies as st
 from report_example import ceilings, crowded, example, long_names, point
 
 from perfmodel.catalog import device_ids, find_device
-from perfmodel.report.charts.cells import as_text, percent, text
+from perfmodel.report.charts.format_number import as_text, percent, text
 from perfmodel.report.charts.draw import Pen
 from perfmodel.report.charts.frame import NARROW, WIDE, Size
-from perfmodel.report.charts.kinds import Bar, BarChart, Interval, Limit, LineChart, Mark, Point, Roofline, Series
+from perfmodel.report.charts.schema import Bar, BarChart, Interval, Limit, LineChart, Mark, Point, Roofline, Series
 from perfmodel.report.charts.labels import rectangle, segment, text_box
 from perfmodel.report.charts.layout import numbers, scene, sizes
 from perfmodel.report.charts.plain import plot
-from perfmodel.report.charts.points import (
+from perfmodel.report.charts.roofline_metrics import (
     bound,
     brief_table,
     error,
@@ -37,10 +37,10 @@ from perfmodel.report.charts.points import (
     soft_roof,
 )
 from perfmodel.report.charts.roofline_axes import first_level, keys_of, levels_of, limits, plot_of, shown_keys
-from perfmodel.report.charts.scale import LINEAR, Axis, fitted, power_of_two_text, tick_text
+from perfmodel.report.charts.frame import LINEAR, Axis, fitted, power_of_two_text, tick_text
 from perfmodel.report.charts.scene import Grid, Group, Marker, Path, Rect, Scene, Shape, Text
-from perfmodel.report.charts.sheet import panel
-from perfmodel.report.charts.text_width import shortened, text_width
+from perfmodel.report.charts.layout import panel
+from perfmodel.report.charts.labels import shortened, text_width
 from perfmodel.report.charts.themes import DARK, LIGHT, ROLES
 from perfmodel.report.document import Report
 from perfmodel.report.roofline_chart import ceilings as device_ceilings

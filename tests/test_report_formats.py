@@ -20,7 +20,7 @@ from perfmodel.catalog import calibrated_devices, data_folder, find_device
 from perfmodel.core.errors import DataError, UsageError
 from perfmodel.core.trace import Step
 from perfmodel.report import check_output, formats, render_for, write
-from perfmodel.report.charts.kinds import Interval, Point, Roofline, Series
+from perfmodel.report.charts.schema import Interval, Point, Roofline, Series
 from perfmodel.report.document import Column, DataTable, Report, Table
 from perfmodel.report.formats import html, png
 from perfmodel.report.formats._html_tables import data_table as as_html_table

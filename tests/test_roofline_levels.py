@@ -9,11 +9,11 @@ import pytest
 
 from perfmodel.catalog import device_ids, find_device
 from perfmodel.report.charts.frame import WIDE
-from perfmodel.report.charts.kinds import COMPUTE, Interval, Point, Roofline
+from perfmodel.report.charts.schema import COMPUTE, Interval, Point, Roofline
 from perfmodel.report.charts.plain import plot
 from perfmodel.report.charts.roofline import scene
 from perfmodel.report.charts.roofline_axes import levels_of, limits
-from perfmodel.report.charts.scale import Axis
+from perfmodel.report.charts.frame import Axis
 from perfmodel.report.charts.scene import Group, Marker, Path, Rect, Shape, Text
 from perfmodel.report.roofline_chart import ceilings, roofline
 from perfmodel.report.saved import from_data

@@ -5,9 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from perfmodel.report.charts.frame import Plot, Size
-from perfmodel.report.charts.kinds import COMPUTE, MEASURED, MEMORY, Ceiling, Roofline
-from perfmodel.report.charts.scale import Axis
+from perfmodel.report.charts.frame import Axis, Plot, Size
+from perfmodel.report.charts.schema import COMPUTE, MEASURED, MEMORY, Ceiling, Roofline
 
 LEAST_INTENSITY = 0.1
 """FLOP/B at the left edge of every roofline: an elementwise kernel of fp32 does 1 FLOP per 8 B, a decode step of bf16 about 1."""
