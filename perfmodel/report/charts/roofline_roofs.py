@@ -160,8 +160,8 @@ def _ridge(ceiling: Ceiling, keys: list[str], memory: Ceiling, plot: Plot, size:
     value = digits(intensity, 3)
 
     def far(label: Text) -> int:
-        """A label further away may seem another ridge's."""
-        return int(math.dist((label.x, label.y), (x, y)) / (1.5 * size.font))
+        """A label further away may seem another ridge's, and one without its unit another number."""
+        return int(math.dist((label.x, label.y), (x, y)) / (1.5 * size.font)) + (label.text == value)
 
     places = (place for words in (f"{value} FLOP/B", value) for place in _around_ridge(x, y, words, size))
     found = _placed(places, placer, size, far)
@@ -180,6 +180,7 @@ def _around_ridge(x: float, y: float, text: str, size: Size) -> Iterator[Text]:
     gap = size.font * 0.5
     for away in (0.0, 4.0, 8.0, 14.0, 22.0, 30.0):
         yield Text("ridge-label", x + gap + away, y + size.font * 1.25, text, "start")
+        yield Text("ridge-label", x + gap, y + size.font * 1.25 + away, text, "start")
         yield Text("ridge-label", x - gap - away, y - size.font * 0.5, text, "end")
         yield Text("ridge-label", x, y - size.font * 0.7 - away, text, "middle")
         yield Text("ridge-label", x + gap + away, y - size.font * 0.5, text, "start")
