@@ -101,10 +101,9 @@ def test_one_picture_serves_every_width(browser: Browser, page: Path, width: int
     browser.open(page, width)
     seen = browser.run("[...document.querySelectorAll('.picture')].map(p => p.getBoundingClientRect()).map(b => [b.left, b.width])")
     assert len(seen) == 5
-    assert all(wide > 350 and left >= 0 and left + wide <= width for left, wide in seen)
+    assert all(wide > 340 and left >= 0 and left + wide <= width for left, wide in seen)
     letters = "[...document.querySelectorAll('.picture text')].filter(t => !t.closest('[hidden]'))"
     assert browser.run(f"Math.min(...{letters}.map(t => parseFloat(getComputedStyle(t).fontSize) * t.getScreenCTM().a))") > 9
-    )
 
 
 def test_pointing_at_a_point_shows_its_row(browser: Browser, page: Path) -> None:
@@ -209,7 +208,7 @@ def test_a_picture_can_be_saved(browser: Browser, page: Path) -> None:
     browser.open(page)
     browser.run("document.querySelector('button[data-export=png]').click()")
     picture = browser.downloaded("roofline-of-device-one.png")
-    assert struct.unpack(">II", picture[16:24]) == (1680, 1410)
+    assert struct.unpack(">II", picture[16:24]) == (1620, 1380)
     assert len(picture) > 20_000  # something is drawn on it
     browser.run("document.querySelector('button[data-export=svg]').click()")
     drawing = browser.downloaded("roofline-of-device-one.svg").decode()

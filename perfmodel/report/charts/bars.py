@@ -10,7 +10,7 @@ from perfmodel.report.charts.labels import Placer, segment, shortened, text_widt
 from perfmodel.report.charts.scene import Group, Path, Rect, Scene, Shape, Text
 from perfmodel.report.charts.schema import Bar, BarChart, Limit
 
-SIZE = Size(560, 0)
+SIZE = Size(540, 0)
 """The height follows from the number of bars."""
 BAR = 3.2
 """Font sizes of a bar with its name above it."""

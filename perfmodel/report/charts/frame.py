@@ -126,7 +126,7 @@ class Size:
     font: float = 14.0
 
 
-PICTURE = Size(560, 470)
+PICTURE = Size(540, 460)
 """Of a page, where it is scaled: letters are large enough for the column of a phone, of 368 pixels."""
 
 

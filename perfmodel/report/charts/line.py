@@ -13,7 +13,7 @@ from perfmodel.report.charts.roofline_points import SHAPES
 from perfmodel.report.charts.scene import XY, Group, Marker, Path, Scene, Shape, Text
 from perfmodel.report.charts.schema import LineChart, Mark, Series
 
-SIZE = Size(560, 340)
+SIZE = Size(540, 340)
 MOST_TICKS = 14
 """Values of x that are ticks themselves."""
 CROSSED = 6

@@ -35,7 +35,7 @@ def limits(ceilings: Sequence[Ceiling]) -> tuple[float, float, float, float]:
     widths = [c.value for c in ceilings if c.kind == MEMORY] or [1e12]
     slowest, highest = min(widths), max(peaks)
     most = 10.0 ** math.ceil(math.log10(10 * highest / slowest))
-    return LEAST_INTENSITY, most, _round(slowest * LEAST_INTENSITY / 10, up=False), _round(2.2 * highest, up=True)
+    return LEAST_INTENSITY, most, _round(slowest * LEAST_INTENSITY / 10, up=False), _round(4 * highest, up=True)
 
 
 def _round(value: float, up: bool) -> float:

@@ -7,7 +7,7 @@ from perfmodel.report.charts.roofline_points import SHAPES
 from perfmodel.report.charts.scene import XY, Group, Marker, Path, Rect, Scene, Shape, Text
 from perfmodel.report.charts.schema import Pair, ScatterChart
 
-SIZE = Size(560, 500)
+SIZE = Size(540, 500)
 STRIP = 0.26
 """Of the height: the errors, on an axis of their own."""
 LEAST_ERROR, MOST_ERROR = 0.1, 1.0
