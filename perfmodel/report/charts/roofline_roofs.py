@@ -103,14 +103,14 @@ def _level_line(ceiling: Ceiling, plot: Plot, memory: list[Ceiling]) -> Path:
 
 
 def _along_level(ceiling: Ceiling, plot: Plot, size: Size, start: float) -> Iterator[Text]:
-    """From the right end to a little beyond the left one, above the line, then below it; what was measured first below."""
+    """From the right end to the left, above the line, then below it, then further away; what was measured first below."""
     y, text = plot.y.at(ceiling.value), words(ceiling)
     above, below = y - size.font * 0.42, y + size.font * 1.12
     sides = (below, above) if ceiling.evidence == MEASURED else (above, below)
     right = plot.right - size.font * 0.5
-    for side in sides:
+    for side in (*sides, above - size.font / 2, below + size.font / 2):
         for step in range(STEPS):
-            x = right - step * (right - start + 3 * size.font) / STEPS
+            x = right - step * (right - start) / STEPS
             yield Text("roof-label", x, side, text, "end")
 
 
