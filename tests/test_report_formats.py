@@ -506,7 +506,10 @@ def test_long_names_leave_the_terminal_its_numbers() -> None:
     made = as_terminal(long_names(), 80, color=False)
     assert max(map(len, made.splitlines())) <= 80
     rows = [line for line in made.splitlines() if line.startswith("void_cutlass") and "…" in line]
-    assert [words for line in rows if (words := line.split()[1:3]) and words[0].isdigit() and words[1] != "GB"][:2] == [["1", "4"], ["64", "10"]]
+    assert [words for line in rows if (words := line.split()[1:3]) and words[0].isdigit() and words[1] != "GB"][:2] == [
+        ["1", "4"],
+        ["64", "10"],
+    ]
     whole = rendered_text(".txt", long_names())
     assert long_names().title in whole
     assert "…" not in "".join(line for line in whole.splitlines() if line.startswith("void_"))
