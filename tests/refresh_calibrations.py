@@ -6,17 +6,50 @@ errors on held-out records are computed. No line of a calibration is written by 
 
 from __future__ import annotations
 
+import json
 import os
-from collections.abc import Iterable, Mapping
-from dataclasses import replace
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import fields, replace
 
 from perfmodel.catalog import calibrated_devices, data_folder, device_ids, find_device
+from perfmodel.core.errors import DataError
 from perfmodel.core.hardware import Calibration
 from perfmodel.timing.base import find_model
 from perfmodel.validation import calibrate as fits
 from perfmodel.validation.calibration_run import Calibrated, How, from_records
-from perfmodel.validation.profile_text import with_calibrations
+from perfmodel.validation.profile_text import RECORDS, _flow
 from perfmodel.validation.records import read_records, shipped_records
+
+SECTION = re.compile(r"^calibration:\n(?:[ \-#].*\n|\n)*", re.MULTILINE)
+SOURCES = re.compile(r"^sources:\n", re.MULTILINE)
+
+
+def with_calibrations(text: str, blocks: Sequence[Calibration]) -> str:
+    """The profile ``text`` with ``blocks`` for its calibration section; every other line stays as it is.
+
+    DataError if the text has no ``sources:`` to name theirs in.
+    """
+    text = SECTION.sub("", text).rstrip() + "\n"
+    if not SOURCES.search(text):
+        raise DataError("the profile has no 'sources:' section", "give it one; calibrations name their source there")
+    for key in sorted({block.source for block in blocks}):
+        if not re.search(rf"^  {re.escape(key)}:", text, re.MULTILINE):
+            text = SOURCES.sub(f"sources:\n  {key}: {json.dumps(RECORDS)}\n", text, count=1)
+    if not blocks:
+        return text
+    return text + "\ncalibration:\n" + "".join(map(_block, blocks))
+
+
+def _block(block: Calibration) -> str:
+    """One list item in flow style, over a few lines."""
+    head = ("implementation", "workload", "direction", "model", "dtypes")
+    groups = [head, ("parameters",), tuple(f.name for f in fields(block) if f.name not in (*head, "parameters"))]
+    lines = []
+    for group in groups:
+        pairs = [(name, getattr(block, name)) for name in group if getattr(block, name) is not None]
+        lines.append(", ".join(f"{name}: {_flow(value)}" for name, value in pairs))
+    return "  - {" + ",\n     ".join(lines) + "}\n"
 
 
 def blocks_of(found: Calibrated, grouped: Mapping[fits.Key, list[fits.Point]]) -> list[Calibration]:

@@ -13,11 +13,10 @@ from types import SimpleNamespace
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from perfmodel.timing.base import model_of
 
 from perfmodel.catalog import find_device, load_device
 from perfmodel.commands._bar import Bar
-from perfmodel.timing.base import find_model
+from perfmodel.timing.base import find_model, model_of
 from perfmodel.timing.models import flash_prefill, gemm, register_tiles
 from perfmodel.timing.models._gemm_tiles import plans, worth_timing
 from perfmodel.timing.schedule import Shares, _follow

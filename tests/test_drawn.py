@@ -9,11 +9,10 @@ from datetime import date
 
 import pytest
 from accuracy_parts import PAGE, PART
-from drawn_rows import FILES, coverage, raws
+from drawn_rows import ALIKE, FILES, WIDER, coverage, raws
 
 from perfmodel.catalog import find_device
 from perfmodel.validation import calibrate as fits
-from perfmodel.validation.libraries.drawn import ALIKE, WIDER
 from perfmodel.validation.records import Record, as_record, read_records, shipped_records
 from perfmodel.validation.split import FITTED, held_out
 

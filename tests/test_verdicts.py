@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from perfmodel.report.against import MEASURED, RATIO_NOTE, ROOFS_EVEN, Side, against, ends, ratio
-from perfmodel.report.charts.kinds import Interval
+from perfmodel.report.charts.schema import Interval
 
 PACKAGE = Path(__file__).parents[1] / "perfmodel"
 BIG = "attention --n 4096 --d 64 --heads 16 --batch 8"

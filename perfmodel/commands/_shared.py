@@ -245,9 +245,10 @@ def _as_text(report: Report, as_json: bool) -> str:
 
         return render_json(report)
     if not sys.stdout.isatty():
+        from perfmodel.report.formats import readable
         from perfmodel.report.formats.txt import render as render_text
 
-        return render_text(report)
+        return render_text(readable(report))
     from perfmodel.report.terminal import render
 
     return render(report, shutil.get_terminal_size().columns, color=not os.environ.get("NO_COLOR"))

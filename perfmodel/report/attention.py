@@ -16,7 +16,7 @@ from perfmodel.kernels.attention.io_bounds import COMPULSORY_SOURCE, THETA_SOURC
 from perfmodel.kernels.attention.request import Comparison
 from perfmodel.report.against import ends, ratio_notes, times
 from perfmodel.report.attention_verdict import ratio_of, verdict
-from perfmodel.report.charts.kinds import Interval
+from perfmodel.report.charts.schema import Interval
 from perfmodel.report.counts import BOUND_WORDS, note, whose
 from perfmodel.report.document import Report, Table
 from perfmodel.report.metrics import Metric, as_json, as_table, of_cost, of_memory

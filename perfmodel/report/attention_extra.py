@@ -67,7 +67,7 @@ def _border(value: int | None) -> str:
 
 def with_pictures(plain: Report, comparison: Comparison, predictions: Predictions) -> Report:
     """``plain`` with the roofline of its results and the bytes that each moves, read and written, at both levels."""
-    from perfmodel.report.charts.kinds import Bar, BarChart
+    from perfmodel.report.charts.schema import Bar, BarChart
     from perfmodel.report.roofline_chart import point, roofline
 
     dtype, device, shown = comparison.workload.dtype, comparison.device, comparison.shown()

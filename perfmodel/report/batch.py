@@ -6,7 +6,7 @@ from typing import Any
 
 from perfmodel.core.units import format_count, format_si, format_time
 from perfmodel.report.against import Side, against, ratio_notes
-from perfmodel.report.charts.kinds import Interval
+from perfmodel.report.charts.schema import Interval
 from perfmodel.report.document import Report, Table
 from perfmodel.report.model import inputs_of
 from perfmodel.report.model_formats import weights_notes

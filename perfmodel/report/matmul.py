@@ -24,7 +24,7 @@ from perfmodel.kernels.matmul import (
 from perfmodel.kernels.matmul_explain import explain
 from perfmodel.kernels.tile import SLICE_DEPTH
 from perfmodel.report.against import Side, alone
-from perfmodel.report.charts.soft import WHY
+from perfmodel.report.charts.soft_roofs import WHY
 from perfmodel.report.counts import bound_by, note, seconds, whose
 from perfmodel.report.document import Report, Table
 from perfmodel.report.metrics import NO_EXPONENTIALS, Metric, as_json, as_table, of_cost, of_memory

@@ -10,7 +10,7 @@ from perfmodel.core.arith import Number
 from perfmodel.core.hardware import Device
 from perfmodel.core.roofline import Estimate
 from perfmodel.core.units import format_time
-from perfmodel.report.charts.cells import text
+from perfmodel.report.charts.format_number import text
 from perfmodel.report.document import Table
 from perfmodel.timing.predict import Prediction
 

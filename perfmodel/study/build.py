@@ -9,7 +9,7 @@ from perfmodel import __version__
 from perfmodel.core.errors import DataError, PerfmodelError
 from perfmodel.core.files import sha256
 from perfmodel.report.against import ratio_notes
-from perfmodel.report.charts.kinds import Roofline
+from perfmodel.report.charts.schema import Roofline
 from perfmodel.report.compare import DEFAULT_THRESHOLD, changes, verdict
 from perfmodel.report.document import Formula, Provenance, Report
 from perfmodel.report.readings import of_report

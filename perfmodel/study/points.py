@@ -15,9 +15,9 @@ from perfmodel.kernels.attention.explain import explain as explain_attention
 from perfmodel.kernels.matmul import evaluate as evaluate_matmul
 from perfmodel.kernels.matmul_explain import explain as explain_matmul
 from perfmodel.report.attention_verdict import left_out
-from perfmodel.report.charts.cells import text
-from perfmodel.report.charts.kinds import Interval, Point
-from perfmodel.report.charts.soft import soft_bound
+from perfmodel.report.charts.format_number import text
+from perfmodel.report.charts.schema import Interval, Point
+from perfmodel.report.charts.soft_roofs import soft_bound
 from perfmodel.report.roofline_chart import point, predicted_by, with_shares
 from perfmodel.study.base import Scope
 from perfmodel.study.workloads import Workload, request_words, shape_words

@@ -9,7 +9,7 @@ from perfmodel.catalog import device_ids
 from perfmodel.core.errors import UnavailableError, UsageError, suggest
 from perfmodel.core.hardware import Device
 from perfmodel.kernels.attention.algorithms import find, names
-from perfmodel.report.charts.kinds import COMPUTE, Point, Roofline
+from perfmodel.report.charts.schema import COMPUTE, Point, Roofline
 from perfmodel.report.readings import HIGH, Reading, of_point
 from perfmodel.report.roofline_chart import ceilings, roofline, with_baseline
 from perfmodel.study.base import Scope

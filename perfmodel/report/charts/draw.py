@@ -62,8 +62,7 @@ class Pen:
 
     def _text(self, shape: Text) -> str:
         anchor = "" if shape.anchor == "start" or self.theme is None else f' text-anchor="{shape.anchor}"'
-        turn = f' transform="rotate({-shape.angle:.2f} {number(shape.x)} {number(shape.y)})"' if shape.angle else ""
-        place = f' x="{number(shape.x)}" y="{number(shape.y)}"{anchor}{turn}'
+        place = f' x="{number(shape.x)}" y="{number(shape.y)}"{anchor}'
         look = self._look(f"{shape.role}{ANCHORS[shape.anchor]}" if self.theme is None else shape.role, shape.series, text=True)
         return f"<text{look}{place}>{clean(shape.text)}</text>"
 

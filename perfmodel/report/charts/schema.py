@@ -148,7 +148,7 @@ class Limit(_Part):
 
 @dataclass(frozen=True, slots=True)
 class LineChart(_Part):
-    """A sweep. Units: one of ``cells.UNITS``, such as ``s``, ``B``, ``count``, ``share``.
+    """A sweep. Units: one of ``format_number.UNITS``, such as ``s``, ``B``, ``count``, ``share``.
 
     ``marks``: crossovers and knees. ``limits``: capacities, as horizontal lines.
     """

@@ -1,4 +1,4 @@
-"""Tables of the page: sorted and downloaded from their numbers, cards on a narrow screen."""
+"""Parts of the page: pictures with their selectors, key and files; tables sorted and downloaded from their numbers, cards on a phone."""
 
 from __future__ import annotations
 
@@ -6,8 +6,15 @@ import json
 import re
 from collections import Counter
 
-from perfmodel.report.charts.cells import ABSENT, UNITS, digits, interval, shown_columns, text
-from perfmodel.report.charts.draw import clean
+from perfmodel.report.charts.chart_tables import numbers
+from perfmodel.report.charts.draw import clean, inline
+from perfmodel.report.charts.format_number import ABSENT, UNITS, digits, interval, percent, shown_columns, text
+from perfmodel.report.charts.layout import scene, size_of
+from perfmodel.report.charts.roofline_axes import first_level, key, keys_of, levels_of, shown_keys
+from perfmodel.report.charts.roofline_metrics import share_of_roof, time_s
+from perfmodel.report.charts.roofline_points import groups_of
+from perfmodel.report.charts.schema import LEVELS, Chart, Roofline
+from perfmodel.report.charts.themes import SERIES
 from perfmodel.report.document import Column, DataTable, Table, Value
 
 _BARE = {"FLOP/B": lambda value: digits(value, 4), "count": UNITS["count"]}
@@ -20,6 +27,72 @@ LONG_WORD = 24
 SHORT_WORD = 4
 """Letters: a shorter one is no longer than its place in a list."""
 INDENT = "\u00a0\u00a0"
+
+
+# Pictures
+
+
+def figure(chart: Chart, place: int) -> str:
+    """One chart as a section, the ``place``-th of the page."""
+    name = f"chart-{place}"
+    device = f' data-device="{clean(chart.device)}"' if isinstance(chart, Roofline) else ""
+    drawn = [f'<h2 id="{name}">{clean(chart.title)}</h2>']
+    side = _key(chart) if isinstance(chart, Roofline) else _numbers(chart, name)
+    caption = f'<p class="caption">{clean(chart.caption)}</p>' if chart.caption else ""
+    size = size_of(chart)
+    tools = _selectors(chart, name) if isinstance(chart, Roofline) else ""
+    picture = f"<div>{tools}{inline(scene(chart, size), size.font, name)}</div>"
+    drawn.append(f'<div class="figure">{picture}<div class="side">{caption}{side}{_exports(chart)}</div></div>')
+    return f'<section aria-labelledby="{name}"{device}>{"".join(drawn)}</section>'
+
+
+def _exports(chart: Chart) -> str:
+    file, what = file_name(chart.title), clean(chart.title)
+    names = ((kind.upper(), f'data-export="{kind}" data-name="{file}"') for kind in ("png", "svg"))
+    buttons = "".join(f'<button type="button" {said} aria-label="Save {kind} of {what}">Save {kind}</button>' for kind, said in names)
+    return f'<div class="exports">{buttons}</div>'
+
+
+def _numbers(chart: Chart, name: str) -> str:
+    return f"<details><summary>Numbers of this picture</summary>{data_table(numbers(chart), f'{name}-numbers', caption=False)}</details>"
+
+
+def _selectors(chart: Roofline, name: str) -> str:
+    levels, opened, shown = levels_of(chart), first_level(chart), shown_keys(chart)
+    radios = "".join(
+        _choice(f'radio" name="{name}-level" data-level value="{clean(level)}"', LEVELS.get(level, level), level == opened)
+        for level in levels
+    )
+    boxes = "".join(_choice(f'checkbox" data-key value="{clean(known)}"', known, known in shown) for known in keys_of(chart))
+    level = f"<fieldset><legend>Bytes of</legend>{radios}</fieldset>" if len(levels) > 1 else ""
+    return f'<div class="tools">{level}<fieldset><legend>Roofs and points</legend>{boxes}</fieldset></div>'
+
+
+def _choice(kind: str, words: str, checked: bool) -> str:
+    return f'<label><input type="{kind}{" checked" * checked}>{clean(words)}</label>'
+
+
+def _key(chart: Roofline) -> str:
+    """The points by number, with the share of the roof that each reaches."""
+    if not chart.points:
+        return ""
+    groups = groups_of(chart)
+    rows = []
+    for point in chart.points:
+        share, spent = share_of_roof(point), time_s(point)
+        width = (
+            ""
+            if share is None
+            else f'<span class="meter s{groups.index(point.group) % SERIES}"><u class="w{round(100 * min(share, 1))}"></u></span>'
+        )
+        said = percent(share) if share is not None else text(spent, "s")
+        words = f"<b>{point.number}</b><span>{clean(point.name)}</span><i>{said}</i>{width}"
+        link = f'<a href="#point-{point.number}">{words}</a>'
+        rows.append(f'<li data-key="{clean(key(point.unit, point.dtype))}">{link}</li>')
+    return f'<div class="sideh"><span>points</span><span>of its roof</span></div><ol class="key">{"".join(rows)}</ol>'
+
+
+# Tables
 
 
 def file_name(title: str) -> str:
@@ -75,7 +148,7 @@ def data_table(table: DataTable, name: str, caption: bool = True) -> str:
     grid = f'<table class="cards data" id="{name}"{named}><thead><tr>{head}</tr></thead><tbody>{"".join(rows)}</tbody></table>'
     listed = "".join(f"<li><sup>{place}</sup> {clean(said)}</li>" for place, said in enumerate(notes, 1))
     foot = f'<ol class="footnotes">{listed}</ol>' if notes else ""
-    return f'{title}{_tools(table, places, name)}<div class="scroll">{grid}</div>{foot}{_numbers(table, name)}'
+    return f'{title}{_tools(table, places, name)}<div class="scroll">{grid}</div>{foot}{_raw_rows(table, name)}'
 
 
 def _head(table: DataTable, place: int) -> str:
@@ -133,7 +206,7 @@ def _tools(table: DataTable, places: list[int], name: str) -> str:
     return f'<div class="tabletools">{sort}{buttons}{more}</div>'
 
 
-def _numbers(table: DataTable, name: str) -> str:
+def _raw_rows(table: DataTable, name: str) -> str:
     """The table for sorting and downloads; words that stand in several cells stand in a list, and in each cell their place in it."""
     columns = [{"key": column.key, "title": column.title, "unit": column.unit} for column in table.columns]
     counts = Counter(value for row in table.rows for value in row if isinstance(value, str) and len(value) > SHORT_WORD)

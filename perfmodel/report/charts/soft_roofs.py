@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from perfmodel.report.charts.cells import percent, text
-from perfmodel.report.charts.kinds import Point
+from perfmodel.report.charts.format_number import percent, text
+from perfmodel.report.charts.schema import Point
 
 WHY = "it counts every tile's load, while clusters multicast one load to several SMs"
 """Of the L2 roof of a tiled product. Sources: PTX ISA, cp.async.bulk.tensor with .multicast::cluster; H200 products measured above it."""

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from perfmodel.core.errors import PerfmodelError
 from perfmodel.core.hardware import Device
 from perfmodel.report.against import PREDICTED, Side, against
-from perfmodel.report.charts.cells import text
-from perfmodel.report.charts.points import RESOURCES, bound
-from perfmodel.report.charts.soft import soft_bound
+from perfmodel.report.charts.format_number import text
+from perfmodel.report.charts.roofline_metrics import RESOURCES, bound
+from perfmodel.report.charts.soft_roofs import soft_bound
 from perfmodel.study.points import Found
 
 ROOF = "at the roof"
@@ -28,7 +28,7 @@ def on_basis(one: Found, basis: str) -> float:
 
 
 @dataclass(slots=True)
-class Track:
+class SweptSeries:
     """One series on one device: answers by value."""
 
     name: str
@@ -48,7 +48,7 @@ class Track:
 
 
 @dataclass(frozen=True, slots=True)
-class Turn:
+class SpeedCrossover:
     """``at``: the first value at which the order has turned, ``seconds`` of the faster one there. ``rises``: the other one leads."""
 
     at: int
@@ -57,11 +57,11 @@ class Turn:
 
 
 @dataclass(frozen=True, slots=True)
-class Duel:
-    """Two tracks over the values that both have. ``again``: both answers at any value, to find where the order turns."""
+class Pairwise:
+    """Two series over the values that both have. ``again``: both answers at any value, to find where the order turns."""
 
-    first: Track
-    other: Track
+    first: SweptSeries
+    other: SweptSeries
     over: str
     again: Callable[[int], dict[str, Found]]
 
@@ -85,12 +85,12 @@ class Duel:
         """How many times faster the other one is."""
         return on_basis(self.first.found[value], self.basis) / on_basis(self.other.found[value], self.basis)
 
-    def side(self, track: Track, value: int) -> Side:
-        """``track`` at ``value``, as a verdict takes it."""
-        one = track.found[value]
-        return Side(track.name, float(one.point.roofline_s or 0.0), one.point.predicted, left_out=one.left_out)
+    def side(self, swept: SweptSeries, value: int) -> Side:
+        """``swept`` at ``value``, as a verdict takes it."""
+        one = swept.found[value]
+        return Side(swept.name, float(one.point.roofline_s or 0.0), one.point.predicted, left_out=one.left_out)
 
-    def turns(self) -> list[Turn]:
+    def turns(self) -> list[SpeedCrossover]:
         """Where the order turns, by bisection between the values."""
         values, found = self.values, []
         leads = [self.gain(value) > 1 for value in values]
@@ -98,8 +98,8 @@ class Duel:
             if leads[place] != leads[place - 1]:
                 at = self._first(values[place - 1], values[place], leads[place])
                 both = self.again(at)
-                times = [on_basis(both[track.name], self.basis) for track in (self.first, self.other)]
-                found.append(Turn(at, min(times), leads[place]))
+                times = [on_basis(both[swept.name], self.basis) for swept in (self.first, self.other)]
+                found.append(SpeedCrossover(at, min(times), leads[place]))
         return found
 
     def _first(self, low: int, high: int, rises: bool) -> int:
@@ -114,7 +114,7 @@ class Duel:
             low, high = (low, middle) if leads == rises else (middle, high)
         return high
 
-    def sentence(self, turns: Sequence[Turn]) -> str:
+    def sentence(self, turns: Sequence[SpeedCrossover]) -> str:
         """Who is faster where, on which basis, and by how much at the ends."""
         first, last = self.values[0], self.values[-1]
         where = f"{last:,}, the largest of them at which both fit the memory" if self.cut else f"{last:,}"
@@ -128,33 +128,33 @@ class Duel:
         return f"{end}." if first == last else f"{end}. {start}."
 
 
-def alone(track: Track, over: str) -> str:
-    """A track without another: from the first value to the last."""
-    ends = min(track.runs), max(track.runs)
-    a, b = (seconds(track.found[value]) or 0.0 for value in ends)
-    limits = [_limit(track.found[value]) for value in ends]
-    basis = PREDICTED if track.predicted else ROOF
+def alone(swept: SweptSeries, over: str) -> str:
+    """A series without another: from the first value to the last."""
+    ends = min(swept.runs), max(swept.runs)
+    a, b = (seconds(swept.found[value]) or 0.0 for value in ends)
+    limits = [_limit(swept.found[value]) for value in ends]
+    basis = PREDICTED if swept.predicted else ROOF
     binds = f"bound by {limits[0]}" + (f", at the end by {limits[1]}" if limits[1] != limits[0] else " throughout")
     grown = f"{text(b, 's')} ({text(b / a, 'ratio')})"
-    return f"{track.name} takes {text(a, 's')} at {over} {ends[0]:,} and {grown} at {ends[1]:,}, {basis}, {binds}."
+    return f"{swept.name} takes {text(a, 's')} at {over} {ends[0]:,} and {grown} at {ends[1]:,}, {basis}, {binds}."
 
 
 def _limit(one: Found) -> str:
     return RESOURCES.get(bound(one.point) or "", "nothing known") + " (a soft roof: products with clusters pass it)" * soft_bound(one.point)
 
 
-def too_large(track: Track, over: str) -> str:
+def too_large(swept: SweptSeries, over: str) -> str:
     """From where on it does not fit the memory; empty if it does."""
-    beyond = next((value for value, one in track.found.items() if one.fits is False), None)
+    beyond = next((value for value, one in swept.found.items() if one.fits is False), None)
     if beyond is None:
         return ""
-    return f"{track.name} does not fit the memory from {over} {beyond:,} on: it needs {text(plain(track.found[beyond].memory), 'B')}."
+    return f"{swept.name} does not fit the memory from {over} {beyond:,} on: it needs {text(plain(swept.found[beyond].memory), 'B')}."
 
 
-def alike(tracks: Sequence[Track], value: Callable[[Found], float | None]) -> bool:
+def alike(series: Sequence[SweptSeries], value: Callable[[Found], float | None]) -> bool:
     """Whether every device has the same values, such as bytes that do not depend on it."""
     known: dict[str, list[float | None]] = {}
-    rows = [(track.name, [value(one) for one in track.found.values()]) for track in tracks]
+    rows = [(swept.name, [value(one) for one in swept.found.values()]) for swept in series]
     return all(known.setdefault(name, values) == values for name, values in rows)
 
 

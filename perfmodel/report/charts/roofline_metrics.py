@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from perfmodel.core.units import format_si
-from perfmodel.report.charts.cells import percent, text
-from perfmodel.report.charts.kinds import COMPUTE, LEVELS, MEMORY, Ceiling, Point, Roofline
-from perfmodel.report.charts.soft import WHY, aim, hard_roof, near_soft, soft_bound, soft_note
+from perfmodel.report.charts.format_number import percent, text
+from perfmodel.report.charts.schema import COMPUTE, LEVELS, MEMORY, Ceiling, Point, Roofline
+from perfmodel.report.charts.soft_roofs import WHY, aim, hard_roof, near_soft, soft_bound, soft_note
 from perfmodel.report.document import Column, DataTable, Value
 
 RESOURCES = {
