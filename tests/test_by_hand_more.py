@@ -2,20 +2,36 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 
+from perfmodel.bounds import compulsory_elements
 from perfmodel.cache import dram_bytes, resident_blocks
 from perfmodel.catalog import find_device, find_model
 from perfmodel.cost import READ, Access, Kernel, Launch
 from perfmodel.dtypes import DTYPES
 from perfmodel.errors import suggest
+from perfmodel.study.base import MOST_FORMULAS, Scope
+from perfmodel.study.kinds._tracks import Duel, Track
 from perfmodel.timing.base import Case
+from perfmodel.timing.models._flash_launch import Plan
+from perfmodel.timing.models._flash_plan import plan_of
 from perfmodel.timing.models.flash_prefill import MODEL
+from perfmodel.trace import Step
+from perfmodel.transformer.generation import with_cache
+from perfmodel.transformer.kv_cache import CacheFormat
+from perfmodel.transformer.training.korthikanti import describes, stage_bytes
 from perfmodel.transformer.training.question import Parallel, Training
 from perfmodel.transformer.training.state import state_bytes
+from perfmodel.transformer.training.step.experts import expert_rows
+from perfmodel.transformer.training.step.job import job_of
+from perfmodel.transformer.training.step.pieces import machine
 from perfmodel.transformer.training.step.search import candidates
+from perfmodel.validation.cpu.profile import Rates
 from perfmodel.workload import BACKWARD, FORWARD, Attention
 
 MIB = 1 << 20
@@ -48,6 +64,22 @@ def test_bytes_alone(implementation: str, w: Attention, direction: str, moved: f
     assert MODEL.seconds(Case(w, implementation, direction), H200, p) == pytest.approx(moved * tensor / 4.8e12)
 
 
+KERNELS = [
+    (64, FORWARD, "fmha_cutlassF_bf16_aligned_64x64_rf_sm80"),
+    (128, FORWARD, "fmha_cutlassF_bf16_aligned_64x128_rf_sm80"),
+    (256, FORWARD, "fmha_cutlassF_bf16_aligned_32x128_gmem_sm80"),
+    (64, BACKWARD, "fmha_cutlassB_bf16_aligned_64x64_k64_sm80"),
+    (128, BACKWARD, "fmha_cutlassB_bf16_aligned_128x128_k128_sm80"),
+]
+"""Of PyTorch 2.11, transformers/cuda/mem_eff_attention/kernels: their names tell queries x keys."""
+
+
+@pytest.mark.parametrize(("d", "direction", "kernel"), KERNELS)
+def test_tiles_of_memory_efficient_kernels_are_in_their_names(d: int, direction: str, kernel: str) -> None:
+    plan: Plan = plan_of(Case(attention(4096, d), "torch-sdpa-efficient", direction), A100)
+    assert f"_{plan.br}x{plan.bc}_" in kernel
+
+
 # What the last cache lets through: the rules in the docstring of perfmodel.cache, with 60 MiB of L2 and one block per multiprocessor
 
 
@@ -61,7 +93,9 @@ def reads(blocks: int, groups: int, share: float, **options: Any) -> tuple[float
     return dram_bytes(Kernel("streams", DTYPES["fp16"], (access,), launch=launch), H200, READ), group
 
 
-@pytest.mark.parametrize(("share", "lost", "drifted"), [(0.1, 0, 0), (0.34, 0.5, 0), (0.9, 1, 0), (2, 1, 0.0025), (9, 1, 0.02), (500, 1, 1)])
+@pytest.mark.parametrize(
+    ("share", "lost", "drifted"), [(0.1, 0, 0), (0.34, 0.5, 0), (0.9, 1, 0), (2, 1, 0.0025), (9, 1, 0.02), (500, 1, 1)]
+)
 def test_waves_in_lockstep_scan_once_each(share: float, lost: float, drifted: float) -> None:
     """528 blocks to a group are 4 waves: 16 in all, the 3 borders of groups fall inside of one: 19 scans of 4 groups, 15 are repeats."""
     found, group = reads(4 * 528, 4, share, lockstep=True)
@@ -105,7 +139,67 @@ def test_parts_of_a_sequence_have_1024_tokens_at_least() -> None:
     assert parts(8192, flash=False) == {1}
 
 
+def test_kernels_that_move_tokens_add_up_as_many_elements_as_pairs() -> None:
+    """Of Mixtral: 2 experts to each of 4 x 512 tokens, 4096 wide, there and back, forward and backward."""
+    job = job_of(Training(find_model("mixtral-8x7b"), 4, 512), machine(H200, tuple))
+    [layer] = {layer for layer, _ in job.training.model.layer_kinds}
+    pairs = expert_rows(layer.mlp, job.frame)
+    moved = [row for forward, back in pairs for row in (*forward, *back) if "tokens by" in row.op.name or "weighted sum" in row.op.name]
+    assert [row.op.kernel.work.vector for row in moved] == [2 * 4 * 512 * 4096] * 4
+
+
+def test_chunks_of_stages_keep_more() -> None:
+    """Korthikanti et al. 2022, section 4.2.3: 1 + (p - 1) / (p m)."""
+
+    def kept(interleave: int) -> float:
+        return stage_bytes(Training(find_model("gpt2"), 4, 1024, parallel=Parallel(pp=4, interleave=interleave)))
+
+    assert [kept(m) / kept(1) for m in (2, 3)] == pytest.approx([1 + 3 / 8, 1 + 3 / 12])
+
+
+def test_the_account_of_korthikanti_is_of_plain_transformers() -> None:
+    gpt2 = find_model("gpt2")
+    [(layer, _)] = gpt2.layer_kinds
+    narrow = replace(gpt2, layers=tuple(replace(layer, mlp=replace(layer.mlp, width=width)) for width in [2048] * 12))
+    assert [describes(model) for model in (gpt2, narrow, find_model("llama-3-8b"))] == [True, False, False]
+
+
+# Counts
+
+
+def test_what_any_exact_attention_moves() -> None:
+    """Forward Q, K, V, O; backward Q, O and their gradients, K, V and theirs: rows of 3 and of 5 elements, 2 batches, 4 and 2 heads."""
+    w = Attention(n=7, kv_len=11, d=3, dv=5, batch=2, heads=4, kv_heads=2)
+    assert compulsory_elements(w, FORWARD) == 2 * (4 * 7 + 2 * 11) * (3 + 5)
+    assert compulsory_elements(w, BACKWARD) == 2 * 2 * (4 * 7 + 2 * 11) * (3 + 5)
+
+
+def test_generation_attends_to_the_latent_as_it_is_cached() -> None:
+    """DeepSeek-V3: 128 heads, keys of 512 + 64 elements, values of 512, 61 layers; 10 tokens see 55 keys, and build them without a cache."""
+    v3 = find_model("deepseek-v3")
+    assert with_cache(v3, 10, "bf16", CacheFormat()).attention == 61 * 2 * 128 * (512 + 64 + 512) * 55
+
+
 # Words
+
+
+def test_formulas_of_a_study_are_as_many_as_it_may_have() -> None:
+    steps = [Step(f"x{i}", "a number", "1", "1", 1) for i in range(MOST_FORMULAS)]
+    scope = Scope()
+    assert len(scope.explain("all", "a group", lambda: steps)) == MOST_FORMULAS
+    assert scope.explain("more", "a group", lambda: steps[:1]) == []
+    assert Scope().explain("too many", "a group", lambda: [*steps, replace(steps[0], name="y")]) == []
+
+
+@pytest.mark.parametrize(("first", "other", "cut"), [((1, 2), (1, 2), False), ((1, 2, 4), (1, 2), True), ((1, 2), (1, 2, 4), True)])
+def test_a_duel_is_cut_where_one_side_goes_on_alone(first: tuple[int, ...], other: tuple[int, ...], cut: bool) -> None:
+    tracks = (Track("", H200, dict.fromkeys(values, SimpleNamespace(fits=True)), []) for values in (first, other))  # type: ignore[arg-type]
+    assert Duel(*tracks, "n", lambda _: {}).cut is cut
+
+
+def test_exponentials_of_the_cpu_per_second() -> None:
+    timed = SimpleNamespace(values=np.ones(4096), exponentials=SimpleNamespace(quantile={0.5: 0.25}.__getitem__))
+    assert Rates.exp_per_s(timed) == 4096 * 500 * 4  # type: ignore[arg-type]
 
 
 def test_three_names_at_most_are_suggested() -> None:
