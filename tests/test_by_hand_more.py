@@ -3,35 +3,50 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
+from perfmodel.attention.algorithms import find
+from perfmodel.attention.evaluate import evaluate
+from perfmodel.attention.explain import explain
 from perfmodel.bounds import compulsory_elements
 from perfmodel.cache import dram_bytes, resident_blocks
-from perfmodel.catalog import find_device, find_model
+from perfmodel.catalog import find_device, find_model, read_yaml
 from perfmodel.cost import READ, Access, Kernel, Launch
 from perfmodel.dtypes import DTYPES
-from perfmodel.errors import suggest
+from perfmodel.errors import DataError, suggest
+from perfmodel.report.against import PREDICTED
 from perfmodel.study.base import MOST_FORMULAS, Scope
-from perfmodel.study.kinds._tracks import Duel, Track
+from perfmodel.study.kinds._tracks import ROOF, Duel, Track
 from perfmodel.timing.base import Case
+from perfmodel.timing.models import numba_flash1
+from perfmodel.timing.models._flash_blocks import Blocks
 from perfmodel.timing.models._flash_launch import Plan
 from perfmodel.timing.models._flash_plan import plan_of
+from perfmodel.timing.models._flash_rounds import TAIL, interleaved_cycles
 from perfmodel.timing.models.flash_prefill import MODEL
+from perfmodel.timing.register_tiles import geometry
 from perfmodel.trace import Step
 from perfmodel.transformer.generation import with_cache
 from perfmodel.transformer.kv_cache import CacheFormat
+from perfmodel.transformer.training.activations import layer_tape
+from perfmodel.transformer.training.implementations import FUSED, HUGGINGFACE
 from perfmodel.transformer.training.korthikanti import describes, stage_bytes
 from perfmodel.transformer.training.question import Parallel, Training
+from perfmodel.transformer.training.shape import shape_of
 from perfmodel.transformer.training.state import state_bytes
 from perfmodel.transformer.training.step.experts import expert_rows
 from perfmodel.transformer.training.step.job import job_of
+from perfmodel.transformer.training.step.layer import LayerOps, residual
 from perfmodel.transformer.training.step.pieces import machine
 from perfmodel.transformer.training.step.search import candidates
+from perfmodel.transformer.training.step.workload import training_step
 from perfmodel.validation.cpu.profile import Rates
+from perfmodel.validation.training.meter import Clock
 from perfmodel.workload import BACKWARD, FORWARD, Attention
 
 MIB = 1 << 20
@@ -80,6 +95,22 @@ def test_tiles_of_memory_efficient_kernels_are_in_their_names(d: int, direction:
     assert f"_{plan.br}x{plan.bc}_" in kernel
 
 
+@pytest.mark.parametrize(("alone", "gained"), [(1.0, 1.0), (2.0, 0.5), (3.0, 0.0)])
+def test_the_last_block_gains_of_neighbours_that_have_ended(alone: float, gained: float) -> None:
+    """Three to a multiprocessor, a third of the speed each: three blocks of a tile end at 30, one of four tiles at 150; 70 is the mean."""
+    found = interleaved_cycles(Blocks((1, 1, 1, 4), 0, 0), 3, 1, 10.0, 0.0, alone)
+    assert found == pytest.approx(150 - TAIL * (150 - 70) * gained)
+
+
+def test_a_key_tile_is_copied_16_bytes_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """numba-flash1: 64 rows of K and of V, 128 floats wide, by 256 threads."""
+    copies: set[float] = set()
+    monkeypatch.setattr(numba_flash1, "tile_cycles", lambda costed, *_: copies.add(costed.copies) or 1.0)
+    numba_flash1.seconds(Case(attention(512, 128), "numba-flash1", launch={"br": 128, "bc": 64}), H200, {"l2_bytes_per_clock": 1.0})
+    threads = geometry(128, 128, 64).threads
+    assert copies == {128 * 128 * 4 / 16 / threads, 2 * 64 * 128 * 4 / 16 / threads}
+
+
 # What the last cache lets through: the rules in the docstring of perfmodel.cache, with 60 MiB of L2 and one block per multiprocessor
 
 
@@ -97,7 +128,7 @@ def reads(blocks: int, groups: int, share: float, **options: Any) -> tuple[float
     ("share", "lost", "drifted"), [(0.1, 0, 0), (0.34, 0.5, 0), (0.9, 1, 0), (2, 1, 0.0025), (9, 1, 0.02), (500, 1, 1)]
 )
 def test_waves_in_lockstep_scan_once_each(share: float, lost: float, drifted: float) -> None:
-    """528 blocks to a group are 4 waves: 16 in all, the 3 borders of groups fall inside of one: 19 scans of 4 groups, 15 are repeats."""
+    """528 blocks to a group are 4 waves: 16 in all, and 3 borders of groups fall inside of one: 19 scans of 4 groups, 15 repeat."""
     found, group = reads(4 * 528, 4, share, lockstep=True)
     assert found == pytest.approx(group * (4 + 15 * lost + (4 * 528 - 19) * drifted), rel=1e-6)
 
@@ -164,6 +195,43 @@ def test_the_account_of_korthikanti_is_of_plain_transformers() -> None:
     assert [describes(model) for model in (gpt2, narrow, find_model("llama-3-8b"))] == [True, False, False]
 
 
+def test_rows_are_timed_by_the_bytes_that_they_count() -> None:
+    """Of a step with dropout, whose kernels read or write a mask of a byte per element beside what they compute."""
+    dropped, seen = Training(find_model("gpt2"), 4, 512, dropout=True), 0
+    for implementation in (FUSED, HUGGINGFACE):
+        frame = job_of(dropped, machine(H200, tuple), implementation=implementation).frame
+        found = LayerOps()
+        residual(found, frame)
+        for row in (*found.forward, *found.backward):
+            if row.op.timed is not None and any(access.tensor == "mask" for access in row.op.kernel.accesses):
+                timed = row.op.timed.workload
+                assert timed.read_bytes + timed.write_bytes == row.bytes, row.op.name
+                seen += 1
+    assert seen == 4
+
+
+def test_views_have_the_size_of_their_part() -> None:
+    """Q, K and V of GPT-2 are views of one tensor: 768 elements of 2 B per token each."""
+    training = Training(find_model("gpt2"), 2, 512)
+    tape = layer_tape(training.model, training.model.layers[0], shape_of(training), HUGGINGFACE)
+    assert tape.views == dict.fromkeys("QKV", 2 * 512 * 768 * 2)
+
+
+@pytest.mark.parametrize(("dtype", "bits"), [("bf16", 16), ("fp32", 32)])
+def test_weights_and_keys_of_a_training_step_are_as_wide_as_its_activations(dtype: str, bits: int) -> None:
+    forward = training_step(Training(find_model("gpt2"), 2, 512), DTYPES[dtype], FUSED).step
+    assert (forward.weight_bits, forward.kv_bits) == (bits, bits)
+
+
+def test_a_measured_step_goes_from_its_begin_to_its_last_part() -> None:
+    def event(at_ms: float) -> Any:
+        return SimpleNamespace(at=at_ms, elapsed_time=lambda other: other.at - at_ms)
+
+    clock = Clock(SimpleNamespace(), [{"begin": event(10.0), "forward": event(12.0), "backward": event(17.0)}])  # type: ignore[arg-type]
+    assert clock.step_s() == [0.007]
+    assert clock.parts_s() == {"forward": [0.002], "backward": [0.005]}
+
+
 # Counts
 
 
@@ -175,12 +243,23 @@ def test_what_any_exact_attention_moves() -> None:
 
 
 def test_generation_attends_to_the_latent_as_it_is_cached() -> None:
-    """DeepSeek-V3: 128 heads, keys of 512 + 64 elements, values of 512, 61 layers; 10 tokens see 55 keys, and build them without a cache."""
+    """DeepSeek-V3: 128 heads, keys of 512 + 64 elements, values of 512, 61 layers; 10 tokens see 55 keys."""
     v3 = find_model("deepseek-v3")
     assert with_cache(v3, 10, "bf16", CacheFormat()).attention == 61 * 2 * 128 * (512 + 64 + 512) * 55
 
 
 # Words
+
+
+@pytest.mark.parametrize("levels", [20, 21])
+def test_files_are_nested_20_levels_deep_at_most(levels: int, tmp_path: Path) -> None:
+    file = tmp_path / "deep.yaml"
+    file.write_text("{a: " * levels + "1" + "}" * levels)
+    if levels == 20:
+        assert read_yaml(file)[0]
+    else:
+        with pytest.raises(DataError, match="nested deeper than 20 levels"):
+            read_yaml(file)
 
 
 def test_formulas_of_a_study_are_as_many_as_it_may_have() -> None:
@@ -195,6 +274,23 @@ def test_formulas_of_a_study_are_as_many_as_it_may_have() -> None:
 def test_a_duel_is_cut_where_one_side_goes_on_alone(first: tuple[int, ...], other: tuple[int, ...], cut: bool) -> None:
     tracks = (Track("", H200, dict.fromkeys(values, SimpleNamespace(fits=True)), []) for values in (first, other))  # type: ignore[arg-type]
     assert Duel(*tracks, "n", lambda _: {}).cut is cut
+
+
+@pytest.mark.parametrize(("first", "other", "basis"), [(1, 1, PREDICTED), (1, None, ROOF), (None, 1, ROOF)])
+def test_a_duel_compares_predictions_only_where_both_have_them(first: int | None, other: int | None, basis: str) -> None:
+    def track(predicted: int | None) -> Track:
+        known, bare = (SimpleNamespace(fits=True, point=SimpleNamespace(predicted=each)) for each in (1, predicted))
+        return Track("", H200, {1: known, 2: bare}, [])  # type: ignore[dict-item]
+
+    assert Duel(track(first), track(other), "n", lambda _: {}).basis == basis
+
+
+def test_the_printed_ratio_to_compulsory_elements() -> None:
+    """Standard attention of 64 x 16 moves Q, K, V, O once, and S and P twice each."""
+    w = Attention(n=64, kv_len=64, d=16, dv=16)
+    result = evaluate(find("standard"), w, H200, FORWARD, None, None, None)
+    steps = {step.name: step.value for step in explain(result, w, H200)}
+    assert steps["over compulsory"] == (4 * 64 * 16 + 4 * 64 * 64) / (4 * 64 * 16)
 
 
 def test_exponentials_of_the_cpu_per_second() -> None:
