@@ -15,15 +15,20 @@ from perfmodel.attention.evaluate import evaluate
 from perfmodel.attention.explain import explain
 from perfmodel.bounds import compulsory_elements
 from perfmodel.cache import dram_bytes, resident_blocks
-from perfmodel.catalog import find_device, find_model, read_yaml
-from perfmodel.cost import READ, Access, Kernel, Launch
+from perfmodel.catalog import calibrated_devices, find_device, find_model, find_system, read_yaml
+from perfmodel.cost import READ, Access, Kernel, Launch, Tile
 from perfmodel.dtypes import DTYPES
 from perfmodel.errors import DataError, suggest
+from perfmodel.ops.matmul import Matmul
+from perfmodel.ops.softmax import VARIANTS, Softmax, kernel
+from perfmodel.remat.strategies import keep_all
 from perfmodel.report.against import PREDICTED
 from perfmodel.study.base import MOST_FORMULAS, Scope
 from perfmodel.study.kinds._tracks import ROOF, Duel, Track
+from perfmodel.sweep import attention as attention_sweep
+from perfmodel.sweep import kv_cache, matmul, model
 from perfmodel.timing.base import Case
-from perfmodel.timing.models import numba_flash1
+from perfmodel.timing.models import gemm, numba_flash1
 from perfmodel.timing.models._flash_blocks import Blocks
 from perfmodel.timing.models._flash_launch import Plan
 from perfmodel.timing.models._flash_plan import plan_of
@@ -31,17 +36,25 @@ from perfmodel.timing.models._flash_rounds import TAIL, interleaved_cycles
 from perfmodel.timing.models.flash_prefill import MODEL
 from perfmodel.timing.register_tiles import geometry
 from perfmodel.trace import Step
+from perfmodel.transformer.answer import GENERATE, Answer, answer
+from perfmodel.transformer.collectives import ALL_REDUCE
 from perfmodel.transformer.generation import with_cache
 from perfmodel.transformer.kv_cache import CacheFormat
+from perfmodel.transformer.request import Request
 from perfmodel.transformer.training.activations import layer_tape
 from perfmodel.transformer.training.implementations import FUSED, HUGGINGFACE
 from perfmodel.transformer.training.korthikanti import describes, stage_bytes
+from perfmodel.transformer.training.matrices import Holding, Matrix
 from perfmodel.transformer.training.question import Parallel, Training
 from perfmodel.transformer.training.shape import shape_of
 from perfmodel.transformer.training.state import state_bytes
+from perfmodel.transformer.training.step.exchange import DATA, Exchange
 from perfmodel.transformer.training.step.experts import expert_rows
 from perfmodel.transformer.training.step.job import job_of
 from perfmodel.transformer.training.step.layer import LayerOps, residual
+from perfmodel.transformer.training.step.links import needs
+from perfmodel.transformer.training.step.micro_batch import micro_batch
+from perfmodel.transformer.training.step.parallel_time import step_time
 from perfmodel.transformer.training.step.pieces import machine
 from perfmodel.transformer.training.step.search import candidates
 from perfmodel.transformer.training.step.workload import training_step
@@ -109,6 +122,21 @@ def test_a_key_tile_is_copied_16_bytes_at_a_time(monkeypatch: pytest.MonkeyPatch
     numba_flash1.seconds(Case(attention(512, 128), "numba-flash1", launch={"br": 128, "bc": 64}), H200, {"l2_bytes_per_clock": 1.0})
     threads = geometry(128, 128, 64).threads
     assert copies == {128 * 128 * 4 / 16 / threads, 2 * 64 * 128 * 4 / 16 / threads}
+
+
+@pytest.mark.parametrize(("heads", "split"), [(172, True), (173, False)])
+def test_two_blocks_to_a_multiprocessor_are_enough(heads: int, split: bool) -> None:
+    """set_params_splitkv of flash-attention: keys are whole from 0.8 x 2 x 108 = 172.8 blocks on."""
+    w = replace(attention(64, 128, heads, heads), batch=1, kv_len=8192)
+    assert (plan_of(Case(w, "torch-sdpa-flash"), A100).splits > 1) is split
+
+
+def test_a_warm_matmul_finds_its_weights_unless_there_are_copies() -> None:
+    """A, B and C of 8 MiB each are 0.4 of the L2: 0.22 / 0.32 of them are lost. With two copies of B, 8/15, all of B is."""
+    warm = Case(Matmul(2048, 2048, 2048), "torch-matmul", cold=False)
+    assert gemm.dram_bytes(warm, H200) == pytest.approx(3 * 8 * MIB * 0.22 / 0.32)
+    copied = replace(warm, launch={gemm.WEIGHT_COPIES: 2})
+    assert gemm.dram_bytes(copied, H200) == pytest.approx(2 * 8 * MIB * 0.22 / 0.32 + 8 * MIB)
 
 
 # What the last cache lets through: the rules in the docstring of perfmodel.cache, with 60 MiB of L2 and one block per multiprocessor
@@ -232,6 +260,21 @@ def test_a_measured_step_goes_from_its_begin_to_its_last_part() -> None:
     assert clock.parts_s() == {"forward": [0.002], "backward": [0.005]}
 
 
+def test_an_exchange_passes_through_memory_twice() -> None:
+    """3 all-reduces of 8 MB among 8 GPUs: each sends 2 x 7/8 of it, and receives as much, at 4.8 TB/s."""
+    found = needs(Exchange(DATA, ALL_REDUCE, 8_000_000, 3), 0.5, find_system("h200-x8"), Parallel(dp=8), H200)
+    assert sorted(found.values()) == pytest.approx([3 * 2 * 2 * 7_000_000 / 4.8e12, 0.5])
+
+
+def test_a_step_exchanges_as_long_as_its_busiest_stage() -> None:
+    """Stages differ: the first looks tokens up, the last has the head. Without data parallelism nothing else is sent."""
+    training = Training(find_model("llama-3-8b"), 4, 1024, micro_batch=1, parallel=Parallel(tp=2, pp=4))
+    job = job_of(training, machine(H200, tuple), find_system("h200-x8"))
+    stages = [micro_batch(job, stage) for stage in range(4)]
+    exchanged = [4 * (one.exposed_s + one.hidden_s) for one in stages]
+    assert min(exchanged) < max(exchanged) == pytest.approx(step_time(job).exchanged_s)
+
+
 # Counts
 
 
@@ -242,10 +285,64 @@ def test_what_any_exact_attention_moves() -> None:
     assert compulsory_elements(w, BACKWARD) == 2 * 2 * (4 * 7 + 2 * 11) * (3 + 5)
 
 
+@pytest.mark.parametrize("name", ["memory-efficient", "flash1"])
+@pytest.mark.parametrize("direction", [FORWARD, BACKWARD])
+def test_what_is_compulsory_is_counted_once_over_all_kernels(name: str, direction: str) -> None:
+    w = Attention(n=70, kv_len=110, d=16, dv=24, batch=2, heads=4, kv_heads=2)
+    kernels = (find(name).forward if direction == FORWARD else find(name).backward)(w, Tile(32, 16))
+    assert sum(access.compulsory for kernel in kernels for access in kernel.accesses) == compulsory_elements(w, direction)
+
+
+def generated() -> Answer:
+    """32 tokens after 512, of which the decode steps are looked at a few at a time."""
+    request = Request(find_model("llama-3-8b"), H200, GENERATE, 2, 512, 544)
+    return answer(request, calibrated_devices)
+
+
+def test_lines_of_a_generation_are_sums_over_its_steps() -> None:
+    found = generated()
+    for line in found.lines:
+        steps = [(one, times) for one, times in found.steps if one.step.phase == line.phase]
+        rows = [(row.prediction, times) for one, times in steps for row in one.rows if row.op.name == line.row.op.name]
+        assert line.times == pytest.approx([sum(getattr(p, name) * times for p, times in rows) for name in ("seconds", "low", "high")])
+
+
+def test_utilization_is_flop_over_time_at_the_peak() -> None:
+    found = generated()
+    assert found.mfu == pytest.approx(found.flops / (found.seconds * 989.4e12)), "all of it multiplies in fp16"
+
+
+def test_matrices_alone_have_no_vectors() -> None:
+    assert Holding((Matrix("Q", "attention", 64, 32), Matrix("K", "attention", 64, 16))).parameters == 64 * 48
+
+
+@pytest.mark.parametrize("missing", ["m", "n", "k"])
+def test_a_sweep_of_matmuls_needs_all_three_sizes(missing: str, run: Any) -> None:
+    sizes = " ".join(f"--{name} 64" for name in "mnk" if name != missing)
+    found = run(f"sweep matmul {sizes}")
+    assert (found.code, found.err.splitlines()[0]) == (2, f"perfmodel: --{missing} is missing")
+
+
 def test_generation_attends_to_the_latent_as_it_is_cached() -> None:
     """DeepSeek-V3: 128 heads, keys of 512 + 64 elements, values of 512, 61 layers; 10 tokens see 55 keys."""
     v3 = find_model("deepseek-v3")
     assert with_cache(v3, 10, "bf16", CacheFormat()).attention == 61 * 2 * 128 * (512 + 64 + 512) * 55
+
+
+def test_a_chain_that_is_kept_makes_no_tapes() -> None:
+    assert keep_all.STRATEGY.taped_steps is not None
+    assert repr(keep_all.STRATEGY.taped_steps(5, keep_all.Plan())) == "0", "a whole number"
+
+
+@pytest.mark.parametrize("workload", [attention_sweep.WORKLOAD, kv_cache.WORKLOAD, matmul.WORKLOAD, model.WORKLOAD], ids=lambda w: w.name)
+def test_what_is_counted_is_a_whole_number(workload: Any) -> None:
+    counted = {one.name: one.whole for one in workload.columns if one.unit in ("B", "FLOP", "OP", "elements", "rows", "columns", "tokens")}
+    assert [name for name, whole in counted.items() if not whole] in ([], ["io_lower_bound_elements"])
+
+
+def test_a_row_of_softmax_is_the_work_of_eight_warps() -> None:
+    launches = [kernel(Softmax(1024, 4096), variant).launch for variant in VARIANTS]
+    assert [launch and launch.threads for launch in launches] == [8 * 32] * 3
 
 
 # Words

@@ -71,7 +71,7 @@ def mutants(path: str, source: bytes) -> Iterator[Mutant]:
         if isinstance(node, ast.Constant) and isinstance(node.value, bool):
             yield instead(node, str(not node.value))
         elif isinstance(node, ast.Constant) and isinstance(node.value, (int, float)):
-            yield instead(node, repr(node.value + 1 if isinstance(node.value, int) else node.value * 1.25))
+            yield instead(node, repr(node.value + 1 if isinstance(node.value, int) else node.value * 1.25 or 1.0))
         elif isinstance(node, ast.BinOp) and type(node.op) in SWAPS:
             yield between(node, node.left, node.right, SWAPS[type(node.op)])
         elif isinstance(node, ast.Compare) and len(node.ops) == 1 and type(node.ops[0]) in COMPARES:
