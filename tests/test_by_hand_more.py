@@ -139,6 +139,12 @@ def test_a_warm_matmul_finds_its_weights_unless_there_are_copies() -> None:
     assert gemm.dram_bytes(copied, H200) == pytest.approx(2 * 8 * MIB * 0.22 / 0.32 + 8 * MIB)
 
 
+@pytest.mark.parametrize(("n", "packed"), [(20, True), (128, False), (200, True), (4096, False)])
+def test_heads_are_packed_where_their_rows_fill_tiles_better(n: int, packed: bool) -> None:
+    """FlashAttention-3: 8 heads of 20 rows fill 160 of 256 rows, each alone 20 of 128; of 200 rows, 1600 of 1664, each 200 of 256."""
+    assert plan_of(Case(attention(n, 128, 8, 1), "fa3"), H200).packed is packed
+
+
 # What the last cache lets through: the rules in the docstring of perfmodel.cache, with 60 MiB of L2 and one block per multiprocessor
 
 
