@@ -19,6 +19,7 @@ from perfmodel.catalog import calibrated_devices, find_device, find_model, find_
 from perfmodel.cost import READ, Access, Kernel, Launch, Tile
 from perfmodel.dtypes import DTYPES
 from perfmodel.errors import DataError, suggest
+from perfmodel.hf import parse
 from perfmodel.ops.matmul import Matmul
 from perfmodel.ops.softmax import VARIANTS, Softmax, kernel
 from perfmodel.remat.strategies import keep_all
@@ -40,6 +41,7 @@ from perfmodel.transformer.answer import GENERATE, Answer, answer
 from perfmodel.transformer.collectives import ALL_REDUCE
 from perfmodel.transformer.generation import with_cache
 from perfmodel.transformer.kv_cache import CacheFormat
+from perfmodel.transformer.parameters import total
 from perfmodel.transformer.request import Request
 from perfmodel.transformer.training.activations import layer_tape
 from perfmodel.transformer.training.implementations import FUSED, HUGGINGFACE
@@ -316,6 +318,18 @@ def test_lines_of_a_generation_are_sums_over_its_steps() -> None:
 def test_utilization_is_flop_over_time_at_the_peak() -> None:
     found = generated()
     assert found.mfu == pytest.approx(found.flops / (found.seconds * 989.4e12)), "all of it multiplies in fp16"
+
+
+def test_layers_may_have_no_shared_expert() -> None:
+    """One of two layers has experts; a shared one is three matrices of 64 x 32."""
+
+    def parameters(shared: int) -> int:
+        sizes = {"hidden_size": 64, "num_attention_heads": 4, "num_hidden_layers": 2, "intermediate_size": 128, "vocab_size": 100}
+        experts = {"n_routed_experts": 4, "num_experts_per_tok": 1, "n_shared_experts": shared, "moe_intermediate_size": 32}
+        heads = {"qk_rope_head_dim": 8, "qk_nope_head_dim": 16, "v_head_dim": 16, "kv_lora_rank": 32, "q_lora_rank": None}
+        return int(total(parse({"model_type": "deepseek_v2", **sizes, **experts, **heads, "first_k_dense_replace": 1}, "x", "x")))
+
+    assert [parameters(shared) - parameters(0) for shared in (1, 2)] == [3 * 64 * 32, 2 * 3 * 64 * 32]
 
 
 def test_matrices_alone_have_no_vectors() -> None:

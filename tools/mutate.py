@@ -54,7 +54,7 @@ def killer(mutant: Mutant, tests: list[str], limit_s: float, copy: Path) -> str:
         code, failed = _run(tests, copy, limit_s)
         if code == 4:  # the fault changes names of tests, or nothing can be imported: the files tell
             code, failed = _run(sorted({test.partition("::")[0] for test in tests}), copy, 10 * limit_s)
-        return failed or (f"exit code {code}" if code else "")
+        return failed or ("" if code in (0, 5) else f"exit code {code}")
     finally:
         write(file, source)
 
