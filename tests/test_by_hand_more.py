@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -24,10 +25,12 @@ from perfmodel.ops.matmul import Matmul
 from perfmodel.ops.softmax import VARIANTS, Softmax, kernel
 from perfmodel.remat.strategies import keep_all
 from perfmodel.report.against import PREDICTED
+from perfmodel.roofline import Estimate
 from perfmodel.study.base import MOST_FORMULAS, Scope
 from perfmodel.study.kinds._tracks import ROOF, Duel, Track
 from perfmodel.sweep import attention as attention_sweep
 from perfmodel.sweep import kv_cache, matmul, model
+from perfmodel.sweep.columns import costs
 from perfmodel.timing.base import Case
 from perfmodel.timing.models import gemm, numba_flash1
 from perfmodel.timing.models._flash_blocks import Blocks
@@ -330,6 +333,11 @@ def test_layers_may_have_no_shared_expert() -> None:
         return int(total(parse({"model_type": "deepseek_v2", **sizes, **experts, **heads, "first_k_dense_replace": 1}, "x", "x")))
 
     assert [parameters(shared) - parameters(0) for shared in (1, 2)] == [3 * 64 * 32, 2 * 3 * 64 * 32]
+
+
+def test_an_intensity_without_bytes_is_no_number() -> None:
+    columns = costs(Estimate())
+    assert [math.isnan(columns[f"{level}_intensity_flop_per_byte"]) for level in ("sram", "dram")] == [True, True]  # type: ignore[arg-type]
 
 
 def test_matrices_alone_have_no_vectors() -> None:
