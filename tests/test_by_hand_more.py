@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from perfmodel import api
 from perfmodel.attention.algorithms import find
 from perfmodel.attention.evaluate import evaluate
 from perfmodel.attention.explain import explain
@@ -33,7 +34,7 @@ from perfmodel.sweep import kv_cache, matmul, model
 from perfmodel.sweep.columns import costs
 from perfmodel.timing.base import Case
 from perfmodel.timing.models import gemm, numba_flash1
-from perfmodel.timing.models._flash_blocks import Blocks
+from perfmodel.timing.models._flash_blocks import Blocks, _key_tile_visits
 from perfmodel.timing.models._flash_launch import Plan
 from perfmodel.timing.models._flash_plan import plan_of
 from perfmodel.timing.models._flash_rounds import TAIL, interleaved_cycles
@@ -338,6 +339,24 @@ def test_layers_may_have_no_shared_expert() -> None:
 def test_an_intensity_without_bytes_is_no_number() -> None:
     columns = costs(Estimate())
     assert [math.isnan(columns[f"{level}_intensity_flop_per_byte"]) for level in ("sram", "dram")] == [True, True]  # type: ignore[arg-type]
+
+
+def test_a_sweep_of_what_has_no_tile_says_0() -> None:
+    found = api.sweep(n=[64, 128], d=64, algorithm="standard", columns=["tile_br", "tile_bc"])
+    assert [list(found[name]) for name in ("tile_br", "tile_bc")] == [[0, 0], [0, 0]]
+
+
+@pytest.mark.parametrize("window", [None, 1, 20, 33])
+@pytest.mark.parametrize("kv_len", [70, 100, 40])
+def test_row_tiles_that_a_key_tile_meets(window: int | None, kv_len: int) -> None:
+    """Rows of 2 heads to a query; a query sees keys up to its own place, counted from the end, and of them the last of a window."""
+    w = Attention(n=70, kv_len=kv_len, d=16, dv=16, heads=2, kv_heads=1, causal=True, window=window, packed=True)
+    plan = Plan(16, 32)
+    for j in range(-(-kv_len // 32)):
+        keys = range(32 * j, min(32 * (j + 1), kv_len))
+        places = [(row // 2 + kv_len - 70, row // 16) for row in range(140)]
+        seen = {tile for place, tile in places for key in keys if key <= place and (window is None or key > place - window)}
+        assert _key_tile_visits(w, plan, j) == len(seen), j
 
 
 def test_matrices_alone_have_no_vectors() -> None:
