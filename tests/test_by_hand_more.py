@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -13,6 +14,7 @@ import pytest
 
 from perfmodel import api
 from perfmodel.attention.algorithms import find
+from perfmodel.attention.blocks import Grid
 from perfmodel.attention.evaluate import evaluate
 from perfmodel.attention.explain import explain
 from perfmodel.bounds import compulsory_elements
@@ -357,6 +359,15 @@ def test_row_tiles_that_a_key_tile_meets(window: int | None, kv_len: int) -> Non
         places = [(row // 2 + kv_len - 70, row // 16) for row in range(140)]
         seen = {tile for place, tile in places for key in keys if key <= place and (window is None or key > place - window)}
         assert _key_tile_visits(w, plan, j) == len(seen), j
+
+
+@pytest.mark.parametrize("group", [1, 2, 3])
+def test_scores_of_blocks_that_heads_share(group: int) -> None:
+    """Row r is query r // group, and sees keys up to its own place; blocks of 4 rows cut a group of 3."""
+    grid = Grid(rows=7 * group, keys=9, br=4, bc=2, reach=2, group=group)
+    for i, j in product(range(grid.tr), range(grid.tc)):
+        rows, keys = range(4 * i, min(4 * (i + 1), 7 * group)), range(2 * j, min(2 * (j + 1), 9))
+        assert grid.block(i, j).visible == sum(key <= row // group + 2 for row in rows for key in keys)
 
 
 def test_matrices_alone_have_no_vectors() -> None:

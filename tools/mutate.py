@@ -100,7 +100,7 @@ def survivors(jobs: list[Job], copy: Path) -> list[Mutant]:
     in_forks(jobs, files, copy, heard)
     for job in later:
         heard(job, killer(*job, copy))
-    code, failed = _run(sorted(test for test in deaths if "::" in test), copy, 3600)
+    code, failed = _run(named, copy, 3600) if (named := sorted(test for test in deaths if "::" in test)) else (0, "")
     if code:
         raise SystemExit(f"fails without a fault, so that it tells nothing: {failed}")
     return alive
