@@ -9,8 +9,10 @@ import subprocess
 import sys
 
 import pytest
+from fuzzing import answer
 from test_architecture import loaded
 
+from perfmodel.remat.chain import LARGEST_CHAIN
 from perfmodel.remat.strategies import names
 
 
@@ -295,3 +297,11 @@ def test_what_is_not_there(run, tmp_path):
     assert f"{path}: no list 'nodes' in it" in run(f"remat --graph {path}").err
     assert run(f"remat --graph {tmp_path}/none.json").code == 1
     assert "take --strategy optimal" in run("remat --layers 3 --interior 1 --memory 4 --exact").err
+
+
+def test_the_longest_chain_is_answered_and_a_longer_one_refused() -> None:
+    code, _, err = answer(f"remat --layers {LARGEST_CHAIN} --checkpoints 5 --every 1 --explain".split())
+    assert (code, err) == (0, "")
+    code, _, err = answer(f"remat --layers {LARGEST_CHAIN + 1}".split())
+    assert code == 2
+    assert f"from 1 to {LARGEST_CHAIN:,}" in err
