@@ -322,7 +322,7 @@ def test_large_tensors_are_bandwidth_bound_and_small_ones_stay_in_the_cache(run)
     assert unfused["launch_bound_kernels"] == 0
     assert 3.5 < fused["speedup"] < 4
     unfused, _, _ = run("fuse --elements 2000000 --ops 100 --json").json["results"]
-    assert unfused["traffic"]["dram"] == {"read_bytes": 4_000_000, "write_bytes": 4_000_000}
+    assert unfused["traffic"]["dram"] == {"read_bytes": 4_000_000, "write_bytes": 4_000_000, "bytes": 8_000_000}
     assert unfused["time_s"]["roofline"] == pytest.approx(100 * 8e6 / 7.22e12, rel=0.1)
 
 
