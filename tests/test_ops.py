@@ -344,7 +344,7 @@ def test_sin_cos_reproduces_the_published_ratio_and_claims_no_more(run):
     assert unfused["traffic"]["dram"]["read_bytes"] == 2**20 * 4
     text = run("fuse --example sin-cos").out
     assert re.search(r"eager / fused +6\.28x +19\.\d+x\n", text)
-    assert re.search(r"eager / fused in a CUDA graph +0\.18x", text)
+    assert re.search(r"eager / fused in a CUDA graph +0\.183x", text)
     assert "CUDA graphs hurt this small function" in text
     assert "the two need not agree" in text
     assert unfused["launch_bound_kernels"] == 30
