@@ -9,8 +9,7 @@ from perfmodel.report.against import Side, against, ratio_notes
 from perfmodel.report.charts.kinds import Interval
 from perfmodel.report.document import Report, Table
 from perfmodel.report.model import inputs_of
-from perfmodel.report.model_formats import weights_notes
-from perfmodel.report.model_tables import least, most
+from perfmodel.report.model_words import least, most, weights_notes
 from perfmodel.report.operation import head
 from perfmodel.transformer.batch import PAYS, Curve, Point
 from perfmodel.transformer.estimate import CONVENTION

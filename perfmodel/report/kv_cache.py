@@ -7,8 +7,7 @@ from typing import Any
 from perfmodel.core.errors import UnavailableError
 from perfmodel.core.units import format_binary, format_count, format_si, format_time
 from perfmodel.report.document import Report, Table
-from perfmodel.report.model_formats import file_notes
-from perfmodel.report.model_tables import TIMES, least
+from perfmodel.report.model_words import TIMES, file_notes, least
 from perfmodel.report.operation import head, with_steps
 from perfmodel.transformer.answer import Answer
 from perfmodel.transformer.cache_explain import explain

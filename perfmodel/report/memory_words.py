@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from perfmodel.core.units import format_count, format_si
 from perfmodel.report.memory_tables import size
-from perfmodel.report.model_formats import unread_notes
+from perfmodel.report.model_words import unread_notes
 from perfmodel.transformer.training.huggingface import WORKSPACES
 from perfmodel.transformer.training.implementations import HUGGINGFACE
 from perfmodel.transformer.training.memory import MemoryResult

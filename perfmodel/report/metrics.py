@@ -9,7 +9,7 @@ from typing import Any
 from perfmodel.core.arith import Number
 from perfmodel.core.hardware import Device
 from perfmodel.core.roofline import Estimate, Traffic
-from perfmodel.core.units import format_time
+from perfmodel.core.units import format_si, format_time
 from perfmodel.report.charts.cells import ABSENT, text
 from perfmodel.report.charts.kinds import Interval
 from perfmodel.report.document import Table
@@ -17,10 +17,11 @@ from perfmodel.report.document import Table
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """``value`` in ``unit`` (a key of ``UNITS``). ``key``: its place in the JSON object, dots between levels; empty: only in tables.
+    """``value`` in ``unit``, a key of ``UNITS``; empty where the label says it.
 
-    ``label``: of its row or column in a table; empty: only in JSON. ``low`` and ``high``: the ends of its 80 % interval, which stand
-    beside it in JSON. ``before`` and ``after``: words around it in a table.
+    ``key``: its place in the JSON object, dots between levels; empty: only in tables. ``label``: of its row or column in a table; empty:
+    only in JSON. ``low`` and ``high``: the ends of its 80 % interval, which stand beside it in JSON. ``before``, ``after``: words around
+    it in a table.
     """
 
     key: str
@@ -35,7 +36,7 @@ class Metric:
     @property
     def brief(self) -> str:
         """The value with its unit."""
-        return ABSENT if self.value is None else f"{self.before}{text(self.value, self.unit)}{self.after}"
+        return ABSENT if self.value is None else f"{self.before}{_text(self.value, self.unit)}{self.after}"
 
     @property
     def shown(self) -> str:
@@ -44,6 +45,10 @@ class Metric:
             return self.brief
         low, high = (format_time(end, 3) if self.unit == "s" else text(end, self.unit) for end in (self.low, self.high))
         return f"{self.before}{text(self.value, self.unit)} ({low} to {high}){self.after}"
+
+
+def _text(value: Any, unit: str) -> str:
+    return text(value, unit) if unit else format_si(value)
 
 
 Metrics = Sequence[Metric]
@@ -143,7 +148,7 @@ def _of_cost(cost: Estimate, predicted: Interval | None) -> list[Metric]:
         *of_traffic("dram", cost.dram),
         *(Metric(f"arithmetic_intensity.{level}", intensity(cost, level), _intensity(level), "FLOP/B") for level in ("sram", "dram")),
         Metric("time_s.lower", cost.lower_s, "lower bound, cold L2", "s"),
-        Metric("time_s.lower_warm", cost.lower_warm_s),
+        Metric("time_s.lower_warm", cost.lower_warm_s, unit="s"),
         Metric("time_s.roofline", cost.roofline_s, "roofline", "s"),
         Metric("time_s.no_overlap", cost.no_overlap_s, "  without overlap", "s"),
         Metric("time_s.predicted", value, "predicted", "s", low, high),

@@ -6,7 +6,7 @@ from perfmodel.core.units import format_count, format_si, format_time
 from perfmodel.report.counts import BOUND_WORDS
 from perfmodel.report.document import Table
 from perfmodel.report.memory_words import uneven
-from perfmodel.report.model_formats import unread_notes
+from perfmodel.report.model_words import unread_notes
 from perfmodel.report.operation import unknown_rates
 from perfmodel.transformer.op import ATTENTION, MATMUL
 from perfmodel.transformer.training.implementations import HUGGINGFACE
