@@ -111,7 +111,7 @@ def _labelled(metrics: Metrics, labels: Mapping[str, str] | None) -> dict[str, M
 
 
 def _all_labels(known: Iterable[Mapping[str, Metric]], labels: Mapping[str, str] | None) -> list[str]:
-    return list(dict.fromkeys(label for found in known for label in found) if labels is None else labels.values())
+    return list(dict.fromkeys(label for found in known for label in found) if labels is None else dict.fromkeys(labels.values()))
 
 
 BYTES = frozenset({"accesses.bytes", "accesses.zero_fill_bytes"})

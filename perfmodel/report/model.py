@@ -98,7 +98,7 @@ def data(found: Answer) -> dict[str, Any]:
 # Numbers and their tables
 
 OPS = {
-    "op": "op",
+    "name": "op",
     "count": "count",
     "products": "FLOP",
     "bytes": "bytes",
@@ -129,8 +129,7 @@ def _op(line: Line, found: Answer) -> list[Metric]:
     runs = line.count / op.count
     several = len({one.phase for one in found.lines}) > 1
     return [
-        Metric("", f"{line.phase}: {op.name}" if several else op.name, "op", "text"),
-        Metric("name", op.name),
+        Metric("name", op.name, unit="text", before=f"{line.phase}: " if several else ""),
         Metric("phase", line.phase),
         Metric("group", op.group),
         Metric("count", line.count),

@@ -18,7 +18,11 @@ def report(result: Result, *, explained: bool = False) -> Report:
     uses = f"{w.times} uses" if w.times > 1 else "one use"
     title = f"Store or recompute: {format_si(w.size, 'B')}, {format_si(w.flops, 'FLOP')}, {uses}, {w.dtype.name} on {result.device.name}"
     plain = Report(
-        title, [_verdict(result)], [as_rows("", [_recomputed(result), *map(_level, result.levels)])], _notes(result), data(result)
+        title,
+        [_verdict(result)],
+        [as_rows("", [_recomputed(result), *map(_level, result.levels)], labels=TABLE)],
+        _notes(result),
+        data(result),
     )
     return with_steps(plain, [("every number", {}, explain(result))]) if explained else plain
 
@@ -39,16 +43,25 @@ def data(result: Result) -> dict[str, Any]:
     return {**head("recompute", inputs, result.device), "results": [entry]}
 
 
+TABLE = {
+    "choice": "",
+    "recompute_s": "time",
+    "store_s": "time",
+    "break_even_flop_per_byte": "recompute below",
+    "fits": "fits",
+}
+
+
 def _recomputed(result: Result) -> list[Metric]:
-    return [Metric("", "recompute", "choice", "text"), Metric("recompute_s", result.recompute_s, "time", "s")]
+    return [Metric("", "recompute", "choice", "text"), Metric("recompute_s", result.recompute_s, unit="s")]
 
 
 def _level(level: Level) -> list[Metric]:
     return [
         Metric("", f"store in {level.name.upper()}", "choice", "text"),
-        Metric("store_s", level.store_s, "time", "s"),
-        Metric("break_even_flop_per_byte", level.break_even, "recompute below", "FLOP/B"),
-        Metric("fits", level.fits, "fits", "yes or no"),
+        Metric("store_s", level.store_s, unit="s"),
+        Metric("break_even_flop_per_byte", level.break_even, unit="FLOP/B"),
+        Metric("fits", level.fits, unit="yes or no"),
     ]
 
 
