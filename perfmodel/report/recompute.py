@@ -17,13 +17,8 @@ def report(result: Result, *, explained: bool = False) -> Report:
     w = result.workload
     uses = f"{w.times} uses" if w.times > 1 else "one use"
     title = f"Store or recompute: {format_si(w.size, 'B')}, {format_si(w.flops, 'FLOP')}, {uses}, {w.dtype.name} on {result.device.name}"
-    plain = Report(
-        title,
-        [_verdict(result)],
-        [as_rows("", [_recomputed(result), *map(_level, result.levels)], labels=TABLE)],
-        _notes(result),
-        data(result),
-    )
+    table = as_rows("", [_recomputed(result), *map(_level, result.levels)], labels=TABLE)
+    plain = Report(title, [_verdict(result)], [table], _notes(result), data(result))
     return with_steps(plain, [("every number", {}, explain(result))]) if explained else plain
 
 

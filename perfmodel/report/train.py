@@ -6,12 +6,13 @@ from typing import Any
 
 from perfmodel.core.roofline import Estimate
 from perfmodel.report.document import Report
+from perfmodel.report.memory import question
 from perfmodel.report.metrics import as_json, of_cost
 from perfmodel.report.operation import head, with_steps
 from perfmodel.report.train_tables import conventions_table, kernels_table, memory_table, notes, parts_table, totals_table, verdict
 from perfmodel.transformer.op import COLLECTIVE, WEIGHTS
 from perfmodel.transformer.parameters import active, parts, total
-from perfmodel.transformer.training.question import EVERY, MIXED, Training
+from perfmodel.transformer.training.question import MIXED
 from perfmodel.transformer.training.step.answer import TrainingAnswer
 from perfmodel.transformer.training.step.estimate import Line
 from perfmodel.transformer.training.step.executed import MEANING
@@ -52,33 +53,6 @@ def inputs_of(found: TrainingAnswer) -> dict[str, Any]:
         "implementation": found.found.implementation,
         "system": None if job.system is None else job.system.name,
         "overlap": job.overlap,
-    }
-
-
-def question(t: Training) -> dict[str, Any]:
-    """A training question under the names of its options."""
-    p = t.parallel
-    return {
-        "model": t.model.name,
-        "architecture": t.model.architecture,
-        "batch": t.batch,
-        "n": t.n,
-        "micro_batch": t.sequences,
-        "precision": t.precision,
-        "optimizer": t.optimizer,
-        "recompute": f"{EVERY}:{t.recompute.every}" if t.recompute.kind == EVERY else t.recompute.kind,
-        "flash": t.flash,
-        "dropout": t.dropout,
-        "lora": t.lora,
-        "gradients": t.gradients,
-        "zero": p.zero,
-        "tensor_parallel": p.tp,
-        "sequence_parallel": p.sp,
-        "pipeline_parallel": p.pp,
-        "interleave": p.interleave,
-        "context_parallel": p.cp,
-        "expert_parallel": p.ep,
-        "data_parallel": p.dp,
     }
 
 

@@ -6,9 +6,9 @@ from typing import Any
 
 from perfmodel.core.units import format_count, format_si, format_time
 from perfmodel.report.document import Report, Table
+from perfmodel.report.memory import question, recompute_text
 from perfmodel.report.operation import head
-from perfmodel.report.train import question
-from perfmodel.transformer.training.question import EVERY, Training
+from perfmodel.transformer.training.question import Training
 from perfmodel.transformer.training.step.executed import MEANING, utilization
 from perfmodel.transformer.training.step.job import job_of
 from perfmodel.transformer.training.step.search import Found, Layout
@@ -56,11 +56,7 @@ def words(t: Training) -> str:
     sizes = {"tp": p.tp, "pp": p.pp, "interleave": p.interleave, "cp": p.cp, "ep": p.ep, "dp": p.dp}
     found = [f"--{name} {value}" for name, value in sizes.items() if value > 1]
     found += ["--sp"] * p.sp + [f"--zero {p.zero}"] * (p.zero > 0) + [f"--micro-batch {t.sequences}"]
-    return " ".join([*found, *([f"--recompute {_recompute(t)}"] if t.recompute.kind != "none" else [])])
-
-
-def _recompute(t: Training) -> str:
-    return f"{EVERY}:{t.recompute.every}" if t.recompute.kind == EVERY else t.recompute.kind
+    return " ".join([*found, *([f"--recompute {recompute_text(t)}"] if t.recompute.kind != "none" else [])])
 
 
 def _table(found: Found) -> Table:
