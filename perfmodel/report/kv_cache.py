@@ -73,10 +73,9 @@ def _sizes(result: CacheResult) -> list[Metric]:
 
 def _memory(result: CacheResult) -> list[Metric]:
     capacity, room, reserve = result.capacity, result.room, result.workload.reserve
-    unknown = [Metric("", "not in the profile", "capacity", "text")] if capacity is None else []
     return [
-        *unknown,
-        _binary("memory.capacity_bytes", capacity, "capacity"),
+        _binary("memory.capacity_bytes", capacity, "" if capacity is None else "capacity"),
+        Metric("", "not in the profile" if capacity is None else None, "" if capacity else "capacity", "text"),
         _binary("memory.weights_bytes", result.weights, "weights"),
         _binary("memory.reserve_bytes", reserve, "reserved" if reserve else ""),
         Metric("memory.room_bytes", room),

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from perfmodel.core.arith import Number
-from perfmodel.core.hardware import Device
-from perfmodel.core.roofline import Estimate, Traffic
 from perfmodel.core.units import format_si, format_time
 from perfmodel.report.charts.cells import ABSENT, text
-from perfmodel.report.charts.kinds import Interval
 from perfmodel.report.document import Table
+
+if TYPE_CHECKING:
+    from perfmodel.core.arith import Number
+    from perfmodel.core.hardware import Device
+    from perfmodel.core.roofline import Estimate, Traffic
+    from perfmodel.report.charts.kinds import Interval
 
 
 @dataclass(frozen=True, slots=True)
