@@ -82,6 +82,9 @@ def as_table(
     """One column per list of metrics, one row per label; a row without any value is left out, and those of the keys ``without``.
 
     ``labels``: which keys have a row, in that order, under which label; by default each metric's own.
+
+    >>> as_table("", {"here": [Metric("bytes", 2048, "size", "B"), Metric("time_s", None, "time", "s")]}).rows
+    [['size', '2.048 kB']]
     """
     known = {name: _labelled([one for one in metrics if one.key not in without], labels) for name, metrics in columns.items()}
     rows = []
@@ -148,7 +151,8 @@ def _of_cost(cost: Estimate, predicted: Interval | None) -> list[Metric]:
         Metric("accesses.group_sum", cost.group_sum),
         *of_traffic("sram", cost.sram),
         *of_traffic("dram", cost.dram),
-        *(Metric(f"arithmetic_intensity.{level}", intensity(cost, level), _intensity(level), "FLOP/B") for level in ("sram", "dram")),
+        Metric("arithmetic_intensity.sram", _intensity(cost.flops, cost.sram), "arithmetic intensity, SRAM", "FLOP/B"),
+        Metric("arithmetic_intensity.dram", _intensity(cost.flops, cost.dram), "arithmetic intensity, DRAM", "FLOP/B"),
         Metric("time_s.lower", cost.lower_s, "lower bound, cold L2", "s"),
         Metric("time_s.lower_warm", cost.lower_warm_s, unit="s"),
         Metric("time_s.roofline", cost.roofline_s, "roofline", "s"),
@@ -182,11 +186,6 @@ def of_traffic(level: str, moved: Traffic) -> list[Metric]:
     ]
 
 
-def _intensity(level: str) -> str:
-    return f"arithmetic intensity, {level.upper()}"
-
-
-def intensity(cost: Estimate, level: str) -> float | None:
+def _intensity(flops: Number, moved: Traffic) -> float | None:
     """FLOP/B, or None where the level sees no byte (a score matrix that the L2 hands over)."""
-    moved = getattr(cost, level)
-    return float(cost.flops / moved.total) if moved.total else None
+    return float(flops / moved.total) if moved.total else None
