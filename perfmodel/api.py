@@ -15,7 +15,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import fields
+from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Any
 
 from perfmodel.core.errors import UsageError, suggest
@@ -29,11 +29,12 @@ MOST_BYTES = 1 << 32
 """Of columns in memory, unless more is allowed."""
 
 
-def attention(*, hardware: str | Device | None = None, **options: Any) -> Comparison:
+def attention(*, hardware: str | Device | None = None, implementation: str | None = None, **options: Any) -> Comparison:
     """Attention by several algorithms on one device: exact counts, traffic, bound and roof.
 
-    ``options`` are those of ``perfmodel attention`` with underscores, ``direction`` for ``--pass``. UsageError for one without
-    meaning, UnavailableError if the device lacks what it takes.
+    ``options`` are those of ``perfmodel attention`` that describe the question, with underscores, ``direction`` for ``--pass``.
+    ``implementation``: a kernel such as torch-sdpa-flash; its algorithm's traffic and roof are then those of the kernel, and
+    ``predictions`` has the predicted times. UsageError for an option without meaning, UnavailableError if the device lacks what it takes.
 
     >>> found = attention(n=1024, d=64, algorithm="flash", causal=True)
     >>> found.results[0].total.flops, found.results[0].tile.br
@@ -52,7 +53,19 @@ def attention(*, hardware: str | Device | None = None, **options: Any) -> Compar
         raise UsageError(f"hardware is {hardware!r:.40}", "give a device's name, the path of a profile, or a Device")
     device = hardware if isinstance(hardware, Device) else device_named(DEFAULT_DEVICE if hardware is None else hardware)
     kinds = {field.name: str(field.type) for field in fields(AttentionRequest)}
-    return AttentionRequest().updated({name: _option(name, kinds[name], value) for name, value in options.items()}).compare(device)
+    request = AttentionRequest().updated({name: _option(name, kinds[name], value) for name, value in options.items()})
+    return _as_run(request.compare(device), _option("implementation", "str", implementation))
+
+
+def _as_run(comparison: Comparison, implementation: str | None) -> Comparison:
+    """``comparison`` with the kernels of ``implementation``, if one is named, and predicted times."""
+    if implementation is None:
+        return comparison
+    from perfmodel.catalog import calibrated_devices
+    from perfmodel.timing.attention_offer import answered
+
+    launched, known, _ = answered(comparison, implementation, calibrated_devices)
+    return replace(launched, predictions=known)
 
 
 def _option(name: str, kind: str, value: Any) -> Any:

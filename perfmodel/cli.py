@@ -15,9 +15,8 @@ import typer
 from typer.core import TyperGroup
 
 from perfmodel import __version__, commands
-from perfmodel.core.docstrings import docstring
 from perfmodel.core.errors import LONGEST_ECHO, PerfmodelError, UsageError, cut, suggest, visible_lines
-from perfmodel.core.plugins import module_names
+from perfmodel.core.plugins import docstring, module_names
 
 INTERRUPTED = 130
 LONGEST_PATH = 300

@@ -9,10 +9,10 @@ from pathlib import Path
 import counted
 import drawn_rows
 import tuned
+from drawn_rows import ALIKE, WIDER
 
 from perfmodel.timing.base import MAX_PARAMETERS, find_model, model_modules
 from perfmodel.validation.intervals import HIGH, LOW
-from perfmodel.validation.libraries.drawn import ALIKE, WIDER
 
 PAGE = Path(__file__).parents[1] / "docs" / "accuracy.md"
 PART = re.compile(r"<!-- from the code: (\w+) -->\n(.*?)<!-- end -->", re.DOTALL)

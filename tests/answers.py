@@ -115,8 +115,9 @@ def written(answer: Any) -> str:
 
 
 if __name__ == "__main__":
+    answers = {kept(line): written(asked(line)) for line in lines()}
     FOLDER.mkdir(exist_ok=True)
     for old in FOLDER.iterdir():
         old.unlink()
-    for each in lines():
-        kept(each).write_text(written(asked(each)))
+    for path, text in answers.items():
+        path.write_text(text)

@@ -9,11 +9,18 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from perfmodel.cli import main
+
+sys.path.append(str(Path(__file__).parents[1]))  # tools/; last, so that an installed perfmodel is the one tested
+
+settings.register_profile("any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])  # no test asserts a time
+settings.load_profile("any machine")
 
 UNTRACED = (
     "accuracy",
@@ -25,6 +32,7 @@ UNTRACED = (
     "fuzz_commands",
     "fuzz_readers",
     "laws",
+    "metamorphic",
     "readme",
     "sweep_points",
     "training_search",

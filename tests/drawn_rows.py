@@ -1,6 +1,6 @@
 """Kernels of shapes drawn at random, timed on an H200 after every model, rule and parameter was fixed: how many intervals hold.
 
-The file is used to report, not to choose. Its name says when it was measured.
+Files are used to report, not to choose. There is one per draw; its name says when it was measured.
 """
 
 from __future__ import annotations
@@ -9,18 +9,22 @@ import gzip
 import json
 import math
 from collections import Counter, defaultdict
+from collections.abc import Iterator
 from dataclasses import dataclass, field
+from fractions import Fraction
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 from perfmodel.catalog import find_device
 from perfmodel.validation.compare import Row, compare
-from perfmodel.validation.libraries.drawn import ALIKE, WIDER
 from perfmodel.validation.records import as_record
 from perfmodel.validation.statistics import quantile
 
-FILE = Path(__file__).parent / "data" / "h200_drawn_2026-11-22.jsonl.gz"
-PROMISED, LEVEL = 0.80, 0.01
+FILES = sorted((Path(__file__).parent / "data").glob("*_drawn_*.jsonl.gz"))
+ALIKE, WIDER = "alike", "wider"
+"""Kinds of shapes: like those of the shipped records, or beyond them."""
+PROMISED, LEVEL = Fraction(4, 5), 0.01
 """Share of intervals that hold, and how rarely a promise that is kept may be called broken."""
 
 
@@ -48,14 +52,17 @@ class Coverage:
 
 
 def likelihood(found: int, trials: int) -> float:
-    """Probability of a count that is no likelier than ``found``, if the promise is kept."""
+    """Probability of a count that is no likelier than ``found``, if the promise is kept: exact, by whole numbers."""
+    held, all_ways = PROMISED.numerator, PROMISED.denominator**trials
+    ways = [math.comb(trials, k) * held**k * (PROMISED.denominator - held) ** (trials - k) for k in range(trials + 1)]
+    return sum(one for one in ways if one <= ways[found]) / all_ways
 
-    def log_choose(k: int) -> float:
-        return math.lgamma(trials + 1) - math.lgamma(k + 1) - math.lgamma(trials - k + 1)
 
-    odds = math.log(PROMISED), math.log(1 - PROMISED)
-    each = [math.exp(log_choose(k) + k * odds[0] + (trials - k) * odds[1]) for k in range(trials + 1)]
-    return sum(one for one in each if one <= each[found] * (1 + 1e-9))
+def raws() -> Iterator[dict[str, Any]]:
+    """Every row of every draw."""
+    for path in FILES:
+        with gzip.open(path, "rt", encoding="utf-8") as file:
+            yield from map(json.loads, file)
 
 
 @cache
@@ -63,14 +70,12 @@ def coverage() -> dict[tuple[str, str], Coverage]:
     """By group (fused attention of one query apart) and kind of shapes."""
     found: dict[tuple[str, str], Coverage] = defaultdict(Coverage)
     device = find_device("nvidia-h200-sxm")
-    with gzip.open(FILE, "rt", encoding="utf-8") as file:
-        for line in file:
-            raw = json.loads(line)
-            row = compare(raw, as_record(raw), device)
-            decode = " decode" if raw["shape"].get("n") == 1 and raw["workload"] == "attention" else ""
-            own = found[row.record.group + decode, WIDER if WIDER in raw["source"] else ALIKE]
-            if row.prediction is None:
-                own.missing[row.reason] += 1
-            else:
-                own.rows.append(row)
+    for raw in raws():
+        row = compare(raw, as_record(raw), device)
+        decode = " decode" if raw["shape"].get("n") == 1 and raw["workload"] == "attention" else ""
+        own = found[row.record.group + decode, WIDER if WIDER in raw["source"] else ALIKE]
+        if row.prediction is None:
+            own.missing[row.reason] += 1
+        else:
+            own.rows.append(row)
     return dict(found)

@@ -17,14 +17,18 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from functools import cache
 from importlib import import_module
 from pathlib import Path
+from random import Random
 from typing import Any
 
+import typed
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 
 import perfmodel
+from perfmodel import catalog
 from perfmodel.catalog import device_ids, model_names
 from perfmodel.cli import Group, command_names, main
 from perfmodel.commands._shared import examples_apart
@@ -32,9 +36,13 @@ from perfmodel.core.errors import UnavailableError
 
 RECORDS = Path(__file__).parent / "data" / "records.jsonl"
 """One of each workload of the record format, and one of every kind that is shipped."""
-MOST_S = 60
-"""An example that takes longer hangs: the slowest honest one takes a tenth."""
-MOST_MEMORY = 3 << 30
+MOST_S = 10
+"""Seconds of this process's time in which an example ends."""
+MOST_WAIT_S = 120
+"""Seconds on the clock after which one that only waits is given up."""
+LONGEST_MESSAGE = 4_000
+MOST_MEMORY = 1_000_000_000
+"""Bytes that an example may ask for, beside what the program holds before it."""
 
 ESCAPES = [
     "\x1b[2J\x1b[31mred",
@@ -85,7 +93,7 @@ NOT_A_NUMBER = re.compile(r"(?<![a-z])(nan|inf)(?![a-z])", re.IGNORECASE)
 
 
 class Hangs(Exception):
-    """An example took longer than MOST_S."""
+    """An example did not end in time."""
 
 
 def SETTINGS(examples: int) -> settings:
@@ -102,33 +110,43 @@ def SETTINGS(examples: int) -> settings:
 
 def no_measuring(monkeypatch: Any) -> None:
     """Commands that would measure this machine say that they cannot, and the shipped records are a few."""
+    read_once(monkeypatch)
 
     def refused(*_: Any, **__: Any) -> Any:
         raise UnavailableError("nothing is measured in a fuzz test")
 
-    for function in ("validation.session.run", "validation.calibration_run.this_machine", "sweep.bench.bench"):
+    for function in ("validation.session.run", "validation.calibration_run.this_machine"):
         monkeypatch.setattr(f"perfmodel.{function}", refused)
     for module in ("study.recorded", "validation.records"):  # the importer first: its own import must not be of the replacement
         monkeypatch.setattr(f"perfmodel.{module}.shipped_records", lambda: [RECORDS])
 
 
-@contextmanager
-def guard(most_s: int = MOST_S) -> Iterator[None]:
-    """Whatever runs inside ends in ``most_s`` and within memory, or fails."""
+def read_once(monkeypatch: Any) -> None:
+    """Profiles are read once, and parsers built once, as a process that asks again and again may do."""
+    monkeypatch.setattr("perfmodel.catalog._shipped_device", cache(catalog._shipped_device))
+    monkeypatch.setattr(Group, "get_command", lambda group, context, name: parser(name))
 
-    def ring(*_: object) -> None:
-        raise Hangs(f"more than {most_s} s")
+
+@contextmanager
+def guard() -> Iterator[None]:
+    """Whatever runs inside ends in time and within memory, or fails."""
+
+    def ring(signum: int, _: object) -> None:
+        raise Hangs(f"more than {MOST_S} s" if signum == signal.SIGPROF else f"waits for more than {MOST_WAIT_S} s")
 
     before = resource.getrlimit(resource.RLIMIT_AS)
     used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
     resource.setrlimit(resource.RLIMIT_AS, (used + MOST_MEMORY, before[1]))
-    handler = signal.signal(signal.SIGALRM, ring)
-    signal.alarm(most_s)
+    handlers = [(number, signal.signal(number, ring)) for number in (signal.SIGALRM, signal.SIGPROF)]
+    signal.alarm(MOST_WAIT_S)
+    signal.setitimer(signal.ITIMER_PROF, MOST_S)
     try:
         yield
     finally:
         signal.alarm(0)
-        signal.signal(signal.SIGALRM, handler)
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        for number, handler in handlers:
+            signal.signal(number, handler)
         resource.setrlimit(resource.RLIMIT_AS, before)
 
 
@@ -156,6 +174,11 @@ def answer(args: list[str]) -> tuple[int, str, str]:
     return code, *(printed(stream) for stream in (out, err))
 
 
+def peak() -> str:
+    """The most memory that this process has held."""
+    return f"at most {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6:.2f} GB"
+
+
 def printed(stream: io.TextIOWrapper) -> str:
     stream.flush()
     return stream.buffer.getvalue().decode()  # type: ignore[attr-defined]
@@ -174,8 +197,9 @@ def check(args: list[str], code: int, out: str, err: str, given: str = "") -> No
     assert "Traceback" not in err
     assert "output cannot be written" not in err, err  # stdout takes everything here: the error was about something else
     if code in (1, 2):
-        assert err.strip(), "a failure without a word"
-    if "--json" in args and code in (0, 3) and out and asks_for_json(args):
+        assert sum(line.startswith(("perfmodel: ", "Error: ")) for line in err.splitlines()) == 1, f"not one message: {err}"
+        assert len(err) < LONGEST_MESSAGE, f"a message of {len(err):,} characters"
+    if "--json" in args and "--help" not in args and code in (0, 3) and out and asks_for_json(args):
         json.loads(out, parse_constant=refuse)
     if code in (0, 3) and not NOT_A_NUMBER.search(given):
         assert not NOT_A_NUMBER.search(out), out
@@ -192,10 +216,19 @@ def asks_for_json(args: list[str]) -> bool:
         return bool(context.params["json"])
 
 
+build = Group.get_command
+
+
+@cache
+def parser(name: str) -> Any:
+    """The parser of the first word of a line."""
+    return build(Group(name="perfmodel"), None, name)
+
+
 def command(name: str) -> Any:
     """The parser of ``name``, such as ``attention`` or ``hardware show``."""
     first, _, second = name.partition(" ")
-    found = Group(name="perfmodel").get_command(None, first)
+    found = parser(first)
     return found.commands[second] if second else found
 
 
@@ -210,45 +243,54 @@ def examples(name: str) -> list[list[str]]:
     return [shlex.split(line)[1:] for line in examples_apart(command(name).help or "")[1]]
 
 
-@st.composite
-def values(draw: st.DrawFn, param: Any) -> str:
-    """Values for one option: sensible ones, which its type and the words of its help tell, and hostile ones."""
+def values(r: Random, param: Any, odd: float) -> str:
+    """A value for one option: sensible, which its type and the words of its help tell, else hostile or as people type it."""
     told = re.findall(r"[\w.+-]{2,}", getattr(param, "help", None) or "")
     known = {"hardware": device_ids(), "device": device_ids(), "file": device_ids(), "name": model_names(), "model": model_names()}.get(
         param.name, []
     )
     number = re.search("int|float", str(param.type_descriptor.annotation))
-    sensible = st.sampled_from(SENSIBLE if number else [*SENSIBLE, *SIZES[:5], *told, *told, *known, *known])
-    hostile = st.one_of(*map(st.sampled_from, (NUMBERS, SIZES, WORDS)), st.text(max_size=8), st.integers().map(str), st.floats().map(str))
-    return draw(hostile if draw(st.integers(0, 4)) == 4 else sensible)
+    sensible = SENSIBLE if number else known or [*told, *told, *SIZES[:5], *SENSIBLE[:5]]
+    if r.random() >= odd:
+        return r.choice(sensible)
+    return typed.value(r, sensible) if r.random() < 0.6 else hostile(r)
 
 
-@st.composite
-def lines(draw: st.DrawFn, name: str, base: list[list[str]]) -> list[str]:
-    """A line of ``base`` with options taken out, added and changed, and arguments changed or added."""
-    words = [*draw(st.sampled_from(base))]
+def hostile(r: Random) -> str:
+    """What nobody means."""
+    text = "".join(chr(r.choice([r.randrange(0x80), r.randrange(0x800), r.randrange(0x110000)])) for _ in range(r.randrange(8)))
+    return r.choice([r.choice(NUMBERS), r.choice(SIZES), r.choice(WORDS), text, str(r.randint(-(2**70), 2**70)), str(r.uniform(-1, 1))])
+
+
+def lines(r: Random, name: str, base: list[list[str]]) -> list[str]:
+    """A line of ``base`` with options taken out, added, changed and put together in another way, and arguments changed or added."""
+    words = [*r.choice(base)]
     params = [param for param in command(name).params if param.name != "help"]
     first = len(name.split())
     arguments = next((place for place, word in enumerate(words) if word.startswith("-")), len(words)) - first
-    if draw(st.integers(0, 9)) == 9 and len(words) > first:
-        del words[draw(st.integers(first, len(words) - 1))]
+    if r.random() < 0.1 and len(words) > first:
+        del words[r.randrange(first, len(words))]
         arguments = 0
-    for _ in range(draw(st.integers(1, 3))):
-        param = draw(st.sampled_from(params))
+    odd = r.choice([0.0, 0.2, 0.5, 1.0])
+    for _ in range(r.choice([1, 1, 2, 3])):
+        param = r.choice(params)
         if param.param_type_name == "argument":
-            place = draw(st.integers(0, arguments))
-            words[first + place : first + place + (place < arguments)] = [draw(values(param))]
+            place = r.randint(0, arguments)
+            words[first + place : first + place + (place < arguments)] = [values(r, param, odd)]
             continue
-        words.append(draw(st.sampled_from([*param.opts, *param.secondary_opts])))
+        words.append(r.choice([*param.opts, *param.secondary_opts]))
         if not param.is_flag:
-            words.append(draw(outputs() if param.name == "output" else values(param)))
-    return words
+            words.append(output(r) if param.name == "output" else values(r, param, odd))
+    if r.random() < odd / 2:
+        place = r.randrange(first, len(words) + 1)
+        words[place : place + 1] = [typed.value(r, words[place : place + 1] or [""])]
+    return typed.line(r, words, first) if r.random() < odd / 2 else words
 
 
-def outputs() -> st.SearchStrategy[str]:
-    """Files to write in the working folder, right and wrong."""
+def output(r: Random) -> str:
+    """A file to write in the working folder, right or wrong."""
     suffixes = [".json", ".md", ".txt", ".json", ".md", ".txt", ".yaml", ".jsonl", ".html", ".csv", ".pdf", "", "/", "/x.json"]
-    return st.one_of(st.sampled_from(suffixes).map(lambda suffix: f"out{suffix}"), st.sampled_from(["-", "/dev/full", *WORDS]))
+    return f"out{r.choice(suffixes)}" if r.random() < 0.5 else r.choice(["-", "/dev/full", *WORDS])
 
 
 # Files
@@ -339,7 +381,8 @@ def similar(value: Any) -> st.SearchStrategy[Any]:
         return st.one_of(st.integers(0, 10**4), st.sampled_from(others), st.integers(1, 10**15), st.floats())
     number = re.match(r"[\d.]+", value)
     if number:
-        return st.sampled_from([*SENSIBLE, *NUMBERS]).map(lambda other: other + value[number.end() :])
+        others = st.sampled_from([*SENSIBLE, *NUMBERS]).map(lambda other: other + value[number.end() :])
+        return st.one_of(others, st.integers(0, 2**32).map(lambda seed: typed.value(Random(seed), [value])))
     return st.one_of(st.text(max_size=5), st.sampled_from([scalar for scalar in SCALARS if isinstance(scalar, str)]))
 
 

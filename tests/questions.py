@@ -41,8 +41,8 @@ def attention(r: Random) -> list[str]:
     words += ["--pass", r.choice(["forward", "forward", "backward", "both"])]
     words += [word for name in r.sample(names(), r.randint(1, 3)) for word in ("--algorithm", name)]
     words += _options(r, 0.15, kv_len=1 << 17, dv=256, window=4096, splits=16, block_q=256, block_kv=256)
-    words += _flags(r, "--causal", chance=0.4) + _flags(r, "--mask", "--unfused-scale", "--packed", "--printed-backward", chance=0.1)
-    words += ["--dropout", "0.1"] * (r.random() < 0.1)
+    words += _flags(r, "--causal", chance=0.4) + _flags(r, "--mask", "--unfused-scale", "--printed-backward", chance=0.1)
+    words += ["--dropout", "0.1"] * (r.random() < 0.1) + ["--packed"] * (heads > kv_heads and r.random() < 0.1)
     if "block-sparse" in words:
         words += r.choice([["--sparsity", f"{r.uniform(0.01, 1):.3f}"], ["--pattern", r.choice(["local-global", "strided", "butterfly"])]])
     return words + _device(r)

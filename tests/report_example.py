@@ -6,7 +6,7 @@ import random
 from dataclasses import replace
 from pathlib import Path
 
-from perfmodel.report.charts.kinds import (
+from perfmodel.report.charts.schema import (
     Bar,
     BarChart,
     Before,

@@ -8,6 +8,7 @@ from functools import cache
 from pathlib import Path
 
 import pytest
+from left_out import leave_out
 
 from perfmodel.catalog import calibrated_devices, find_device
 from perfmodel.report.scoreboard import report as scoreboard_report
@@ -19,7 +20,6 @@ from perfmodel.validation.records import profiled, read_records, shipped_records
 from perfmodel.validation.scoreboard import scoreboard
 from perfmodel.validation.split import held_out
 from perfmodel.validation.statistics import quantile
-from perfmodel.validation.transfer import leave_out
 
 PUBLIC = ("nvidia-a100-sxm-80gb", "nvidia-h100-sxm-80gb", "nvidia-h200-sxm", "nvidia-b200-sxm")
 H200 = "nvidia-h200-sxm"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from types import ModuleType
@@ -11,6 +12,7 @@ import pandas as pd
 import polars as pl
 import pyarrow as pa
 import pytest
+from fuzzing import answer
 
 import perfmodel
 from perfmodel.core.errors import UsageError
@@ -50,6 +52,24 @@ def test_attention_is_exact_and_says_what_it_does_not_know() -> None:
     assert [result.direction for result in found.results] == ["forward", "backward", "both"]
     with pytest.raises(UsageError, match="no option 'kvheads'"):
         perfmodel.attention(n=64, d=64, kvheads=3)
+
+
+@pytest.mark.parametrize("implementation", ["torch-sdpa-cudnn", "torch-eager"])
+def test_attention_by_a_named_kernel_is_the_command(implementation: str) -> None:
+    """Its traffic and roof, and predicted times; one that does not exist, or runs nothing here, is refused."""
+    words = "--n 1000 --d 64 --heads 8 --pass both --hardware h200 --implementation"
+    asked = json.loads(answer(["attention", *words.split(), implementation, "--json"])[1])["results"]
+    found = perfmodel.attention(n=1000, d=64, heads=8, direction="both", hardware="h200", implementation=implementation)
+    for wanted, result in zip(asked, found.results, strict=True):
+        assert (result.implementation or result.algorithm.name) == wanted["traffic_of"]
+        assert (result.total.sram.read, result.total.sram.write) == tuple(wanted["traffic"]["sram"].values())
+        predicted = found.predictions[result.algorithm.name, result.direction]
+        assert (result.total.roofline_s, predicted.seconds) == (wanted["time_s"]["roofline"], wanted["time_s"]["predicted"])
+    assert {result.implementation for result in found.results} == {None, implementation}
+    for name, words in (("torch-sdpa", "none is called"), ("", "none is called"), (3, "give a text"), ("fa1", "runs flash1, which is not")):
+        with pytest.raises(UsageError) as caught:
+            perfmodel.attention(n=64, d=64, hardware="h200", implementation=name)  # type: ignore[arg-type]
+        assert words in f"{caught.value.message} {caught.value.fix}"
 
 
 def test_columns() -> None:

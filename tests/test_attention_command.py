@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+from functools import cache
 from pathlib import Path
 
 import pytest
 
+from perfmodel import catalog
 from perfmodel.catalog import config_names
 
 BIG = "attention --n 4096 --d 64 --heads 16 --batch 8 --dtype fp16 --block-q 128 --block-kv 128 --algorithm standard --algorithm flash2"
@@ -405,3 +407,28 @@ def test_sliding_window(run, window):
         assert entry(data, name)["flops"] == 256 * (seen * (seen + 1) // 2 + (4096 - seen) * seen)
         assert (entry(data, name)["flops"] == entry(full, name)["flops"]) == (window >= 4096)
     assert data["inputs"]["causal"] is True
+
+
+DEVICES = ("h200", "h100-sxm", "a100-sxm-80gb", "l40s")
+
+
+READ_ONCE = cache(catalog._shipped_device)
+
+
+def uncertainty(result):
+    return result["time_s"]["high"] / result["time_s"]["predicted"]
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_the_kernel_that_is_predicted_unless_one_is_named(run, device, monkeypatch):
+    """On every device by one rule: calibrated there, else of those to borrow the most certain; not the one that seems fastest at a size."""
+    monkeypatch.setattr("perfmodel.catalog._shipped_device", READ_ONCE)
+    found = {}
+    for n in (128, 4096):
+        line = f"attention --n {n} --d 64 --heads 8 --hardware {device} --algorithm standard --json"
+        [result] = run(line).json["results"]
+        found[n] = (result["implementation"], result["prediction"]["kind"])
+        if result["prediction"]["kind"] == "borrowed":
+            named = [run(f"{line} --implementation {one}").json["results"][0] for one in ("torch-eager", "torch-standard")]
+            assert uncertainty(result) <= min(map(uncertainty, named)) * (1 + 1e-6)
+    assert len(set(found.values())) == 1, found

@@ -3,28 +3,38 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from dataclasses import replace
+from fractions import Fraction
 from heapq import heapreplace
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from perfmodel.catalog import find_device, load_device
 from perfmodel.commands._bar import Bar
-from perfmodel.timing.base import find_model
-from perfmodel.timing.models import _flash_rounds, flash_prefill, gemm, register_tiles
+from perfmodel.timing.base import find_model, model_of
+from perfmodel.timing.models import flash_prefill, gemm, register_tiles
 from perfmodel.timing.models._gemm_tiles import plans, worth_timing
+from perfmodel.timing.schedule import Shares, _follow
+from perfmodel.timing.tile_schedule import drained, lanes, last_place
 from perfmodel.validation import calibrate as module
-from perfmodel.validation.calibrate import FULL, QUICK, Effort, calibrate, cross_residuals, fitted, points
-from perfmodel.validation.calibration_run import own_cases
+from perfmodel.validation.bounds import case_of
+from perfmodel.validation.calibrate import FULL, QUICK, Effort, calibrate, cross_residuals, fitted, points, too_few
+from perfmodel.validation.calibration_run import OWN as OWN_KERNELS
+from perfmodel.validation.calibration_run import _untimed, own_cases
+from perfmodel.validation.cpu import run as cpu_run
+from perfmodel.validation.cpu import timer
 from perfmodel.validation.cuda.shapes import timed_cases
 from perfmodel.validation.records import as_record, read_records, shipped_records
 from tests.test_validate_command import copies, devices_of, written
 
 H200 = find_device("nvidia-h200-sxm")
 SHORT = Effort(restarts=0, rounds=4, folds=2, points=8)
+PRIME = 997
 FILES = {"numba-flash.jsonl", "torch-matmul.jsonl", "torch-attention.jsonl", "torch-decode.jsonl", "torch-eager.jsonl"}
 
 
@@ -84,15 +94,43 @@ def test_a_fit_works_a_case_out_once(families, monkeypatch, name, models, functi
     assert len(calls) == len(known)
 
 
-@given(
-    st.lists(st.integers(1, 40), min_size=1, max_size=60), st.integers(1, 20), st.floats(0, 1e6), st.floats(1e-3, 1e4), st.floats(1e-3, 1e4)
-)
-def test_places_that_fall_free_at_once_take_a_block_each(tiles, slots, early, block, tile):
-    cycles = [block + count * tile for count in tiles]
-    free = [early / slots] * slots
-    for each in cycles:
-        heapreplace(free, free[0] + each)
-    assert _flash_rounds._ends([], slots, cycles, early)[0] == max(free)
+RATIOS = st.lists(st.integers(1, 60 * PRIME).filter(lambda k: k % PRIME).map(lambda k: Fraction(k, PRIME)), min_size=1, max_size=9)
+"""None at which two places of unequal sums fall free together."""
+TILES = st.lists(st.integers(1, 40), min_size=1, max_size=12)
+
+
+@settings(deadline=None, max_examples=40)
+@given(TILES, st.integers(1, 9), st.integers(1, 20), RATIOS)
+def test_a_schedule_kept_for_a_range_of_ratios_is_the_one_at_each(tiles, repeats, slots, ratios):
+    """However many ratios were asked for before."""
+    kept = last_place(tiles * repeats, slots)
+    for ratio in [*ratios, *ratios]:
+        free = [Fraction(0)] * slots
+        for each in tiles * repeats:
+            heapreplace(free, free[0] + ratio + each)
+        blocks, run = kept.at(float(ratio))
+        assert blocks * ratio + run == max(free)
+    assert all(high <= low for (high, _), low in zip(kept.known, kept.lows[1:], strict=False))
+
+
+@settings(deadline=None, max_examples=40)
+@given(TILES, st.integers(1, 9), st.sampled_from([(1, 1), (2, 1), (3, 1), (2, 2), (4, 2), (1, 2)]), RATIOS)
+def test_lanes_kept_for_a_range_of_ratios_are_those_at_each(tiles, repeats, held, ratios):
+    """Of places that fall free together the first takes the next block."""
+    shares = Shares(2, *held, tuple(Fraction(10, tenths) for tenths in (10, 17, 22, 25)))
+    kept = lanes(tiles, repeats * len(tiles), shares)
+    for ratio in [*ratios, *ratios]:
+        exact = _follow([ratio + each for each in tiles], repeats * len(tiles), shares, Fraction(0))
+        assert drained(kept.at(float(ratio)), float(ratio), tuple(map(float, shares.speeds))) == pytest.approx(float(exact), rel=1e-12)
+
+
+def test_a_schedule_is_worked_out_once_for_all_ratios_that_share_it():
+    kept = last_place(list(range(16, 0, -1)) * 8, 24)
+    plain, calls = kept.work_out, []
+    kept.work_out = lambda ratio: calls.append(ratio) or plain(ratio)
+    for step in range(2000):
+        kept.at(1 + step / 1000)
+    assert 1 < len(calls) < 100
 
 
 SIDE = st.integers(1, 5000)
@@ -179,12 +217,25 @@ def kernels(cases):
 
 def test_quick_compiles_fewer_kernels():
     """Of what is left, every head dim and mask stays; compiling takes most of a run."""
-    whole, quick = timed_cases(), own_cases(timed_cases(), True)
+    whole, quick = timed_cases(), own_cases(OWN_KERNELS, True)
     left = {case.implementation for case in quick}
     assert left >= {"numba-flash1", "numba-matmul"}
     assert {case[:3] for case in kernels(quick)} == {case[:3] for case in kernels(whole) if case[0] in left}
     assert 2 * len(kernels(quick)) < len(kernels(whole))
-    assert own_cases(whole, False) == whole
+
+
+def test_a_default_run_fits_every_kernel_of_the_project():
+    by_name = {name: own_cases([name], False) for name in OWN_KERNELS}
+    too_few_of = {name: too_few(map(_untimed, cases), model_of(case_of(_untimed(cases[0])))) for name, cases in by_name.items()}
+    assert too_few_of == dict.fromkeys(OWN_KERNELS, "")
+
+
+def test_a_quick_run_says_which_kernels_it_leaves_out(run, tmp_path, monkeypatch, gpu):
+    monkeypatch.chdir(tmp_path)
+    said = run("calibrate --quick").out
+    left = set(OWN_KERNELS) - {case.implementation for case in own_cases(OWN_KERNELS, True)}
+    assert "numba-flash" in left
+    assert {name for name in OWN_KERNELS if f"not measured: {name}: left out" in said} == left
 
 
 # A GPU that answers from a calibration
@@ -262,6 +313,63 @@ def test_nothing_measured_is_said_when_interrupted(run, tmp_path, monkeypatch, g
     outcome = run(f"calibrate {OWN}")
     assert (outcome.code, list(tmp_path.iterdir())) == (130, [])
     assert "nothing was measured" in outcome.err
+
+
+@pytest.fixture
+def cpu(monkeypatch):
+    """``this_machine`` on a CPU of two kernels, each visited nine times; gives the visits, and after how many comes Ctrl-C."""
+    state = SimpleNamespace(interrupt_after=None, visits=[])
+
+    def visit(item):
+        if len(state.visits) == state.interrupt_after:
+            raise KeyboardInterrupt
+        state.visits.append(item.name)
+        item.seconds.append(1.0 + len(item.seconds) % 2)
+        item.wall_s.append(2.0)
+        item.spent_s += 0.1
+
+    def nothing():
+        return None
+
+    monkeypatch.setattr("perfmodel.validation.session.best_backend", lambda: "cpu")
+    monkeypatch.setattr(timer.Item, "visit", visit)
+
+    def rates():
+        return SimpleNamespace(llc_bytes=1, items=[timer.Item("FMA", nothing), timer.Item("copy", nothing)], curve=list)
+
+    monkeypatch.setattr(cpu_run, "Rates", rates)
+    monkeypatch.setattr(cpu_run, "shapes", lambda llc_bytes: [])
+    monkeypatch.setattr(cpu_run, "device", lambda rates: replace(H200, notes=[f"{len(item.seconds)} runs" for item in rates.items]))
+    monkeypatch.setattr(cpu_run, "_drift", lambda rates: {})
+    monkeypatch.setattr(cpu_run, "_calibrations", lambda *_: [])
+    return state
+
+
+def test_an_interrupted_run_on_a_cpu_goes_on_where_it_was(run, tmp_path, monkeypatch, cpu):
+    monkeypatch.chdir(tmp_path)
+    cpu.interrupt_after = 9
+    outcome = run("calibrate -o mine.yaml")
+    assert outcome.code == 130
+    assert "kept in mine.partial.jsonl; the same command goes on" in outcome.err
+    before, cpu.visits, cpu.interrupt_after = Counter(cpu.visits), [], 1
+    with Path("mine.partial.jsonl").open("a") as file:
+        file.write('{"item": "FM')  # a line that was cut
+    assert run("calibrate -o mine.yaml").code == 130
+    before, cpu.visits, cpu.interrupt_after = before + Counter(cpu.visits), [], None
+    assert run("calibrate -o mine.yaml").code == 0
+    assert before + Counter(cpu.visits) == {"FMA": 6, "copy": 6}
+    assert [path.name for path in tmp_path.iterdir()] == ["mine.yaml"]
+    assert load_device(tmp_path / "mine.yaml").notes == ["6 runs", "6 runs"]
+
+
+def test_timings_of_another_machine_are_not_taken_up(run, tmp_path, monkeypatch, cpu):
+    monkeypatch.chdir(tmp_path)
+    cpu.interrupt_after = 9
+    run("calibrate -o mine.yaml")
+    cpu.visits, cpu.interrupt_after = [], None
+    monkeypatch.setattr(cpu_run, "processor_name", lambda: "another")
+    assert run("calibrate -o mine.yaml").code == 0
+    assert Counter(cpu.visits) == {"FMA": 6, "copy": 6}
 
 
 # Progress

@@ -272,3 +272,42 @@ def test_a_document_of_another_kind_is_refused(run, tmp_path: Path) -> None:
     outcome = run(f"compare {file} {file}")
     assert outcome.code == 1
     assert "neither a report nor what --json prints" in outcome.err
+
+
+@pytest.mark.parametrize(
+    ("line", "reason"),
+    [
+        ("torch-sdpa-flash torch-sdpa-cudnn --attention n=4096,d=64 --hardware mi300x", "{} no calibration of attention/{}/forward"),
+        ("torch-sdpa-flash fa1 --attention n=4096,d=64 --hardware mi300x", "{} no calibration of attention/{}/forward"),
+        ("cublas torch-matmul --matmul 4096x4096x4096 --hardware mi300x", "{} no calibration of matmul/{}/forward"),
+        ("torch-sdpa-flash torch-sdpa-cudnn --attention n=1,d=64,kv_len=4096,window=3 --attention n=4096,d=64,batch=8 --hardware h200", ""),
+    ],
+)
+def test_kernels_have_a_verdict_on_predictions_alone(run: Any, line: str, reason: str) -> None:
+    """Without one of both there is no number to compare, and the verdict says why."""
+    found = from_data(run(f"compare {line} --json").json)
+    said, kernels = " ".join(found.verdict), line.split()[:2]
+    assert "not predicted" in said
+    if reason:
+        assert (found.data_tables, found.charts) == ([], [])
+        assert not any(word in said for word in (SAME, FASTER, SLOWER, LESS, MORE, "counts"))
+        for kernel in kernels:
+            assert f"{kernel}: " in said
+            assert reason.format("is not predicted:", kernel) in said
+        assert run(f"compare {line} --fail-on slower").code == 1
+    else:
+        assert {what for what, _ in rows(found)} == {"n 4096 d 64 b 8"}
+
+
+def test_kernels_are_not_of_a_model(run: Any) -> None:
+    outcome = run("compare torch-sdpa-flash torch-sdpa-cudnn --model gpt2,phase=decode --hardware h200")
+    assert (outcome.code, outcome.out) == (2, "")
+    assert "--model is neither" in outcome.err
+
+
+def test_devices_by_different_kernels_are_told_of(run: Any) -> None:
+    """Unfused attention is calibrated kernel by kernel on one device, and by a published sequence on the other."""
+    line = "compare h100-sxm h200 --attention n=4096,d=128,algorithm={}"
+    words = "torch-standard on NVIDIA H100 SXM 80 GB and torch-eager on NVIDIA H200 SXM"
+    assert words in run(line.format("standard")).out
+    assert "the kernels'" not in run(line.format("flash1")).out

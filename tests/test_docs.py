@@ -9,6 +9,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 
@@ -20,9 +21,18 @@ from fuzzing import all_commands, examples, no_measuring
 from perfmodel.catalog import device_ids, model_names
 from perfmodel.cli import command_names
 from perfmodel.commands._completion import SCRIPTS
+from perfmodel.report import formats
 
 DOCS = refresh_docs.DOCS
 README = DOCS.parent / "README.md"
+LINES = (
+    "attention --n 512 --d 64", "matmul -m 256 -n 256 -k 256", "softmax --rows 64 --cols 64",
+    "mlp --batch 8 --d-in 64 --d-hidden 64 --d-out 8",
+    "fuse --elements 1024 --ops 3", "recompute --bytes 64MiB --flops 10GFLOP", "kv-cache llama-3-8b --n 8192", "model llama-3-8b",
+    "memory llama-3-8b --batch 8 --n 4096", "remat --layers 10 --checkpoints 5", "roofline --matmul 512x512x512", "hardware list",
+    "hardware show nvidia-h200-sxm", "sweep --n 64,128 --d 64", f"report {DOCS.parent / 'tests/data/studies/small.yaml'}", "claims",
+    "occupancy --threads 256 --registers 64 --sram 48KiB --stride 2",
+)  # fmt: skip
 BLOCK = re.compile(r"```(\w+)\n(.*?)```", re.DOTALL)
 NOT_MEASURED = "nothing is measured in a fuzz test"
 
@@ -100,9 +110,32 @@ def test_what_adding_shows_works(run, tmp_path, monkeypatch):
                 ran += 1
     assert ran == len(re.findall(r"^\$ ", (DOCS / "adding.md").read_text(), re.MULTILINE))
     assert Path("softmax.tsv").read_text().count("\t") > 10
+    assert "tensor bf16\t" in Path("roofline.tsv").read_text()
     for name, module in list(sys.modules.items()):
         if str(tmp_path) in str(getattr(module, "__file__", "")):
             del sys.modules[name]
+
+
+def test_one_file_writes_every_report(tmp_path, monkeypatch, run):
+    """The exporter of docs/adding.md, dropped into formats/, has every number of every report, of pictures alone too."""
+    from report_example import example
+
+    [text] = [text for language, text in blocks() if language == "python" and "/formats/" in text]
+    assert len(text.splitlines()) < 15
+    (tmp_path / "tsv.py").write_text(text)
+    monkeypatch.setattr(formats, "__path__", [*formats.__path__, str(tmp_path)])
+    whole = example()
+    pictures = [replace(whole, charts=[chart], tables=[], data_tables=[]) for chart in whole.charts]
+    for report in [whole, *pictures]:
+        made = formats.render(".tsv", report)
+        assert isinstance(made, str)
+        assert made.count("\t") > 5, report.charts[0].title
+        assert not set(made) & set("\x1b\x9b")
+    for line in LINES:
+        outcome = run(line, "-o", str(tmp_path / "out.tsv"))
+        assert outcome.code == 0, (line, outcome)
+        assert (tmp_path / "out.tsv").read_text().count("\t") > 1, line
+    sys.modules.pop("perfmodel.report.formats.tsv")
 
 
 # Completion

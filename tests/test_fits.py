@@ -11,7 +11,7 @@ from perfmodel.catalog import find_device
 from perfmodel.core.hardware import Calibration, Device
 from perfmodel.timing.base import Case, Model, Parameter, find_model
 from perfmodel.validation.bounds import case_of, evaluated
-from perfmodel.validation.calibrate import Point, calibrate, cross_residuals, fitted, points
+from perfmodel.validation.calibrate import Point, calibrate, cross_residuals, family_of, fitted, points
 from perfmodel.validation.compare import Row
 from perfmodel.validation.intervals import Residual, interval
 from perfmodel.validation.records import Record, Seconds
@@ -93,6 +93,11 @@ def test_whole_training_steps_calibrate() -> None:
     ]
     [block] = calibrate(steps, {H200.id: H200}, "", lambda _: "", lambda _: None)[H200.id]
     assert (block.implementation, block.direction, block.points) == ("huggingface", "forward", 10)
+    [(key, own)] = points(steps, {H200.id: H200}).items()
+    assert key[:4] == family_of(block)
+    elsewhere = {(*key[:4], "another"): [replace(one, device=replace(H200, id="other", architecture="another")) for one in own]}
+    halves = half_widths({key: own, **elsewhere}, {H200.id: [block], "other": [block]})
+    assert halves["huggingface of other"] > 0
 
 
 def test_a_dropout_is_a_share_of_the_scores_and_counts() -> None:

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from accuracy_parts import counted_part
 from counted import RECORDS, case_of, groups, worst
+from drawn_rows import ALIKE, WIDER
 
 from perfmodel.catalog import calibrated_devices, find_device
 from perfmodel.core.cost import READ, WRITE, Tile
@@ -23,10 +24,10 @@ from perfmodel.timing.launched import as_launched, kernels_of
 from perfmodel.timing.models._flash_plan import IMPLEMENTATIONS
 from perfmodel.timing.offer import algorithm_of
 from perfmodel.validation.cuda.ncu_csv import CountedKernel
-from perfmodel.validation.libraries.counted import apart, count
-from perfmodel.validation.libraries.counted import cases as counted_cases
-from perfmodel.validation.libraries.drawn import FAMILIES, drawn
-from perfmodel.validation.libraries.registry import find as find_library
+from perfmodel.validation.libraries.kernels import find as find_library
+from tools.measure.counted import apart, count
+from tools.measure.counted import cases as counted_cases
+from tools.measure.drawn import FAMILIES, drawn
 
 DOCS = Path(__file__).parents[1] / "docs" / "accuracy.md"
 H200 = find_device("h200")
@@ -196,7 +197,7 @@ def test_each_case_runs_once_between_its_marks(monkeypatch):
     cuda = types.SimpleNamespace(cudart=lambda: runtime, synchronize=lambda: None, _sleep=lambda cycles: calls.append("mark"))
     torch = types.SimpleNamespace(cuda=cuda, no_grad=nullcontext, enable_grad=nullcontext)
     library = types.SimpleNamespace(prepare=lambda case, torch: types.SimpleNamespace(run=lambda: calls.append("run")))
-    monkeypatch.setattr("perfmodel.validation.libraries.counted.find", lambda case: library)
+    monkeypatch.setattr("tools.measure.counted.find", lambda case: library)
     count(next(counted_cases()), torch)
     assert calls == ["run", "start", "mark", "run", "stop"]
 
@@ -207,3 +208,4 @@ def test_drawn_cases_are_of_every_family_and_the_same_for_the_same_seed():
     assert {(case.workload, case.implementation, case.direction) for case in first} == {family[:3] for family in FAMILIES}
     assert all(case.direction in find_library(case).directions for case in first)
     assert all(case.role.endswith("; held out") for case in first)
+    assert {kind for case in first for kind in (ALIKE, WIDER) if kind in case.role} == {ALIKE, WIDER}

@@ -9,14 +9,12 @@ import json
 import math
 from collections import Counter
 from collections.abc import Iterator
-from functools import cache
 from typing import Any
 
 import pytest
-from fuzzing import answer
+from fuzzing import answer, read_once
 from questions import questions
 
-from perfmodel import catalog
 from perfmodel.catalog import find_device
 
 ROUNDING = 1 + 1e-9
@@ -100,12 +98,11 @@ def faults_of(args: list[str], counted: Counter[str]) -> list[str]:
     return [*(fault for path, group in groups for fault in broken(path, group)), *busy(found), *shares(found), *sums(found)]
 
 
-@pytest.fixture
-def _profiles_are_read_once(monkeypatch):
-    monkeypatch.setattr("perfmodel.catalog._shipped_device", cache(catalog._shipped_device))
+@pytest.fixture(autouse=True)
+def _asked_again_and_again(monkeypatch):
+    read_once(monkeypatch)
 
 
-@pytest.mark.usefixtures("_profiles_are_read_once")
 @pytest.mark.parametrize(("count", "seed"), [(120, 1), pytest.param(100_000, 2, marks=pytest.mark.slow)])
 def test_no_answer_breaks_a_law(count: int, seed: int) -> None:
     counted, wrong = Counter[str](), []

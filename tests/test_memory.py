@@ -20,15 +20,16 @@ from perfmodel.transformer.spec import DenseMlp, GroupedAttention, LatentAttenti
 from perfmodel.transformer.training.activations import kept
 from perfmodel.transformer.training.attention_peak import attention_peak
 from perfmodel.transformer.training.checks import checked, recompute_named
-from perfmodel.transformer.training.implementations import implementation_named
+from perfmodel.transformer.training.implementations import FUSED, implementation_named
 from perfmodel.transformer.training.lora import adapters
 from perfmodel.transformer.training.memory import evaluate, largest_micro_batch
 from perfmodel.transformer.training.optimizers import OPTIMIZERS
 from perfmodel.transformer.training.question import Parallel, Recompute, Training
+from perfmodel.transformer.training.shape import shape_of
 from perfmodel.transformer.training.stages import in_flight, stage_holding
 from perfmodel.transformer.training.state import state_bytes
 from perfmodel.transformer.training.tape import Node, Pass, Tape, backward, forward
-from perfmodel.transformer.training.timeline import BACKWARD, FORWARD, OPTIMIZER, peak, timeline
+from perfmodel.transformer.training.timeline import BACKWARD, FORWARD, OPTIMIZER, Moment, _moments, _stage, peak
 
 BF16 = {"precision": "bf16"}
 
@@ -61,6 +62,11 @@ KINDS = {
 }
 
 
+def timeline(training: Training) -> tuple[Moment, ...]:
+    """The moments of a step on a GPU of the first stage."""
+    return _moments(_stage(training, shape_of(training), 0, FUSED))
+
+
 # Tapes
 
 
@@ -78,7 +84,7 @@ def test_forward_by_hand():
     """x is there. z, then a beside z and x; z goes, y comes: x, a, y."""
     tape = mlp()
     assert tape.saved() == {"x": "W1", "a": "ReLU"}
-    assert tape.saved_bytes() == 16
+    assert sum(tape.sizes[name] for name in tape.saved()) == 16
     assert forward(tape) == Pass(high=16, net=16, at="ReLU")
     assert forward(tape, keep=()) == Pass(high=8, net=0, at="W1")
 

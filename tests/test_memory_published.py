@@ -6,18 +6,33 @@ from dataclasses import replace
 from math import floor
 
 import pytest
+import zero
 
 from perfmodel.catalog import find_model
 from perfmodel.transformer.spec import DenseMlp, GroupedAttention, Layer, ModelSpec
-from perfmodel.transformer.training import korthikanti, zero
+from perfmodel.transformer.training import korthikanti
 from perfmodel.transformer.training.activations import kept
-from perfmodel.transformer.training.korthikanti import layer_bytes, selective_overhead, selective_share
+from perfmodel.transformer.training.korthikanti import layer_bytes
 from perfmodel.transformer.training.question import Parallel, Recompute, Training
 from perfmodel.transformer.training.state import state_bytes
 from perfmodel.transformer.training.timeline import peak
 
 GIB = 2**30
 SELECTIVE = Recompute("selective")
+
+
+def selective_share(s: float, h: float, a: float) -> float:
+    """Share of a layer's activations that selective recomputation saves: 5as/h of 34 + 5as/h (section 5)."""
+    scores = 5 * a * s / h
+    return scores / (34 + scores)
+
+
+def selective_overhead(s: float, h: float, *, printed: bool = True) -> float:
+    """FLOP of selective recomputation over those of the model's layers, as printed: (1 + s / 3h) / (1 + s / 6h) - 1 (appendix A).
+
+    The attention core, Q K^T and P V forward, is 4 b L s^2 h FLOP of 72 b L s h^2 (1 + s / 6h): not ``printed``, a third of that.
+    """
+    return s / ((6 if printed else 18) * h) / (1 + s / (6 * h))
 
 
 def gpt(hidden: int, heads: int, layers: int) -> ModelSpec:

@@ -139,7 +139,6 @@ def test_batch_names_knee_and_sides(run):
         ("model llama-3.1-405b", "the weights alone are too large"),
         ("kv-cache llama-3-8b --reserve 200GB --hardware h200", "and the reserve of 200 GB"),
         ("kv-cache llama-3.1-405b --hardware h200", "weights alone leave no room"),
-        ("model llama-3-8b --phase decode --n 10 --kv-len 512", "--n 10 changes nothing"),
         ("model llama-3.1-405b --tp 16 --hardware h200", "16 GPUs are more than the 8"),
     ],
 )

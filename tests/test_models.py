@@ -210,7 +210,7 @@ def test_every_tensor_is_counted(kind, kv_heads, sizes, plain_q):
         c |= {"num_local_experts": experts, "num_experts_per_tok": 1}
         tensors = gpt_oss_tensors
     elif kind == "deepseek_v3":
-        c |= {"n_routed_experts": experts, "num_experts_per_tok": 1, "n_shared_experts": group, "moe_intermediate_size": f + 1}
+        c |= {"n_routed_experts": experts, "num_experts_per_tok": 1, "n_shared_experts": group - 1, "moe_intermediate_size": f + 1}
         c |= {
             "qk_rope_head_dim": rope,
             "qk_nope_head_dim": nope,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from functools import cache
 from math import log2
 
 import numpy as np
@@ -248,13 +249,23 @@ def test_the_lecture_code_as_printed():
             assert lecture.printed_steps(length, checkpoint, last=last) == printed(length, checkpoint, late=False, last=last)[0]
 
 
+@cache
+def forward_steps_dp(length: int, slots: int) -> int:
+    """Fewest forward steps by dynamic programming: store x_j, reverse what comes after with one slot less, then what comes before."""
+    if length == 1:
+        return 0
+    if slots == 1:
+        return length * (length - 1) // 2
+    return min(j + forward_steps_dp(length - j, slots - 1) + forward_steps_dp(j, slots) for j in range(1, length))
+
+
 def test_revolve_closed_form_dp_and_schedule():
     for length in range(1, 80):
         for slots in range(1, 9):
             runs = binomial.repetitions(length, slots)
             assert binomial.beta(slots, runs - 1) < length <= binomial.beta(slots, runs) or length == 1
             steps = binomial.forward_steps(length, slots, runs)
-            assert steps == binomial.forward_steps_dp(length, slots)
+            assert steps == forward_steps_dp(length, slots)
             plan = Plan(slots=slots)
             assert simulate(uniform(length), revolve(uniform(length), plan)).extra_steps == steps - (length - 1)
             assert simulate(uniform(length, interior=1), revolve(uniform(length, interior=1), plan)).extra_steps == steps

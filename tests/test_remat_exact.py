@@ -10,6 +10,7 @@ from math import prod
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from remat_search import LARGEST, cheapest
 
 from perfmodel.core.errors import DataError, UnavailableError
 from perfmodel.remat import checkmate
@@ -18,7 +19,6 @@ from perfmodel.remat.chain import Chain, Layer, uniform
 from perfmodel.remat.curve import curve
 from perfmodel.remat.graph import FREE, MAKE, Graph, Node, Step, graph_of, keep_all, run, training
 from perfmodel.remat.graph_file import parse, read_graph
-from perfmodel.remat.search import LARGEST, cheapest
 from perfmodel.remat.simulate import simulate
 
 whole = st.integers(1, 4)

@@ -15,7 +15,7 @@ from browser import BINARY, Browser
 from report_example import HOSTILE, crowded, example, long_names
 
 from perfmodel.report import write
-from perfmodel.report.charts.points import points_table
+from perfmodel.report.charts.roofline_metrics import points_table
 
 pytestmark = pytest.mark.skipif(BINARY is None, reason="no chromium is installed; apt-get install chromium")
 
@@ -51,7 +51,7 @@ OVERLAPS = """
   return found;
 })()
 """
-POINT = "document.querySelector('.picture.wide a[data-point=\"{}\"]')"
+POINT = "document.querySelector('.picture a[data-point=\"{}\"]')"
 
 
 @pytest.fixture(scope="module")
@@ -96,14 +96,14 @@ def test_the_page_fits_its_width_and_its_labels_keep_apart(browser: Browser, pag
         assert browser.run(OVERLAPS) == []
 
 
-def test_one_picture_of_two_is_seen(browser: Browser, page: Path) -> None:
-    for width, kind in zip(WIDTHS, ("wide", "narrow"), strict=True):
-        browser.open(page, width)
-        seen = browser.run(
-            "[...document.querySelectorAll('.picture')].filter(p => p.getBoundingClientRect().width).map(p => p.classList[1])"
-        )
-        assert set(seen) == {kind}
-        assert len(seen) == 5
+@pytest.mark.parametrize("width", WIDTHS)
+def test_one_picture_serves_every_width(browser: Browser, page: Path, width: int) -> None:
+    browser.open(page, width)
+    seen = browser.run("[...document.querySelectorAll('.picture')].map(p => p.getBoundingClientRect()).map(b => [b.left, b.width])")
+    assert len(seen) == 5
+    assert all(wide > 340 and left >= 0 and left + wide <= width for left, wide in seen)
+    letters = "[...document.querySelectorAll('.picture text')].filter(t => !t.closest('[hidden]'))"
+    assert browser.run(f"Math.min(...{letters}.map(t => parseFloat(getComputedStyle(t).fontSize) * t.getScreenCTM().a))") > 9
 
 
 def test_pointing_at_a_point_shows_its_row(browser: Browser, page: Path) -> None:
@@ -118,15 +118,15 @@ def test_pointing_at_a_point_shows_its_row(browser: Browser, page: Path) -> None
     for words in ("512 GFLOP", "2133", "900 us (850 us to 1 ms)", "880 us (4.0% noise)", "60.7%", "1.65x"):
         assert words in shown
     assert (
-        browser.run("[...document.querySelectorAll('.on')].map(e => e.tagName).sort().join()") == "A,TR,a,a,a,a"
-    )  # key, row, two levels of two pictures
+        browser.run("[...document.querySelectorAll('.on')].map(e => e.tagName).sort().join()") == "A,TR,a,a"
+    )  # key, row, two levels of the picture
     browser.call("Input.dispatchMouseEvent", type="mouseMoved", x=5, y=5)
     assert browser.run("document.querySelector('#tip').hidden && !document.querySelector('.on')")
 
 
 def test_keys_walk_through_the_points(browser: Browser, page: Path) -> None:
     browser.open(page)
-    assert browser.run("document.querySelectorAll('.picture.wide a[tabindex=\"0\"]').length") == 2  # one tab stop per roofline
+    assert browser.run("document.querySelectorAll('.picture a[tabindex=\"0\"]').length") == 2  # one tab stop per roofline
     browser.run(f"{POINT.format(1)}.focus({{focusVisible: true}})")
     walked = []
     for key in ("ArrowRight", "ArrowRight", "ArrowLeft", "ArrowLeft", "ArrowLeft"):
@@ -144,19 +144,19 @@ def test_keys_walk_through_the_points(browser: Browser, page: Path) -> None:
 
 def test_selectors_change_the_picture(browser: Browser, page: Path) -> None:
     browser.open(page)
-    seen = "[...document.querySelectorAll('#chart-1 ~ .figure .picture.wide a[data-point=\"3\"]')].find(a => !a.closest('[hidden]'))"
+    seen = "[...document.querySelectorAll('#chart-1 ~ .figure .picture a[data-point=\"3\"]')].find(a => !a.closest('[hidden]'))"
     where = f"{seen}.querySelector('.measured').getBoundingClientRect().x"
     before = browser.run(where)
     browser.run("document.querySelector('input[data-level][value=l2]').click()")
     assert browser.run(where) < before  # more bytes through the L2, less FLOP per byte
-    texts = "[...document.querySelector('.picture.wide').querySelectorAll('text')]"
+    texts = "[...document.querySelector('.picture').querySelectorAll('text')]"
     shown = f"{texts}.filter(t => !t.closest('[hidden]')).map(t => t.textContent)"
     assert not any("fp8" in word for word in browser.run(shown))
     browser.run("document.querySelector('input[data-key][value=\"tensor fp8\"]').click()")
     assert any("tensor fp8 2 PFLOP/s" in word for word in browser.run(shown))
     assert any("FLOP per byte of L2" in word for word in browser.run(shown))
     browser.run("document.querySelector('input[data-key][value=\"tensor bf16\"]').click()")
-    assert browser.run("[...document.querySelectorAll('.picture.wide')][0].querySelectorAll('a:not([hidden])').length") == 0
+    assert browser.run("[...document.querySelectorAll('.picture')][0].querySelectorAll('a:not([hidden])').length") == 0
 
 
 def test_a_device_can_be_chosen(browser: Browser, page: Path) -> None:
@@ -208,7 +208,7 @@ def test_a_picture_can_be_saved(browser: Browser, page: Path) -> None:
     browser.open(page)
     browser.run("document.querySelector('button[data-export=png]').click()")
     picture = browser.downloaded("roofline-of-device-one.png")
-    assert struct.unpack(">II", picture[16:24]) == (1520, 1000)
+    assert struct.unpack(">II", picture[16:24]) == (1620, 1380)
     assert len(picture) > 20_000  # something is drawn on it
     browser.run("document.querySelector('button[data-export=svg]').click()")
     drawing = browser.downloaded("roofline-of-device-one.svg").decode()
@@ -274,7 +274,7 @@ def test_an_accessibility_check_finds_nothing(browser: Browser, page: Path, widt
 def test_the_check_of_labels_sees_an_overlap(browser: Browser, page: Path) -> None:
     browser.open(page)
     moved = "(([a, b]) => { a.setAttribute('x', b.getAttribute('x')); a.setAttribute('y', b.getAttribute('y')); })"
-    browser.run(f"{moved}(document.querySelectorAll('.picture.wide .tick'))")
+    browser.run(f"{moved}(document.querySelectorAll('.picture .tick'))")
     assert browser.run(OVERLAPS) != []
 
 

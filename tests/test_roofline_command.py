@@ -11,7 +11,7 @@ import pytest
 
 from perfmodel.catalog import find_device
 from perfmodel.kernels.matmul import Matmul, evaluate
-from perfmodel.report.charts.points import bound, flag, intensity, share_of_roof
+from perfmodel.report.charts.roofline_metrics import bound, flag, intensity, share_of_roof
 from perfmodel.report.readings import of_report
 from perfmodel.report.roofline_chart import roofline
 from perfmodel.report.saved import from_data

@@ -8,13 +8,12 @@ from functools import cache
 import pytest
 
 from perfmodel.catalog import device_ids, find_device
-from perfmodel.report.charts.frame import WIDE
-from perfmodel.report.charts.kinds import COMPUTE, Interval, Point, Roofline
-from perfmodel.report.charts.plain import plot
+from perfmodel.report.charts.chart_tables import point_notes
+from perfmodel.report.charts.frame import PICTURE, Axis
 from perfmodel.report.charts.roofline import scene
 from perfmodel.report.charts.roofline_axes import levels_of, limits
-from perfmodel.report.charts.scale import Axis
 from perfmodel.report.charts.scene import Group, Marker, Path, Rect, Shape, Text
+from perfmodel.report.charts.schema import COMPUTE, Interval, Point, Roofline
 from perfmodel.report.roofline_chart import ceilings, roofline
 from perfmodel.report.saved import from_data
 from perfmodel.study.base import Scope
@@ -65,7 +64,7 @@ def check(chart: Roofline) -> None:
     """Every line and every marker of every level, from the pixels that are drawn."""
     top = max(c.value for c in chart.ceilings if c.kind == COMPUTE)
     for level in levels_of(chart):
-        shapes = drawn(scene(chart, WIDE).children, level)
+        shapes = drawn(scene(chart, PICTURE).children, level)
         x, y = axes(chart, shapes)
         own = [c.value for c in chart.ceilings if c.level == level]
         lines = [shape.points for shape in shapes if isinstance(shape, Path) and shape.role.startswith("roof")]
@@ -102,7 +101,7 @@ def test_a_product_is_not_drawn_above_its_axis(run) -> None:
     assert point.predicted is not None
     assert point.predicted.value < point.terms["l2"]
     assert chart.level == "dram"
-    shapes = drawn(scene(chart, WIDE).children, "l2")
+    shapes = drawn(scene(chart, PICTURE).children, "l2")
     assert not any(isinstance(shape, Marker) and shape.role == "predicted" and shape.r == 5.0 for shape in shapes)
     assert any(isinstance(shape, Text) and shape.text == "not shown: 1" for shape in shapes)
     check(chart)
@@ -115,13 +114,17 @@ def test_a_measurement_above_the_roof_is_told(level: str) -> None:
     fast = Point(1, "fast", 10**9, {level: 10**9}, "bf16", measured=Interval(10**9 / bandwidth / 1.5), terms={level: 1.0})
     slow = Point(2, "slow", 10**9, {level: 10**9}, "bf16", measured=Interval(10**9 / bandwidth * 1.5), terms={level: 1.0})
     chart = roofline(device, [fast, slow])
-    notes = [shape.text for shape in drawn(scene(chart, WIDE).children, level) if isinstance(shape, Text) and shape.role == "note"]
-    assert notes == ["ABOVE THE ROOF: 1"]
-    assert "ABOVE THE ROOF: 1" in plot(chart).splitlines()
+    assert notes_of(chart, level) == "ABOVE THE ROOF: 1"
+    assert "ABOVE THE ROOF: 1" in point_notes([chart])
+
+
+def notes_of(chart: Roofline, level: str = "") -> str:
+    shapes = drawn(scene(chart, PICTURE).children, level or chart.level)
+    return "; ".join(shape.text for shape in shapes if isinstance(shape, Text) and shape.role == "note")
 
 
 def kinds_of(chart: Roofline) -> set[str]:
-    shapes = drawn(scene(chart, WIDE).children, chart.level)
+    shapes = drawn(scene(chart, PICTURE).children, chart.level)
     return {shape.role for shape in shapes if isinstance(shape, Marker) and shape.role in ("predicted", "at-roof")}
 
 
@@ -132,7 +135,7 @@ def test_no_roof_stands_beside_a_prediction(run) -> None:
     assert {point.predicted is None for point in mixed.points} == {True, False}
     assert len([key for key in kinds_of(mixed) if key]) == 1
     assert kinds_of(mixed) == {"at-roof"}
-    assert "drawn at their roofs, since not all are predicted" in plot(mixed)
+    assert "drawn at their roofs, since not all are predicted" in notes_of(mixed)
     [whole] = from_data(run(line, "n=4096 d=64 heads=16 batch=8").json).rooflines
     assert kinds_of(whole) == {"predicted"}
-    assert "drawn at their roofs" not in plot(whole)
+    assert "drawn at their roofs" not in notes_of(whole)

@@ -15,8 +15,8 @@ from drawn_rows import coverage, likelihood
 
 from perfmodel.catalog import device_ids
 from perfmodel.timing.base import find_model, model_names
-from perfmodel.validation.libraries.base import current_profile
-from perfmodel.validation.steps import measure
+from tools.measure.hardware import current_profile
+from tools.measure.steps import measure
 
 ROOT = Path(__file__).parents[1]
 MODELS = sorted(path for folder in ("timing/models", "transformer/time_models") for path in (ROOT / "perfmodel" / folder).glob("*.py"))

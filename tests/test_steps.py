@@ -13,9 +13,9 @@ from perfmodel.validation.bounds import case_of, evaluated
 from perfmodel.validation.libraries.base import FIT, HELD_OUT
 from perfmodel.validation.records import as_record, read_records
 from perfmodel.validation.split import held_out
-from perfmodel.validation.steps.cases import DRAWN_APART, FITTED, MODELS, OPS, PARALLEL_MODELS, collective_sizes, step_cases
-from perfmodel.validation.steps.llama import Sizes
-from perfmodel.validation.training.cases import cases, profiled_cases, segment_counts
+from tools.measure.steps.cases import DRAWN_APART, FITTED, MODELS, OPS, PARALLEL_MODELS, collective_sizes, step_cases
+from tools.measure.steps.llama import Sizes
+from tools.measure.training.cases import cases, profiled_cases, segment_counts
 
 MEASURED = Path(__file__).parents[1] / "perfmodel/validation/measured/nvidia-h200-sxm"
 

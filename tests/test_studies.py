@@ -15,11 +15,11 @@ from perfmodel.kernels.attention.algorithms import find
 from perfmodel.kernels.attention.crossover import crossover
 from perfmodel.kernels.attention.request import AttentionRequest
 from perfmodel.report import render_for
-from perfmodel.report.charts.cells import formula_text
 from perfmodel.report.charts.draw import clean
-from perfmodel.report.charts.kinds import LineChart
+from perfmodel.report.charts.format_number import formula_text
 from perfmodel.report.charts.line import scene
 from perfmodel.report.charts.scene import Text
+from perfmodel.report.charts.schema import LineChart
 from perfmodel.report.document import Report
 from perfmodel.report.saved import read_report
 from perfmodel.study.base import MOST_FORMULAS, Scope
@@ -28,7 +28,7 @@ from perfmodel.study.kinds.sweep import Section as Sweep
 from perfmodel.study.recorded import RecordChoice, rows_of
 from perfmodel.study.schema import kind_names, read_section, read_study, study_names
 from perfmodel.study.workloads import with_kv_heads
-from perfmodel.timing.offer import predictions
+from perfmodel.timing.attention_offer import predictions
 from perfmodel.transformer.batch import curve
 from perfmodel.validation.statistics import quantile
 

@@ -1,7 +1,8 @@
-"""The sweep and bench commands: what they print, what they find, what they refuse."""
+"""The sweep command and its benchmark: what they print, what they find, what they refuse."""
 
 from __future__ import annotations
 
+import csv
 import json
 import re
 import shlex
@@ -22,6 +23,7 @@ from perfmodel.catalog import data_folder
 from perfmodel.commands._progress import Teller
 from perfmodel.sweep.search import front
 from perfmodel.sweep.study import WORKLOADS, read_study
+from tools import bench
 
 
 def test_the_json_object(run: Any) -> None:
@@ -178,7 +180,6 @@ def test_shipped_studies_answer(run: Any, path: Path) -> None:
         ("sweep --n 64 --d 64 --pattern causal --algorithm flash", ["--pattern is for block-sparse"]),
         ("sweep --n 64 --d 64 --where sparsity<0.5", ["sparsity has no value here"]),
         ("sweep --n 64 --d 64 --packed maybe", ["true, false or both"]),
-        ("bench --rows 0", ["--rows"]),
     ],
 )
 def test_one_message_with_place_and_fix(run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, line: str, words: list[str]) -> None:
@@ -261,13 +262,21 @@ def test_progress_on_a_terminal_is_one_line(capsys: pytest.CaptureFixture[str], 
     assert err.endswith("\r\x1b[K")
 
 
-def test_a_benchmark(run: Any) -> None:
-    found = run("bench --rows 20000 --json").json
+def test_a_benchmark(capsys: pytest.CaptureFixture[str]) -> None:
+    bench.main(["--rows", "20000", "--json"])
+    found = json.loads(capsys.readouterr().out)
     assert found["schema"] == "perfmodel.bench/1"
     assert all(one["ratio"] > 1 for one in found["speeds"])
     assert len(found["speeds"]) == 2 * 6 + 3
     assert found["starts"][0]["ratio"] == 1
     assert found["memory"]["peak_bytes"] > 10e6
+
+
+def test_a_benchmark_needs_rows(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        bench.main(["--rows", "0"])
+    out, err = capsys.readouterr()
+    assert (out, "--rows" in err, "Traceback" in err) == ("", True, False)
 
 
 def test_a_model_has_the_defaults_of_its_command(run: Any) -> None:
@@ -392,7 +401,28 @@ def test_what_the_page_on_sweeps_shows_works(run: Any, tmp_path: Path, monkeypat
 
 
 def test_a_row_without_a_prediction_is_neither_less_nor_more(run):
-    line = "sweep attention --n 1024,4096 --d 64 --heads 16 --implementation fa3 --hardware h100-sxm --minimize predicted_s"
+    line = "sweep attention --n 1024,4096 --d 64 --heads 16 --algorithm flash1,flash2 --hardware h100-sxm --minimize predicted_s"
     out = run(line).out
-    assert "flash2" in out  # it alone is predicted: standard runs no fa3
-    assert "has less predicted_s than standard" not in out
+    assert "flash2" in out  # it alone is predicted: no kernel of flash1 is, unless it is named
+    assert "has less predicted_s than flash1" not in out
+
+
+def test_models_that_do_not_fit_are_marked(run, tmp_path):
+    """As ``perfmodel model`` says of each; in the table, in the sentence on the best one, and in the file."""
+    names, devices = ("llama-3-70b", "gpt2"), ("a100-sxm-80gb",)
+    line = f"sweep model --model {','.join(names)} --hardware {','.join(devices)} --phase decode --kv-len 512 --batch 1,100000"
+    found = run(f"{line} --json").json["rows"]
+    for row in found:
+        one = run(f"model {row['model']} --hardware {row['hardware']} --phase decode --kv-len 512 --batch {row['batch']} --json")
+        assert row["fits"] == one.json["memory"]["fits"]
+    assert 0 < sum(row["fits"] for row in found) < len(found)
+    shown = run(line).out
+    assert shown.count("  NO  ") >= sum(not row["fits"] for row in found)
+    assert "times are those of a GPU with more memory" in shown
+    alone = "sweep model --model llama-3-70b --hardware {} --kv-len 512 --phase decode --batch 1,2"
+    assert "It does not fit the memory." in run(alone.format("a100-sxm-80gb")).out
+    assert "not fit" not in run(alone.format("mi300x")).out
+    run(f"{line} -o {tmp_path}/rows.csv")
+    with (tmp_path / "rows.csv").open(encoding="utf-8") as file:
+        assert [int(row["fits"]) for row in csv.DictReader(file)] == [row["fits"] for row in found]
+    assert len(run("", *line.split(), "--where", "fits == 1", "--json").json["rows"]) == sum(row["fits"] for row in found)

@@ -101,6 +101,30 @@ def test_an_interrupted_part_leaves_nothing(tmp_path: Path, monkeypatch: pytest.
     assert names(tmp_path / "rows") == []
 
 
+def test_the_old_parts_stay_until_the_new_ones_are_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Interrupted, killed, carried on: a reader of the folder sees all rows of the old run, then all of the new one."""
+    folder, other = tmp_path / "rows", complete(Study("attention", {**AXES, "d": 64}), Search())[0]
+
+    def parts() -> dict[str, bytes]:
+        return {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()}
+
+    write(folder, study=other)
+    old = parts()
+    interrupted(folder, monkeypatch, 0)
+    assert (parts(), names(folder)) == (old, sorted(old))
+    interrupted(folder, monkeypatch, 2)
+    assert parts() == old
+    killed(folder, 4)
+    with pytest.raises(UsageError, match="another study"):
+        write(folder, resume=True, study=other)
+    killed(folder, 5, resume=True)
+    assert parts() == old
+    write(folder, resume=True)
+    assert rows_in(folder) == ROWS
+    assert names(folder) == sorted(parts())
+    assert not set(parts().values()) & set(old.values())
+
+
 @pytest.mark.parametrize("name", ["rows.csv", "rows.jsonl", "rows.parquet"])
 def test_the_old_file_stays_until_the_new_one_is_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     """Interrupted, killed, out of room, carried on and interrupted again; only the last run replaces it, with its permissions."""
@@ -174,9 +198,10 @@ def test_no_room_to_carry_parquet_on(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 
 def test_a_folder_is_carried_on_in_chunks_as_it_was_begun(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    alone, folder = tmp_path / "alone", tmp_path / "rows"
+    alone = tmp_path / "alone"
     write(alone)
     for memory in (1 << 16, 1 << 30):
+        folder = tmp_path / str(memory)
         interrupted(folder, monkeypatch)
         assert 0 < rows_in(folder) < ROWS
         result = write(folder, resume=True, memory=memory)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import random
 from collections.abc import Iterator
@@ -9,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from fuzzing import answer
 
 import perfmodel
 from perfmodel.commands._shared import DEFAULT_DEVICE as COMMAND_DEVICE
@@ -90,6 +92,8 @@ def single(row: dict[str, Any], given: dict[str, Any]) -> dict[str, Any]:
     """The same row by the function behind ``perfmodel attention``."""
     options = {name: row[name] for name in row if name in given and name not in ("splits", "sparsity", "pass", "algorithm", "hardware")}
     options |= {name: row[name] for name in ("batch", "heads", "kv_heads")}
+    if options["heads"] == options["kv_heads"]:
+        options.pop("packed", None)
     if row["algorithm"] == "split-kv" and "splits" in given:
         options["splits"] = row["splits"]
     if row["algorithm"] == "block-sparse":
@@ -125,6 +129,25 @@ def test_attention_on_random_points(points: int) -> None:
     assert checked // 2 < exact_ones < checked  # both sides of 2^53 were met
 
 
+@pytest.mark.parametrize("implementation", ["torch-sdpa-flash", "torch-sdpa-cudnn", "torch-eager"])
+@pytest.mark.parametrize(("direction", "more"), [("forward", "--causal"), ("both", "--no-causal")])
+def test_a_named_kernel_has_the_cells_of_the_command(implementation: str, direction: str, more: str) -> None:
+    """Traffic, roof, tile and predicted time of every algorithm, also of those that the kernel does not run."""
+    columns = ["sram_bytes", "dram_bytes", "executed_flops", "roofline_s", "lower_s", "predicted_s", "predicted_high_s"]
+    axes = {"n": [1, 1000], "d": [64, 96], "heads": 8, "pass": direction, "causal": more == "--causal", "hardware": "h200"}
+    found = perfmodel.sweep(columns=columns, implementation=implementation, **axes)
+    assert found.rows == 8
+    for row in rows(found):
+        line = f"attention --n {row['n']} --d {row['d']} --heads 8 --pass {direction} {more} --hardware h200 --json"
+        told = json.loads(answer([*line.split(), "--implementation", implementation])[1])["results"]
+        [one] = [entry for entry in told if (entry["algorithm"], entry["pass"]) == (row["algorithm"], direction)]
+        times = one["time_s"]
+        wanted = [*(sum(one["traffic"][level].values()) for level in ("sram", "dram")), one["executed_flops"]]
+        wanted += [times[name] for name in ("roofline", "lower", "predicted", "high")]
+        for name, value in zip(columns, wanted, strict=True):
+            assert math.isnan(row[name]) if value is None else agrees(name, row[name], value, exact=False), (name, row, value)
+
+
 @pytest.mark.parametrize("pattern", ["local-global", "strided", "butterfly"])
 def test_named_patterns(pattern: str) -> None:
     axes = {"n": [100, 1000, 4096], "d": [32, 64], "heads": 4, "kv_heads": [2, 4], "causal": "both", "packed": "both", "pattern": pattern}
@@ -132,7 +155,8 @@ def test_named_patterns(pattern: str) -> None:
     assert found.rows == 3 * 2 * 2 * 4 - 3 * 2  # a causal pattern over packed heads that share has no closed form
     assert sum(found.left_out.values()) == 6
     for row in rows(found):
-        options = {name: row[name] for name in ("n", "d", "heads", "kv_heads", "causal", "packed", "pattern")}
+        shared = ("packed",) if row["kv_heads"] < row["heads"] else ()
+        options = {name: row[name] for name in ("n", "d", "heads", "kv_heads", "causal", *shared, "pattern")}
         total = AttentionRequest().updated({**options, "algorithm": "block-sparse"}).compare(device_named("h200")).results[0].total
         assert all(agrees(name, row[name], value) for name, value in costs(total).items())
 

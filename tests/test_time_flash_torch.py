@@ -25,7 +25,7 @@ def attention(batch, heads, kv_heads, n, d, causal, kv_len=None):
 
 def blocks(implementation, w, direction=FORWARD):
     plan = plan_of(Case(w, implementation, direction), H200)
-    return plan, blocks_of(w, plan, direction, 132 * plan.resident)
+    return plan, blocks_of(w, plan, direction, 132)
 
 
 @pytest.mark.parametrize(
@@ -81,27 +81,27 @@ def test_keys_past_the_end_are_masked_in_every_tile():
 
 
 def test_equal_blocks_run_in_whole_rounds():
-    few, more = Blocks((4,) * 5, 0, 0), Blocks((4,) * 6, 0, 0)
-    assert equal_cycles(few, 1, 2, 10.0, 7.0, 1.0) == 3 * (7 + 40)  # three on one of two multiprocessors
-    assert equal_cycles(more, 1, 2, 10.0, 7.0, 1.0) == 3 * (7 + 40)
-    assert equal_cycles(Blocks((4,) * 4, 0, 0), 2, 2, 10.0, 7.0, 1.5) == 7 + 2 * 40
-    assert equal_cycles(Blocks((4,) * 2, 0, 0), 2, 2, 10.0, 7.0, 1.5) == 7 + 1.5 * 40
+    few, more = Blocks((4,) * 5, 0, 0, 2, 1), Blocks((4,) * 6, 0, 0, 2, 1)
+    assert equal_cycles(few, 10.0, 7.0, 1.0) == 3 * (7 + 40)  # three on one of two multiprocessors
+    assert equal_cycles(more, 10.0, 7.0, 1.0) == 3 * (7 + 40)
+    assert equal_cycles(Blocks((4,) * 4, 0, 0, 2, 2), 10.0, 7.0, 1.5) == 7 + 2 * 40
+    assert equal_cycles(Blocks((4,) * 2, 0, 0, 2, 2), 10.0, 7.0, 1.5) == 7 + 1.5 * 40
 
 
 def test_a_round_of_unequal_blocks():
     # blocks 0 and 2 share the first multiprocessor: 1 tile each at half speed, then 4 tiles alone
-    assert interleaved_cycles(Blocks((1, 3, 5), 0, 0), 2, 2, 10.0, 7.0, 1.5) == 7 + 2 * 10 + 4 * 15
+    assert interleaved_cycles(Blocks((1, 3, 5), 0, 0, 2, 2), 10.0, 7.0, 1.5) == 7 + 2 * 10 + 4 * 15
 
 
 def test_without_latency_interleaving_changes_nothing():
-    several = Blocks(tuple(range(1, 30)), 8, 100)
-    plain, interleaved = (cycles(several, 2, places, 10.0, 1e-9, 2.0) for cycles, places in ((listed_cycles, 8), (interleaved_cycles, 4)))
+    several = Blocks(tuple(range(1, 30)), 8, 100, 4, 2)
+    plain, interleaved = (cycles(several, 10.0, 1e-9, 2.0) for cycles in (listed_cycles, interleaved_cycles))
     assert interleaved == pytest.approx(plain, rel=1e-6)
 
 
 def test_neighbours_hide_latency_as_far_as_one_fills_the_multiprocessor():
-    many = Blocks((10,) * 400, 0, 0)
-    hidden, halfway, exposed = (interleaved_cycles(many, 2, 4, 10.0, 50.0, alone) for alone in (1.0, 1.5, 2.0))
+    many = Blocks((10,) * 400, 0, 0, 4, 2)
+    hidden, halfway, exposed = (interleaved_cycles(many, 10.0, 50.0, alone) for alone in (1.0, 1.5, 2.0))
     assert hidden < halfway < exposed == pytest.approx(50 * (50 + 2 * 100), rel=1e-6)
     assert hidden > 50 * 2 * 100  # never below the work
 

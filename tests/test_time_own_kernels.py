@@ -19,9 +19,8 @@ from perfmodel.core.hardware import Calibration, Device
 from perfmodel.core.occupancy import Block
 from perfmodel.core.workload import BACKWARD, FORWARD, Attention, Stream
 from perfmodel.kernels.matmul import Matmul
-from perfmodel.timing.base import MAX_PARAMETERS, Case, Model
+from perfmodel.timing.base import COMPOSITE, MAX_PARAMETERS, MODELS_OF, Case, Model
 from perfmodel.timing.fit import fit, simplex
-from perfmodel.timing.implementations import COMPOSITE, MODELS_OF
 from perfmodel.timing.models import (
     broadcast,
     copy,

@@ -14,8 +14,7 @@ from perfmodel.core.dtypes import DTYPES
 from perfmodel.core.errors import UnavailableError
 from perfmodel.core.workload import BACKWARD, FORWARD, Attention
 from perfmodel.report.validation import beyond
-from perfmodel.timing.base import SAME_KERNEL, VARIANTS, Case, find_model, kernel_name
-from perfmodel.timing.implementations import MODELS_OF
+from perfmodel.timing.base import MODELS_OF, SAME_KERNEL, VARIANTS, Case, find_model, kernel_name
 from perfmodel.timing.models import eager_published
 from perfmodel.timing.models._flash_launch import MMA_SYNC_FLOP, WGMMA, Plan, slowdown
 from perfmodel.timing.predict import BORROWED, CALIBRATED, predict, with_parts

@@ -3,24 +3,25 @@
 from __future__ import annotations
 
 import json
+import math
 import random
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from left_out import leave_out
 
 from perfmodel.catalog import device_ids, find_device, load_device
 from perfmodel.core.hardware import Calibration
 from perfmodel.core.workload import Stream
-from perfmodel.timing.base import Case, find_model, model_names
-from perfmodel.timing.implementations import MODELS_OF
-from perfmodel.timing.predict import BORROWED, CALIBRATED, SAME_ARCHITECTURE, predict
+from perfmodel.timing.base import MODELS_OF, Case, find_model, model_names
+from perfmodel.timing.predict import BORROWED, CALIBRATED, predict
 from perfmodel.validation import session
 from perfmodel.validation.calibrate import calibrate
 from perfmodel.validation.intervals import Residual, interval
-from perfmodel.validation.profile_text import profile_text, with_calibrations
+from perfmodel.validation.profile_text import profile_text
 from perfmodel.validation.records import as_record
-from perfmodel.validation.transfer import half_widths, leave_out, with_borrowed
+from perfmodel.validation.transfer import half_widths, with_borrowed
 
 DATA = Path(__file__).parent / "data"
 TRUE = {"launch_us": 4.0, "bandwidth_share": 0.8}
@@ -219,6 +220,23 @@ def test_a_fit_finds_the_parameters_behind_the_records(run, tmp_path):
     assert used.json["groups"]["copy/torch-copy/forward"]["held_out_median_abs_error"] < 0.03
 
 
+@pytest.mark.parametrize("as_named", ["nvidia-h200-sxm", "h200"])
+def test_records_of_one_device(run, tmp_path, as_named):
+    """Of the device that is named, none else is reported or counted, however the records call it."""
+    both = [*({**one, "hardware": as_named} for one in copies(count=6)), *copies("nvidia-a100-sxm-80gb", count=9)]
+    line = f"validate --tolerance 1000 --records {written(tmp_path / 'copies.jsonl', both)}"
+    assert len(run(f"{line} --json --require 15").json["rows"]) == 15
+    for name, count in (("h200", 6), ("a100-sxm-80gb", 9)):
+        found = run(f"{line} --hardware {name} --require {count} --json").json
+        assert len(found["rows"]) == count
+        assert {find_device(row["hardware"]).id for row in found["rows"]} == {find_device(name).id}
+        assert "NVIDIA" not in run(f"{line} --hardware {name}").out.replace(find_device(name).name, "")
+        refused = run(f"{line} --hardware {name} --require {count + 1}")
+        assert (refused.code, refused.out) == (2, "")
+        assert f"{count} rows were checked, and --require is {count + 1}" in refused.err
+        assert "none" not in refused.err
+
+
 def test_a_calibrated_profile_keeps_its_datasheet_values(run, tmp_path):
     path, profile = written(tmp_path / "copies.jsonl", copies()), tmp_path / "fitted.yaml"
     run(f"calibrate --from-records {path} -o {profile}")
@@ -248,13 +266,6 @@ def test_a_profile_survives_being_written(tmp_path, name):
     path = tmp_path / "again.yaml"
     path.write_text(profile_text(find_device(name)))
     assert load_device(path) == find_device(name)
-
-
-def test_calibrations_go_in_without_touching_other_lines():
-    text = (SPECS / "nvidia-v100-sxm-32gb.yaml").read_text()
-    once = with_calibrations(text, [block_of_copies()])
-    assert with_calibrations(once, [block_of_copies()]) == once
-    assert with_calibrations(once, []).replace(once.split("\n")[once.split("\n").index("sources:") + 1] + "\n", "") == text
 
 
 # Intervals and borrowing
@@ -313,7 +324,7 @@ def test_predictions_say_where_they_are_from():
     borrowed = predict(case, "copy", "bf16", a100, 0.0, lambda: [h200])
     assert (borrowed.kind, borrowed.low / borrowed.seconds) == (BORROWED, pytest.approx(0.7))
     alike = predict(case, "copy", "bf16", h100, 0.0, lambda: [h200])
-    assert (alike.kind, alike.low / alike.seconds) == (BORROWED, pytest.approx(0.98**SAME_ARCHITECTURE))
+    assert (alike.kind, alike.low / alike.seconds) == (BORROWED, pytest.approx(0.98 ** math.sqrt(1 + 1)))
     bounded = predict(case, "copy", "bf16", h200, 1.0)
     assert bounded.seconds == bounded.low == 1.0
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from perfmodel.core.errors import PerfmodelError, UnavailableError, UsageError
+from perfmodel.core.errors import PerfmodelError, UnavailableError
 from perfmodel.core.hardware import Device, validated
 from perfmodel.timing.models import cpu
 from perfmodel.validation.cpu import arrays, profile, run, timer
@@ -80,6 +80,7 @@ KERNELS = [
             (130, 70, 32, True, 2, 1),  # partial tiles; rows that see nothing
             (37, 300, 16, True, 4, 2),  # more keys than queries, grouped heads
             (128, 64, 64, False, 3, 3),  # whole tiles, heads that do not divide among two threads
+            (9, 11, 20, False, 1, 1),  # a head dim that fills no vector
         )
     ),
     *(matmul(*sizes) for sizes in ((1, 1, 1), (64, 128, 128), (70, 131, 257))),
@@ -100,11 +101,6 @@ def test_a_wrong_result_stops_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(arrays, "relative_error", lambda found, expected: relative_error(found * 1.001, expected))
     with pytest.raises(PerfmodelError, match=r"cpu-matmul .*relative error 0\.001, expected below 1e-05"):
         checked(matmul(8, 8, 8), 1, Scratch())
-
-
-def test_head_dims_fill_vectors() -> None:
-    with pytest.raises(UsageError, match="d 20"):
-        prepare(attention("cpu-flash", 8, 8, 20, False), 1, Scratch())
 
 
 # Timing
@@ -183,7 +179,7 @@ def test_bounds_use_the_best_run_and_predictions_the_median(monkeypatch: pytest.
     rates = rates_with(monkeypatch)
     rates.fma_alone.seconds = [0.0008]
     found = profile.device(rates)
-    flop = 2 * profile.LANES * profile.CHAINS * profile.FMA_ROUNDS * rates.cores
+    flop = 2 * profile.FMA_VALUES * profile.FMA_CHAIN * profile.FMA_ROUNDS * rates.cores
     assert found.best_matmul_rate("fp32") == pytest.approx(flop / 0.0008)
     largest = (1 << 20) * profile.DRAM_SHARE
     assert found.dram.bandwidth_bytes_per_s == pytest.approx(largest / 0.001)
@@ -201,10 +197,9 @@ def test_bounds_use_the_best_run_and_predictions_the_median(monkeypatch: pytest.
 def test_tiles_against_their_rows(n: int, kv_len: int, causal: bool) -> None:
     w = attention("cpu-flash", n, kv_len, 16, causal).case.workload
     seen = [min(kv_len, max(0, row + 1 + kv_len - n)) if causal else kv_len for row in range(n)]
-    for at, (rows, padded, visible, keys) in enumerate(cpu.row_tiles(w)):
+    for at, (rows, visible, keys) in enumerate(cpu.row_tiles(w)):
         own = seen[at * cpu.TILE_ROWS : (at + 1) * cpu.TILE_ROWS]
         assert (rows, visible) == (len(own), sum(own))
-        assert 0 <= padded - rows < cpu.ROWS
         assert max(own) <= keys <= min(kv_len, max(own) + cpu.TILE_KEYS - 1)
 
 

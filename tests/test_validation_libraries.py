@@ -14,12 +14,11 @@ from perfmodel.core.errors import DataError, UnavailableError
 from perfmodel.validation.libraries import measure as measuring
 from perfmodel.validation.libraries.base import FIT, HELD_OUT, LibraryCase, Prepared, load_torch
 from perfmodel.validation.libraries.cases import FAMILIES, cases, shapes
-from perfmodel.validation.libraries.measure import as_line, measure
-from perfmodel.validation.libraries.profiler import Launch, in_windows
-from perfmodel.validation.libraries.registry import find, libraries
-from perfmodel.validation.libraries.timer import Stopping, Timer
+from perfmodel.validation.libraries.kernels import LIBRARIES, find
+from perfmodel.validation.libraries.measure import Stopping, Timer, as_line, measure
 from perfmodel.validation.records import Record, Seconds, read_records, shipped_records
 from perfmodel.validation.statistics import quantile, relative_error_of_median
+from tools.measure.profiler import Launch, in_windows
 
 ALL = [case for family in FAMILIES for case in cases(family)]
 SHIPPED = [path for path in shipped_records() if path.name.startswith("torch-")]
@@ -70,7 +69,7 @@ def test_every_family_starts_with_a_case_that_runs(case):
 
 
 def test_every_case_has_a_kernel_and_every_kernel_a_case():
-    assert {(find(case).workload, find(case).name) for case in ALL} == set(libraries())
+    assert {(find(case).workload, find(case).name) for case in ALL} == set(LIBRARIES)
 
 
 def test_an_unknown_kernel_is_named():
@@ -269,7 +268,7 @@ SMALL = {
 
 @pytest.mark.gpu
 @pytest.mark.filterwarnings("ignore:Attempting to run cuBLAS")  # torch's first matmul on a thread of its autograd engine
-@pytest.mark.parametrize(("workload", "name", "direction"), [(*key, way) for key, found in libraries().items() for way in found.directions])
+@pytest.mark.parametrize(("workload", "name", "direction"), [(*key, way) for key, found in LIBRARIES.items() for way in found.directions])
 def test_results_and_times_on_a_gpu(workload, name, direction):
     gpu_or_skip()
     shape = SMALL[workload] | ({"mask_rows": 24} if name == "torch-mask" else {})

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from perfmodel.report.against import MEASURED, RATIO_NOTE, ROOFS_EVEN, Side, against, ends, ratio
-from perfmodel.report.charts.kinds import Interval
+from perfmodel.report.charts.schema import Interval
 
 PACKAGE = Path(__file__).parents[1] / "perfmodel"
 BIG = "attention --n 4096 --d 64 --heads 16 --batch 8"
@@ -37,7 +37,7 @@ QUESTIONS = {
 }
 """By command; each runs on a device where nothing is predicted and on one where most is."""
 STUDIES = [f"report {name}" for name in ("standard-vs-flash", "a100-to-h200", "batch-saturation", "flashattention-fig2")]
-NOT_ASKED = {"bench", "calibrate", "claims", "hardware list", "hardware show", "hardware check", "occupancy", "remat", "validate"}
+NOT_ASKED = {"calibrate", "claims", "hardware list", "hardware show", "hardware check", "occupancy", "remat", "validate"}
 """They measure, or hold no two times against each other."""
 WAYS = re.compile(r"\b(?:faster|slower|wins?|speed-?up|gains)\b")
 BY_ROOFS = re.compile(r"ratios? of roofs|at most|at least|ratio of bounds")

@@ -1,148 +1,109 @@
-"""Do the tests notice? Small faults are put into a copy of the package, one at a time, and the tests that import the module are run.
+"""Do the tests notice? Small faults are put into a copy of the package, one at a time, and the tests that run the place are run.
 
-    python tools/mutate.py                 200 places, always the same ones
-    python tools/mutate.py --places 15     the first 15 of them
-    python tools/mutate.py --only cache.py
+    python -m tools.mutate                 200 places, always the same ones
+    python -m tools.mutate --places 15     the first 15 of them
+    python -m tools.mutate --only cache.py
 
-A mutant dies if a test fails or takes too long. Survivors are printed as file, line and change: each wants a test, or does the same
-as the code before (a name in a message, a start of a search).
+A mutant dies if a test fails or takes too long. Survivors are printed as file and line, without and with the fault. Each wants a test,
+or, if it does the same as the code before, a block in tools/equivalent.txt that says why. Which tests run which places is found once,
+by a run of the tests, and kept in the file of ``--map``.
 """
 
 from __future__ import annotations
 
 import argparse
-import ast
 import os
-import random
 import re
 import shutil
 import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
-from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[1]
-COPIED = ("perfmodel", "tests", "hardware_specs", "configs", "docs", "README.md", "pyproject.toml")
-SKIPPED = ("commands", "report", "kernels", "families", "cuda", "libraries", "simulator", "steps", "training/__main__", "claims")
-"""What prints, and what only a GPU or PyTorch runs."""
-SEED, PLACES, LIMIT_S = 15, 200, 120.0
-SWAPS = {ast.Add: "-", ast.Sub: "+", ast.Mult: "/", ast.Div: "*", ast.FloorDiv: "*"}
-COMPARES = {ast.Lt: "<=", ast.LtE: "<", ast.Gt: ">=", ast.GtE: ">", ast.Eq: "!=", ast.NotEq: "=="}
-CALLS = {"min": "max", "max": "min", "minimum": "maximum", "maximum": "minimum"}
+from tools.faults import ROOT, Mutant, every
+from tools.forked import Job, in_forks, write
+from tools.reached import Reached, environment, pytest_command, reached
+
+COPIED = ("perfmodel", "tests", "tools", "hardware_specs", "configs", "docs", "README.md", "pyproject.toml")
+EQUIVALENT = Path(__file__).with_name("equivalent.txt")
+PLACES, ANYWAY_S, TIMES_AS_LONG = 200, 20.0, 5.0
+"""A mutant hangs if its tests take longer than ``ANYWAY_S`` and so many times what they took before."""
 
 
-@dataclass(frozen=True)
-class Mutant:
-    """``text`` in the place of what stands in ``path`` from ``begin`` to ``end``, offsets in bytes."""
-
-    path: str
-    line: int
-    begin: int
-    end: int
-    text: str
-
-    def apply(self, source: bytes) -> bytes:
-        """The module with the fault."""
-        return source[: self.begin] + self.text.encode() + source[self.end :]
+def equivalent() -> dict[tuple[str, str, str], str]:
+    """Why a fault changes nothing, by its path and lines: blocks of path, ``- line``, ``+ line with the fault``, reason."""
+    blocks = [block.strip().split("\n", 3) for block in EQUIVALENT.read_text().split("\n\n") if block.strip()]
+    return {(path, was.removeprefix("- "), becomes.removeprefix("+ ")): why for path, was, becomes, why in blocks}
 
 
-def mutants(path: str, source: bytes) -> Iterator[Mutant]:
-    """Every fault that one module can have."""
-    starts = [0]
-    for line in source.splitlines(keepends=True):
-        starts.append(starts[-1] + len(line))
-
-    def at(line: int, column: int) -> int:
-        return starts[line - 1] + column
-
-    def between(left: ast.expr, right: ast.expr, text: str) -> Mutant:
-        """An operator between two operands; comments and brackets around it stay."""
-        begin, end = at(left.end_lineno or 0, left.end_col_offset or 0), at(right.lineno, right.col_offset)
-        found = re.search(rb"[-+*/<>=!]+", source[begin:end])
-        if found is None:
-            raise ValueError(f"{path}, line {left.lineno}: no operator")
-        return Mutant(path, left.lineno, begin + found.start(), begin + found.end(), text)
-
-    def instead(node: ast.expr, text: str) -> Mutant:
-        return Mutant(path, node.lineno, at(node.lineno, node.col_offset), at(node.end_lineno or 0, node.end_col_offset or 0), text)
-
-    for node in _code(ast.parse(source)):
-        if isinstance(node, ast.Constant) and isinstance(node.value, bool):
-            yield instead(node, str(not node.value))
-        elif isinstance(node, ast.Constant) and isinstance(node.value, (int, float)):
-            yield instead(node, repr(node.value + 1 if isinstance(node.value, int) else node.value * 1.25))
-        elif isinstance(node, ast.BinOp) and type(node.op) in SWAPS:
-            yield between(node.left, node.right, SWAPS[type(node.op)])
-        elif isinstance(node, ast.Compare) and len(node.ops) == 1 and type(node.ops[0]) in COMPARES:
-            yield between(node.left, node.comparators[0], COMPARES[type(node.ops[0])])
-        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in CALLS:
-            yield instead(node.func, CALLS[node.func.id])
-        elif isinstance(node, ast.Return) and node.value is not None and not isinstance(node.value, ast.Constant):
-            yield instead(node.value, "None")
+def copied(folder: Path) -> Path:
+    """A copy of what the tests need."""
+    for name in COPIED:
+        take = shutil.copytree if (ROOT / name).is_dir() else shutil.copy
+        take(ROOT / name, folder / name)
+    return folder
 
 
-def _code(tree: ast.AST) -> Iterator[ast.AST]:
-    """Nodes that do something: no annotations, no text with values in it."""
-    for name, value in ast.iter_fields(tree):
-        for node in value if isinstance(value, list) else [value]:
-            if isinstance(node, ast.AST) and name not in ("annotation", "returns") and not isinstance(node, ast.JoinedStr):
-                yield node
-                yield from _code(node)
-
-
-def sample(places: int, only: str) -> list[Mutant]:
-    """A fixed choice among all faults of the package."""
-    files = [path for path in sorted((ROOT / "perfmodel").rglob("*.py")) if not any(f"/{name}" in path.as_posix() for name in SKIPPED)]
-    found = [mutant for path in files for mutant in mutants(path.relative_to(ROOT).as_posix(), path.read_bytes()) if only in mutant.path]
-    random.Random(SEED).shuffle(found)
-    return found[:places]
-
-
-def tests_of(path: str) -> list[str]:
-    """Its own doctests, then the test files that name the module, those that name little else first; else tests of its package."""
-    module = path.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
-    package, _, name = module.rpartition(".")
-    parent, _, last = package.rpartition(".")
-    wanted = re.compile(rf"\b{re.escape(module)}\b|from {re.escape(package)} import .*\b{name}\b")
-    near = re.compile(rf"\b{re.escape(package)}\b|from {re.escape(parent)} import .*\b{last}\b")
-    texts = {file: file.read_text() for file in sorted((ROOT / "tests").glob("test_*.py"))}
-    direct = [file for file, text in texts.items() if wanted.search(text)]
-    beside = [file for file, text in texts.items() if file not in direct and near.search(text)]
-    listed = [*sorted(direct, key=lambda file: texts[file].count("import")), *beside[:3]]
-    return [path, *(f"tests/{file.name}" for file in listed)]
-
-
-def survives(mutant: Mutant, copy: Path, limit_s: float) -> bool:
-    """Whether all tests pass; the copy is as it was afterwards."""
+def killer(mutant: Mutant, tests: list[str], limit_s: float, copy: Path) -> str:
+    """The test that fails, or '' if none does; the copy is as it was afterwards."""
     file = copy / mutant.path
     source = file.read_bytes()
-    if not _pass_unharmed(mutant.path, copy, limit_s):
-        raise SystemExit(f"{mutant.path}: its tests fail, or take over {limit_s:g} s, without a fault")
-    file.write_bytes(mutant.apply(source))
+    write(file, mutant.apply(source))
     try:
-        return _pass(tests_of(mutant.path), copy, limit_s)
+        code, failed = _run(tests, copy, limit_s)
+        if code == 4:  # the fault changes names of tests, or nothing can be imported: the files tell
+            code, failed = _run(sorted({test.partition("::")[0] for test in tests}), copy, 10 * limit_s)
+        return failed or ("" if code in (0, 5) else f"exit code {code}")
     finally:
-        file.write_bytes(source)
+        write(file, source)
 
 
-@cache
-def _pass_unharmed(path: str, copy: Path, limit_s: float) -> bool:
-    return _pass(tests_of(path), copy, limit_s)
-
-
-def _pass(tests: list[str], copy: Path, limit_s: float) -> bool:
-    environment = {**os.environ, "PYTHONPATH": str(copy), "PYTHONDONTWRITEBYTECODE": "1"}
-    command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", *tests]
-    with subprocess.Popen(command, cwd=copy, env=environment, stdout=-3, stderr=-3, start_new_session=True) as run:
+def _run(tests: list[str], copy: Path, limit_s: float) -> tuple[int, str]:
+    command = pytest_command("-x", *tests)
+    with subprocess.Popen(command, cwd=copy, env=environment(copy), stdout=-1, stderr=-2, text=True, start_new_session=True) as run:
         try:
-            return run.wait(limit_s) == 0
+            out, _ = run.communicate(timeout=limit_s)
         except subprocess.TimeoutExpired:
             os.killpg(run.pid, signal.SIGKILL)
-            return False
+            return 1, "no end"
+    found = re.search(r"^(?:FAILED|ERROR) (.*?)(?: - .*)?$", out, re.MULTILINE)
+    return run.returncode, found[1] if found else ""
+
+
+def job(known: Reached, number: int, mutant: Mutant) -> Job:
+    """A fault, its tests, and the most seconds that they may take."""
+    tests = known.of(number, mutant)
+    return mutant, tests, ANYWAY_S + TIMES_AS_LONG * sum(known.seconds[test] for test in tests)
+
+
+def survivors(jobs: list[Job], copy: Path) -> list[Mutant]:
+    """Those that no test notices, each printed as it is found; what kills the others goes to stderr, and must pass without a fault."""
+    alive: list[Mutant] = []
+    deaths: set[str] = set()
+    later: list[Job] = []
+
+    def heard(job: Job, test: str | None) -> None:
+        mutant = job[0]
+        if test is None:
+            later.append(job)
+            return
+        if test:
+            deaths.add(test)
+        else:
+            alive.append(mutant)
+            path, was, becomes = mutant.change
+            print(f"{path}:{mutant.line}\n- {was}\n+ {becomes}\n", flush=True)
+        print(f"{len(alive)} alive; {mutant.path}:{mutant.line}: {test or '-'}", file=sys.stderr, flush=True)
+
+    files = sorted({test.partition("::")[0] for _, tests, _ in jobs for test in tests})
+    in_forks(jobs, files, copy, heard)
+    for job in later:
+        heard(job, killer(*job, copy))
+    code, failed = _run(named, copy, 3600) if (named := sorted(test for test in deaths if "::" in test)) else (0, "")
+    if code:
+        raise SystemExit(f"fails without a fault, so that it tells nothing: {failed}")
+    return alive
 
 
 def main() -> int:
@@ -150,22 +111,19 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="Put small faults into a copy of the package and run the tests on it.")
     parser.add_argument("--places", type=int, default=PLACES, help=f"how many faults [default: {PLACES}]")
     parser.add_argument("--only", default="", help="faults in files whose path holds this")
-    parser.add_argument("--limit", type=float, default=LIMIT_S, help=f"seconds of tests, more are a death [default: {LIMIT_S:g}]")
+    parser.add_argument(
+        "--map", type=Path, default=Path(tempfile.gettempdir()) / "perfmodel-reached.json", help="which tests run which places"
+    )
     asked = parser.parse_args()
-    chosen = sample(asked.places, asked.only)
-    with tempfile.TemporaryDirectory() as folder:
-        copy = Path(folder)
-        for name in COPIED:
-            take = shutil.copytree if (ROOT / name).is_dir() else shutil.copy
-            take(ROOT / name, copy / name)
-        alive = 0
-        for number, mutant in enumerate(chosen, start=1):
-            if survives(mutant, copy, asked.limit):
-                alive += 1
-                was = (ROOT / mutant.path).read_bytes()[mutant.begin : mutant.end].decode()
-                print(f"{mutant.path}:{mutant.line}: {' '.join(was.split())[:80]} -> {mutant.text}", flush=True)
-            print(f"{number} of {len(chosen)}, {alive} alive", file=sys.stderr, flush=True)
-    print(f"{len(chosen) - alive} of {len(chosen)} mutants died")
+    everything, same = every(), equivalent()
+    for path, was, _ in same.keys() - {mutant.change for mutant in everything}:
+        print(f"{EQUIVALENT.name}: no such line any more: {path}: {was}", file=sys.stderr)
+    sampled = [mutant for mutant in everything if asked.only in mutant.path][: asked.places]
+    with tempfile.TemporaryDirectory() as first, tempfile.TemporaryDirectory() as second:
+        known = reached(asked.map, sampled, lambda: copied(Path(first)))
+        jobs = [job(known, number, mutant) for number, mutant in enumerate(sampled) if mutant.change not in same]
+        alive = survivors(jobs, copied(Path(second)))
+    print(f"{len(jobs) - len(alive)} of {len(jobs)} mutants died; {len(sampled) - len(jobs)} more do the same as the code")
     return 0
 
 

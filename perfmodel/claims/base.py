@@ -19,7 +19,7 @@ from typing import Any
 from perfmodel.claims import attention, devices, mathematics, models, operations
 from perfmodel.claims.devices import Reading
 from perfmodel.core.arith import Number
-from perfmodel.core.docstrings import docstring
+from perfmodel.core.plugins import docstring
 from perfmodel.core.trace import Step, Trace, Traced
 from perfmodel.core.units import parse
 from perfmodel.remat import lecture

@@ -10,9 +10,6 @@ if TYPE_CHECKING:
     from perfmodel.core.hardware import Device
     from perfmodel.transformer.request import Request
 
-DEFAULT_LENGTH = 2048
-DEFAULT_GENERATED = 128
-
 ModelArgument = Annotated[str, typer.Argument(metavar="MODEL", help="A model's name, such as llama-3-8b, or the path of a config.json.")]
 LengthOption = Annotated[int | None, typer.Option(help="Tokens of the prompt. [default: 2048, or what the model takes at most]")]
 KvLenOption = Annotated[int | None, typer.Option(help="Tokens of a sequence at the end. [default: n; generate: n + 128]")]
@@ -53,21 +50,18 @@ def request_for(
     """The request that the options make; lengths that are not given fit the model."""
     from perfmodel.catalog import find_model
     from perfmodel.core.checks import dtype_on
-    from perfmodel.transformer.request import GENERATE, Request, formats
-    from perfmodel.transformer.step import DECODE, Split
+    from perfmodel.transformer.request import Request, formats, lengths
+    from perfmodel.transformer.step import Split
 
     model, form = find_model(name), dtype_on(dtype, device)
-    longest = model.max_positions or DEFAULT_LENGTH
-    more = DEFAULT_GENERATED if phase == GENERATE else 0
-    if n is None:
-        n = kv_len if phase == DECODE and kv_len is not None else max(min(DEFAULT_LENGTH, longest - more), 1)
+    n, kv_len = lengths(model, phase, n, kv_len)
     return Request(
         model=model,
         device=device,
         phase=phase,
         batch=batch,
         n=n,
-        kv_len=n + more if kv_len is None else kv_len,
+        kv_len=kv_len,
         dtype=form,
         fused=fused,
         graph=graph,

@@ -76,9 +76,9 @@ READ_BY: dict[str, dict[str, Rule]] = {
     "calibrate": {"required": ("is for --from-records", "leave it out", lambda options: bool(options["from_records"]))},
     "roofline": {
         "implementation": (
-            "is for workloads",
-            "add --attention, --matmul or --model, or leave it out",
-            lambda o: bool(o["study"] or o["ncu_command"] or o["attention"] or o["matmul"] or o["model"]),
+            "is for attention and matmuls",
+            "add --attention or --matmul, or leave it out",
+            lambda o: bool(o["study"] or o["ncu_command"] or o["attention"] or o["matmul"]),
         ),
         "required": ("is for --records and --ncu", "leave it out", lambda options: bool(options["records"] or options["ncu"])),
     },

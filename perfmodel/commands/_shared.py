@@ -39,7 +39,8 @@ DtypeOption = Annotated[str | None, typer.Option(help="fp32, tf32, fp16, bf16 or
 ImplementationOption = Annotated[
     str | None,
     typer.Option(
-        help="Kernel to predict and, of attention, to count the traffic of, such as torch-sdpa-flash. [default: the fastest one calibrated]"
+        help="Kernel to predict and, of attention, to count the traffic of, such as torch-sdpa-flash. "
+        "[default: the fastest calibrated on the device, else the most certain one borrowed]"
     ),
 ]
 HardwareOption = Annotated[str | None, typer.Option(help=f"Device: id, words of one, or a profile's path. [default: {DEFAULT_DEVICE}]")]
@@ -58,8 +59,10 @@ def require(least: int | None, found: int, what: str, reasons: Sequence[str] = (
 
     least = 1 if least is None else least
     if found < least:
-        told = "; ".join(f"{count}: {reason}" for reason, count in Counter(filter(None, reasons)).most_common(3)) or "there is none in it"
-        raise UsageError(f"{found or 'no'} {what}, and --require is {least}", f"{told}\n  to take what there is: --require {found}")
+        told = [f"{count}: {reason}" for reason, count in Counter(filter(None, reasons)).most_common(3)]
+        why = "; ".join(told or ["there is none in it"] * (not found))
+        fix = f"{why}\n  " * bool(why) + f"to take what there is: --require {found}"
+        raise UsageError(f"{found or 'no'} {what}, and --require is {least}", fix)
 
 
 def device_for(name: str | None) -> Device:
@@ -242,9 +245,10 @@ def _as_text(report: Report, as_json: bool) -> str:
 
         return render_json(report)
     if not sys.stdout.isatty():
+        from perfmodel.report.formats import readable
         from perfmodel.report.formats.txt import render as render_text
 
-        return render_text(report)
+        return render_text(readable(report))
     from perfmodel.report.terminal import render
 
     return render(report, shutil.get_terminal_size().columns, color=not os.environ.get("NO_COLOR"))

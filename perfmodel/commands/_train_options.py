@@ -80,7 +80,7 @@ def train_report(name: str, hardware: str | None, asked: Trained, sizes: Sizes, 
     from functools import cache
 
     from perfmodel.catalog import calibrated_devices, find_model
-    from perfmodel.commands._model_options import DEFAULT_LENGTH
+    from perfmodel.transformer.request import default_length
     from perfmodel.transformer.training.checks import recompute_named, timed
     from perfmodel.transformer.training.implementations import FUSED, implementation_named
     from perfmodel.transformer.training.question import MIXED, SIXTEEN_BIT, Training
@@ -94,7 +94,7 @@ def train_report(name: str, hardware: str | None, asked: Trained, sizes: Sizes, 
     training = Training(
         model=model,
         batch=sizes.batch,
-        n=min(DEFAULT_LENGTH, model.max_positions or DEFAULT_LENGTH) if sizes.n is None else sizes.n,
+        n=default_length(model, TRAIN) if sizes.n is None else sizes.n,
         micro_batch=asked.micro_batch,
         precision=precision or MIXED,
         optimizer=asked.optimizer or "adam",

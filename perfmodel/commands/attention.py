@@ -94,18 +94,11 @@ def attention(
     from perfmodel.catalog import calibrated_devices, load_config
     from perfmodel.kernels.attention.request import AttentionRequest
     from perfmodel.report.attention import report
-    from perfmodel.timing.offer import check_compared, predictions
+    from perfmodel.timing.attention_offer import answered
 
     request = load_config(config, "attention", AttentionRequest) if config else AttentionRequest()
     request = request.updated(given)
     comparison = request.compare(device_for(request.hardware))
-    if implementation is not None:
-        check_compared(implementation, comparison)
-    known, missing = predictions(comparison, implementation, calibrated_devices)
-    if implementation is not None:
-        from perfmodel.timing.launched import as_launched
-
-        comparison, named = as_launched(comparison, implementation, calibrated_devices)
-        missing = [*missing, *named]
+    comparison, known, missing = answered(comparison, implementation, calibrated_devices)
     found = report(comparison, predictions=known, unpredicted=missing, explained=explain, crossover=crossover, pictures=pictured(outputs))
     emit(found, json, outputs)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from json import dumps
+from json import dumps, loads
 from pathlib import Path
 from types import TracebackType
 from typing import Annotated, Any
@@ -51,7 +51,7 @@ def calibrate(
     """Measure bandwidths, rates and overheads of this machine and fit the time models to its kernels.
 
     -o FILE.yaml writes a device profile with what was measured; datasheet values stay as they are. torch-* kernels need
-    PyTorch: pip install 'perfmodel[torch]'. An interrupted run keeps the records it has and says where.
+    PyTorch: pip install 'perfmodel[torch]'. An interrupted run keeps what it measured and says how to go on.
     Example: perfmodel calibrate --implementation torch-sdpa-flash -o mine.yaml
     """
     outputs = check_outputs(output, ["profile"] if from_records else ["records", "profile"])
@@ -67,7 +67,7 @@ def calibrate(
     jobs = os.cpu_count() or 1
     with _Kept(outputs) as kept:
         with Bar() as bar:
-            how = How(quick, jobs, bar.done, kept.write)
+            how = How(quick, jobs, bar.done, kept.write, kept.timings)
             if from_records:
                 paths = [path for name in from_records for path in (shipped_records() if name == SHIPPED else [Path(name)])]
                 one = any(name.endswith(".yaml") for name in outputs)
@@ -83,26 +83,45 @@ def calibrate(
 
 
 class _Kept:
-    """A file of the records measured so far: beside the output, gone once the run has ended well, left and named otherwise."""
+    """A file of what was measured so far: beside the output, gone once the run has ended well, left and named otherwise.
+
+    Records of a GPU are fitted from there. ``timings`` of a CPU, which an interrupted run has left, are taken up by the next run.
+    """
 
     def __init__(self, outputs: list[str]) -> None:
         beside = next((name for name in outputs if name != "-"), "calibration.jsonl")
-        self.path, self.count = Path(beside).with_suffix(".partial.jsonl"), 0
+        self.path, self.records = Path(beside).with_suffix(".partial.jsonl"), 0
+        self.timings: list[dict[str, Any]] = _timings(self.path)
+        self.begun = False
 
     def __enter__(self) -> _Kept:
         return self
 
     def write(self, raw: dict[str, Any]) -> None:
-        """Append one record; a file of an earlier run is replaced by the first one."""
-        with self.path.open("a" if self.count else "w", encoding="utf-8") as file:
-            file.write(dumps(raw) + "\n")
-        self.count += 1
+        """Append one record or timing; of an earlier run's file the first one leaves the timings alone."""
+        with self.path.open("a" if self.begun else "w", encoding="utf-8") as file:
+            file.writelines(dumps(one) + "\n" for one in ([raw] if self.begun else [*self.timings, raw]))
+        self.begun = True
+        self.records += "item" not in raw
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        if kind is None:
-            if self.count:
-                self.path.unlink()
-        elif self.count:
-            say(f"{self.count} records are kept in {self.path}; fit them: perfmodel calibrate --from-records {self.path} -o mine.yaml")
-        elif kind is KeyboardInterrupt:
-            say("interrupted: nothing was measured or written")
+        if not (self.begun or self.timings):
+            if kind is KeyboardInterrupt:
+                say("interrupted: nothing was measured or written")
+        elif kind is None:
+            self.path.unlink()
+        elif self.records:
+            say(f"{self.records} records are kept in {self.path}; fit them: perfmodel calibrate --from-records {self.path} -o mine.yaml")
+        else:
+            say(f"what was timed is kept in {self.path}; the same command goes on with it")
+
+
+def _timings(path: Path) -> list[dict[str, Any]]:
+    """The timings in ``path``, up to a line that was cut; none if there is no such file, or it holds records."""
+    found: list[dict[str, Any]] = []
+    try:
+        for line in path.read_text(encoding="utf-8").splitlines():
+            found.append(loads(line))
+    except (OSError, ValueError):
+        pass
+    return [one for one in found if {"item", "seconds", "wall_s", "spent_s"} <= set(one)]

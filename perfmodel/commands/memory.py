@@ -72,8 +72,8 @@ def memory(
     """
     outputs = check_outputs(output)
     from perfmodel.catalog import find_model
-    from perfmodel.commands._model_options import DEFAULT_LENGTH
     from perfmodel.report.memory import report
+    from perfmodel.transformer.request import TRAIN, default_length
     from perfmodel.transformer.training.checks import recompute_named
     from perfmodel.transformer.training.memory import evaluate
     from perfmodel.transformer.training.question import ALL, Parallel, Training
@@ -82,7 +82,7 @@ def memory(
     training = Training(
         model=model,
         batch=batch,
-        n=min(DEFAULT_LENGTH, model.max_positions or DEFAULT_LENGTH) if n is None else n,
+        n=default_length(model, TRAIN) if n is None else n,
         micro_batch=micro_batch,
         precision=precision,
         optimizer=optimizer,

@@ -104,7 +104,7 @@ def _of_options(
     given: dict[str, Any], hardware: Sequence[str] | None, implementation: str | None, required: int | None, line: str
 ) -> Report:
     from perfmodel.core.errors import UsageError
-    from perfmodel.report.charts.kinds import Roofline
+    from perfmodel.report.charts.schema import Roofline
     from perfmodel.study.base import Scope
     from perfmodel.study.build import joined
     from perfmodel.study.kernels import NcuFile

@@ -111,9 +111,10 @@ def _show(result: Result, rows: Output | None, json: bool, outputs: list[str]) -
     where = "" if target is None else f"Rows are in {target}{'; what follows is of those computed now' if carried else ''}."
     made = report(result, where)
     if rows is not None and rows.path is None:
+        from perfmodel.report.formats import readable
         from perfmodel.report.formats.txt import render
 
-        sys.stderr.write(render(made))
+        sys.stderr.write(render(readable(made)))
         emit_files = [name for name in outputs if name != "-"]
         if emit_files:
             emit(made, False, emit_files)

@@ -1,4 +1,4 @@
-"""Folders in which each file is one algorithm, command or format: adding one is adding a file. And packages that can be called."""
+"""Folders in which each file is one algorithm, command or format; packages that can be called; docstrings that are shown."""
 
 from __future__ import annotations
 
@@ -29,3 +29,18 @@ def make_callable(package: str, function: str) -> None:
             return getattr(import_module(API), function)(*arguments, **options)
 
     sys.modules[package].__class__ = Callable
+
+
+def docstring(documented: Any) -> str:
+    """The docstring of a module, class or function, without its indentation; from the source where it was stripped."""
+    import inspect
+
+    found = inspect.getdoc(documented)
+    if found is not None:
+        return found
+    import ast
+    from textwrap import dedent
+
+    tree = ast.parse(dedent(inspect.getsource(documented)))
+    node: Any = tree if inspect.ismodule(documented) else tree.body[0]
+    return ast.get_docstring(node) or ""

@@ -18,18 +18,20 @@ _BASES = ("FLOP/s", "OP/s", "B/s", "B", "Hz", "s", "W")
 MAX_LENGTH = 200
 LARGEST = 10**30
 """Numbers above this, or nonzero ones below its inverse, are mistakes: they stay within what a float holds when multiplied."""
-_QUANTITY = re.compile(r"\s*([0-9]+(?:_[0-9]+)*(?:\.[0-9]+)?(?:[eE][+-]?[0-9]{1,3})?)\s*(\S*)\s*")
+_QUANTITY = re.compile(r"\s*([0-9]{1,3}(?:,[0-9]{3})+|[0-9]+(?:_[0-9]+)*(?:\.[0-9]+)?(?:[eE][+-]?[0-9]{1,3})?)\s*(\S*)\s*")
 
 
 def parse(text: str, base: str) -> int | float:
     """Number of base units in ``text``.
 
-    An exact ``int`` where the value is whole (bytes always are), else ``float``.
+    An exact ``int`` where the value is whole, else ``float``; bytes are rounded, so that what is printed to four digits can be given.
 
     >>> parse("4.8 TB/s", "B/s")
     4800000000000
     >>> parse("227 KiB", "B")
     232448
+    >>> parse("79.26 GiB", "B"), parse("131,072 B", "B")
+    (85104776970, 131072)
     >>> parse("2.5 us", "s")
     2.5e-06
 
@@ -44,11 +46,13 @@ def parse(text: str, base: str) -> int | float:
     factor = _factor(unit, base)
     if factor is None:
         raise DataError(f"{text!r} is not in {base}", f"write it like {example(base)!r}")
-    value = Fraction(number) * factor
+    value = Fraction(number.replace(",", "")) * factor
     if value and not 1 <= value * LARGEST <= LARGEST**2:
         raise DataError(f"{text!r} is out of range", f"units of {base} go from {1 / LARGEST:.0e} to {LARGEST:.0e}")
     if value.denominator == 1:
         return int(value)
+    if base == "B" and unit != base and value >= 1:
+        return round(value)
     if base == "B":
         raise DataError(f"{text!r} is not a whole number of bytes")
     return float(value)

@@ -205,7 +205,10 @@ def _sum_of_parts(w: Matmul) -> Kernel:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """One matmul on one device. ``slots`` blocks run at once; None, like ``occupancy``, where the profile has no limits."""
+    """One matmul on one device. ``slots`` blocks run at once; None, like ``occupancy``, where the profile has no limits.
+
+    ``tile_asked``: rows and columns that were asked for.
+    """
 
     workload: Matmul
     device: Device
@@ -215,6 +218,7 @@ class Result:
     total: Estimate
     occupancy: Occupancy | None
     slots: int | None
+    tile_asked: tuple[int | None, int | None] = (None, None)
 
     @property
     def blocks(self) -> int:
@@ -237,4 +241,4 @@ def evaluate(w: Matmul, device: Device, br: int | None = None, bc: int | None = 
     sm, block = multiprocessor(device), tile_block(tile, w.dtype.size, device)
     filled = occupancy(block, sm) if sm.count is not None and block_limits(block, sm) else None
     slots = None if filled is None or listed[0].launch is None else resident_blocks(listed[0].launch, device)
-    return Result(w, device, tile, chip, costs, total(cost for _, cost in costs), filled, slots)
+    return Result(w, device, tile, chip, costs, total(cost for _, cost in costs), filled, slots, (br, bc))

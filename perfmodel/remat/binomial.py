@@ -55,20 +55,6 @@ def forward_steps(length: Number, slots: Number, runs: Number) -> Number:
     return runs * length - (comb(slots + runs, slots + 1) if runs else 0)
 
 
-@lru_cache(maxsize=1 << 16)
-def forward_steps_dp(length: int, slots: int) -> int:
-    """The same by dynamic programming: store x_j, reverse what comes after with one slot less, then what comes before.
-
-    >>> forward_steps_dp(10, 1), forward_steps_dp(10, 2)
-    (45, 20)
-    """
-    if length == 1:
-        return 0
-    if slots == 1:
-        return length * (length - 1) // 2
-    return min(j + forward_steps_dp(length - j, slots - 1) + forward_steps_dp(j, slots) for j in range(1, length))
-
-
 def fewest_slots(length: int, runs: int) -> int:
     """The fewest slots with which no layer runs forward more than ``runs`` times.
 

@@ -45,7 +45,7 @@ def _plain(text: str) -> Number | None:
         return None
 
 
-def quantities(option: str, text: str, base: str, *, positive: bool = True) -> tuple[list[Number], bool]:
+def quantities(option: str, text: str, base: str) -> tuple[list[Number], bool]:
     """Numbers separated by commas, all with a unit of ``base`` or all without. UsageError names the option.
 
     >>> quantities("size", "32MB,64MB", "B"), quantities("cost", "1,2,1", "s")
@@ -57,7 +57,7 @@ def quantities(option: str, text: str, base: str, *, positive: bool = True) -> t
         raise UsageError(error.message, error.fix or f"such as --{option} 1,2,3") from None
     if len({unit for _, unit in found}) > 1:
         raise UsageError(f"--{option} {text}: some have a unit and some have none", "write all of them the same way")
-    if positive and not all(value > 0 for value, _ in found):
+    if not all(value > 0 for value, _ in found):
         raise UsageError(f"--{option} {text}: nothing is free", "give numbers above 0")
     return [value for value, _ in found], found[0][1]
 

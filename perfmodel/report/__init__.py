@@ -47,9 +47,7 @@ def check_output(path: Path, offers: Collection[str] = ()) -> None:
 
 def render_for(path: Path, report: Report) -> str | bytes:
     """``report`` in the format that the suffix of ``path`` names; bytes where that is no text."""
-    module = import_module(f"{formats.__name__}{path.suffix}")
-    made: str | bytes = module.render(report)
-    return made
+    return formats.render(path.suffix, report)
 
 
 def write(path: Path, report: Report) -> None:

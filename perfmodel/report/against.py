@@ -13,8 +13,8 @@ from dataclasses import dataclass
 
 from perfmodel.core.hardware import Device
 from perfmodel.core.units import format_time
-from perfmodel.report.charts.cells import percent
-from perfmodel.report.charts.kinds import Interval
+from perfmodel.report.charts.format_number import percent
+from perfmodel.report.charts.schema import Interval
 
 MEASURED, PREDICTED = "measured", "predicted"
 EVEN = 0.005

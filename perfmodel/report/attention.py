@@ -16,11 +16,11 @@ from perfmodel.kernels.attention.io_bounds import COMPULSORY_SOURCE, THETA_SOURC
 from perfmodel.kernels.attention.request import Comparison
 from perfmodel.report.against import ends, ratio_notes, times
 from perfmodel.report.attention_verdict import ratio_of, verdict
-from perfmodel.report.charts.kinds import Interval
+from perfmodel.report.charts.schema import Interval
 from perfmodel.report.counts import BOUND_WORDS, note, seconds, whose
 from perfmodel.report.document import Report, Table
 from perfmodel.report.metrics import Metric, as_json, as_table, of_cost, of_memory
-from perfmodel.timing.offer import Predictions
+from perfmodel.timing.attention_offer import Predictions
 from perfmodel.timing.predict import Prediction
 
 
@@ -63,6 +63,7 @@ def data(comparison: Comparison, predictions: Predictions) -> dict[str, Any]:
     pattern = None if w.sparsity is None else w.sparsity.name
     flags = ("causal", "window", "splits", "mask", "masked_fill", "dropout", "unfused_scale", "printed_backward", "packed")
     options = {name: getattr(w, name) for name in flags} | {"sparsity": pattern}
+    options |= {"block_q": comparison.block_q, "block_kv": comparison.block_kv}
     asked = {"pass": comparison.direction, "algorithms": list(dict.fromkeys(result.algorithm.name for result in comparison.results))}
     inputs = {**sizes, "dtype": w.dtype.name, **options, **asked, "sram_bytes": comparison.sram_bytes, "cache": "cold"}
     return {

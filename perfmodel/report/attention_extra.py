@@ -13,7 +13,7 @@ from perfmodel.kernels.attention.request import Comparison
 from perfmodel.kernels.attention.sram_sweep import sram_sweep
 from perfmodel.report.document import Report, Table
 from perfmodel.report.steps import Sources, steps_data, steps_table
-from perfmodel.timing.offer import Predictions
+from perfmodel.timing.attention_offer import Predictions
 
 
 def with_sram_sweep(plain: Report, comparison: Comparison) -> Report:
@@ -67,7 +67,7 @@ def _border(value: int | None) -> str:
 
 def with_pictures(plain: Report, comparison: Comparison, predictions: Predictions) -> Report:
     """``plain`` with the roofline of its results and the bytes that each moves, read and written, at both levels."""
-    from perfmodel.report.charts.kinds import Bar, BarChart
+    from perfmodel.report.charts.schema import Bar, BarChart
     from perfmodel.report.roofline_chart import point, roofline
 
     dtype, device, shown = comparison.workload.dtype, comparison.device, comparison.shown()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from perfmodel.report.against import Side, against, ratio_notes
-from perfmodel.report.charts.kinds import Interval
+from perfmodel.report.charts.schema import Interval
 from perfmodel.report.document import Report
 from perfmodel.report.metrics import Metric, as_json, as_rows
 from perfmodel.report.model import inputs_of

@@ -7,6 +7,7 @@ from typing import Any
 
 from perfmodel import __version__
 from perfmodel.core.hardware import Calibration
+from perfmodel.report.charts.format_number import text
 from perfmodel.report.document import Report, Table
 from perfmodel.validation.calibration_run import Calibrated
 
@@ -54,14 +55,10 @@ def _fit(block: Calibration) -> list[str]:
         f"{block.workload}/{block.implementation}/{block.direction}",
         block.model,
         str(block.points),
-        _percent(block.median_error),
+        text(block.median_error, "share"),
         f"{block.low:.2f} to {block.high:.2f}",
         str(block.held_out),
-        _percent(block.held_out_median_error),
-        _percent(block.held_out_p90_error),
+        text(block.held_out_median_error, "share"),
+        text(block.held_out_p90_error, "share"),
         " ".join(f"{name} {value:.4g}" for name, value in block.parameters.items()),
     ]
-
-
-def _percent(share: float | None) -> str:
-    return "-" if share is None else f"{share:.1%}"

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from functools import partial
 
 from perfmodel.report.against import MEASURED, PREDICTED, Side, against, ends, ratio, ratio_notes, times, way
-from perfmodel.report.charts.cells import text
-from perfmodel.report.charts.kinds import Interval
+from perfmodel.report.charts.format_number import text
+from perfmodel.report.charts.schema import Interval
 from perfmodel.report.document import Column, DataTable, Report, Value
 from perfmodel.report.readings import HIGH, LOW, Reading
 from perfmodel.validation.statistics import quantile

@@ -6,7 +6,7 @@ from typing import Any
 
 from perfmodel.core.roofline import Estimate
 from perfmodel.core.units import format_time
-from perfmodel.report.charts.kinds import Interval
+from perfmodel.report.charts.schema import Interval
 from perfmodel.timing.base import find_model
 from perfmodel.timing.predict import Prediction
 

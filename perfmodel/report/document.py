@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
 if TYPE_CHECKING:
-    from perfmodel.report.charts.kinds import Chart, Roofline
+    from perfmodel.report.charts.schema import Chart, Roofline
 
 FLOP_CONVENTION = "A multiply-add counts 2 FLOP; exponentials are counted apart."
 
@@ -36,7 +36,7 @@ class Table(_Part):
 
 @dataclass(frozen=True, slots=True)
 class Column(_Part):
-    """One column of numbers. ``unit``: a key of ``cells.UNITS``, such as ``s``, ``B``, ``share``; ``text`` for words.
+    """One column of numbers. ``unit``: a key of ``format_number.UNITS``, such as ``s``, ``B``, ``share``; ``text`` for words.
 
     ``low`` and ``high``: keys of the columns with the ends of its interval, which are shown in its cells and not beside them;
     ``under``: of one that a page shows below it, with its title.

@@ -9,7 +9,7 @@ from perfmodel.core.hardware import Device
 from perfmodel.core.units import format_count, format_si, format_time
 from perfmodel.kernels.fuse import LAUNCH_SOURCE, SOURCE, Chain, Published, Result, explain, with_launches
 from perfmodel.report.against import MEASURED, Side, against
-from perfmodel.report.charts.kinds import Interval
+from perfmodel.report.charts.schema import Interval
 from perfmodel.report.counts import BOUND_WORDS
 from perfmodel.report.document import Report, Table
 from perfmodel.report.metrics import Metric, as_json, as_table, of_traffic

@@ -24,7 +24,7 @@ from perfmodel.kernels.matmul import (
 from perfmodel.kernels.matmul_explain import explain
 from perfmodel.kernels.tile import SLICE_DEPTH
 from perfmodel.report.against import Side, alone
-from perfmodel.report.charts.soft import WHY
+from perfmodel.report.charts.soft_roofs import WHY
 from perfmodel.report.counts import bound_by, note, seconds, whose
 from perfmodel.report.document import Report, Table
 from perfmodel.report.metrics import NO_EXPONENTIALS, Metric, as_json, as_table, of_cost, of_memory
@@ -54,6 +54,7 @@ def data(result: Result, prediction: Prediction | None = None) -> dict[str, Any]
     """The object of schema perfmodel.matmul/1."""
     w = result.workload
     inputs = {name: getattr(w, name) for name in ("m", "n", "k", "batch", "split_k")} | {"dtype": w.dtype.name}
+    inputs |= {"tile_m": result.tile_asked[0], "tile_n": result.tile_asked[1], "sram_bytes": result.chip.sram}
     return {**head("matmul", inputs, result.device), "results": [_entry(result, prediction)], "io_lower_bound": _io_lower_bound(result)}
 
 

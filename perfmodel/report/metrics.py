@@ -7,14 +7,14 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from perfmodel.core.units import format_si, format_time
-from perfmodel.report.charts.cells import ABSENT, text
+from perfmodel.report.charts.format_number import ABSENT, text
 from perfmodel.report.document import Table
 
 if TYPE_CHECKING:
     from perfmodel.core.arith import Number
     from perfmodel.core.hardware import Device
     from perfmodel.core.roofline import Estimate, Traffic
-    from perfmodel.report.charts.kinds import Interval
+    from perfmodel.report.charts.schema import Interval
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ from typing import Any
 from perfmodel.core.arith import Number
 from perfmodel.core.cost import READ
 from perfmodel.core.units import format_time
-from perfmodel.report.charts.kinds import Interval
+from perfmodel.report.charts.schema import Interval
 from perfmodel.report.document import Report, Table
 from perfmodel.report.metrics import Metric, as_json, as_rows, as_table, of_cost
 from perfmodel.report.model_words import least, most, notes, share, stored_format, verdict

@@ -92,8 +92,6 @@ def notes(found: Answer) -> list[str]:
     longest = r.model.max_positions
     if longest is not None and max(r.n, r.kv_len) > longest:
         words.append(f"{r.model.name} was made for at most {longest:,} tokens.")
-    if r.phase == DECODE and r.n != r.kv_len:
-        words.append(f"A decode step makes one token per sequence, the last of {r.kv_len:,}: --n {r.n:,} changes nothing.")
     if not r.cached:
         words.append("Without a KV cache a step computes all tokens so far anew.")
     if r.model.is_moe:

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from perfmodel.core.errors import DataError
-from perfmodel.report.charts.kinds import Point, Roofline
-from perfmodel.report.charts.points import noise
+from perfmodel.report.charts.roofline_metrics import noise
+from perfmodel.report.charts.schema import Point, Roofline
 from perfmodel.report.document import DataTable, Report
 from perfmodel.report.saved import SCHEMA, from_data
 

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 from perfmodel import __version__
 from perfmodel.core.errors import DataError
-from perfmodel.report.charts.kinds import Roofline, ScatterChart
+from perfmodel.report.charts.schema import Roofline, ScatterChart
 from perfmodel.report.document import Report
 
 SCHEMA = "perfmodel.report/1"
@@ -51,10 +51,10 @@ def read_report(path: Path) -> Report:
 def _adapter() -> Any:
     from pydantic import Field, TypeAdapter
 
-    from perfmodel.report.charts import kinds
+    from perfmodel.report.charts import schema
 
     adapter = TypeAdapter(Report, _parent_depth=1)
-    adapter.rebuild(_types_namespace={"Chart": Annotated[kinds.Chart, Field(discriminator="kind")]})
+    adapter.rebuild(_types_namespace={"Chart": Annotated[schema.Chart, Field(discriminator="kind")]})
     return adapter
 
 

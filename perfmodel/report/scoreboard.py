@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict
 
 from perfmodel import __version__
+from perfmodel.report.charts.format_number import text
 from perfmodel.report.document import Report, Table
 from perfmodel.validation.scoreboard import Line
 
@@ -19,9 +20,8 @@ def report(lines: list[Line]) -> Report:
             line.group,
             str(line.points),
             str(line.violations),
-            *map(_percent, (line.predicted.median, line.predicted.p90, line.predicted.worst, line.covered, line.half_width)),
-            _percent(line.roofline.median),
-            _percent(line.scalars.median),
+            *(text(share, "share") for share in (line.predicted.median, line.predicted.p90, line.predicted.worst)),
+            *(text(share, "share") for share in (line.covered, line.half_width, line.roofline.median, line.scalars.median)),
         ]
         for line in predicted
     ]
@@ -50,7 +50,3 @@ def report(lines: list[Line]) -> Report:
 def _nearer(line: Line) -> bool:
     """Whether the model's median error is below that of the three scalars."""
     return line.predicted.median is not None and line.scalars.median is not None and line.predicted.median < line.scalars.median
-
-
-def _percent(share: float | None) -> str:
-    return "-" if share is None else f"{share:.1%}"

@@ -10,6 +10,7 @@ from perfmodel.core.units import format_count, format_si, format_time
 from perfmodel.report.document import Report, Table
 from perfmodel.report.sweep_pays import pays_data, pays_sentences, pays_table
 from perfmodel.sweep.ask import Result
+from perfmodel.sweep.base import FITS
 from perfmodel.sweep.table import WHOLE, WORD, fields_of
 
 SHOWN_ROWS = 40
@@ -72,7 +73,8 @@ def _best(result: Result) -> list[str]:
     if best is None:
         return ["No row is left."]
     named = ", ".join(f"{name} {_cell(name, best[name], result)}" for name in result.grid.given)
-    return [f"Least {column}: {_cell(column, best[column], result)} at {named}."]
+    mark = " It does not fit the memory." if best.get(FITS) == 0 else ""
+    return [f"Least {column}: {_cell(column, best[column], result)} at {named}.{mark}"]
 
 
 def _groups(result: Result) -> list[Table]:
@@ -117,6 +119,8 @@ def _cell(name: str, value: Any, result: Result) -> str:
     one = next((one for one in fields_of(result.grid) if one.name == name), None)
     if value is None:
         return "-"
+    if name == FITS:
+        return "yes" if value else "NO"
     if isinstance(value, (bool, str)) or one is None:
         return str(value)
     if one.unit == "s":
@@ -126,9 +130,17 @@ def _cell(name: str, value: Any, result: Result) -> str:
     return format_count(int(value)) if one.kind == WHOLE or float(value).is_integer() else f"{value:.4g}"
 
 
+def _unfit(result: Result) -> list[str]:
+    """What is to be known where a row that is shown does not fit."""
+    shown = [*(result.rows or ())[:SHOWN_ROWS], *result.summary.best.values(), *(result.best.rows if result.best else ())]
+    if all(row.get(FITS) != 0 for row in shown):
+        return []
+    return ["fits NO: times are those of a GPU with more memory. Rows that fit alone: --where 'fits == 1'."]
+
+
 def _notes(result: Result) -> list[str]:
     reasons = sorted(result.counts.left_out.items(), key=lambda item: -item[1])
-    notes = [f"Without an answer: {number:,} rows: {reason}." for reason, number in reasons[:SHOWN_REASONS]]
+    notes = _unfit(result) + [f"Without an answer: {number:,} rows: {reason}." for reason, number in reasons[:SHOWN_REASONS]]
     if len(reasons) > SHOWN_REASONS:
         rest = sum(number for _, number in reasons[SHOWN_REASONS:])
         notes.append(f"Without an answer: {rest:,} rows for {len(reasons) - SHOWN_REASONS} other reasons, all in the JSON.")

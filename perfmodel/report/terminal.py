@@ -10,11 +10,9 @@ from rich.table import Table as RichTable
 from rich.text import Text
 
 from perfmodel.report.document import Report, Table
-from perfmodel.report.formats._readable import readable
-from perfmodel.report.formats.txt import pictures, printed_notes, printed_tables
+from perfmodel.report.formats import readable, tables
+from perfmodel.report.formats.txt import printed_notes
 
-WIDEST = 100
-"""Columns of a picture."""
 LEAST_NAME = 24
 
 
@@ -26,11 +24,7 @@ def render(report: Report, width: int, color: bool = True) -> str:
     console.print(Text(report.title, style="bold"))
     for sentence in report.verdict:
         console.print(Text(sentence))
-    for title, drawn in pictures(report, min(width, WIDEST)):
-        console.print()
-        console.print(Text(title, style="bold"))
-        console.print(Text(drawn, no_wrap=True, overflow="crop"))
-    for table in printed_tables(report):
+    for table in tables(report, brief=True):
         console.print()
         if table.title:
             console.print(Text(table.title, style="bold"))

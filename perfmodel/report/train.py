@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from perfmodel.core.roofline import Estimate
-from perfmodel.report.charts.kinds import Interval
+from perfmodel.report.charts.schema import Interval
 from perfmodel.report.document import Report, Table
 from perfmodel.report.memory import question
 from perfmodel.report.metrics import Metric, as_json, as_rows, as_table, of_cost

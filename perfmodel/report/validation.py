@@ -7,6 +7,7 @@ from typing import Any
 
 from perfmodel import __version__
 from perfmodel.core.units import format_time
+from perfmodel.report.charts.format_number import text
 from perfmodel.report.document import Report, Table
 from perfmodel.timing.predict import CALIBRATED
 from perfmodel.validation.compare import Group, Row, groups
@@ -90,9 +91,9 @@ def _summary(found: list[Group]) -> Table:
     for group in found:
         seen = [row for row in group.rows if row.error is not None]
         unseen = [row for row in seen if held_out(row.record)]
-        errors = [_percent(group.quantile(share, _absolute_error)) for share in (0.5, 0.9, 1.0)]
-        held = [_percent(group.quantile(share, _held_out_error)) for share in (0.5, 0.9)]
-        share = _percent(group.quantile(0.5, lambda row: row.share_of_bound))
+        errors = [text(group.quantile(share, _absolute_error), "share") for share in (0.5, 0.9, 1.0)]
+        held = [text(group.quantile(share, _held_out_error), "share") for share in (0.5, 0.9)]
+        share = text(group.quantile(0.5, lambda row: row.share_of_bound), "share")
         counts = (str(len(group.rows)), str(group.violations), share, str(len(seen)))
         rows.append([group.hardware, group.name, *counts, *errors, str(len(unseen)), *held])
     return Table("by group: errors of all predictions, and of those on held-out records", columns, rows, "llrrrrrrrrrr")
@@ -112,8 +113,8 @@ def _memory(found: list[Group]) -> Table:
     for group in found:
         known = sum(row.memory_error is not None for row in group.rows)
         if known:
-            errors = [_percent(group.quantile(share, _absolute_memory_error)) for share in (0.5, 0.9, 1.0)]
-            held = [_percent(group.quantile(share, _held_out_memory_error)) for share in (0.5, 0.9)]
+            errors = [text(group.quantile(share, _absolute_memory_error), "share") for share in (0.5, 0.9, 1.0)]
+            held = [text(group.quantile(share, _held_out_memory_error), "share") for share in (0.5, 0.9)]
             rows.append([group.hardware, group.name, str(known), *errors, *held])
     return Table("peak memory", ["device", "group", "records", "median", "p90", "worst", "held out: median", "p90"], rows, "llrrrrrr")
 
@@ -135,7 +136,7 @@ def _run(row: Row) -> list[str]:
         format_time(high),
         f"{(high - low) / times.median:.1%}",
         "-" if row.error is None else f"{row.error:+.1%}",
-        _percent(row.share_of_roof),
+        text(row.share_of_roof, "share"),
     ]
 
 
@@ -161,10 +162,6 @@ def _counted(counts: list[Count], wrong: list[Count], in_full: bool) -> list[Tab
 
 def _ratio(count: Count) -> str:
     return f"{count.predicted / count.counted:.4f}" if count.counted else ("1.0000" if not count.predicted else "inf")
-
-
-def _percent(share: float | None) -> str:
-    return "-" if share is None else f"{share:.1%}"
 
 
 def data(session: Session) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from perfmodel.catalog import calibrated_devices, find_device
 from perfmodel.core.files import sha256
 from perfmodel.core.hardware import Device
 from perfmodel.core.trace import Step
-from perfmodel.report.charts.kinds import Chart, Number, Point
+from perfmodel.report.charts.schema import Chart, Number, Point
 from perfmodel.report.document import DataTable, Formula, ProfileUse
 from perfmodel.report.roofline_chart import formulas, profile_use
 from perfmodel.timing.predict import Lenders

@@ -9,7 +9,7 @@ from perfmodel import __version__
 from perfmodel.core.errors import DataError, PerfmodelError
 from perfmodel.core.files import sha256
 from perfmodel.report.against import ratio_notes
-from perfmodel.report.charts.kinds import Roofline
+from perfmodel.report.charts.schema import Roofline
 from perfmodel.report.compare import DEFAULT_THRESHOLD, changes, verdict
 from perfmodel.report.document import Formula, Provenance, Report
 from perfmodel.report.readings import of_report
@@ -57,10 +57,10 @@ def _once(formulas: Iterable[Formula]) -> list[Formula]:
     return list(found.values())
 
 
-def with_base(report: Report, base: Report, name: str, threshold: float = DEFAULT_THRESHOLD) -> Report:
+def with_base(report: Report, base: Report, name: str) -> Report:
     """``report`` with arrows from the points of the same name in ``base``, and what became faster or slower since, first."""
     both = of_report(base), of_report(report)
-    said = verdict(changes(*both, threshold), name, "this report", threshold, both)
+    said = verdict(changes(*both, DEFAULT_THRESHOLD), name, "this report", DEFAULT_THRESHOLD, both)
     charts = [_arrows(chart, base, name) if isinstance(chart, Roofline) else chart for chart in report.charts]
     found = replace(report, verdict=[*said, *report.verdict], charts=charts)
     points = [point for chart in found.rooflines for point in chart.points]

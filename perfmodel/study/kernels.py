@@ -11,7 +11,7 @@ from perfmodel.core.dtypes import DTYPES
 from perfmodel.core.errors import UsageError, suggest
 from perfmodel.core.hardware import Device
 from perfmodel.core.units import format_si
-from perfmodel.report.charts.kinds import Interval, Point
+from perfmodel.report.charts.schema import Interval, Point
 from perfmodel.report.roofline_chart import multicasts, with_shares
 from perfmodel.study.base import Scope
 from perfmodel.validation.ncu_points import COMMAND, FROM_REPORT, NO_TENSOR, NO_VECTOR, SECTIONS, KernelCount, read_kernels

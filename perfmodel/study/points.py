@@ -15,14 +15,16 @@ from perfmodel.kernels.attention.explain import explain as explain_attention
 from perfmodel.kernels.matmul import evaluate as evaluate_matmul
 from perfmodel.kernels.matmul_explain import explain as explain_matmul
 from perfmodel.report.attention_verdict import left_out
-from perfmodel.report.charts.cells import text
-from perfmodel.report.charts.kinds import Interval, Point
-from perfmodel.report.charts.soft import soft_bound
+from perfmodel.report.charts.format_number import text
+from perfmodel.report.charts.schema import Interval, Point
+from perfmodel.report.charts.soft_roofs import soft_bound
 from perfmodel.report.roofline_chart import point, predicted_by, with_shares
 from perfmodel.study.base import Scope
 from perfmodel.study.workloads import Workload, request_words, shape_words
+from perfmodel.timing.attention_offer import predictions
 from perfmodel.timing.launched import as_launched
-from perfmodel.timing.offer import algorithm_of, check_implementation, offer, predictions
+from perfmodel.timing.offer import algorithm_of, check_implementation, offer
+from perfmodel.timing.predict import Prediction
 from perfmodel.transformer.answer import Answer, answer
 
 UNNUMBERED = 0
@@ -34,7 +36,7 @@ class Found:
     """One answer to a workload. ``series``: what tells it from others in a sweep, such as its algorithm.
 
     ``accesses``: bytes by the two-level model, ``memory``: bytes of all tensors at once, ``fits``: in the device's memory.
-    ``parts``: points of its kernels. ``missing``: why no time is predicted. ``left_out``: of its roof.
+    ``kernel``: whose time is predicted. ``parts``: points of its kernels. ``missing``: why no time is predicted. ``left_out``: of its roof.
     ``steps``: every number as its formula.
     """
 
@@ -47,6 +49,7 @@ class Found:
     missing: Sequence[str] = ()
     left_out: tuple[str, ...] = ()
     steps: Callable[[], Sequence[Step]] | None = field(default=None, compare=False)
+    kernel: str = ""
 
 
 def answers(w: Workload, device: Device, scope: Scope) -> list[Found]:
@@ -93,7 +96,7 @@ def _attention(w: Workload, device: Device, scope: Scope) -> list[Found]:
 
         size = result.memory_bytes
         one = Found(made, series, result.total.access_bytes, size, comparison.fits(int(size)), missing=tuple(missing), steps=steps)
-        one = replace(one, left_out=left_out(result, device))
+        one = replace(one, left_out=left_out(result, device), kernel=_kernel(known.get((name, direction))))
         found.append(_flagged(one, device))
     return found
 
@@ -141,6 +144,7 @@ def _matmul(w: Workload, device: Device, scope: Scope) -> list[Found]:
     size = (work.m * work.k + work.k * work.n + work.m * work.n) * work.batch * work.dtype.size
     fits = None if device.dram.capacity is None else size <= device.dram.capacity.number
     one = Found(made, "matmul", result.total.access_bytes, size, fits, missing=missing, steps=lambda: explain_matmul(result))
+    one = replace(one, kernel=_kernel(known))
     return [_flagged(one, device)]
 
 
@@ -173,6 +177,10 @@ def _ops(known: Answer, device: Device, label: str) -> list[Point]:
         words = "; ".join(filter(None, [runs, made.note, told]))
         found.append(replace(made, predicted=_interval(line.times), note=words))
     return with_shares(found)
+
+
+def _kernel(known: Prediction | None) -> str:
+    return known.calibration.implementation if known else ""
 
 
 def _interval(times: tuple[float, float, float] | None) -> Interval | None:

@@ -9,13 +9,13 @@ from perfmodel.catalog import device_ids
 from perfmodel.core.errors import UnavailableError, UsageError, suggest
 from perfmodel.core.hardware import Device
 from perfmodel.kernels.attention.algorithms import find, names
-from perfmodel.report.charts.kinds import COMPUTE, Point, Roofline
+from perfmodel.report.charts.schema import COMPUTE, Point, Roofline
 from perfmodel.report.readings import HIGH, Reading, of_point
 from perfmodel.report.roofline_chart import ceilings, roofline, with_baseline
 from perfmodel.study.base import Scope
 from perfmodel.study.points import asked, too_large
 from perfmodel.study.workloads import Workload
-from perfmodel.timing.implementations import MODELS_OF
+from perfmodel.timing.base import MODELS_OF
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,15 +76,28 @@ def _devices(between: Sequence[str], workloads: Sequence[Workload], device: str 
     if device is not None:
         raise UsageError("--hardware, when two devices are compared", "leave it out")
     made, notes, warnings = [], [], list[str]()
+    by_device: dict[str, dict[str, str]] = {}
     for name in between:
         found = scope.device(name)
-        points, missing, cannot = _points(workloads, found, scope)
+        points, missing, cannot, kernels = _points(workloads, found, scope)
         warnings += cannot
+        by_device[found.name] = kernels
         chart = roofline(found, points)
         rates = _rates(found) if not workloads else []
         made.append(Side(found.name, [*rates, *(one for point in points for one in of_point(point, chart))]))
         notes += [f"{found.name}: {told}" for told in missing]
-    return Sides(made[0], made[1], None, notes, warnings)
+    return Sides(made[0], made[1], None, notes, [*warnings, *_other_kernels(by_device)])
+
+
+def _other_kernels(by_device: dict[str, dict[str, str]]) -> list[str]:
+    """Of what different kernels are predicted on two devices, in words: part of the difference is theirs."""
+    told = {}
+    for what in dict.fromkeys(what for kernels in by_device.values() for what in kernels):
+        kernels = {device: kernels.get(what, "") for device, kernels in by_device.items()}
+        if all(kernels.values()) and len(set(kernels.values())) > 1:
+            words = " and ".join(f"{kernel} on {device}" for device, kernel in kernels.items())
+            told[what] = f"{what}: the times are those of {words}, so part of the difference is the kernels'."
+    return list(told.values())
 
 
 def _rates(device: Device) -> list[Reading]:
@@ -113,7 +126,10 @@ def _algorithms(between: Sequence[str], workloads: Sequence[Workload], device: s
 
 
 def _implementations(between: Sequence[str], workloads: Sequence[Workload], device: str | None, scope: Scope) -> Sides:
-    return _on_one(between, workloads, device, scope, _as_run_by)
+    """Kernels differ in their time, so what is not predicted of both is no answer: it is told in place of a verdict."""
+    if any(w.model is not None for w in workloads):
+        raise UsageError("implementations run attention or a matmul, and --model is neither", "give --attention or --matmul")
+    return _on_one(between, workloads, device, scope, _as_run_by, predicted=True)
 
 
 def _as_run_by(w: Workload, name: str) -> Workload:
@@ -125,7 +141,12 @@ def _as_run_by(w: Workload, name: str) -> Workload:
 
 
 def _on_one(
-    between: Sequence[str], workloads: Sequence[Workload], device: str | None, scope: Scope, changed: Callable[[Workload, str], Workload]
+    between: Sequence[str],
+    workloads: Sequence[Workload],
+    device: str | None,
+    scope: Scope,
+    changed: Callable[[Workload, str], Workload],
+    predicted: bool = False,
 ) -> Sides:
     if not workloads:
         raise UsageError(f"{between[0]} against {between[1]} on which workload?", "such as: --attention 'n=4096 d=64 heads=16 batch=8'")
@@ -134,17 +155,22 @@ def _on_one(
     found = scope.device(device)
     made, notes, warnings = [], [], list[str]()
     for name in between:
-        points, missing, cannot = _points([changed(w, name) for w in workloads], found, scope)
-        made.append(points)
-        notes += missing
-        warnings += cannot
-    before = [_plainly(point) for point in made[0]]
-    after = [_plainly(point) for point in made[1]]
+        points, missing, cannot, _ = _points([changed(w, name) for w in workloads], found, scope)
+        made.append([_plainly(point) for point in points])
+        notes += [] if predicted else missing
+        warnings += [*(f"{name}: {told}" for told in missing if predicted), *cannot]
+    before, after = _both_predicted(*made) if predicted else made
     chart = roofline(found, scope.numbered(with_baseline(after, before, between[0])), f"{between[0]} to {between[1]} on {found.name}")
     readings = [[one for point in points for one in of_point(point, chart)] for points in (before, after)]
-    return Sides(
-        Side(between[0], readings[0]), Side(between[1], readings[1]), chart, list(dict.fromkeys(notes)), list(dict.fromkeys(warnings))
-    )
+    shown = chart if chart.points else None
+    first, other = (Side(name, own) for name, own in zip(between, readings, strict=True))
+    return Sides(first, other, shown, list(dict.fromkeys(notes)), list(dict.fromkeys(warnings)))
+
+
+def _both_predicted(before: Sequence[Point], after: Sequence[Point]) -> tuple[list[Point], list[Point]]:
+    """The points of which both sides have a predicted time."""
+    known = set.intersection(*({point.name for point in side if point.predicted} for side in (before, after)))
+    return [point for point in before if point.name in known], [point for point in after if point.name in known]
 
 
 def _plainly(point: Point) -> Point:
@@ -153,9 +179,9 @@ def _plainly(point: Point) -> Point:
     return replace(point, name=rest if comma and series == point.group else point.name)
 
 
-def _points(workloads: Sequence[Workload], device: Device, scope: Scope) -> tuple[list[Point], list[str], list[str]]:
-    """A point per answer on ``device``, why some have no time, and which of them cannot run."""
-    points, missing, cannot = [], [], list[str]()
+def _points(workloads: Sequence[Workload], device: Device, scope: Scope) -> tuple[list[Point], list[str], list[str], dict[str, str]]:
+    """A point per answer on ``device``, why some have no time, which of them cannot run, and the kernels of those that are predicted."""
+    points, missing, cannot, kernels = [], [], list[str](), dict[str, str]()
     for w in workloads:
         try:
             found = asked(w, device, scope)
@@ -164,5 +190,6 @@ def _points(workloads: Sequence[Workload], device: Device, scope: Scope) -> tupl
             continue
         points += [one.point for one in found]
         missing += [told for one in found for told in one.missing]
+        kernels |= {one.point.name: one.kernel for one in found if one.kernel}
         cannot += [f"{one.point.name} CANNOT RUN: {words}." for one in found if (words := too_large(one, device))]
-    return points, missing, cannot
+    return points, missing, cannot, kernels

@@ -13,13 +13,10 @@ from perfmodel.core.workload import Attention
 from perfmodel.kernels.attention.request import AttentionRequest
 from perfmodel.kernels.matmul import Matmul
 from perfmodel.study.fields import Fields
-from perfmodel.timing.implementations import MODELS_OF
-from perfmodel.transformer.request import GENERATE, Request, formats
+from perfmodel.timing.base import MODELS_OF
+from perfmodel.transformer.request import Request, formats, lengths
 from perfmodel.transformer.spec import GroupedAttention, ModelSpec
-from perfmodel.transformer.step import DECODE, PREFILL, Split
-
-DEFAULT_LENGTH, DEFAULT_GENERATED = 2048, 128
-"""Tokens of a prompt and of an answer where a model phase names none."""
+from perfmodel.transformer.step import PREFILL, Split
 
 
 class _Record:
@@ -74,18 +71,14 @@ class ModelOptions(_Record):
     def request(self, device: Device) -> Request:
         """The question on ``device``; lengths that are not given fit the model."""
         model, form = self.spec(), dtype_on(self.dtype, device)
-        longest = int(model.max_positions or DEFAULT_LENGTH)
-        more = DEFAULT_GENERATED if self.phase == GENERATE else 0
-        n = self.n
-        if n is None:
-            n = self.kv_len if self.phase == DECODE and self.kv_len is not None else max(min(DEFAULT_LENGTH, longest - more), 1)
+        n, kv_len = lengths(model, self.phase, self.n, self.kv_len)
         return Request(
             model=model,
             device=device,
             phase=self.phase,
             batch=self.batch,
             n=n,
-            kv_len=n + more if self.kv_len is None else self.kv_len,
+            kv_len=kv_len,
             dtype=form,
             **formats(model, form, self.weights_dtype, self.kv_dtype),
             fused=self.fused,

@@ -16,13 +16,14 @@ from perfmodel.kernels.attention.algorithms import find, names
 from perfmodel.kernels.attention.evaluate import BOTH, Result, both, evaluate_tile, sram_bytes_for
 from perfmodel.kernels.attention.patterns import block_pattern
 from perfmodel.kernels.attention.read_by import READ_BY, check_read
+from perfmodel.kernels.attention.request import Comparison
 from perfmodel.kernels.attention.tiles import LARGEST_EDGE
 from perfmodel.sweep.attention_tiles import TILE, Tiled, extras, tiles
-from perfmodel.sweep.attention_time import predicted
 from perfmodel.sweep.base import DEFAULT_DEVICE, Column, Input, LeftOut, Workload
 from perfmodel.sweep.columns import COSTS, MEMORY, PREDICTED, costs
 from perfmodel.sweep.devices import canonical, device_ids, device_named, lenders
-from perfmodel.timing.offer import check_implementation
+from perfmodel.timing.attention_offer import answered, check_compared
+from perfmodel.timing.offer import algorithm_of, check_implementation
 
 _PASSES = {FORWARD: (FORWARD,), BACKWARD: (BACKWARD,), BOTH: (FORWARD, BACKWARD)}
 _SIZES = ("n", "kv_len", "d", "dv", "batch", "heads", "kv_heads")
@@ -55,12 +56,12 @@ class AttentionCell(Tiled):
 
     def formulas(self, numbers: Mapping[str, Number]) -> Mapping[str, Number]:
         """Every column but predicted times."""
-        w = self._workload(numbers)
+        return _columns(self._results(self._workload(numbers), numbers))
+
+    def _results(self, w: Attention, numbers: Mapping[str, Number]) -> list[Result]:
+        """Each pass, and the sum of two."""
         results = [self._result(w, direction, numbers) for direction in self.passes]
-        result = both(*results) if len(results) == 2 else results[0]
-        tile = results[0].tile
-        edges = {"tile_br": 0 if tile is None else tile.br, "tile_bc": 0 if tile is None else tile.bc}
-        return {**costs(result.total), "memory_bytes": result.memory_bytes, "extra_memory_bytes": result.extra_memory_bytes, **edges}
+        return [*results, both(*results)] if len(results) == 2 else results
 
     def _workload(self, numbers: Mapping[str, Number]) -> Attention:
         options = {name: numbers[name] for name in ("window", "splits") if name in numbers}
@@ -78,11 +79,23 @@ class AttentionCell(Tiled):
         return evaluate_tile(self.algorithm, w, self.device, direction, tile)
 
     def point(self, values: Mapping[str, int], columns: Sequence[str]) -> Mapping[str, float | None]:
-        """Predicted time and its interval; None where no calibration covers the row."""
+        """Predicted time and its interval, None where no calibration covers the row; with an implementation every column."""
         w, extra = self._workload(values), self.prepare(values)[0]
-        sizes = {**values, **{name: int(size) for name, size in extra.items()}}
-        lower = {one: float(self._result(w, one, sizes).total.lower_s) for one in self.passes}
-        return predicted(w, self.algorithm.name, self.passes, self.device, self.implementation, lower)
+        results = self._results(w, {**values, **{name: int(size) for name, size in extra.items()}})
+        br, bc = values.get("block_q"), values.get("block_kv")
+        comparison = Comparison(w, self.device, results[-1].direction, self.sram_bytes, results, block_q=br, block_kv=bc)
+        found, known, _ = answered(comparison, self.implementation, lenders)
+        time = known.get((self.algorithm.name, results[-1].direction))
+        ends = (None, None, None) if time is None else (time.seconds, time.low, time.high)
+        numbers = _columns(found.results) | dict(zip((one.name for one in PREDICTED), ends, strict=True))
+        return {name: None if (value := numbers[name]) is None else float(value) for name in columns}
+
+
+def _columns(results: Sequence[Result]) -> dict[str, Any]:
+    """Columns of the last of ``results``, the tile of the first."""
+    result, tile = results[-1], results[0].tile
+    edges = {"tile_br": 0 if tile is None else tile.br, "tile_bc": 0 if tile is None else tile.bc}
+    return {**costs(result.total), "memory_bytes": result.memory_bytes, "extra_memory_bytes": result.extra_memory_bytes, **edges}
 
 
 def cell(choices: Mapping[str, Any]) -> AttentionCell:
@@ -112,10 +125,12 @@ def cell(choices: Mapping[str, Any]) -> AttentionCell:
     obstacle = next(filter(None, (algorithm.obstacle(probe, one) for one in _PASSES[choices["pass"]])), None)
     if obstacle:
         raise UsageError(f"{algorithm.name}: {obstacle}")
-    if choices["implementation"] is not None:
-        check_implementation(choices["implementation"], "attention", device, lenders)
+    implementation = choices["implementation"]
+    if implementation is not None:
+        check_implementation(implementation, "attention", device, lenders)
+        implementation = implementation if algorithm_of(implementation) == algorithm.name else None
     sram = sram_bytes_for([algorithm], device) if not choices["sram_given"] else None
-    return AttentionCell(algorithm, device, _PASSES[choices["pass"]], probe, sram, choices["implementation"])
+    return AttentionCell(algorithm, device, _PASSES[choices["pass"]], probe, sram, implementation)
 
 
 def split(
@@ -140,6 +155,12 @@ def check(choices: Mapping[str, Sequence[Any]], axes: Mapping[str, Any]) -> None
     given = [option for option in READ_BY if axes.get(option) is not None and choices.get(option) != [False]]
     passes = [one for direction in choices["pass"] for one in _PASSES.get(direction, ())]
     check_read(given, [find(name) for name in choices["algorithm"]], passes)
+    if axes.get("sram") is not None and not any((tiled := find(name).tiling) and tiled.in_sram for name in choices["algorithm"]):
+        raise UsageError("--sram is for algorithms with tiles in SRAM", "add --algorithm flash, or leave it out")
+    if axes.get("packed") is not None and axes.get("kv_heads") is None:
+        raise UsageError("--packed is for query heads that share K and V", "give --kv-heads too, or leave it out")
+    for implementation in filter(None, choices["implementation"]):
+        check_compared(implementation, choices["algorithm"])
 
 
 def _whole(name: str, meaning: str, default: Any = None, **more: Any) -> Input:
@@ -175,7 +196,7 @@ WORKLOAD = Workload(
         _flag("packed", "K, V read once per KV head; by default where n is 1", None),
         _choice("sparsity", "number", "share of nonzero blocks, block-sparse", least=0, most=1),
         _choice("pattern", "name", "nonzero blocks, block-sparse"),
-        _choice("implementation", "name", "kernel of the predicted columns; counts and roofs stay the algorithm's"),
+        _choice("implementation", "name", "kernel that is predicted, and whose traffic and roof its algorithm has", pointwise=True),
         _whole("n", "query length", required=True),
         _whole("kv_len", "key/value length", "n"),
         _whole("d", "head dim of Q and K", required=True),

@@ -14,6 +14,8 @@ from perfmodel.core.arith import Number
 from perfmodel.core.workload import LARGEST_SIZE
 
 DEFAULT_DEVICE = "nvidia-a100-sxm-80gb"
+FITS = "fits"
+"""A column that says whether a row can run: 1, 0, or nothing where that is not known."""
 
 Kind = Literal["whole", "size", "number", "name", "flag"]
 """A whole number; a number of bytes; a real number; a word; true or false."""
@@ -25,6 +27,7 @@ class Input:
 
     ``choice``: whether it decides which formulas apply. ``names``: what ``all`` stands for. ``least``, ``most``: of a number, which
     must be below ``below``. ``varies``: its default depends on the choices (``Workload.defaults``).
+    ``pointwise``: where it is given, every column is computed row by row. ``columns``: those that alone read it, if not all may.
     """
 
     name: str
@@ -40,6 +43,8 @@ class Input:
     below: float | None = None
     unit: str = ""
     varies: bool = False
+    pointwise: bool = False
+    columns: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

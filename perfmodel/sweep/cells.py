@@ -47,10 +47,8 @@ class CellRunner:
         self.owner, self.cell = owner, cell
         grid, part = owner.grid, owner.part
         self.extras = cell.extras(whole)
-        workload = grid.workload
-        slow = {one.name for one in workload.columns if one.pointwise or workload.pointwise}
-        self.fast = tuple(name for name in grid.columns if name not in slow)
-        self.slow = tuple(name for name in grid.columns if name in slow)
+        self.fast = tuple(name for name in grid.columns if name not in grid.pointwise)
+        self.slow = tuple(name for name in grid.columns if name in grid.pointwise)
         self.program = self._compiled(part) if self.fast else None
         self.bound: dict[tuple[int, ...], Bound] = {}
         self.last: dict[tuple[int, ...], Slices] = {}

@@ -1,7 +1,8 @@
 """A sweep into a folder: one Parquet file per chunk, so that chunks can be written in any order, by any machine, more than once.
 
 A file gets its name only when it is whole, and a chunk always means the same rows: written again, after a machine was lost, it takes
-the place of an equal one. What a chunk means depends on how many rows it has at most, which every file says.
+the place of an equal one. What a chunk means depends on how many rows it has at most, which every file says. Files of an earlier
+run stay until the new ones, in a hidden folder beside them, are whole.
 """
 
 from __future__ import annotations
@@ -12,13 +13,14 @@ import secrets
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
+from shutil import rmtree
 from typing import Any
 
 from perfmodel.core.errors import DataError, UsageError
 from perfmodel.sweep.chunks import Chunk
 from perfmodel.sweep.files import SCHEMA, about
 from perfmodel.sweep.lock import alone_in
-from perfmodel.sweep.resume import uninterrupted
+from perfmodel.sweep.resume import STAGED, uninterrupted
 from perfmodel.sweep.run import Consumer, Progress, Runner
 from perfmodel.sweep.study import Study
 from perfmodel.sweep.table import Table
@@ -29,14 +31,18 @@ _PART = re.compile(r"part-[0-9]{8,}\.parquet")
 _UNFINISHED = re.compile(r"\.part-[0-9]{8,}\.parquet\.[0-9a-f]+")
 
 
+def _place(folder: Path) -> Path:
+    return staged if (staged := folder / STAGED).is_dir() else folder
+
+
 def part_path(folder: Path, index: int) -> Path:
-    """The file of chunk ``index``."""
-    return folder / f"part-{index:08}.parquet"
+    """The file of chunk ``index``, while it is written."""
+    return _place(folder) / f"part-{index:08}.parquet"
 
 
 def whole_parts(folder: Path) -> int:
-    """How many files of chunks ``folder`` holds."""
-    return sum(1 for _ in folder.glob("part-*.parquet"))
+    """How many files of chunks this run and those that it carries on have written to ``folder``."""
+    return sum(1 for _ in _place(folder).glob("part-*.parquet"))
 
 
 @contextmanager
@@ -50,15 +56,38 @@ def prepared(folder: Path, study: Study, rows: int, resume: bool) -> Iterator[in
         try:
             folder.mkdir(exist_ok=True)
             stack.enter_context(alone_in(folder))
-            found = sorted(folder.iterdir())
-            parts = _parts([path for path in found if not path.name.startswith(".")])
+            old, staged = _parts(_shown(folder)), folder / STAGED
             if resume:
-                rows = _rows_per_chunk(parts, study, rows)
-            for path in [path for path in found if _UNFINISHED.fullmatch(path.name)] + ([] if resume else list(parts)):
+                rows = _rows_per_chunk(_parts(_shown(_place(folder))), study, rows)
+            elif staged.is_dir():
+                rmtree(staged)
+            for path in [path for path in _place(folder).iterdir() if _UNFINISHED.fullmatch(path.name)]:
                 path.unlink(missing_ok=True)
+            if old and not resume:
+                staged.mkdir()
         except OSError as error:
             raise UsageError(f"--output: {folder}: {error.strerror or error}", "name a folder that can be written") from None
-        yield rows
+        try:
+            yield rows
+        finally:
+            with suppress(OSError):
+                staged.rmdir()  # nothing was written
+        if staged.is_dir():
+            _take_over(folder, staged)
+
+
+def _shown(folder: Path) -> list[Path]:
+    return [path for path in sorted(folder.iterdir()) if not path.name.startswith(".")]
+
+
+def _take_over(folder: Path, staged: Path) -> None:
+    """The whole files of ``staged`` in the place of those of an earlier run; if this is cut short, the run can be carried on."""
+    with uninterrupted():
+        for path in folder.glob("part-*.parquet"):
+            path.unlink()
+        for path in sorted(staged.iterdir()):
+            path.replace(folder / path.name)
+        staged.rmdir()
 
 
 def _parts(found: Sequence[Path]) -> dict[Path, Mapping[str, Any]]:

@@ -81,7 +81,13 @@ class Grid:
     @property
     def slow(self) -> bool:
         """Whether rows are computed one by one."""
-        return self.workload.pointwise or any(self.workload.column(name).pointwise for name in self.columns)
+        return bool(self.pointwise)
+
+    @property
+    def pointwise(self) -> frozenset[str]:
+        """The columns that are computed row by row."""
+        every = self.workload.pointwise or any(one.pointwise and self.choices[one.name] != (None,) for one in self.workload.inputs)
+        return frozenset(name for name in self.columns if every or self.workload.column(name).pointwise)
 
     def axes_of(self, name: str, part: Part) -> int:
         """Along which axes of ``part`` a number varies, as bits."""
@@ -113,9 +119,17 @@ def grid_of(study: Study) -> Grid:
             raise UsageError(f"--where: {name} has no value here", f"give --{name.replace('_', '-')}")
     read = {name for one in filters for name in one.names if workload.input(name) is None}
     wanted = tuple(dict.fromkeys([*shown, *sorted(read)]))
+    _check_read(workload, study.axes, wanted)
     given = [one.name for one in workload.inputs if one.name in study.axes or one.name in workload.always]
     partial = Grid(workload, choices, numbers, _ordered(derived, workload), where, filters, tuple(given), wanted)
     return Grid(workload, choices, numbers, partial.derived, where, filters, tuple(given), wanted, tuple(_parts(partial)))
+
+
+def _check_read(workload: Workload, axes: Mapping[str, Any], wanted: Sequence[str]) -> None:
+    """UsageError for an axis that no column of these reads."""
+    for one in workload.inputs:
+        if one.columns and axes.get(one.name) is not None and not set(one.columns) & set(wanted):
+            raise UsageError(f"--{one.name} is for the column {one.columns[0]}, which is not asked for", f"add --columns {one.columns[0]}")
 
 
 def _inputs(workload: Workload, axes: Mapping[str, Any]) -> tuple[dict[str, Sequence[Any]], dict[str, Any], dict[str, Expression]]:

@@ -99,7 +99,7 @@ WORKLOAD = Workload(
         Input("dtype", "name", "number format", "fp16", True, names=lambda: list(DTYPES)),
         Input("split_k", "whole", "blocks that share the k of a tile", 1, True),
         Input("sram", "size", "SRAM per block", choice=True, unit="B"),
-        Input("implementation", "name", "kernel of the predicted columns", choice=True),
+        Input("implementation", "name", "kernel of the predicted columns", choice=True, columns=tuple(one.name for one in PREDICTED)),
         Input("m", "whole", "rows of A and C", required=True),
         Input("n", "whole", "columns of B and C", required=True),
         Input("k", "whole", "columns of A, rows of B", required=True),

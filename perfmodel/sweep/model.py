@@ -16,17 +16,14 @@ from perfmodel.core.checks import dtype_on
 from perfmodel.core.dtypes import DTYPES
 from perfmodel.core.errors import PerfmodelError, UsageError, suggest
 from perfmodel.core.hardware import Device
-from perfmodel.sweep.base import DEFAULT_DEVICE, Column, Input, LeftOut, Workload
+from perfmodel.sweep.base import DEFAULT_DEVICE, FITS, Column, Input, LeftOut, Workload
 from perfmodel.sweep.devices import canonical, device_ids, device_named, lenders
 from perfmodel.sweep.kv_cache import MODEL, model_named
 from perfmodel.transformer.answer import Answer, answer
 from perfmodel.transformer.kv_cache import BITS
-from perfmodel.transformer.request import GENERATE, PHASES, Request, formats
+from perfmodel.transformer.request import DEFAULT_GENERATED, GENERATE, PHASES, Request, default_length, formats
 from perfmodel.transformer.spec import ModelSpec
 from perfmodel.transformer.step import DECODE, PREFILL, Split
-
-DEFAULT_LENGTH, DEFAULT_GENERATED = 2048, 128
-"""Tokens of the prompt, unless the model takes fewer, and of what is generated after it, as in ``perfmodel model``."""
 
 _VALUE = re.compile(r"(--[a-z-]+) \d+")
 """A size in a message: rows that fail alike are counted together, whatever theirs are."""
@@ -100,6 +97,7 @@ def _columns(found: Answer) -> dict[str, float | None]:
         "kv_cache_bytes": memory.kv_cache,
         "activations_bytes": memory.activations,
         "memory_bytes": memory.total,
+        FITS: memory.fits,
         "max_batch": memory.max_batch,
     }
     return {name: None if value is None else float(value) for name, value in numbers.items()}
@@ -117,14 +115,22 @@ def cell(choices: Mapping[str, Any]) -> ModelCell:
 def defaults(choices: Mapping[str, Any]) -> Mapping[str, float]:
     """Lengths that fit the model."""
     generated = DEFAULT_GENERATED if choices["phase"] == GENERATE else 0
-    longest = model_named(choices["model"]).max_positions or DEFAULT_LENGTH
-    return {"n": max(min(DEFAULT_LENGTH, longest - generated), 1), "generated": generated}
+    return {"n": default_length(model_named(choices["model"]), choices["phase"]), "generated": generated}
 
 
 def meant(axes: Mapping[str, Any]) -> Mapping[str, Any]:
     """A decode step has no prompt to tell of where it is said how long its sequences are."""
     only_decode = axes.get("phase") in (DECODE, [DECODE])
     return {**axes, "n": "kv_len"} if only_decode and "n" not in axes and "kv_len" in axes else axes
+
+
+def check(choices: Mapping[str, Sequence[Any]], axes: Mapping[str, Any]) -> None:
+    """Lengths that the length of the sequences leaves without a reader are refused."""
+    for name, unread in (("n", set(choices["phase"]) == {DECODE}), ("generated", True)):
+        if unread and name in axes and "kv_len" in axes and not re.search(rf"\b{name}\b", str(axes["kv_len"])):
+            raise UsageError(
+                f"--{name} with --kv-len: nothing here reads it", f"leave out one of them, or give --kv-len in terms of {name}"
+            )
 
 
 WORKLOAD = Workload(
@@ -166,14 +172,16 @@ WORKLOAD = Workload(
         Column("kv_cache_bytes", "B", "KV cache on it", whole=True),
         Column("activations_bytes", "B", "activations on it", whole=True),
         Column("memory_bytes", "B", "all of it", whole=True),
+        Column(FITS, "", "1 if that fits the memory, 0 if not: then times are those of a GPU with more of it", whole=True),
         Column("max_batch", "sequences", "sequences that fit", whole=True),
     ),
     cell=cell,
-    shown=("flops", "dram_bytes", "roofline_s", "predicted_s", "ttft_s", "tpot_s", "tokens_per_s", "memory_bytes", "max_batch"),
+    shown=("flops", "dram_bytes", "roofline_s", "predicted_s", "ttft_s", "tpot_s", "tokens_per_s", "memory_bytes", FITS, "max_batch"),
     objective="seconds",
     words={"time": "seconds", "io": "dram_bytes", "memory": "memory_bytes"},
     always=("model", "hardware", "phase", "n", "kv_len", "batch"),
     pointwise=True,
     defaults=defaults,
     meant=meant,
+    check=check,
 )

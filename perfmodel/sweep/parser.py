@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from math import isinf
 from typing import Any, NoReturn
 
-from perfmodel.core.errors import DataError, UsageError, suggest
+from perfmodel.core.errors import DataError, UsageError, cut, suggest
 from perfmodel.core.units import parse_any
 
 MAX_TOKENS = 200
@@ -71,6 +72,8 @@ class Parser:
         return found
 
     def _number(self, digits: str, unit: str | None) -> float:
+        if isinf(float(digits)):
+            self.fail(f"{cut(digits)} is too large")
         try:
             return float(digits) if unit is None else float(parse_any(f"{digits} {unit}"))
         except DataError:

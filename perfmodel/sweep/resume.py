@@ -23,6 +23,8 @@ from perfmodel.core.files import read_text
 
 _BYTES = 512
 """Size of a progress file, always: written over in place, it needs no more room on a full disk."""
+STAGED = ".unfinished"
+"""Where parts of a folder are written while those of an earlier run stand in it; readers of data sets pass over hidden folders."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +102,8 @@ def noted(path: Path, study: str) -> Progress | None:
 def kept(path: Path) -> Path | None:
     """Where the rows of an interrupted run are that was to write to the file or folder ``path``; None if there are none."""
     if path.is_dir():
-        return path if any(path.glob("part-*")) else None
+        place = staged if (staged := path / STAGED).is_dir() else path
+        return place if any(place.glob("part-*")) else None
     path = Path(os.path.realpath(path))
     return unfinished_path(path) if progress_path(path).exists() else None
 

@@ -7,11 +7,8 @@ from typing import Any
 
 from perfmodel.core.errors import PerfmodelError, UnavailableError, UsageError, suggest
 from perfmodel.core.hardware import Device
-from perfmodel.kernels.attention.evaluate import BOTH, Result
-from perfmodel.kernels.attention.request import Comparison
-from perfmodel.timing.base import SAME_KERNEL, Case, calibrations
-from perfmodel.timing.implementations import MODELS_OF
-from perfmodel.timing.predict import Lenders, Prediction, added, predict
+from perfmodel.timing.base import MODELS_OF, SAME_KERNEL, Case, calibrations
+from perfmodel.timing.predict import Lenders, Prediction, predict
 
 OWN = ("numba-", "cpu-")
 """Implementations of this package: they are witnesses, not what people run."""
@@ -58,8 +55,9 @@ def offer(
 ) -> Prediction:
     """The prediction for a ``workload`` called ``name``, buffers cold. ``suits``: which implementations run what was asked.
 
-    Without an ``implementation``, the fastest library kernel whose calibration here covers this; borrowed if none does.
-    UnavailableError says why there is none.
+    Without an ``implementation``, on every device: library kernels that are calibrated here come before borrowed ones; of the
+    first the fastest is taken, of borrowed ones the most certain, whose interval is the narrowest. UnavailableError says why there
+    is none.
     """
     if implementation is not None:
         if not suits(implementation):
@@ -67,14 +65,19 @@ def offer(
         return predict(Case(workload, implementation, direction), name, dtype, device, lower_s, lenders)
     libraries = filter(suits, _libraries(name, direction, [device]))
     own = [known for known in libraries if calibrations(device, name, dtype, Case(workload, known, direction))]
-    found = _fastest(own, name, dtype, workload, direction, device, lower_s, lenders)
+    known = _predicted(own, name, dtype, workload, direction, device, lower_s, lenders)
     if not own:
         others = list(lenders())
         names = filter(suits, _libraries(name, direction, others))
-        found = _fastest(names, name, dtype, workload, direction, device, lower_s, lambda: others)
-    if found is None:
+        known = _predicted(names, name, dtype, workload, direction, device, lower_s, lambda: others)
+    if not known:
         raise UnavailableError(f"no implementation of {name} in {dtype} is calibrated that covers this")
-    return found
+    return min(known, key=lambda one: (0.0 if own else _uncertainty(one), one.seconds))
+
+
+def _uncertainty(one: Prediction) -> float:
+    """How far above its time the interval ends; equal for kernels that one calibration lends."""
+    return round(one.high / one.seconds, 6)
 
 
 def _libraries(name: str, direction: str, devices: Iterable[Device]) -> list[str]:
@@ -87,7 +90,7 @@ def _libraries(name: str, direction: str, devices: Iterable[Device]) -> list[str
     ]
 
 
-def _fastest(
+def _predicted(
     names: Iterable[str],
     name: str,
     dtype: str,
@@ -96,60 +99,11 @@ def _fastest(
     device: Device,
     lower_s: float,
     lenders: Lenders,
-) -> Prediction | None:
+) -> list[Prediction]:
     found = []
     for known in names:
         try:
             found.append(predict(Case(workload, known, direction), name, dtype, device, lower_s, lenders))
         except PerfmodelError:
             continue
-    return min(found, key=lambda one: one.seconds, default=None)
-
-
-Predictions = dict[tuple[str, str], Prediction]
-"""By algorithm and pass; what is not predicted is absent."""
-
-
-def check_compared(implementation: str, comparison: Comparison) -> None:
-    """UsageError if ``implementation`` runs none of the algorithms that are compared."""
-    runs = algorithm_of(implementation)
-    if implementation in MODELS_OF and all(runs != result.algorithm.name for result in comparison.results):
-        raise UsageError(f"--implementation {implementation} runs {runs}, which is not compared", f"add --algorithm {runs}")
-
-
-def predictions(comparison: Comparison, implementation: str | None, lenders: Lenders) -> tuple[Predictions, list[str]]:
-    """Predictions of the results that have one, and why the others have none, in words.
-
-    ``implementation`` is the kernel of its algorithm; others are predicted for the one that ``offer`` takes.
-    UsageError if no calibration anywhere is of ``implementation``.
-    """
-    if implementation is not None:
-        check_implementation(implementation, "attention", comparison.device, lenders)
-    found: Predictions = {}
-    missing: dict[str, None] = {}
-    if implementation is not None and all(algorithm_of(implementation) != result.algorithm.name for result in comparison.results):
-        runs = algorithm_of(implementation)
-        missing[f"{implementation} runs {runs}, which is not compared: add --algorithm {runs}."] = None
-    for result in comparison.results:
-        key = (result.algorithm.name, result.direction)
-        try:
-            if result.direction == BOTH:
-                parts = [found[result.algorithm.name, part.direction] for part in result.passes]
-                found[key] = added(parts)
-            else:
-                found[key] = _one(comparison, result, implementation, lenders)
-        except KeyError:
-            continue
-        except PerfmodelError as error:
-            missing[f"{result.algorithm.name} {result.direction} is not predicted: {error.message}."] = None
-    return found, list(missing)
-
-
-def _one(comparison: Comparison, result: Result, implementation: str | None, lenders: Lenders) -> Prediction:
-    w, name = comparison.workload, result.algorithm.name
-
-    def suits(known: str) -> bool:
-        return algorithm_of(known) == name
-
-    named = implementation if implementation is not None and suits(implementation) else None
-    return offer("attention", w.dtype.name, w, result.direction, comparison.device, float(result.total.lower_s), named, suits, lenders)
+    return found

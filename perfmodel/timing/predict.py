@@ -10,9 +10,9 @@ import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
-from perfmodel.core.docstrings import docstring
 from perfmodel.core.errors import UnavailableError
 from perfmodel.core.hardware import Calibration, Device
+from perfmodel.core.plugins import docstring
 from perfmodel.timing.base import VARIANTS, Case, calibrations, find_model
 
 CALIBRATED, BORROWED = "calibrated", "borrowed"

@@ -106,8 +106,13 @@ def shared_makespan(works: Sequence[float], repeats: int, shares: Shares) -> flo
     blocks = repeats * len(works)
     if len(set(works)) == 1 and shares.blocks % shares.lanes == 0:
         return works[0] * _equal_rounds(blocks, shares)
-    skip = max(0, blocks // shares.slots - SHARED_ROUNDS) * shares.slots // len(works) * len(works)
+    skip = spread_evenly(blocks, len(works), shares)
     return _follow(works, blocks - skip, shares, sum(works) * skip / len(works) / shares.rate)
+
+
+def spread_evenly(blocks: int, width: int, shares: Shares) -> int:
+    """How many of the first ``blocks`` are not followed: whole lists of ``width``."""
+    return max(0, blocks // shares.slots - SHARED_ROUNDS) * shares.slots // width * width
 
 
 def _equal_rounds(blocks: int, shares: Shares) -> float:

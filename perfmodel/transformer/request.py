@@ -18,6 +18,26 @@ TRAIN = "train"
 """The phase that is no request: see ``training``."""
 
 
+DEFAULT_LENGTH, DEFAULT_GENERATED = 2048, 128
+"""Tokens of the prompt, unless the model takes fewer, and of what is generated after it."""
+
+
+def default_length(model: ModelSpec, phase: str) -> int:
+    """Tokens of a prompt that fits ``model``, with what is generated after it."""
+    longest = int(model.max_positions or DEFAULT_LENGTH)
+    return max(min(DEFAULT_LENGTH, longest - (DEFAULT_GENERATED if phase == GENERATE else 0)), 1)
+
+
+def lengths(model: ModelSpec, phase: str, n: int | None, kv_len: int | None) -> tuple[int, int]:
+    """Tokens of the prompt, and of a sequence at the end; what is not given fits ``model``. UsageError for a prompt that nothing reads."""
+    if phase == DECODE and kv_len is not None:
+        if n not in (None, kv_len):
+            raise UsageError(f"--n {n}: a decode step at --kv-len {kv_len} has no prompt to read", "leave out one of them")
+        return kv_len, kv_len
+    n = default_length(model, phase) if n is None else n
+    return n, n + (DEFAULT_GENERATED if phase == GENERATE else 0) if kv_len is None else kv_len
+
+
 @dataclass(frozen=True, slots=True)
 class Request:
     """``kv_len``: tokens of a sequence at the end. ``graph``: CUDA graphs; None: in decode only, as serving engines do.

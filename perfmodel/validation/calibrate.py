@@ -14,9 +14,8 @@ from typing import Literal
 
 from perfmodel.core.errors import PerfmodelError
 from perfmodel.core.hardware import Calibration, Device
-from perfmodel.timing.base import MAX_PARAMETERS, VARIANTS, Case, Model, find_model, kernel_name
+from perfmodel.timing.base import COMPOSITE, MAX_PARAMETERS, VARIANTS, Case, Model, find_model, kernel_name, model_of
 from perfmodel.timing.fit import ROUNDS, fit
-from perfmodel.timing.implementations import COMPOSITE, model_of
 from perfmodel.timing.predict import Lenders, with_parts
 from perfmodel.validation.bounds import evaluated
 from perfmodel.validation.intervals import Residual, interval

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from perfmodel.core import units
 from perfmodel.core.errors import PerfmodelError, UnavailableError, UsageError
 from perfmodel.core.hardware import Calibration, Device, LaunchOverhead, Microbenchmark, Quantity
-from perfmodel.timing.implementations import MODELS_OF, model_of
+from perfmodel.timing.base import MODELS_OF, model_of
 from perfmodel.timing.predict import Lenders
 from perfmodel.validation.bounds import case_of
 from perfmodel.validation.calibrate import FULL, QUICK, Effort, calibrate, family_of, points, too_few
@@ -33,6 +33,7 @@ MEASURED = "measured_here"
 class How:
     """How a calibration is made. ``done`` is told the share of a phase that is done, ``on_record`` each record as it comes.
 
+    On a CPU ``on_record`` hears of timings, kernel by kernel; ``earlier`` are those of an interrupted run.
     ``quick``: fewer tiles and shapes are measured, each for a shorter time, and fits see fewer points and stop sooner.
     """
 
@@ -40,6 +41,7 @@ class How:
     jobs: int = 1
     done: Callable[[float], None] = lambda share: None
     on_record: Callable[[dict[str, Any]], None] = lambda record: None
+    earlier: Sequence[dict[str, Any]] = ()
 
     @property
     def effort(self) -> Effort:
@@ -53,6 +55,8 @@ class How:
 
 
 HOW = How()
+OWN = tuple(name for name in MODELS_OF if name.startswith("numba-"))
+"""The project's own kernels."""
 QUICK_TILES, QUICK_STEP = 2, 3
 """Tiles per kernel, head dim and mask; one in so many of a library's cases."""
 
@@ -165,7 +169,7 @@ def this_machine(
         raise UnavailableError(f"no GPU to measure {', '.join(implementations)} on", "run it where there is one, or use --from-records")
     from perfmodel.validation.cpu.run import measure
 
-    device, _, raws = measure(progress)
+    device, _, raws = measure(progress, how.on_record, how.earlier)
     return Calibrated(device, [], device.calibration, [], raws)
 
 
@@ -176,11 +180,10 @@ def _gpu(
     from perfmodel.validation.cuda.gpu import open_gpu
     from perfmodel.validation.cuda.microbench import QUICK_RULE, RULE
     from perfmodel.validation.cuda.run import benchmark, measure
-    from perfmodel.validation.cuda.shapes import timed_cases
 
     environment = this_environment(open_gpu(), hardware)
     base = find_device(hardware or environment.hardware)
-    names = implementations or [name for name in MODELS_OF if name.startswith("numba-")]
+    names = implementations or OWN
     raws: list[dict[str, Any]] = []
     failures: list[str] = []
 
@@ -189,7 +192,9 @@ def _gpu(
         how.on_record(raw)
 
     results = benchmark(progress, QUICK_RULE if how.quick else RULE)
-    own = own_cases([case for case in timed_cases() if case.implementation in names], how.quick)
+    own = own_cases(names, how.quick)
+    left_out = sorted({name for name in names if name in OWN} - {case.implementation for case in own})
+    failures += [f"{name}: left out, as quick runs have too few shapes for its fit; run without --quick" for name in left_out]
     libraries = _library_cases([name for name in names if name.startswith("torch-")], how.quick)
     step = _steps(len(own) + len(libraries), progress, how.done)
     if own:
@@ -207,12 +212,13 @@ def _gpu(
     return _with(device, probes, blocks, f"kernels measured by the same run{how.words}", failures=failures, records=raws)
 
 
-def own_cases(cases: Iterable[KernelCase], quick: bool) -> list[KernelCase]:
-    """``cases``, or those of the first ``QUICK_TILES`` tiles of each kernel, head dim and mask: a tile is a kernel to compile.
-
-    Quick, kernels are left out, too, whose shapes are too few for a fit.
+def own_cases(names: Collection[str], quick: bool) -> list[KernelCase]:
+    """Default cases of the kernels ``names``. Quick, those of the first ``QUICK_TILES`` tiles of each kernel, head dim and mask, as
+    a tile is a kernel to compile, and none of kernels whose shapes are then too few for a fit.
     """
-    listed = list(cases)
+    from perfmodel.validation.cuda.shapes import calibrated_cases, timed_cases
+
+    listed = [case for case in (timed_cases() if quick else calibrated_cases()) if case.implementation in names]
     if not quick:
         return listed
     tiles: dict[tuple[Any, ...], dict[tuple[Any, ...], None]] = {}

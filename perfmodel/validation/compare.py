@@ -106,15 +106,21 @@ class Group:
         return sum(row.lower_s is not None for row in self.rows)
 
 
-def compare_files(paths: Iterable[Path], find_device: Callable[[str], Device], lenders: Lenders = tuple) -> list[Row]:
-    """Every record of ``paths`` beside the model; a record that cannot be evaluated is kept, with the reason."""
+def compare_files(
+    paths: Iterable[Path], find_device: Callable[[str], Device], lenders: Lenders = tuple, only: Device | None = None
+) -> list[Row]:
+    """Every record of ``paths``, or those of ``only``, beside the model; a record that cannot be evaluated is kept, with the reason."""
     devices: dict[str, Device | PerfmodelError] = {}
     rows = []
     for path in paths:
         for raw, record in read_records(path):
             if record.hardware not in devices:
                 devices[record.hardware] = device_or_error(record.hardware, find_device)
-            rows.append(compare(raw, record, devices[record.hardware], lenders))
+            device = devices[record.hardware]
+            if only is None:
+                rows.append(compare(raw, record, device, lenders))
+            elif not isinstance(device, PerfmodelError) and device.id == only.id:
+                rows.append(compare(raw, record, only, lenders))
     return rows
 
 

@@ -1,45 +1,13 @@
-"""Device profiles as text: a whole one, or calibrations put into one without touching its other lines."""
+"""Device profiles as text."""
 
 from __future__ import annotations
 
 import json
-import re
-from collections.abc import Sequence
 from dataclasses import fields, is_dataclass
 
-from perfmodel.core.errors import DataError
-from perfmodel.core.hardware import Calibration, Device
+from perfmodel.core.hardware import Device
 
-SECTION = re.compile(r"^calibration:\n(?:[ \-#].*\n|\n)*", re.MULTILINE)
-SOURCES = re.compile(r"^sources:\n", re.MULTILINE)
 RECORDS = "perfmodel's measurement records, perfmodel/validation/measured"
-
-
-def with_calibrations(text: str, blocks: Sequence[Calibration]) -> str:
-    """The profile ``text`` with ``blocks`` for its calibration section; every other line stays as it is.
-
-    DataError if the text has no ``sources:`` to name theirs in.
-    """
-    text = SECTION.sub("", text).rstrip() + "\n"
-    if not SOURCES.search(text):
-        raise DataError("the profile has no 'sources:' section", "give it one; calibrations name their source there")
-    for key in sorted({block.source for block in blocks}):
-        if not re.search(rf"^  {re.escape(key)}:", text, re.MULTILINE):
-            text = SOURCES.sub(f"sources:\n  {key}: {json.dumps(RECORDS)}\n", text, count=1)
-    if not blocks:
-        return text
-    return text + "\ncalibration:\n" + "".join(map(_block, blocks))
-
-
-def _block(block: Calibration) -> str:
-    """One list item in flow style, over a few lines."""
-    head = ("implementation", "workload", "direction", "model", "dtypes")
-    groups = [head, ("parameters",), tuple(f.name for f in fields(block) if f.name not in (*head, "parameters"))]
-    lines = []
-    for group in groups:
-        pairs = [(name, getattr(block, name)) for name in group if getattr(block, name) is not None]
-        lines.append(", ".join(f"{name}: {_flow(value)}" for name, value in pairs))
-    return "  - {" + ",\n     ".join(lines) + "}\n"
 
 
 def profile_text(device: Device) -> str:

@@ -11,7 +11,7 @@ from perfmodel.core.errors import PerfmodelError, UnavailableError, UsageError
 from perfmodel.core.hardware import Device
 from perfmodel.timing.predict import Lenders
 from perfmodel.validation.compare import Row, compare, compare_files
-from perfmodel.validation.records import as_record, read_records
+from perfmodel.validation.records import as_record
 
 BACKENDS = ("cuda", "cpu", "simulator")
 Progress = Callable[[str], None]
@@ -110,16 +110,12 @@ def _rows(raws: Iterable[dict[str, Any]], device: Device) -> list[Row]:
 
 
 def read(paths: Iterable[Path], find_device: Callable[[str], Device], hardware: str | None, lenders: Lenders) -> Session:
-    """Records from files; ``hardware``, if given, is the profile that stands for the device of its id."""
+    """Records from files; with ``hardware``, a device or the profile that stands for it, of that device only."""
     given = None if hardware is None else find_device(hardware)
 
-    def find(name: str) -> Device:
-        return given if given is not None and name == given.id else find_device(name)
-
-    listed = list(paths)
-    if given is not None and not any(record.hardware == given.id for path in listed for _, record in read_records(path)):
+    rows = compare_files(paths, find_device, lenders, given)
+    if given is not None and not rows:
         raise UsageError(f"--hardware: no record is of {given.id}", "give the profile of a device that the records name")
-    rows = compare_files(listed, find, lenders)
     return Session(device=given, rows=rows, counts=counts_of(rows))
 
 

@@ -9,14 +9,13 @@ on most.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 
-from perfmodel.core.hardware import Calibration, Device
+from perfmodel.core.hardware import Calibration
 from perfmodel.timing.base import find_model
-from perfmodel.timing.predict import Lenders, Prediction, predict
-from perfmodel.validation.calibrate import Family, Key, Point, calibrate, family_of, points, with_lent
-from perfmodel.validation.records import Record
+from perfmodel.timing.predict import Lenders
+from perfmodel.validation.calibrate import Family, Key, Point, family_of, with_lent
 from perfmodel.validation.split import held_out
 from perfmodel.validation.statistics import quantile
 
@@ -81,22 +80,3 @@ def with_borrowed(calibrated: Mapping[str, list[Calibration]], halves: HalfWidth
         return replace(block, borrowed_low=round(math.exp(-half), 4), borrowed_high=round(math.exp(half), 4))
 
     return {name: [widened(block, name) if halves else block for block in blocks] for name, blocks in calibrated.items()}
-
-
-def leave_out(
-    name: str, records: Iterable[Record], devices: Mapping[str, Device], progress: Callable[[str], None] = lambda text: None
-) -> list[tuple[Record, Prediction]]:
-    """Held-out records of device ``name``, predicted by calibrations that saw none of its records."""
-    listed = list(records)
-    bare = {key: replace(device, calibration=[]) for key, device in devices.items()}
-    others = [record for record in listed if record.hardware != name]
-    fits = calibrate(others, bare, "", lambda _: "", progress)
-    halves = half_widths(points(others, bare), fits)
-    lenders = [replace(bare[key], calibration=blocks) for key, blocks in with_borrowed(fits, halves).items()]
-    found = []
-    for own in points([r for r in listed if r.hardware == name], bare).values():
-        for point in own:
-            if held_out(point.record):
-                made = predict(point.case, point.record.workload, point.record.dtype, bare[name], point.lower_s, lambda: lenders)
-                found.append((point.record, made))
-    return found

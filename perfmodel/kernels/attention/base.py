@@ -109,10 +109,9 @@ def key_rows_stored(w: Attention) -> Number:
     return w.stored_kv_heads * w.kv_len
 
 
-def query_read(w: Attention, tensor: str, width: Number, rows: Number | None = None) -> Access:
-    """Each row of a query-shaped tensor loaded once per pass; ``rows`` where some are skipped."""
-    elements = (query_rows(w) if rows is None else rows) * width
-    return once(tensor, READ, elements, w.dtype.size, compulsory=seeing_rows(w) * width)
+def query_read(w: Attention, tensor: str, width: Number) -> Access:
+    """Each row of a query-shaped tensor loaded once per pass."""
+    return once(tensor, READ, query_rows(w) * width, w.dtype.size, compulsory=seeing_rows(w) * width)
 
 
 def query_write(w: Attention, tensor: str, width: Number) -> Access:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any, ClassVar
 
 from perfmodel.core.dtypes import dtype_named
@@ -26,6 +26,7 @@ class Comparison:
     """What was asked, resolved, and the results.
 
     ``sram_bytes`` is M, None where nothing needed one; ``sram_sizes`` the sizes to compare, empty without a comparison.
+    ``predictions``: by algorithm and pass, where a kernel was named.
     """
 
     workload: Attention
@@ -34,7 +35,14 @@ class Comparison:
     sram_bytes: int | None
     results: list[Result]
     sram_sizes: tuple[int, ...] = ()
-    tile_given: bool = False
+    block_q: int | None = None
+    block_kv: int | None = None
+    predictions: Mapping[tuple[str, str], Any] = field(default_factory=dict)
+
+    @property
+    def tile_given(self) -> bool:
+        """Whether an edge of the tile was asked for."""
+        return self.block_q is not None or self.block_kv is not None
 
     def passes(self) -> list[str]:
         """The single passes that were asked for."""
@@ -115,6 +123,9 @@ class AttentionRequest:
         if self.window is not None and self.causal is False:
             raise UsageError("--window is of the last keys, so it implies a causal mask", "leave out --no-causal")
         heads = 1 if self.heads is None else self.heads
+        if self.packed is not None and self.kv_heads in (None, heads):
+            option = "--packed" if self.packed else "--unpacked"
+            raise UsageError(f"{option} is for query heads that share K and V", "give fewer --kv-heads than --heads, or leave it out")
         kv_len = self.n if self.kv_len is None else self.kv_len
         return Attention(
             n=self.n,
@@ -156,8 +167,7 @@ class AttentionRequest:
         sram_bytes = sizes[0] if sizes and not several else own
         results = compare(algorithms, w, device, _PASSES[direction], sram_bytes, self.block_q, self.block_kv)
         compared = sorted({*sizes, *(() if own is None else (own,))}) if several else ()
-        tile_given = self.block_q is not None or self.block_kv is not None
-        answer = Comparison(w, device, direction, sram_bytes, results, tuple(compared), tile_given)
+        answer = Comparison(w, device, direction, sram_bytes, results, tuple(compared), self.block_q, self.block_kv)
         if several and not answer.tiled_in_sram():
             raise UsageError("--sram compares sizes for tiled algorithms, forward", "add --algorithm flash, or give one size")
         return answer

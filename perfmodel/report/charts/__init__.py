@@ -1,1 +1,1 @@
-"""Pictures: what they show (``kinds``), where everything goes on the page, and what stands in words beside it."""
+"""Pictures: what they show (``schema``), where everything goes on the page, and what stands in words beside it."""

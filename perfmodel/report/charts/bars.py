@@ -4,38 +4,35 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from perfmodel.report.charts.cells import text
-from perfmodel.report.charts.frame import Key, Size, legend, tick_width
-from perfmodel.report.charts.kinds import BarChart, Limit
-from perfmodel.report.charts.labels import Placer, segment
-from perfmodel.report.charts.scale import LINEAR, Axis, tick_text
+from perfmodel.report.charts.format_number import text
+from perfmodel.report.charts.frame import LINEAR, Axis, Key, Size, legend, tick_text, tick_width
+from perfmodel.report.charts.labels import Placer, segment, shortened, text_width
 from perfmodel.report.charts.scene import Group, Path, Rect, Scene, Shape, Text
-from perfmodel.report.charts.text_width import shortened, text_width
+from perfmodel.report.charts.schema import Bar, BarChart, Limit
 
-SIZES = (Size(760, 0), Size(368, 0, 11.0))
+SIZE = Size(540, 0)
 """The height follows from the number of bars."""
-WIDEST_NAME = 0.3
+BAR = 3.2
+"""Font sizes of a bar with its name above it."""
 ROW = 1.55
 """Font sizes between two rows of names above the bars: their boxes do not meet."""
 FAR = 3.0
 """A capacity more than this many times the longest bar is said in words and not drawn."""
 
 
-def scene(chart: BarChart, size: Size = SIZES[0]) -> Scene:
+def scene(chart: BarChart, size: Size = SIZE) -> Scene:
     """``chart`` in a picture as wide as ``size``."""
     parts = list(dict.fromkeys(name for bar in chart.bars for name, _ in bar.segments))
     keys = [Key(name, "bar", "box", place) for place, name in enumerate(parts)] if len(parts) > 1 else []
     shapes, below = legend(keys, size, size.font * 0.6, size.width - size.font, 2)
     totals = [sum(value for _, value in bar.segments) for bar in chart.bars]
     near = [limit for limit in chart.limits if limit.value <= FAR * max(totals, default=1)]
-    names = min(WIDEST_NAME * size.width, max((text_width(bar.name, size.font) for bar in chart.bars), default=0)) + 14
     end = tick_width(totals, lambda value: text(value, chart.unit), size) * 1.15 + 14
-    left = size.font * 0.6 if size.narrow else names
     top = below + size.font * (0.9 + ROW * len(near) if near else 0.6)
-    row = size.font * (3.4 if size.narrow else 2.6)
+    row = size.font * BAR
     height = top + row * len(chart.bars) + size.font * 2.4
     most = max([*totals, *(limit.value for limit in near)], default=1) or 1
-    axis = Axis(0, most, left, size.width - end, LINEAR)
+    axis = Axis(0, most, size.font * 0.6, size.width - end, LINEAR)
     bottom = top + row * len(chart.bars)
     shapes += _ticks(axis, top, bottom, chart.unit, size)
     placer = Placer((0, below), (size.width, top))
@@ -45,7 +42,9 @@ def scene(chart: BarChart, size: Size = SIZES[0]) -> Scene:
         found = placer.place(_limit_names(limit, x, top, chart.unit, size), size.font)
         shapes += [Path("limit", [(x, top - 4), (x, bottom)]), *([found] if found else [])]
     for place, (bar, total) in enumerate(zip(chart.bars, totals, strict=True)):
-        shapes += _bar(bar.name, bar.segments, parts, total, axis, top + place * row, chart.unit, size, names, lines)
+        shapes += _bar(bar, parts, axis, top + place * row, chart.unit, size)
+        middle = top + place * row + size.font * 2.7
+        shapes.append(_total(total, text(total, chart.unit), axis, middle, size, lines))
     return Scene(size.width, height, shapes, chart.title, describe(chart))
 
 
@@ -87,33 +86,17 @@ def _ticks(axis: Axis, top: float, bottom: float, unit: str, size: Size) -> list
     return shapes
 
 
-def _bar(
-    name: str,
-    segments: Sequence[tuple[str, float]],
-    parts: list[str],
-    total: float,
-    axis: Axis,
-    y: float,
-    unit: str,
-    size: Size,
-    room: float,
-    lines: Sequence[float],
-) -> list[Shape]:
-    thick = size.font * 1.7
-    head = y + (size.font * 1.5 if size.narrow else (size.font * 2.6 - thick) / 2)
-    middle = head + thick / 2 + size.font * 0.35
-    if size.narrow:
-        shapes: list[Shape] = [Text("key", axis.start, head - size.font * 0.4, shortened(name, size.font, size.width - 2 * size.font))]
-    else:
-        shapes = [Text("key", axis.start - 10, middle, shortened(name, size.font, room - 12), "end")]
+def _bar(bar: Bar, parts: list[str], axis: Axis, y: float, unit: str, size: Size) -> list[Shape]:
+    """The name of a bar, and below it the parts, each with its value where it has room."""
+    head, thick = y + size.font * 1.5, size.font * 1.7
+    shapes: list[Shape] = [Text("key", axis.start, head - size.font * 0.4, shortened(bar.name, size.font, size.width - 2 * size.font))]
     at = 0.0
-    for part, value in segments:
+    for part, value in bar.segments:
         start, end = axis.at(at), axis.at(at + value)
         at += value
-        tip = f"{name}, {part}: {text(value, unit)}"
+        tip = f"{bar.name}, {part}: {text(value, unit)}"
         shapes.append(Group([Rect("bar", start, head, end - start, thick, parts.index(part), tip)], {"tip": tip}))
         said = tick_text(value, unit)
-        if text_width(said, size.font) + 8 < end - start and len(segments) > 1:
-            shapes.append(Text("bar-inside", (start + end) / 2, middle, said, "middle"))
-    shapes.append(_total(total, text(total, unit), axis, middle, size, lines))
+        if text_width(said, size.font) + 8 < end - start and len(bar.segments) > 1:
+            shapes.append(Text("bar-inside", (start + end) / 2, head + thick / 2 + size.font * 0.35, said, "middle"))
     return shapes

@@ -62,8 +62,7 @@ class Pen:
 
     def _text(self, shape: Text) -> str:
         anchor = "" if shape.anchor == "start" or self.theme is None else f' text-anchor="{shape.anchor}"'
-        turn = f' transform="rotate({-shape.angle:.2f} {number(shape.x)} {number(shape.y)})"' if shape.angle else ""
-        place = f' x="{number(shape.x)}" y="{number(shape.y)}"{anchor}{turn}'
+        place = f' x="{number(shape.x)}" y="{number(shape.y)}"{anchor}'
         look = self._look(f"{shape.role}{ANCHORS[shape.anchor]}" if self.theme is None else shape.role, shape.series, text=True)
         return f"<text{look}{place}>{clean(shape.text)}</text>"
 
@@ -145,12 +144,12 @@ def _moved(move: XY | None) -> str:
     return "" if move is None else f' transform="translate({number(move[0])} {number(move[1])})"'
 
 
-def standalone(scene: Scene, font: float, theme: dict[str, str] = LIGHT) -> str:
+def standalone(scene: Scene, font: float) -> str:
     """``scene`` as a file of its own, a line per group."""
     size = f'width="{number(scene.width)}" height="{number(scene.height)}" viewBox="0 0 {number(scene.width)} {number(scene.height)}"'
     words = f"<title>{clean(scene.title)}</title>\n<desc>{clean(scene.description)}</desc>"
-    back = f'<rect width="100%" height="100%" fill="{theme["page"]}"/>'
-    body = Pen(theme, font).draw(scene.children).replace("><g", ">\n<g")
+    back = f'<rect width="100%" height="100%" fill="{LIGHT["page"]}"/>'
+    body = Pen(LIGHT, font).draw(scene.children).replace("><g", ">\n<g")
     return f'<svg xmlns="http://www.w3.org/2000/svg" {size} font-family="{FONT}" role="img">\n{words}\n{back}\n{body}\n</svg>\n'
 
 

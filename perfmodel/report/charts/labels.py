@@ -1,86 +1,132 @@
-"""Labels that keep off each other: boxes, turned ones too, and the first free place among candidates."""
+"""Labels that keep off each other: how wide a text is, the boxes it takes, and the first free place among candidates."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from perfmodel.report.charts.scene import XY, Text
-from perfmodel.report.charts.text_width import HEIGHT, text_width
 
 ASCENT, AIR = 0.8, 1.5
 """Share of a line's height above the baseline; pixels that stay free around a label."""
 
+_WIDTHS = {
+    280: "\"'ijl",
+    300: "I",
+    320: " ,.·",
+    340: ":;|",
+    360: "/\\",
+    380: "f",
+    400: "()[]t",
+    420: "!r²",
+    440: "³",
+    460: '"-',
+    500: "*`",
+    540: "s",
+    560: "?J_cz–",
+    580: "Lk",
+    600: "vxy",
+    620: "Faeo",
+    640: "$012356789bdghnpqu{}µ",
+    660: "4Tα",
+    680: "EKPSY",
+    700: "ABVXZ",
+    740: "CR",
+    760: "HNU",
+    780: "&DG",
+    800: "OQ",
+    820: "w",
+    840: "#+<=>^~±×≤≥",
+    900: "M",
+    960: "%",
+    980: "m",
+    1000: "W—…→",
+    1020: "@▲▼",
+}
+"""Thousandths of the font size, rounded up to 20: the largest advance among Inter, DejaVu Sans and Liberation Sans (whose widths are
+Arial's and Helvetica's), so that a label that was placed in its box stays in it whichever of them draws it.
+"""
+_BY_CHARACTER = {character: width for width, characters in _WIDTHS.items() for character in characters}
+_OTHER, _WIDE, _FIRST_WIDE = 760, 1040, 0x1100
+_BOLD = 1.12
+"""Semibold Inter and bold DejaVu Sans over the regular widths, for words."""
+HEIGHT = 1.18
+"""Of a line of capitals, digits and descenders, in font sizes."""
+
+
+def text_width(text: str, size: float, bold: bool = False) -> float:
+    """Pixels of ``text`` at font size ``size``.
+
+    >>> text_width("12", 10)
+    12.8
+    """
+    total = sum(_BY_CHARACTER.get(character, _WIDE if ord(character) >= _FIRST_WIDE else _OTHER) for character in text)
+    return round(total * size / 1000 * (_BOLD if bold else 1), 3)
+
+
+def shortened(text: str, size: float, width: float, bold: bool = False) -> str:
+    """``text``, or as much of it as fits in ``width`` with an ellipsis."""
+    if text_width(text, size, bold) <= width:
+        return text
+    while text and text_width(text + "…", size, bold) > width:
+        text = text[:-1]
+    return text.rstrip() + "…"
+
 
 @dataclass(frozen=True, slots=True)
 class Box:
-    """A rectangle, turned or not: its corners in order, and the upright one around it. ``upright``: it is that one."""
+    """An upright rectangle, in pixels."""
 
-    corners: tuple[XY, ...]
     left: float
     top: float
     right: float
     bottom: float
-    upright: bool
 
     def meets(self, other: Box) -> bool:
-        """Whether the two overlap: no side of either separates them."""
-        if self.left >= other.right or other.left >= self.right or self.top >= other.bottom or other.top >= self.bottom:
-            return False
-        turned = [one for one in (self, other) if not one.upright]  # the rectangles around them have told of the others' sides
-        return not any(_separates(one.corners, side, self.corners, other.corners) for one in turned for side in (0, 1))
+        """Whether the two overlap."""
+        return self.left < other.right and other.left < self.right and self.top < other.bottom and other.top < self.bottom
 
     def inside(self, low: XY, high: XY) -> bool:
-        """Whether every corner is in the upright rectangle from ``low`` to ``high``."""
+        """Whether it lies in the rectangle from ``low`` to ``high``."""
         return low[0] <= self.left and self.right <= high[0] and low[1] <= self.top and self.bottom <= high[1]
 
 
-def box(corners: Iterable[XY]) -> Box:
-    """The box with these corners."""
-    found = tuple(corners)
-    xs, ys = [x for x, _ in found], [y for _, y in found]
-    upright = len(set(xs)) == 2 and len(set(ys)) == 2
-    return Box(found, min(xs), min(ys), max(xs), max(ys), upright)
+@dataclass(frozen=True, slots=True)
+class Line:
+    """A straight line between two ends."""
 
+    start: XY
+    end: XY
 
-def _separates(corners: tuple[XY, ...], side: int, one: tuple[XY, ...], other: tuple[XY, ...]) -> bool:
-    """Whether a line along that side of ``corners``, opposite sides being parallel, lies between ``one`` and ``other``."""
-    (ax, ay), (bx, by) = corners[side], corners[side + 1]
-    nx, ny = by - ay, ax - bx
-    mine, its = [x * nx + y * ny for x, y in one], [x * nx + y * ny for x, y in other]
-    return max(mine) <= min(its) or max(its) <= min(mine)
+    def meets(self, box: Box) -> bool:
+        """Whether a part of it lies in ``box``: it is clipped by one pair of sides after the other."""
+        first, last = 0.0, 1.0
+        for at, end, low, high in zip(self.start, self.end, (box.left, box.top), (box.right, box.bottom), strict=True):
+            if at == end:
+                if not low < at < high:
+                    return False
+                continue
+            enter, leave = sorted(((low - at) / (end - at), (high - at) / (end - at)))
+            first, last = max(first, enter), min(last, leave)
+        return first < last
 
 
 def rectangle(x: float, y: float, width: float, height: float) -> Box:
-    """An upright box, its upper left corner at (x, y)."""
-    return box(((x, y), (x + width, y), (x + width, y + height), (x, y + height)))
+    """A box with its upper left corner at (x, y)."""
+    return Box(x, y, x + width, y + height)
 
 
-def segment(ends: Sequence[XY], width: float = 1.0) -> Box:
-    """The box of a straight line between two ``ends``."""
-    a, b = ends[0], ends[-1]
-    length = math.dist(a, b) or 1.0
-    dx, dy = (b[1] - a[1]) / length * width / 2, (a[0] - b[0]) / length * width / 2
-    return box([(a[0] + dx, a[1] + dy), (b[0] + dx, b[1] + dy), (b[0] - dx, b[1] - dy), (a[0] - dx, a[1] - dy)])
+def segment(ends: Sequence[XY]) -> Line:
+    """The line from the first to the last of ``ends``."""
+    return Line(ends[0], ends[-1])
 
 
 def text_box(text: Text, size: float, bold: bool = False, air: float = AIR) -> Box:
-    """The box that ``text`` takes."""
+    """The box that ``text`` takes, with ``air`` pixels around it."""
     width, height = text_width(text.text, size, bold), size * HEIGHT
     left = text.x - {"start": 0.0, "middle": width / 2, "end": width}[text.anchor]
     top = text.y - height * ASCENT
-    corners = [
-        (left - air, top - air),
-        (left + width + air, top - air),
-        (left + width + air, top + height + air),
-        (left - air, top + height + air),
-    ]
-    if not text.angle:
-        return box(corners)
-    cos, sin = math.cos(math.radians(text.angle)), math.sin(math.radians(text.angle))
-    turned = [(text.x + (x - text.x) * cos + (y - text.y) * sin, text.y - (x - text.x) * sin + (y - text.y) * cos) for x, y in corners]
-    return box(turned)
+    return Box(left - air, top - air, left + width + air, top + height + air)
 
 
 @dataclass(slots=True)
@@ -90,7 +136,7 @@ class Placer:
     low: XY
     high: XY
     taken: list[Box] = field(default_factory=list)
-    avoided: list[Box] = field(default_factory=list)
+    avoided: list[Box | Line] = field(default_factory=list)
 
     def place(
         self, candidates: Iterable[Text], size: float, bold: bool = False, cost: Callable[[Text], int] = lambda text: 0
@@ -108,7 +154,7 @@ class Placer:
             for other in self.avoided:
                 if best is not None and hidden >= best[0]:
                     break
-                hidden += place.meets(other)
+                hidden += other.meets(place)
             if best is None or hidden < best[0]:
                 best = (hidden, text, place)
             if not hidden:
@@ -117,7 +163,3 @@ class Placer:
             return None
         self.taken.append(best[2])
         return best[1]
-
-    def copy(self) -> Placer:
-        """The same frame and labels, for one of several layers of which one is shown at a time."""
-        return Placer(self.low, self.high, list(self.taken), list(self.avoided))

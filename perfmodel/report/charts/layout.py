@@ -1,19 +1,26 @@
-"""Any chart as pictures, wide and narrow, and as the table of its numbers."""
+"""Any chart as a picture, and as a panel of a sheet with all pictures."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from importlib import import_module
 
+from perfmodel.report.charts.format_number import percent, text
 from perfmodel.report.charts.frame import Size
-from perfmodel.report.charts.kinds import BarChart, Chart, LineChart, Roofline, ScatterChart
-from perfmodel.report.charts.points import points_table
-from perfmodel.report.charts.scene import Scene
-from perfmodel.report.document import Column, DataTable, Value
+from perfmodel.report.charts.labels import shortened, text_width
+from perfmodel.report.charts.roofline_metrics import share_of_roof, time_s
+from perfmodel.report.charts.roofline_points import SHAPES, groups_of
+from perfmodel.report.charts.scene import Group, Marker, Scene, Shape, Text
+from perfmodel.report.charts.schema import Chart, Roofline
+
+WIDTH, HEIGHT, MARGIN, FONT = 1120.0, 630.0, 28.0, 13.0
+"""One panel, 16 to 9."""
+KEY_WIDTH, KEY_FONT = 276.0, 12.0
 
 
-def sizes(chart: Chart) -> tuple[Size, Size]:
-    """The sizes of its wide and of its narrow picture."""
-    found: tuple[Size, Size] = import_module(f"{__package__}.{chart.kind}").SIZES
+def size_of(chart: Chart) -> Size:
+    """The size of its picture on a page."""
+    found: Size = import_module(f"{__package__}.{chart.kind}").SIZE
     return found
 
 
@@ -23,44 +30,50 @@ def scene(chart: Chart, size: Size) -> Scene:
     return made
 
 
-def numbers(chart: Chart) -> DataTable:
-    """What the picture shows, as a table."""
-    if isinstance(chart, Roofline):
-        return points_table([chart])
-    if isinstance(chart, LineChart):
-        return _of_lines(chart)
-    return _of_bars(chart) if isinstance(chart, BarChart) else _of_pairs(chart)
+# The sheet
 
 
-def _of_lines(chart: LineChart) -> DataTable:
-    columns = [Column("x", chart.x_label, chart.x_unit)]
-    for place, series in enumerate(chart.series):
-        low, high = (f"y{place}_low", f"y{place}_high") if series.band else ("", "")
-        columns.append(Column(f"y{place}", series.name, chart.y_unit, low, high))
-        if series.band:
-            columns += [Column(low, f"{series.name}, low", chart.y_unit), Column(high, f"{series.name}, high", chart.y_unit)]
-    rows: dict[float, dict[str, Value]] = {}
-    for place, series in enumerate(chart.series):
-        for index, (x, y) in enumerate(series.points):
-            row = rows.setdefault(x, {"x": x})
-            row[f"y{place}"] = y
-            if index < len(series.band):
-                row[f"y{place}_low"], row[f"y{place}_high"] = series.band[index]
-    return DataTable(chart.title, columns, [[rows[x].get(column.key) for column in columns] for x in sorted(rows)])
+def panels(charts: list[Chart]) -> list[tuple[float, float, Scene]]:
+    """Left, top and scene of every chart: one alone, several in two columns."""
+    drawn = [panel(chart) for chart in charts]
+    placed, top = [], 0.0
+    for first in range(0, len(drawn), 2):
+        row = drawn[first : first + 2]
+        placed += [(WIDTH * column, top, scene) for column, scene in enumerate(row)]
+        top += max(scene.height for scene in row)
+    return placed
 
 
-def _of_bars(chart: BarChart) -> DataTable:
-    parts = list(dict.fromkeys(name for bar in chart.bars for name, _ in bar.segments))
-    columns = [Column("name", ""), *(Column(part, part, chart.unit) for part in parts), Column("total", "total", chart.unit)]
-    rows: list[list[Value]] = []
-    for bar in chart.bars:
-        values = dict(bar.segments)
-        rows.append([bar.name, *(values.get(part) for part in parts), sum(values.values())])
-    return DataTable(chart.title, columns, rows)
+def panel(chart: Chart) -> Scene:
+    """``chart`` under its title; a roofline with the names of its points beside it."""
+    head = MARGIN + FONT * 1.35
+    shapes: list[Shape] = [Text("title", MARGIN, head, shortened(chart.title, FONT * 1.35, WIDTH - 2 * MARGIN, bold=True))]
+    top = head + FONT
+    if chart.caption:
+        room = WIDTH - 2 * MARGIN - (KEY_WIDTH if isinstance(chart, Roofline) and chart.points else 0)
+        shapes.append(Text("subtitle", MARGIN, head + FONT * 1.6, shortened(chart.caption, FONT, room)))
+        top += FONT * 1.6
+    key = _key(chart, top + FONT) if isinstance(chart, Roofline) and chart.points else []
+    width = WIDTH - 2 * MARGIN - (KEY_WIDTH + 20 if key else 0)
+    picture = scene(chart, Size(width, HEIGHT - top - MARGIN / 2, FONT))
+    moved = replace(picture, children=[*shapes, *key, Group(picture.children, move=(MARGIN, top))], width=WIDTH)
+    return replace(moved, height=max(top + picture.height + MARGIN / 2, HEIGHT if key else 0))
 
 
-def _of_pairs(chart: ScatterChart) -> DataTable:
-    units = [("measured", chart.unit), ("predicted", chart.unit), ("error", "error")]
-    columns = [Column("name", "run"), Column("group", "group"), *(Column(name, name, unit) for name, unit in units)]
-    rows: list[list[Value]] = [[p.name, p.group, p.measured, p.predicted, p.predicted / p.measured - 1] for p in chart.pairs]
-    return DataTable(chart.title, columns, rows)
+def _key(chart: Roofline, top: float) -> list[Shape]:
+    """Number, name and share of the roof of as many points as there is room for."""
+    left, right, line = WIDTH - MARGIN - KEY_WIDTH, WIDTH - MARGIN, KEY_FONT * 1.5
+    room = int((HEIGHT - MARGIN - top) / line)
+    groups = groups_of(chart)
+    shown = chart.points if len(chart.points) <= room else chart.points[: room - 1]
+    shapes: list[Shape] = [Text("key-value", right, top - line, "of its roof", "end")]
+    for place, point in enumerate(shown):
+        y, series, share = top + place * line, groups.index(point.group), share_of_roof(point)
+        said = percent(share) if share is not None else text(time_s(point), "s")
+        shapes.append(Marker("measured", left + 5, y - KEY_FONT * 0.35, 3.6, SHAPES[series % len(SHAPES)], series))
+        shapes.append(Text("key-number", left + 34, y, str(point.number), "end"))
+        shapes.append(Text("key-name", left + 42, y, shortened(point.name, KEY_FONT, right - left - 54 - text_width(said, KEY_FONT))))
+        shapes.append(Text("key-value", right, y, said, "end"))
+    if len(shown) < len(chart.points):
+        shapes.append(Text("key-value", left, top + len(shown) * line, f"and {len(chart.points) - len(shown)} more, in the report's table"))
+    return shapes

@@ -1,33 +1,36 @@
-"""A sweep as a picture: lines with bands, crossovers marked, names at the ends of the lines where there is room."""
+"""A sweep as a picture: lines with bands, crossovers and limits marked, names at the ends of the lines where there is room."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Iterator
 from itertools import pairwise
 
-from perfmodel.report.charts.cells import text
-from perfmodel.report.charts.frame import NARROW_LINE, WIDE_LINE, Key, Plot, Size, legend, tick_width, ticks
-from perfmodel.report.charts.kinds import LineChart, Series
-from perfmodel.report.charts.labels import Placer, rectangle, segment
-from perfmodel.report.charts.line_marks import marks
+from perfmodel.report.charts.format_number import text
+from perfmodel.report.charts.frame import LOG, Axis, Key, Plot, Size, fitted, legend, power_of_two_text, tick_text, tick_width, ticks
+from perfmodel.report.charts.labels import Box, Placer, rectangle, segment, shortened, text_box, text_width
 from perfmodel.report.charts.roofline_points import SHAPES
-from perfmodel.report.charts.scale import LOG, Axis, fitted, power_of_two_text, tick_text
-from perfmodel.report.charts.scene import Group, Marker, Path, Scene, Shape, Text
-from perfmodel.report.charts.text_width import shortened, text_width
+from perfmodel.report.charts.scene import XY, Group, Marker, Path, Scene, Shape, Text
+from perfmodel.report.charts.schema import LineChart, Mark, Series
 
-SIZES = (WIDE_LINE, NARROW_LINE)
+SIZE = Size(540, 340)
 MOST_TICKS = 14
 """Values of x that are ticks themselves."""
 CROSSED = 6
 """A label over a curve, whose halo interrupts it, is as bad as one that is so many steps away from its mark."""
 WIDEST_NAME = 0.26
 """Of the picture's width: longer names go to a legend."""
+STRUCK = 3
+"""A label that a mark's line strikes is as bad as one over that many other shapes."""
+AWAY = (2.0, 8.0, 16.0, 26.0, 38.0, 52.0, 70.0, 90.0, 115.0, 145.0)
+"""Pixels from a diamond to its label."""
+TURNS = 16
 
 
-def scene(chart: LineChart, size: Size = WIDE_LINE) -> Scene:
+def scene(chart: LineChart, size: Size = SIZE) -> Scene:
     """``chart`` in a picture of ``size``."""
     names = max((text_width(series.name, size.font, bold=True) for series in chart.series), default=0) + 14
-    at_ends = not size.narrow and names <= WIDEST_NAME * size.width and 1 < len(chart.series) <= 8
+    at_ends = names <= WIDEST_NAME * size.width and 1 < len(chart.series) <= 8
     keys = [] if at_ends else _keys(chart)
     shapes, below = legend(keys, size, size.font * 0.6, size.width - size.font, 2)
     plot = _plot(chart, size, below + size.font * 1.8, names if at_ends else size.font * 1.8)
@@ -137,7 +140,7 @@ def _tagged(series: Series, shapes: list[Shape]) -> Group:
 def _line(chart: LineChart, series: Series, plot: Plot, placer: Placer) -> list[Shape]:
     number = colour_of(chart, series)
     spots = [_at(plot, x, y) for x, y in series.points]
-    placer.avoided += [segment(ends, 2) for ends in pairwise(spots)] * CROSSED
+    placer.avoided += [segment(ends) for ends in pairwise(spots)] * CROSSED
     role = {"line": "series", "dashed": "series-dashed"}.get(series.style)
     shapes: list[Shape] = [Path(role, spots, series=number)] if role and len(spots) > 1 else []
     if series.style == "dashed" and len(spots) > 1:
@@ -185,3 +188,81 @@ def _limits(chart: LineChart, plot: Plot, size: Size, placer: Placer) -> list[Sh
         found = placer.place(places, size.font)
         shapes += [Path("limit", ends), *([found] if found else [])]
     return shapes
+
+
+# Marks
+
+
+def marks(chart: LineChart, plot: Plot, size: Size, placer: Placer, colours: dict[str, int]) -> list[Shape]:
+    """Every mark of ``chart``; those of a group of series in its colour, which ``colours`` has by name."""
+    shapes: list[Shape] = []
+    heads: list[Shape] = []
+    labels: list[Shape] = []
+    spots = [(plot.x.at(plot.x.clamped(m.x)), plot.top if m.y is None else plot.y.at(plot.y.clamped(m.y))) for m in chart.marks]
+    for (x, top), mark in zip(spots, chart.marks, strict=True):
+        shapes.append(Path("mark", [(x, top), (x, plot.bottom)]))
+        if mark.y is not None:
+            series = colours.get(mark.group)
+            heads.append(Marker("before" if series is None else "predicted", x, top, 4.0, "diamond", series))
+            placer.avoided += [rectangle(x - 5, top - 5, 10, 10)] * STRUCK
+    for x, top in {x: min(other for at, other in spots if at == x) for x, _ in spots}.items():
+        placer.avoided += [segment([(x, top), (x, plot.bottom)])] * STRUCK
+    for at, mark in zip(spots, chart.marks, strict=True):
+        labels += _label(at, mark, [other for other in spots if other != at], plot, size, placer, colours)
+    return [*shapes, *heads, *labels]
+
+
+def _label(at: XY, mark: Mark, others: list[XY], plot: Plot, size: Size, placer: Placer, colours: dict[str, int]) -> list[Shape]:
+    series = colours.get(mark.group)
+    role = "mark-label" if series is None else "mark-of-series"
+
+    def strays(text: Text) -> int:
+        """How far it is from its mark, marks that it seems to belong to instead, and labels that a line to it would strike."""
+        around = text_box(text, size.font, air=0)
+        edge = _nearest(at, around)
+        own, line = math.dist(at, edge), segment([at, edge])
+        struck = STRUCK * sum(line.meets(other) for other in placer.taken) if own > 1.6 * size.font else 0
+        return int(own / (2 * size.font)) + struck + sum(_distance(other, around) < own for other in others)
+
+    found = placer.place(_places(at, mark, role, series, plot, size), size.font, cost=strays)
+    if found is None:
+        return []
+    edge = _nearest(at, text_box(found, size.font, air=0))
+    along = edge[1] > at[1] and abs(edge[0] - at[0]) < 1.5 * size.font  # its own line leads there
+    if mark.y is None or along or math.dist(at, edge) < 1.6 * size.font:
+        return [found]
+    part = 6 / math.dist(at, edge)
+    line = [(at[0] + (edge[0] - at[0]) * part, at[1] + (edge[1] - at[1]) * part), edge]
+    placer.avoided += [segment(line)] * STRUCK
+    return [Path("leader", line), found]
+
+
+def _nearest(at: XY, around: Box) -> XY:
+    """The place in ``around`` that is nearest to ``at``."""
+    return min(max(at[0], around.left), around.right), min(max(at[1], around.top), around.bottom)
+
+
+def _distance(at: XY, around: Box) -> float:
+    return math.dist(at, _nearest(at, around))
+
+
+def _places(at: XY, mark: Mark, role: str, series: int | None, plot: Plot, size: Size) -> Iterator[Text]:
+    """Around the diamond on ever wider rings; then anywhere beside its line, and where neither side is wide enough, over it."""
+    x, y = at
+    half = text_width(mark.label, size.font) / 2
+    for away in AWAY if mark.y is not None else ():
+        for turn in range(TURNS):
+            angle = math.pi / 2 + (turn + 1) // 2 * (1 if turn % 2 else -1) * 2 * math.pi / TURNS
+            middle = (x + math.cos(angle) * (5 + away + half), y - math.sin(angle) * (5 + away + size.font * 0.6))
+            yield Text(role, middle[0], middle[1] + size.font * 0.35, mark.label, "middle", series=series)
+    rows = max(1, math.floor((plot.bottom - plot.top) / (size.font * 1.4)))
+    near = sorted(range(rows), key=lambda row: abs(plot.top + (row + 1) * size.font * 1.4 - y))
+    feet = [plot.top + (row + 1) * size.font * 1.4 - 2 for row in near]
+    for foot in feet:
+        yield Text(role, x + 7, foot, mark.label, series=series)
+        yield Text(role, x - 7, foot, mark.label, "end", series=series)
+    short = shortened(mark.label, size.font, plot.right - plot.left - 10)
+    half = text_width(short, size.font) / 2 + 5
+    middle_x = min(max(x, plot.left + half), plot.right - half)
+    for foot in feet:
+        yield Text(role, middle_x, foot, short, "middle", series=series)

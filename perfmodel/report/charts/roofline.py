@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from perfmodel.report.charts.frame import NARROW, WIDE, Key, Plot, Size, legend, ticks
-from perfmodel.report.charts.kinds import LEVELS, MEASURED, Roofline
+from perfmodel.report.charts.frame import PICTURE, Key, Plot, Size, legend, tick_text, ticks
+from perfmodel.report.charts.labels import shortened, text_width
 from perfmodel.report.charts.roofline_axes import first_level, levels_of, plot_of
 from perfmodel.report.charts.roofline_points import (
     AT_ROOFS,
@@ -19,14 +19,13 @@ from perfmodel.report.charts.roofline_points import (
     points,
 )
 from perfmodel.report.charts.roofline_roofs import ridges, roofs, waiting
-from perfmodel.report.charts.scale import tick_text
 from perfmodel.report.charts.scene import Group, Scene, Shape, Text
-from perfmodel.report.charts.text_width import shortened, text_width
+from perfmodel.report.charts.schema import LEVELS, MEASURED, Roofline
 
-SIZES = (WIDE, NARROW)
+SIZE = PICTURE
 
 
-def scene(chart: Roofline, size: Size = WIDE) -> Scene:
+def scene(chart: Roofline, size: Size = SIZE) -> Scene:
     """``chart`` in a picture of ``size``: every level is a layer with its own roofs, of which only one is not hidden."""
     chart = as_drawn(chart)
     keys, below = legend(_keys(chart), size, size.font * 0.6, size.width - size.font, 2)

@@ -5,9 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from perfmodel.report.charts.frame import Plot, Size
-from perfmodel.report.charts.kinds import COMPUTE, MEASURED, MEMORY, Ceiling, Roofline
-from perfmodel.report.charts.scale import Axis
+from perfmodel.report.charts.frame import Axis, Plot, Size
+from perfmodel.report.charts.schema import COMPUTE, MEASURED, MEMORY, Ceiling, Roofline
 
 LEAST_INTENSITY = 0.1
 """FLOP/B at the left edge of every roofline: an elementwise kernel of fp32 does 1 FLOP per 8 B, a decode step of bf16 about 1."""
@@ -36,7 +35,7 @@ def limits(ceilings: Sequence[Ceiling]) -> tuple[float, float, float, float]:
     widths = [c.value for c in ceilings if c.kind == MEMORY] or [1e12]
     slowest, highest = min(widths), max(peaks)
     most = 10.0 ** math.ceil(math.log10(10 * highest / slowest))
-    return LEAST_INTENSITY, most, _round(slowest * LEAST_INTENSITY / 10, up=False), _round(2.2 * highest, up=True)
+    return LEAST_INTENSITY, most, _round(slowest * LEAST_INTENSITY / 10, up=False), _round(4 * highest, up=True)
 
 
 def _round(value: float, up: bool) -> float:

@@ -7,13 +7,12 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from perfmodel.report.charts.frame import Plot, Size
-from perfmodel.report.charts.kinds import COMPUTE, MEMORY, Interval, Point, Roofline
-from perfmodel.report.charts.labels import Placer, rectangle, segment
-from perfmodel.report.charts.points import EQUAL, intensity
+from perfmodel.report.charts.labels import Placer, rectangle, segment, text_width
 from perfmodel.report.charts.roofline_axes import key
+from perfmodel.report.charts.roofline_metrics import EQUAL, intensity
 from perfmodel.report.charts.scene import XY, Group, Marker, Path, Shape, Text
-from perfmodel.report.charts.soft import overcounted
-from perfmodel.report.charts.text_width import text_width
+from perfmodel.report.charts.schema import COMPUTE, MEMORY, Interval, Point, Roofline
+from perfmodel.report.charts.soft_roofs import overcounted
 
 LEAST_RADIUS, MOST_RADIUS, PLAIN_RADIUS = 3.5, 15.0, 5.0
 SAME_PLACE = 4.0
@@ -247,7 +246,7 @@ def _around(text: str, at: XY, r: float, centre: XY, size: Size) -> Iterator[Tex
     """Places around a marker on ever wider circles, on each those away from the centre of all points first."""
     half = text_width(text, size.font, bold=True) / 2
     outwards = math.atan2(centre[1] - at[1], at[0] - centre[0]) if math.dist(at, centre) > 1 else 0.0
-    for away in AWAY[:-3] if size.narrow else AWAY:
+    for away in AWAY:
         for turn in range(16):
             offset = (turn + 1) // 2 * (1 if turn % 2 else -1)
             angle = outwards + offset * math.pi / 8

@@ -7,12 +7,12 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 from perfmodel.core.units import format_si
-from perfmodel.report.charts.cells import digits
+from perfmodel.report.charts.format_number import digits
 from perfmodel.report.charts.frame import Plot, Size
-from perfmodel.report.charts.kinds import COMPUTE, MEASURED, Ceiling, Roofline
-from perfmodel.report.charts.labels import Box, Placer, segment, text_box
+from perfmodel.report.charts.labels import Box, Line, Placer, segment, text_box
 from perfmodel.report.charts.roofline_axes import compute_ceilings, key, level_ceiling, memory_ceilings, shown_keys
 from perfmodel.report.charts.scene import XY, Group, Marker, Path, Shape, Text
+from perfmodel.report.charts.schema import COMPUTE, MEASURED, Ceiling, Roofline
 
 STEPS = 24
 """Places tried along a line for its label."""
@@ -50,9 +50,9 @@ def roofs(chart: Roofline, plot: Plot, size: Size, level: str, placer: Placer) -
     return [*lines, *groups, *labels]
 
 
-def _clear_of(boxes: list[Box], every: list[Text], twin: bool, placer: Placer, size: Size) -> list[Shape]:
-    """A label that lies on none of ``boxes``; else on as few as can be, unless the line has a ``twin`` beside it with a label."""
-    clear = [text for text in every if not any(text_box(text, size.font).meets(one) for one in boxes)]
+def _clear_of(shapes: list[Box | Line], every: list[Text], twin: bool, placer: Placer, size: Size) -> list[Shape]:
+    """A label that lies on none of ``shapes``; else on as few as can be, unless the line has a ``twin`` beside it with a label."""
+    clear = [text for text in every if not any(one.meets(text_box(text, size.font)) for one in shapes)]
     return _placed(iter(clear), placer, size) or ([] if twin else _placed(iter(every), placer, size))
 
 
@@ -78,11 +78,10 @@ def _role(ceiling: Ceiling) -> str:
     return "roof-measured" if ceiling.evidence == MEASURED else "roof"
 
 
-def words(ceiling: Ceiling, narrow: bool = False) -> str:
+def words(ceiling: Ceiling) -> str:
     """Name, value, and whether it was measured."""
     value = format_si(ceiling.value, "FLOP/s" if ceiling.kind == COMPUTE else "B/s", 3)
-    name = ceiling.name.replace("tensor ", "") if narrow else ceiling.name
-    return f"{name} {value}" + (" measured" if ceiling.evidence == MEASURED and not narrow else "")
+    return f"{ceiling.name} {value}" + (" measured" if ceiling.evidence == MEASURED else "")
 
 
 def _diagonal(ceiling: Ceiling, plot: Plot, first: float, top: float) -> Path:
@@ -104,29 +103,26 @@ def _level_line(ceiling: Ceiling, plot: Plot, memory: list[Ceiling]) -> Path:
 
 
 def _along_level(ceiling: Ceiling, plot: Plot, size: Size, start: float) -> Iterator[Text]:
-    """From the right end to the left, above the line, then below it; what was measured first below."""
-    y, text = plot.y.at(ceiling.value), words(ceiling, size.narrow)
+    """From the right end to the left, above the line, then below it, then further away; what was measured first below."""
+    y, text = plot.y.at(ceiling.value), words(ceiling)
     above, below = y - size.font * 0.42, y + size.font * 1.12
     sides = (below, above) if ceiling.evidence == MEASURED else (above, below)
     right = plot.right - size.font * 0.5
-    for side in sides:
+    for side in (*sides, above - size.font / 2, below + size.font / 2):
         for step in range(STEPS):
             x = right - step * (right - start) / STEPS
             yield Text("roof-label", x, side, text, "end")
 
 
 def _along_diagonal(ceiling: Ceiling, plot: Plot, size: Size, top: float) -> Iterator[Text]:
-    """From the lower end upwards, above the line; what was measured first below it."""
-    angle = math.degrees(math.atan2(plot.y.per_decade, plot.x.per_decade))
-    sin, cos = math.sin(math.radians(angle)), math.cos(math.radians(angle))
-    first = plot.x.at(max(plot.x.low, plot.y.low / ceiling.value))
-    last = plot.x.at(plot.x.clamped(top / ceiling.value))
-    up, down = size.font * 0.42, -size.font * 1.12
-    for offset in (down, up) if ceiling.evidence == MEASURED else (up, down):
+    """From the lower end upwards, a corner at the line: to the left, above it, or to the right, below; what was measured first there."""
+    low, high = max(plot.x.low, plot.y.low / ceiling.value), plot.x.clamped(top / ceiling.value)
+    gap, said = size.font * 0.3, words(ceiling)
+    left = (-gap, -gap - 1, "end"), (gap, size.font * 1.05, "start")
+    for across, down, anchor in reversed(left) if ceiling.evidence == MEASURED else left:
         for step in range(STEPS):
-            x = first + (0.04 + 0.96 * step / STEPS) * (last - first)
-            y = plot.y.at(plot.x.low * (plot.x.high / plot.x.low) ** ((x - plot.left) / (plot.right - plot.left)) * ceiling.value)
-            yield Text("roof-label", x - offset * sin, y - offset * cos, words(ceiling, size.narrow), "start", angle)
+            x = low * (high / low) ** (0.04 + 0.96 * step / STEPS)
+            yield Text("roof-label", plot.x.at(x) + across, plot.y.at(x * ceiling.value) + down, said, anchor)
 
 
 def ridges(chart: Roofline, plot: Plot, size: Size, level: str, placer: Placer) -> list[Shape]:
@@ -164,10 +160,10 @@ def _ridge(ceiling: Ceiling, keys: list[str], memory: Ceiling, plot: Plot, size:
     value = digits(intensity, 3)
 
     def far(label: Text) -> int:
-        """A label further away may seem another ridge's."""
-        return int(math.dist((label.x, label.y), (x, y)) / (1.5 * size.font))
+        """A label further away may seem another ridge's, and one without its unit another number."""
+        return int(math.dist((label.x, label.y), (x, y)) / (1.5 * size.font)) + (label.text == value)
 
-    places = (place for words in ([] if size.narrow else [f"{value} FLOP/B"]) + [value] for place in _around_ridge(x, y, words, size))
+    places = (place for words in (f"{value} FLOP/B", value) for place in _around_ridge(x, y, words, size))
     found = _placed(places, placer, size, far)
     lines = [line for label in found if isinstance(label, Text) and (line := _leader((x, y), label, size))]
     return Group([*lines, Marker("ridge", x, y, 2.6), *found], {"key": ",".join(keys)})
@@ -184,6 +180,7 @@ def _around_ridge(x: float, y: float, text: str, size: Size) -> Iterator[Text]:
     gap = size.font * 0.5
     for away in (0.0, 4.0, 8.0, 14.0, 22.0, 30.0):
         yield Text("ridge-label", x + gap + away, y + size.font * 1.25, text, "start")
+        yield Text("ridge-label", x + gap, y + size.font * 1.25 + away, text, "start")
         yield Text("ridge-label", x - gap - away, y - size.font * 0.5, text, "end")
         yield Text("ridge-label", x, y - size.font * 0.7 - away, text, "middle")
         yield Text("ridge-label", x + gap + away, y - size.font * 0.5, text, "start")

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from perfmodel.report.charts.frame import Key, Plot, Size, legend, ticks
-from perfmodel.report.charts.kinds import Pair, ScatterChart
+from perfmodel.report.charts.frame import LINEAR, Axis, Key, Plot, Size, fitted, legend, tick_text, ticks
 from perfmodel.report.charts.roofline_points import SHAPES
-from perfmodel.report.charts.scale import LINEAR, Axis, fitted, tick_text
 from perfmodel.report.charts.scene import XY, Group, Marker, Path, Rect, Scene, Shape, Text
+from perfmodel.report.charts.schema import Pair, ScatterChart
 
-SIZES = (Size(760, 560), Size(368, 480, 11.0))
+SIZE = Size(540, 500)
 STRIP = 0.26
 """Of the height: the errors, on an axis of their own."""
 LEAST_ERROR, MOST_ERROR = 0.1, 1.0
 """Ends of that axis: at least a tenth, at most a factor of two; what lies beyond stands at the edge."""
 
 
-def scene(chart: ScatterChart, size: Size = SIZES[0]) -> Scene:
+def scene(chart: ScatterChart, size: Size = SIZE) -> Scene:
     """``chart`` in a picture of ``size``."""
     groups = list(dict.fromkeys(pair.group for pair in chart.pairs))
     keys = [Key(name, "dot", SHAPES[place % len(SHAPES)], place) for place, name in enumerate(groups) if name and len(groups) > 1]

@@ -52,14 +52,13 @@ class Marker:
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """``text`` on the baseline at (x, y); ``angle`` in degrees, counter-clockwise around that point."""
+    """``text`` on the baseline at (x, y), which is its ``anchor``: start, middle or end."""
 
     role: str
     x: float
     y: float
     text: str
     anchor: str = "start"
-    angle: float = 0.0
     series: int | None = None
 
 

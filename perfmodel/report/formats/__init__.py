@@ -1,18 +1,79 @@
 """Every file format: a module here, named as the suffix it writes, has ``render(report)``, which gives text, or bytes.
 
-A module with ``NEEDS`` writes that field of a report, which only some commands fill. One with ``check`` says by it, before any work,
-what it lacks.
+Every one gets the same report, in which no word steers a reader, and has its numbers as text from ``tables``. A module with ``NEEDS``
+writes that field of a report, which only some commands fill; one with ``check`` says by it, before any work, what it lacks; one with
+``VERBATIM`` gets every character and escapes what steers.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection
+from dataclasses import fields, is_dataclass, replace
 from importlib import import_module
+from typing import Any
 
+from perfmodel.core.errors import visible
 from perfmodel.core.plugins import module_names
+from perfmodel.report.document import Report, Table
+
+UNSHOWN = ("data", "records", "profile")
+"""Fields of a report that are saved and not shown: they keep every character."""
 
 
 def suffixes(offers: Collection[str] = ()) -> list[str]:
     """Suffixes that can be written, such as ``.json``, by a command whose reports fill the fields ``offers``."""
     needs = {name: getattr(import_module(f"{__name__}.{name}"), "NEEDS", None) for name in module_names(__path__)}
     return [f".{name}" for name, need in needs.items() if need is None or need in offers]
+
+
+def render(suffix: str, report: Report) -> str | bytes:
+    """``report`` in the format of ``suffix``, such as ``.json``; bytes where that is no text."""
+    module = import_module(f"{__name__}{suffix}")
+    made: str | bytes = module.render(report if getattr(module, "VERBATIM", False) else readable(report))
+    return made
+
+
+def tables(report: Report, brief: bool = False) -> list[Table]:
+    """Every number of ``report`` as text: its points and roofs, its tables, and what its pictures alone show.
+
+    ``brief``: of points and roofs what fits a page of text.
+    """
+    from perfmodel.report.charts.format_number import as_text
+
+    others = [*map(as_text, report.data_tables), *report.tables]
+    if not report.charts:
+        return others
+    from perfmodel.report.charts.chart_tables import marks_table, numbers, roofs_table
+    from perfmodel.report.charts.roofline_metrics import brief_table, points_table
+
+    lines = report.rooflines
+    points = [as_text((brief_table if brief else points_table)(lines))] if any(chart.points for chart in lines) else []
+    known = {cell for table in others for row in table.rows for cell in row}
+    drawn: list[Table] = []
+    for chart in report.charts:
+        if chart.kind != "roofline":
+            own = as_text(numbers(chart))
+            drawn += [own] if any(cell not in known for row in own.rows for cell in row) else []
+        drawn += [found] if (found := marks_table(chart)) else []
+    return [*points, *(roofs_table(chart, brief) for chart in lines), *drawn, *others]
+
+
+def readable(report: Report) -> Report:
+    """``report`` with every word that is shown made ``visible``."""
+    kept = {name: getattr(report, name) for name in UNSHOWN}
+    shown: Report = _rewritten(replace(report, data={}, records=[], profile=""))
+    return replace(shown, **kept)
+
+
+def _rewritten(value: Any) -> Any:
+    if isinstance(value, str):
+        return visible(value)
+    if isinstance(value, (list, tuple)):
+        return type(value)(map(_rewritten, value))
+    if isinstance(value, dict):
+        return {_rewritten(key): _rewritten(item) for key, item in value.items()}
+    if not is_dataclass(value) or isinstance(value, type):
+        return value
+    found = {one.name: (old, _rewritten(old)) for one in fields(value) if one.init for old in [getattr(value, one.name)]}
+    changed = {name: new for name, (old, new) in found.items() if new is not old}
+    return replace(value, **changed) if changed else value

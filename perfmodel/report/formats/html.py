@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import base64
 import hashlib
+from dataclasses import replace
 from html import escape
 from pathlib import Path
 
+from perfmodel import __version__
+from perfmodel.report.charts.chart_tables import roofs_table
 from perfmodel.report.charts.draw import clean, style_sheet
-from perfmodel.report.charts.points import points_table
+from perfmodel.report.charts.format_number import formula_text
+from perfmodel.report.charts.roofline_metrics import points_table
+from perfmodel.report.charts.schema import Roofline
 from perfmodel.report.charts.themes import DARK, LIGHT, SERIES
-from perfmodel.report.document import Report
-from perfmodel.report.formats._html_charts import figure
-from perfmodel.report.formats._html_foundations import foundations, provenance
-from perfmodel.report.formats._html_tables import data_table, text_table
-from perfmodel.report.formats._readable import readable
-from perfmodel.report.formats._woff import woff
+from perfmodel.report.document import FLOP_CONVENTION, Formula, Report
+from perfmodel.report.formats import readable
+from perfmodel.report.formats._html_parts import data_table, figure, text_table
 
 ASSETS = Path(__file__).parent / "assets"
 FIRST_SENTENCES = 6
@@ -42,7 +44,6 @@ _PAGE = """<!DOCTYPE html>
 
 def render(report: Report) -> str:
     """The page of ``report``."""
-    report = readable(report)
     sections = [figure(chart, place) for place, chart in enumerate(report.charts, 1) if chart.kind == "roofline"]
     sections += [_points(report)]
     sections += [_tables(report)]
@@ -64,7 +65,7 @@ def _hash(source: str) -> str:
 def framed(report: Report) -> str:
     """The page in a frame of its own, so that a notebook's styles and its own do not meet."""
     look = "width:100%;height:720px;border:0"
-    return f'<iframe srcdoc="{escape(render(report), quote=True)}" style="{look}" title="{clean(report.title)}"></iframe>'
+    return f'<iframe srcdoc="{escape(render(readable(report)), quote=True)}" style="{look}" title="{clean(report.title)}"></iframe>'
 
 
 def _styles() -> dict[str, str]:
@@ -88,8 +89,8 @@ def _lean(source: str) -> str:
 
 
 def _font(name: str, weight: int) -> str:
-    data = base64.b64encode(woff((ASSETS / f"Inter-{name}.otf").read_bytes())).decode()
-    return f"@font-face{{font-family:Inter;font-weight:{weight};src:url(data:font/woff;base64,{data})}}"
+    data = base64.b64encode((ASSETS / f"Inter-{name}.otf").read_bytes()).decode()
+    return f"@font-face{{font-family:Inter;font-weight:{weight};src:url(data:font/otf;base64,{data})}}"
 
 
 def _header(report: Report) -> str:
@@ -122,3 +123,63 @@ def _tables(report: Report) -> str:
     tables = [data_table(table, f"table-{place}") for place, table in enumerate(report.data_tables, 1)]
     tables += [text_table(table) for table in report.tables]
     return f'<section aria-labelledby="tables-title"><h2 id="tables-title">Tables</h2>{"".join(tables)}</section>' if tables else ""
+
+
+# What the numbers rest on
+
+
+def foundations(report: Report) -> str:
+    """Assumptions first, then roofs and formulas, folded."""
+    notes = "".join(f"<li>{clean(note)}</li>" for note in [FLOP_CONVENTION, *report.notes])
+    parts = [f'<ul class="notes">{notes}</ul>', *map(_roofs, report.rooflines)]
+    parts += _formulas(report.formulas)
+    return f'<section aria-labelledby="rest-title"><h2 id="rest-title">What the numbers rest on</h2>{"".join(parts)}</section>'
+
+
+def _roofs(chart: Roofline) -> str:
+    table = text_table(replace(roofs_table(chart), title=""))
+    return f'<details data-device="{clean(chart.device)}"><summary>Roofs of {clean(chart.device_name)}</summary>{table}</details>'
+
+
+def _formulas(formulas: list[Formula]) -> list[str]:
+    """A block per group; what an earlier group has as well is named alone, and every source stands once, below."""
+    sources = list(dict.fromkeys(f.source for f in formulas if f.source))
+    first: dict[Formula, str] = {}
+    parts = []
+    for group in dict.fromkeys(formula.group for formula in formulas):
+        own = [formula for formula in formulas if formula.group == group]
+        known: dict[str, list[str]] = {}
+        rows = []
+        for formula in own:
+            earlier = first.setdefault(replace(formula, group=""), group)
+            if earlier == group:
+                rows.append(_formula(formula, sources))
+            else:
+                known.setdefault(earlier, []).append(formula.name)
+        as_before = "".join(f"<dt>as in {clean(earlier)}</dt><dd>{clean(', '.join(names))}</dd>" for earlier, names in known.items())
+        title = f"Formulas{': ' * bool(group)}{clean(group)}"
+        parts.append(f'<details><summary>{title}</summary><dl class="formula">{as_before}{"".join(rows)}</dl></details>')
+    listed = "".join(f"<li>[{place}] {clean(source)}</li>" for place, source in enumerate(sources, 1))
+    return (
+        [*parts, f'<details><summary>Sources of the formulas</summary><ol class="footnotes">{listed}</ol></details>'] if listed else parts
+    )
+
+
+def _formula(formula: Formula, sources: list[str]) -> str:
+    mark = f" [{sources.index(formula.source) + 1}]" if formula.source else ""  # not raised: behind a number that would be a power
+    return f"<dt>{clean(formula_text(formula))}</dt><dd>{clean(formula.meaning)}{mark}</dd>"
+
+
+def provenance(report: Report) -> str:
+    """How to make the page again."""
+    known = report.provenance
+    version = known.version if known else __version__
+    facts = [("made by", f"perfmodel {clean(version)}")]
+    if known:
+        facts += [("command", f"<code>{clean(known.command)}</code>")] if known.command else []
+        for use in known.profiles:
+            date = f", calibrated {clean(use.calibrated)}" if use.calibrated else ""
+            facts.append(("profile", f"{clean(use.id)}{date}, SHA-256 <code>{clean(use.sha256)}</code>"))
+        facts += [("input", f"{clean(name)}, SHA-256 <code>{clean(digest)}</code>") for name, digest in known.inputs.items()]
+    rows = "".join(f"<dt>{name}</dt><dd>{said}</dd>" for name, said in facts)
+    return f'<footer><dl class="facts">{rows}</dl></footer>'

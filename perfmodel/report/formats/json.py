@@ -7,6 +7,8 @@ import json
 from perfmodel.core.errors import visible_json
 from perfmodel.report.document import Report
 
+VERBATIM = True
+
 
 def render(report: Report) -> str:
     """One object with two-space indentation; strict JSON, so no NaN."""

@@ -1,13 +1,12 @@
-"""Markdown that fits a pull-request comment: pictures as text, long tables folded."""
+"""Markdown that fits a pull-request comment: pictures as their tables, long ones folded."""
 
 from __future__ import annotations
 
 import html
 import re
 
-from perfmodel.report.charts.cells import as_text, formula_text
+from perfmodel.report.charts.format_number import as_text, formula_text
 from perfmodel.report.document import Formula, Report, Table
-from perfmodel.report.formats._readable import readable
 
 FOLDED_ROWS = 12
 """A table of more rows is folded."""
@@ -20,8 +19,7 @@ _LINE_START = re.compile(r"^(\s*(?:\d+(?=[.)]))?)((?:[#+=-]+|[.)])(?=\s|$))")
 
 
 def render(report: Report) -> str:
-    """Verdict, pictures with their tables, tables, notes, and what the numbers rest on."""
-    report = readable(report)
+    """Verdict, pictures as their tables, tables, notes, and what the numbers rest on."""
     blocks = [f"## {_escape(report.title)}", *_verdict(report.verdict), *_pictures(report)]
     blocks += [_data_table(as_text(table)) for table in report.data_tables]
     blocks += map(_table, report.tables)
@@ -56,20 +54,20 @@ def _folded(summary: str, content: str) -> str:
 def _pictures(report: Report) -> list[str]:
     if not report.charts:
         return []
-    from perfmodel.report.charts.layout import numbers
-    from perfmodel.report.charts.plain import plot
-    from perfmodel.report.charts.points import brief_table, remarks
+    from perfmodel.report.charts.chart_tables import marks_table, numbers, point_notes, roofs_table
+    from perfmodel.report.charts.roofline_metrics import brief_table
 
     blocks = []
     for chart in report.charts:
         blocks += [f"### {_escape(chart.title)}", *([_line(chart.caption)] if chart.caption else [])]
-        blocks.append("```text\n" + plot(chart).replace("`", "'") + "\n```")
-        if chart.kind == "roofline" and chart.points:
-            blocks.append(_data_table(as_text(brief_table([chart]))))
-            said = remarks([chart])
+        if chart.kind == "roofline":
+            blocks += [_data_table(as_text(brief_table([chart])))] if chart.points else []
+            said = point_notes([chart])
             blocks += ["\n".join(f"- {_line(line)}" for line in said)] if said else []
-        elif chart.kind != "roofline":
+            blocks.append(_folded("roofs", _table(roofs_table(chart, brief=True))))
+        else:
             blocks.append(_folded("numbers", _table(as_text(numbers(chart)))))
+        blocks += [_table(found)] if (found := marks_table(chart)) else []
     return blocks
 
 

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from perfmodel.core.errors import UsageError
 from perfmodel.report.charts.draw import standalone
+from perfmodel.report.charts.layout import FONT, panels
 from perfmodel.report.charts.scene import Group, Scene
-from perfmodel.report.charts.sheet import FONT, panels
 from perfmodel.report.document import Report
-from perfmodel.report.formats._readable import readable
 
 NEEDS = "charts"
 
@@ -21,7 +20,6 @@ def render(report: Report) -> str:
 
 def sheet(report: Report) -> Scene:
     """All pictures of ``report`` as one."""
-    report = readable(report)
     placed = panels(report.charts)
     width = max(left + scene.width for left, _, scene in placed)
     height = max(top + scene.height for _, top, scene in placed)

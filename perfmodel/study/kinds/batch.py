@@ -8,7 +8,7 @@ from typing import Annotated, ClassVar
 
 from perfmodel.core.hardware import Device
 from perfmodel.report.batch import report
-from perfmodel.report.charts.kinds import LineChart, Mark, Series
+from perfmodel.report.charts.schema import LineChart, Mark, Series
 from perfmodel.report.document import Column, DataTable, Value
 from perfmodel.study.base import XY, Part, Scope
 from perfmodel.study.fields import Fields

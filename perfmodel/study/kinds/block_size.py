@@ -12,9 +12,9 @@ from perfmodel.core.trace import Step
 from perfmodel.kernels.attention.algorithms import find
 from perfmodel.kernels.attention.evaluate import Result
 from perfmodel.kernels.attention.request import AttentionRequest
-from perfmodel.report.charts.cells import text
-from perfmodel.report.charts.kinds import Limit, LineChart, Series
-from perfmodel.report.charts.points import SHORT
+from perfmodel.report.charts.format_number import text
+from perfmodel.report.charts.roofline_metrics import SHORT
+from perfmodel.report.charts.schema import Limit, LineChart, Series
 from perfmodel.report.counts import BOUND_WORDS
 from perfmodel.report.document import Column, DataTable, Value
 from perfmodel.study.base import XY, Part, Scope, on

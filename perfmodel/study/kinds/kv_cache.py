@@ -9,8 +9,8 @@ from typing import Annotated, ClassVar
 
 from perfmodel.core.errors import UsageError
 from perfmodel.core.hardware import Device
-from perfmodel.report.charts.cells import text
-from perfmodel.report.charts.kinds import Bar, BarChart, Limit, LineChart, Series
+from perfmodel.report.charts.format_number import text
+from perfmodel.report.charts.schema import Bar, BarChart, Limit, LineChart, Series
 from perfmodel.report.document import Column, DataTable, Value
 from perfmodel.study.base import Part, Scope, on
 from perfmodel.study.fields import Fields

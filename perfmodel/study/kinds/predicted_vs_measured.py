@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
-from perfmodel.report.charts.kinds import Pair, ScatterChart
+from perfmodel.report.charts.schema import Pair, ScatterChart
 from perfmodel.report.document import Column, DataTable, Value
 from perfmodel.study.base import Part, Scope
 from perfmodel.study.fields import Fields

@@ -9,12 +9,12 @@ from typing import Annotated, ClassVar, Literal
 from perfmodel.core.errors import PerfmodelError, UsageError
 from perfmodel.core.hardware import Device
 from perfmodel.report.against import PREDICTED
-from perfmodel.report.charts.kinds import LineChart, Mark, Series
-from perfmodel.report.charts.points import SHORT, bound
+from perfmodel.report.charts.roofline_metrics import SHORT, bound
+from perfmodel.report.charts.schema import LineChart, Mark, Series
 from perfmodel.report.document import Column, DataTable, Value
 from perfmodel.study.base import XY, Part, Scope, on
 from perfmodel.study.fields import Fields
-from perfmodel.study.kinds._tracks import Duel, Track, alike, alone, plain, seconds, too_large
+from perfmodel.study.kinds._pairwise import Pairwise, SweptSeries, alike, alone, plain, seconds, too_large
 from perfmodel.study.points import Found, answers
 from perfmodel.study.workloads import Workload
 
@@ -64,23 +64,23 @@ class Section:
         if self.values:
             self.workload.updated(self.over, self.values[0])
         devices = scope.devices(self.devices)
-        tracks = [track for device in devices for track in self._tracks(device, scope)]
+        swept_series = [swept for device in devices for swept in self._swept(device, scope)]
         several = len(devices) > 1
-        own = {device.id: [track for track in tracks if track.device.id == device.id] for device in devices}
-        predicted = {device: all(track.predicted for track in those) for device, those in own.items()}
+        own = {device.id: [swept for swept in swept_series if swept.device.id == device.id] for device in devices}
+        predicted = {device: all(swept.predicted for swept in those) for device, those in own.items()}
         found = [self._compared(device, own[device.id], scope, several) for device in sorted(devices, key=lambda d: not predicted[d.id])]
         verdict = [said for sentences, _ in found for said in sentences]
         marks = [mark for _, those in found for mark in those]
-        charts = [self._chart(show, tracks, marks if show == "time" else [], several) for show in self.show or ["time"]]
-        notes = list(dict.fromkeys(note for track in tracks for note in track.notes))
-        return Part(verdict, list(charts), [self._table(tracks, several)], notes)
+        charts = [self._chart(show, swept_series, marks if show == "time" else [], several) for show in self.show or ["time"]]
+        notes = list(dict.fromkeys(note for swept in swept_series for note in swept.notes))
+        return Part(verdict, list(charts), [self._table(swept_series, several)], notes)
 
     def at(self, value: int, device: Device, scope: Scope) -> dict[str, Found]:
         """Every answer at one value, by series."""
         return {one.series: one for one in answers(self.workload.updated(self.over, value), device, scope)}
 
-    def _tracks(self, device: Device, scope: Scope) -> list[Track]:
-        tracks: dict[str, Track] = {}
+    def _swept(self, device: Device, scope: Scope) -> list[SweptSeries]:
+        swept_series: dict[str, SweptSeries] = {}
         failed = []
         for value in sorted(set(self.values)):
             try:
@@ -89,56 +89,56 @@ class Section:
                 failed.append(f"{self.over} {value:,} on {device.name} is left out: {error.message}.")
                 continue
             for name, one in found.items():
-                tracks.setdefault(name, Track(name, device, {}, [])).found[value] = one
-        if not tracks:
+                swept_series.setdefault(name, SweptSeries(name, device, {}, [])).found[value] = one
+        if not swept_series:
             raise UsageError(failed[0], "give other values")
-        for track in tracks.values():
-            track.notes += failed + list(dict.fromkeys(told for one in track.found.values() for told in one.missing))[:1]
-        return list(tracks.values())
+        for swept in swept_series.values():
+            swept.notes += failed + list(dict.fromkeys(told for one in swept.found.values() for told in one.missing))[:1]
+        return list(swept_series.values())
 
-    def _compared(self, device: Device, tracks: Sequence[Track], scope: Scope, several: bool) -> tuple[list[str], list[Mark]]:
-        """Sentences on every other track against the first one, and where they turn as marks."""
+    def _compared(self, device: Device, swept_series: Sequence[SweptSeries], scope: Scope, several: bool) -> tuple[list[str], list[Mark]]:
+        """Sentences on every other series against the first one, and where they turn as marks."""
         head, where = on(device, several, self.title), f" ({device.name})" if several else ""
-        first, *others = tracks
+        first, *others = swept_series
         said, marks = [] if others else [head + alone(first, self.over)], []
         for other in others:
-            duel = Duel(first, other, self.over, lambda value: self.at(value, device, scope))
-            if not duel.values:
+            pair = Pairwise(first, other, self.over, lambda value: self.at(value, device, scope))
+            if not pair.values:
                 continue
-            turns = duel.turns()
-            said.append(head + duel.sentence(turns))
-            turned = "faster" if duel.basis == PREDICTED else "has the lower roof"
+            turns = pair.turns()
+            said.append(head + pair.sentence(turns))
+            turned = "faster" if pair.basis == PREDICTED else "has the lower roof"
             marks += [Mark(t.at, f"{(other if t.rises else first).name} {turned} from {t.at:,}{where}", t.seconds) for t in turns]
-        return said + [head + told for track in tracks if (told := too_large(track, self.over))], marks
+        return said + [head + told for swept in swept_series if (told := too_large(swept, self.over))], marks
 
-    def _chart(self, show: str, tracks: Sequence[Track], marks: list[Mark], several: bool) -> LineChart:
+    def _chart(self, show: str, swept_series: Sequence[SweptSeries], marks: list[Mark], several: bool) -> LineChart:
         label, unit, value = SHOWN[show]
-        if several and alike(tracks, value):
-            tracks, several = [track for track in tracks if track.device is tracks[0].device], False
-        unknown = [track for track in tracks if show in TIMED and not track.predicted]
-        mixed = 0 < len(unknown) < len(tracks)
-        series = [line for track in tracks for line in self._series(show, track, value, several, roofs=mixed or not several)]
+        if several and alike(swept_series, value):
+            swept_series, several = [swept for swept in swept_series if swept.device is swept_series[0].device], False
+        unknown = [swept for swept in swept_series if show in TIMED and not swept.predicted]
+        mixed = 0 < len(unknown) < len(swept_series)
+        series = [line for swept in swept_series for line in self._series(show, swept, value, several, roofs=mixed or not several)]
         title = f"{self.title}: {label}" if self.title else label
         caption = " ".join(filter(None, [self.caption, _only_roofs(unknown) if mixed else ""]))
         return LineChart(title, self.over, label, series, "count", unit, marks=marks, caption=caption)
 
-    def _series(self, show: str, track: Track, value: Callable[[Found], float | None], several: bool, roofs: bool) -> list[Series]:
-        """The line of a track; of a time that is predicted with its band, and with ``roofs`` its roof."""
-        name = f"{track.name}, {track.device.name}" if several else track.name
-        points: XY = [(at, float(y)) for at, one in track.found.items() if (y := value(one)) is not None]
+    def _series(self, show: str, swept: SweptSeries, value: Callable[[Found], float | None], several: bool, roofs: bool) -> list[Series]:
+        """The line of a series; of a time that is predicted with its band, and with ``roofs`` its roof."""
+        name = f"{swept.name}, {swept.device.name}" if several else swept.name
+        points: XY = [(at, float(y)) for at, one in swept.found.items() if (y := value(one)) is not None]
         if not points:
             return []
-        if show in TIMED and not track.predicted:
-            return [Series(f"{name}, roof", points, "dashed", group=name, device=track.device.id)]
-        roof = Series(f"{name}, roof", _roof(show, track), "dashed", group=name, device=track.device.id)
+        if show in TIMED and not swept.predicted:
+            return [Series(f"{name}, roof", points, "dashed", group=name, device=swept.device.id)]
+        roof = Series(f"{name}, roof", _roof(show, swept), "dashed", group=name, device=swept.device.id)
         if show != "time":
-            return [Series(name, points, group=name, device=track.device.id), *([roof] if show in TIMED and several and roofs else [])]
-        known = [one.point.predicted for one in track.found.values() if one.point.predicted]
+            return [Series(name, points, group=name, device=swept.device.id), *([roof] if show in TIMED and several and roofs else [])]
+        known = [one.point.predicted for one in swept.found.values() if one.point.predicted]
         band: XY = [(p.low or p.value, p.high or p.value) for p in known]
-        line = Series(name, points, "line", band, name, track.device.id)
+        line = Series(name, points, "line", band, name, swept.device.id)
         return [line, roof] if roofs else [line]
 
-    def _table(self, tracks: Sequence[Track], several: bool) -> DataTable:
+    def _table(self, swept_series: Sequence[SweptSeries], several: bool) -> DataTable:
         columns = [
             Column("series", "workload"),
             *([Column("device", "device")] if several else []),
@@ -146,9 +146,9 @@ class Section:
             *COLUMNS,
         ]
         rows: list[list[Value]] = []
-        for track in tracks:
-            head: list[Value] = [track.name, *([track.device.id] if several else [])]
-            rows += [[*head, value, *_cells(one)] for value, one in track.found.items()]
+        for swept in swept_series:
+            head: list[Value] = [swept.name, *([swept.device.id] if several else [])]
+            rows += [[*head, value, *_cells(one)] for value, one in swept.found.items()]
         return DataTable(self.title or f"{self.workload.kind} over {self.over}", columns, rows)
 
 
@@ -176,12 +176,12 @@ def _cells(one: Found) -> list[Value]:
     return [*times, point.roofline_s, point.lower_s, SHORT.get(bound(point) or ""), point.flops, *moved, fits]
 
 
-def _roof(show: str, track: Track) -> XY:
+def _roof(show: str, swept: SweptSeries) -> XY:
     """Its time, or rate, at the roof."""
-    found = [(at, one.point.roofline_s or 0.0, one.point.flops) for at, one in track.found.items()]
+    found = [(at, one.point.roofline_s or 0.0, one.point.flops) for at, one in swept.found.items()]
     return [(at, seconds if show == "time" else flops / seconds) for at, seconds, flops in found if show == "time" or seconds]
 
 
-def _only_roofs(unknown: Sequence[Track]) -> str:
-    names = ", ".join(f"{track.name} on {track.device.name}" for track in unknown)
+def _only_roofs(unknown: Sequence[SweptSeries]) -> str:
+    names = ", ".join(f"{swept.name} on {swept.device.name}" for swept in unknown)
     return f"No prediction is known of {names}: compare its roof (dashed) with the roofs of the others, not with their predictions (solid)."

@@ -8,8 +8,8 @@ from typing import Annotated, ClassVar
 
 from perfmodel.catalog import find_model
 from perfmodel.core.errors import UsageError
-from perfmodel.report.charts.cells import text
-from perfmodel.report.charts.kinds import Bar, BarChart, Limit
+from perfmodel.report.charts.format_number import text
+from perfmodel.report.charts.schema import Bar, BarChart, Limit
 from perfmodel.report.document import Column, DataTable, Value
 from perfmodel.study.base import Part, Scope
 from perfmodel.study.fields import Fields

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from itertools import chain, islice, repeat
 
 from perfmodel.core.workload import FORWARD, Attention
 from perfmodel.kernels.attention.walk import key_tiles, row_tiles, visited_tiles
 from perfmodel.timing.models._flash_launch import Plan
+from perfmodel.timing.tile_schedule import ByRatio, Sum, last_place
 
 ROUNDS = 3
 """Rounds over all slots that are followed block by block."""
@@ -20,30 +21,60 @@ KNOWN = ("ROUNDS",)
 """Given by hardware, by the source of a kernel, or by definition."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Blocks:
-    """``last``: tiles of each of the last blocks, in order; ``early`` and ``early_tiles``: blocks before them and their tiles."""
+    """Blocks for ``sms`` multiprocessors, ``resident`` on each.
+
+    ``last``: tiles of each of the last blocks, in order; ``early`` and ``early_tiles``: blocks before them and their tiles.
+    """
 
     last: tuple[int, ...]
     early: int
     early_tiles: int
+    sms: int
+    resident: int
 
     @property
     def count(self) -> int:
         """All blocks."""
         return self.early + len(self.last)
 
+    @property
+    def slots(self) -> int:
+        """Places for blocks on the device."""
+        return self.sms * self.resident
+
+    @cached_property
+    def last_tiles(self) -> int:
+        """Tiles of the last blocks."""
+        return sum(self.last)
+
+    @cached_property
+    def most(self) -> int:
+        """Tiles of the longest of the last blocks."""
+        return max(self.last)
+
+    @cached_property
+    def last_place(self) -> ByRatio[Sum]:
+        """What the place that ends last runs of the last blocks, by their latency over the time of a tile."""
+        return last_place(self.last, self.slots)
+
+    @cached_property
+    def together(self) -> set[tuple[int, ...]]:
+        """Tiles of the blocks that share a multiprocessor, shortest first: block i runs beside those ``sms``, 2 ``sms``, ... further on."""
+        return {tuple(sorted(self.last[i :: self.sms])) for i in range(min(self.sms, len(self.last)))}
+
 
 @lru_cache(maxsize=4096)
-def blocks_of(w: Attention, plan: Plan, direction: str, slots: int) -> Blocks:
-    """The blocks of one kernel for a device with ``slots`` places for them."""
+def blocks_of(w: Attention, plan: Plan, direction: str, sms: int) -> Blocks:
+    """The blocks of one kernel for a device with ``sms`` multiprocessors."""
     walk = replace(w, packed=plan.packed)
     per_walk = int(row_tiles(walk, plan.br) if direction == FORWARD else key_tiles(walk, plan.bc))
     total = int(walk.row_heads * visited_tiles(walk, plan.br, plan.bc))
     count = int(walk.row_heads) * per_walk * plan.splits
     backwards = _backwards(walk, plan, direction, per_walk)
-    last = tuple(islice(backwards, min(count, ROUNDS * slots)))[::-1]
-    return Blocks(last, count - len(last), max(0, total - sum(last)) if count > len(last) else 0)
+    last = tuple(islice(backwards, min(count, ROUNDS * sms * plan.resident)))[::-1]
+    return Blocks(last, count - len(last), max(0, total - sum(last)) if count > len(last) else 0, sms, plan.resident)
 
 
 def _backwards(walk: Attention, plan: Plan, direction: str, per_walk: int) -> Iterator[int]:

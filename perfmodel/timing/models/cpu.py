@@ -26,8 +26,6 @@ FITTED = {
     "cpu-copy": (),
 }
 """Parameters that an implementation's time depends on."""
-ROWS, PANEL = 8, 16
-"""Query rows of a register block and keys of a panel: partial ones are padded."""
 TILE_ROWS, TILE_KEYS = 128, 64
 MATMUL_ROWS, MATMUL_COLUMNS = 64, 128
 CACHED, STREAMED = 0.75, 1.5
@@ -36,7 +34,7 @@ MOVED_PER_COUNTED = 1.5
 """Bytes that a copy moves over those it counts: it reads source and target and writes the target."""
 TUNED = ("CACHED", "STREAMED")
 """Chosen on measurements that fits may see, beside the fitted parameters."""
-KNOWN = ("ROWS", "PANEL", "TILE_ROWS", "TILE_KEYS", "MATMUL_ROWS", "MATMUL_COLUMNS", "MOVED_PER_COUNTED")
+KNOWN = ("TILE_ROWS", "TILE_KEYS", "MATMUL_ROWS", "MATMUL_COLUMNS", "MOVED_PER_COUNTED")
 """Given by hardware, by the source of a kernel, or by definition."""
 
 
@@ -93,11 +91,11 @@ def seen_keys(w: Attention, row: int) -> int:
     return min(max(row + 1 + int(w.kv_len) - int(w.n), 0), int(w.kv_len)) if w.causal else int(w.kv_len)
 
 
-def row_tiles(w: Attention) -> list[tuple[int, int, int, int]]:
-    """Tiles of query rows of a head: rows, rows with padding, visible scores, keys in the visited key tiles.
+def row_tiles(w: Attention) -> list[tuple[int, int, int]]:
+    """Tiles of query rows of a head: rows, visible scores, keys in the visited key tiles.
 
     >>> row_tiles(Attention(200, 200, 16, 16, causal=True))
-    [(128, 128, 8256, 128), (72, 72, 11844, 200)]
+    [(128, 8256, 128), (72, 11844, 200)]
     """
     found = []
     for first in range(0, w.n, TILE_ROWS):
@@ -105,7 +103,7 @@ def row_tiles(w: Attention) -> list[tuple[int, int, int, int]]:
         low, high = seen_keys(w, first), seen_keys(w, first + rows - 1)
         hidden = max(rows - high, 0) if w.causal else 0  # rows that see nothing
         visible = (low + high) * rows // 2 if not hidden else high * (high + 1) // 2
-        found.append((rows, ceil_div(rows, ROWS) * ROWS, visible, min(ceil_div(high, TILE_KEYS) * TILE_KEYS, w.kv_len)))
+        found.append((rows, visible, min(ceil_div(high, TILE_KEYS) * TILE_KEYS, w.kv_len)))
     return found
 
 
@@ -117,8 +115,7 @@ def _compute_s(rates: Rates, flop: float, exponentials: float, parameters: Mappi
 def flash_s(w: Attention, rates: Rates, parameters: Mapping[str, float]) -> float:
     """Tiles of all heads over the threads; Q, K, V and O stay in the caches."""
     costs = [
-        (_compute_s(rates, 2 * padded * keys * (w.d + w.dv), visible, parameters), w.query_heads)
-        for _, padded, visible, keys in row_tiles(w)
+        (_compute_s(rates, 2 * rows * keys * (w.d + w.dv), visible, parameters), w.query_heads) for rows, visible, keys in row_tiles(w)
     ]
     return rates.dispatch_s + makespan(costs, rates.threads)
 
@@ -129,13 +126,13 @@ def standard_s(w: Attention, rates: Rates, parameters: Mapping[str, float]) -> f
     What stays in the cache costs nothing beyond that; S and P that do not fit stream through DRAM on top.
     """
     size, tiles = w.dtype.size, row_tiles(w)
-    scores, visible = w.n * w.kv_len, sum(tile[2] for tile in tiles)
-    padded = ceil_div(w.kv_len, PANEL) * PANEL
+    scores, visible = w.n * w.kv_len, sum(tile[1] for tile in tiles)
 
-    def products(keys: int, width: int) -> float:
-        return makespan([(_compute_s(rates, 2 * tile[1] * keys * width, 0, parameters), w.query_heads) for tile in tiles], rates.threads)
+    def products(width: int) -> float:
+        flop = [2 * rows * w.kv_len * width for rows, _, _ in tiles]
+        return makespan([(_compute_s(rates, each, 0, parameters), w.query_heads) for each in flop], rates.threads)
 
-    compute = products(padded, w.d) + products(w.kv_len, w.dv)
+    compute = products(w.d) + products(w.dv)
     compute += _compute_s(rates, 0, (2 * scores + visible) / 3 * w.query_heads / rates.threads, parameters)
     reads, writes = w.query_heads * (visible + scores) * size, w.query_heads * 2 * scores * size
     streamed, _ = rates.stream_s(reads, writes, 2 * w.query_heads * scores * size)
@@ -143,18 +140,18 @@ def standard_s(w: Attention, rates: Rates, parameters: Mapping[str, float]) -> f
 
 
 def matmul_s(w: Matmul, rates: Rates, parameters: Mapping[str, float]) -> float:
-    """Tiles of C over the threads; a partial tile costs its rows in register blocks and its columns in panels."""
+    """Tiles of C over the threads."""
     classes: dict[tuple[int, int], int] = {}
-    for rows in _parts(w.m, MATMUL_ROWS, ROWS):
-        for columns in _parts(w.n, MATMUL_COLUMNS, PANEL):
+    for rows in _parts(w.m, MATMUL_ROWS):
+        for columns in _parts(w.n, MATMUL_COLUMNS):
             classes[rows, columns] = classes.get((rows, columns), 0) + 1
     costs = [(_compute_s(rates, 2 * rows * columns * w.k, 0, parameters), count) for (rows, columns), count in classes.items()]
     return rates.dispatch_s + makespan(costs, rates.threads)
 
 
-def _parts(size: int, tile: int, multiple: int) -> list[int]:
-    """``size`` cut into tiles, each padded to a ``multiple``."""
-    return [ceil_div(min(tile, size - first), multiple) * multiple for first in range(0, size, tile)]
+def _parts(size: int, tile: int) -> list[int]:
+    """``size`` cut into tiles."""
+    return [min(tile, size - first) for first in range(0, size, tile)]
 
 
 def seconds(case: Case, device: Device, parameters: Mapping[str, float]) -> float:
@@ -183,7 +180,7 @@ def covers(case: Case) -> bool:
 MODEL = Model(
     name="cpu",
     parameters=(
-        Parameter("fma_share", "share of the FMA peak that the register blocks of a tile reach, packing included", 0.8),
+        Parameter("fma_share", "share of the FMA peak that the products of a tile reach, packing included", 0.8),
         Parameter("softmax_exps", "exponentials that a score costs beside its products: stores, maximum, e^x, sum, scaling", 4.0),
         Parameter("streams_per_copy", "time of streaming scores beyond the cache over that of a copy of as many bytes", 1.5),
     ),

@@ -9,6 +9,7 @@ Source: vllm-project/vllm, fused_moe.py (block sizes by tokens and experts, kern
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 from perfmodel.core.arith import ceil_div
 from perfmodel.core.errors import UnavailableError
@@ -16,7 +17,7 @@ from perfmodel.core.hardware import Device
 from perfmodel.core.roofline import rates_of
 from perfmodel.core.workload import FORWARD
 from perfmodel.kernels.experts import ACTIVATE, ACTIVATION_SIZE, DOWN, SUM, UP, Experts, rows_per_expert
-from perfmodel.timing.base import ALONE, Case, Model, Parameter
+from perfmodel.timing.base import ALONE, Case, Model, Parameter, once_per_case
 
 PARAMETERS = (
     Parameter("launch_us", "each of the four parts, without its work", 5.0),
@@ -47,41 +48,75 @@ def tile_rows(rows: float) -> int:
     return min(max(1 << (max(int(rows), 1) - 1).bit_length(), LEAST_ROWS), MOST_ROWS)
 
 
-def seconds(case: Case, device: Device, p: Mapping[str, float]) -> float:
-    """Predicted seconds of the parts that are asked for."""
+@dataclass(frozen=True, slots=True)
+class _Matmul:
+    """The grouped matmul of a part before any parameter. ``idle``: by how much longer it takes for multiprocessors without a tile."""
+
+    executed: float
+    idle: float
+    weights: float
+    busy: float
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """A part before any parameter. ``moved``: bytes of activations."""
+
+    moved: float
+    product: _Matmul | None
+
+
+@dataclass(frozen=True, slots=True)
+class _Work:
+    """A case on a device before any parameter. ``dram``: bandwidth in B/s; ``matmul``: FLOP/s."""
+
+    dram: float
+    matmul: float
+    parts: tuple[_Part, ...]
+
+
+@once_per_case
+def _work(case: Case, device: Device) -> _Work:
     w: Experts = case.workload
-    return sum(_part_s(part, w, device, p) for part in w.parts)
-
-
-def _part_s(part: str, w: Experts, device: Device, p: Mapping[str, float]) -> float:
     if device.dram.bandwidth is None or device.multiprocessors is None:
         raise UnavailableError(f"{device.id} lacks DRAM bandwidth or multiprocessors in its profile", "add what is missing")
     tokens, rows, hidden, width, size = float(w.tokens), float(w.rows), float(w.hidden), float(w.width), w.dtype.size
-    launch = (p["launch_us"] + (p["quantize_us"] if size == 1 else 0.0)) * 1e-6
     moved = {
         UP: tokens * hidden * ACTIVATION_SIZE + rows * (hidden * size + 2 * width * ACTIVATION_SIZE),
         ACTIVATE: 3 * rows * width * ACTIVATION_SIZE,
         DOWN: rows * (width * size + hidden * ACTIVATION_SIZE),
         SUM: (rows + tokens) * hidden * ACTIVATION_SIZE,
     }
-    multiplied = {UP: (2 * width, hidden), DOWN: (hidden, width)}
-    product = _matmul_s(w, *multiplied[part], device, p) if part in multiplied else 0.0
-    return launch + moved[part] / (device.dram.bandwidth.number * p["activation_share"]) + product
+    slots = device.multiprocessors.number
+    products = {UP: _matmul(w, 2 * width, hidden, slots), DOWN: _matmul(w, hidden, width, slots)}
+    parts = tuple(_Part(moved[part], products.get(part)) for part in w.parts)
+    return _Work(device.dram.bandwidth.number, float(rates_of(device, w.dtype).matmul), parts)
 
 
-def _matmul_s(w: Experts, columns: float, depth: float, device: Device, p: Mapping[str, float]) -> float:
-    """Seconds of the grouped matmul of ``columns`` over ``depth``."""
-    assert device.multiprocessors is not None
-    slots, rates, narrow = device.multiprocessors.number, rates_of(device, w.dtype), "narrow_" if w.dtype.size == 1 else ""
+def _matmul(w: Experts, columns: float, depth: float, slots: float) -> _Matmul:
+    """The grouped matmul of ``columns`` over ``depth`` on ``slots`` multiprocessors."""
     own, touched = rows_per_expert(w), float(w.touched)
     height = tile_rows(own)
     tiles = touched * ceil_div(own, height)
     blocks = tiles * columns / COLUMNS
-    busy, half = min(blocks / slots, 1.0), p["half_bandwidth_share"]
-    executed = 2 * tiles * height * columns * depth
-    multiplied = executed / (float(rates.matmul) * p[narrow + "compute_share"]) * max(1.0, slots / blocks)
-    weights = touched * columns * depth * w.dtype.size
-    streamed = weights / (float(rates.dram) * p[narrow + "dram_share"]) * (busy + half) / (busy * (1 + half))
+    executed, weights = 2 * tiles * height * columns * depth, touched * columns * depth * w.dtype.size
+    return _Matmul(executed, max(1.0, slots / blocks), weights, min(blocks / slots, 1.0))
+
+
+def seconds(case: Case, device: Device, p: Mapping[str, float]) -> float:
+    """Predicted seconds of the parts that are asked for."""
+    work, narrow = _work(case, device), case.workload.dtype.size == 1
+    launch = (p["launch_us"] + (p["quantize_us"] if narrow else 0.0)) * 1e-6
+    activations = work.dram * p["activation_share"]
+    return sum(launch + part.moved / activations + _matmul_s(part.product, work, narrow, p) for part in work.parts)
+
+
+def _matmul_s(product: _Matmul | None, work: _Work, narrow: bool, p: Mapping[str, float]) -> float:
+    if product is None:
+        return 0.0
+    kind, busy, half = "narrow_" if narrow else "", product.busy, p["half_bandwidth_share"]
+    multiplied = product.executed / (work.matmul * p[kind + "compute_share"]) * product.idle
+    streamed = product.weights / (work.dram * p[kind + "dram_share"]) * (busy + half) / (busy * (1 + half))
     total: float = (multiplied**OVERLAP + streamed**OVERLAP) ** (1 / OVERLAP)
     return total
 

@@ -96,15 +96,15 @@ def _tile_cycles(w: Attention, plan: Plan, direction: str, rates: _Rates, parame
     return float((matmul**plan.overlap + softmax**plan.overlap) ** (1 / plan.overlap))
 
 
-def _main_cycles(blocks: Blocks, plan: Plan, equal: bool, sms: int, tile: float, parameters: Mapping[str, float]) -> float:
+def _main_cycles(blocks: Blocks, plan: Plan, equal: bool, tile: float, parameters: Mapping[str, float]) -> float:
     """Cycles until the last block ends."""
-    crowded = plan.crowded_block * (blocks.count > sms)
+    crowded = plan.crowded_block * (blocks.count > blocks.sms)
     block, alone = parameters["block_cycles"] * (1 + plan.mask_block + crowded), parameters["alone"] * 128 / plan.threads
     if equal:
-        return equal_cycles(blocks, plan.resident, sms, tile, block, alone)
+        return equal_cycles(blocks, tile, block, alone)
     if plan.interleaved and plan.resident > 1:
-        return interleaved_cycles(blocks, plan.resident, sms, tile, block, alone)
-    return listed_cycles(blocks, plan.resident, sms * plan.resident, tile, block, alone)
+        return interleaved_cycles(blocks, tile, block, alone)
+    return listed_cycles(blocks, tile, block, alone)
 
 
 def _tensor_bytes(w: Attention) -> tuple[int, int]:
@@ -154,7 +154,7 @@ def _work(case: Case, device: Device) -> _Work:
     w: Attention = case.workload
     rates, plan = _rates(device, w.dtype.name), plan_of(case, device)
     moved = sum(_tensor_bytes(w)) * (2 if case.direction == BACKWARD else 1)
-    blocks = blocks_of(w, plan, case.direction, rates.sms * plan.resident)
+    blocks = blocks_of(w, plan, case.direction, rates.sms)
     return _Work(rates, plan, blocks, moved, _side_bytes(w, plan, case.direction))
 
 
@@ -164,7 +164,7 @@ def seconds(case: Case, device: Device, parameters: Mapping[str, float]) -> floa
     work = _work(case, device)
     rates, plan, blocks = work.rates, work.plan, work.blocks
     tile = _tile_cycles(w, plan, case.direction, rates, parameters)
-    cycles = _main_cycles(blocks, plan, not w.causal and plan.splits == 1, rates.sms, tile, parameters)
+    cycles = _main_cycles(blocks, plan, not w.causal and plan.splits == 1, tile, parameters)
     computing, moving = cycles / rates.clock_hz, work.moved * parameters["dram"] / rates.bandwidth
     main = (computing**COLD + moving**COLD) ** (1 / COLD) if case.cold and not plan.writes_cache else max(computing, moving)
     return parameters["launch_us"] * 1e-6 + _side_seconds(w, work, case.direction, parameters) + main

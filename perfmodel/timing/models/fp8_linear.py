@@ -12,7 +12,7 @@ from perfmodel.core.hardware import Device
 from perfmodel.core.roofline import rates_of
 from perfmodel.core.workload import FORWARD
 from perfmodel.kernels.matmul import Matmul
-from perfmodel.timing.base import Case, Model, Parameter
+from perfmodel.timing.base import Case, Model, Parameter, once_per_case
 from perfmodel.timing.models import gemm
 
 ACTIVATION_SIZE = 2
@@ -30,12 +30,18 @@ KNOWN = ("ACTIVATION_SIZE",)
 """Given by hardware, by the source of a kernel, or by definition."""
 
 
-def seconds(case: Case, device: Device, p: Mapping[str, float]) -> float:
-    """Both kernels."""
+@once_per_case
+def _rounding(case: Case, device: Device) -> tuple[float, float]:
+    """Bytes that the matmul's neighbours move, and the DRAM bandwidth."""
     w: Matmul = case.workload
     moved = w.batch * w.m * (w.k * (ACTIVATION_SIZE + w.dtype.size) + w.n * (ACTIVATION_SIZE - w.dtype.size))
-    rounding = moved / (float(rates_of(device, w.dtype).dram) * p["quantize_share"])
-    return float(gemm.seconds(case, device, {**p, "split_us": SPLIT_US}) + rounding)
+    return moved, float(rates_of(device, w.dtype).dram)
+
+
+def seconds(case: Case, device: Device, p: Mapping[str, float]) -> float:
+    """Both kernels."""
+    moved, bandwidth = _rounding(case, device)
+    return float(gemm.seconds(case, device, {**p, "split_us": SPLIT_US}) + moved / (bandwidth * p["quantize_share"]))
 
 
 def covers(case: Case) -> bool:

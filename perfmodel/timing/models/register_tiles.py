@@ -18,7 +18,8 @@ from perfmodel.core.occupancy import Block, block_limits, least, multiprocessor
 from perfmodel.core.workload import FORWARD, Attention
 from perfmodel.timing.base import Case, Model, Parameter, once_per_case
 from perfmodel.timing.register_tiles import WARP, Geometry, geometry
-from perfmodel.timing.schedule import Shares, shared_makespan
+from perfmodel.timing.schedule import Shares, shared_makespan, spread_evenly
+from perfmodel.timing.tile_schedule import ByRatio, Lanes, drained, lanes
 
 SCHEDULERS = 4
 SHARPNESS = 4
@@ -90,14 +91,24 @@ def tile_cycles(work: Instructions, warps_per_scheduler: float, p: Mapping[str, 
 
 @dataclass(frozen=True, slots=True)
 class _Work:
-    """A case on a device before any parameter. ``held``: blocks on a multiprocessor; ``tiles``: of each block of a head."""
+    """A case on a device before any parameter. ``held``: blocks on a multiprocessor; ``tiles``: of each block of a head.
+
+    ``last``: how unequal blocks end, ``early`` of which come before and fill the device evenly; None where a sum or a round tells.
+    """
 
     sms: int
     clock_hz: float
     held: int
+    lanes: int
     warps: int
     tile: Instructions
     tiles: list[int]
+    early: int
+    last: ByRatio[Lanes] | None
+
+    def shares(self, speeds: tuple[float, ...]) -> Shares:
+        """The places for blocks, and how these slow each other down."""
+        return Shares(self.sms, self.held, self.lanes, speeds)
 
 
 @once_per_case
@@ -108,19 +119,28 @@ def _work(case: Case, device: Device) -> _Work:
         raise UnavailableError(f"{device.id} lacks its clock or its multiprocessors", "add clocks.max and multiprocessors to the profile")
     shape = geometry(w.d, case.launch.get("br", DEFAULT_TILE[0]), case.launch.get("bc", DEFAULT_TILE[1]))
     block = Block(shape.threads, case.launch.get("registers", UNKNOWN_REGISTERS), shape.shared_bytes)
-    held = max(1, int(least(block_limits(block, sm))))
-    tiles = tiles_by_block(w, shape.br, shape.bc)
-    return _Work(int(sm.count), clock.number, held, shape.threads // WARP, instructions(shape), tiles)
+    held, warps = max(1, int(least(block_limits(block, sm)))), shape.threads // WARP
+    tiles, parts = tiles_by_block(w, shape.br, shape.bc), max(1, SCHEDULERS // warps)
+    places, blocks = Shares(int(sm.count), held, parts, ()), int(w.query_heads) * len(tiles)
+    early = spread_evenly(blocks, len(tiles), places)
+    last = lanes(tiles, blocks - early, places) if len(set(tiles)) > 1 and (held < parts or held % parts == 0) else None
+    return _Work(int(sm.count), clock.number, held, parts, warps, instructions(shape), tiles, early, last)
 
 
 def seconds(case: Case, device: Device, p: Mapping[str, float]) -> float:
     """Predicted seconds; UnavailableError without clock or multiprocessors in the profile."""
     work = _work(case, device)
-    lanes = max(1, SCHEDULERS // work.warps)
-    times = [tile_cycles(work.tile, m * max(1.0, work.warps / SCHEDULERS), p) for m in range(1, ceil_div(work.held, lanes) + 1)]
-    shares = Shares(work.sms, work.held, lanes, tuple(times[0] / time for time in times))
-    blocks = [tiles * times[0] + p["block_cycles"] for tiles in work.tiles]
-    return p["launch_us"] * 1e-6 + shared_makespan(blocks, int(case.workload.query_heads), shares) / work.clock_hz
+    times = [tile_cycles(work.tile, m * max(1.0, work.warps / SCHEDULERS), p) for m in range(1, ceil_div(work.held, work.lanes) + 1)]
+    shares = work.shares(tuple(times[0] / time for time in times))
+    return p["launch_us"] * 1e-6 + _grid_cycles(work, shares, times[0], p["block_cycles"], int(case.workload.query_heads)) / work.clock_hz
+
+
+def _grid_cycles(work: _Work, shares: Shares, tile: float, block: float, heads: int) -> float:
+    """Cycles until the last block ends; ``tile`` and ``block``: of a tile, and besides its tiles, of a block alone."""
+    if work.last is None:
+        return shared_makespan([tiles * tile + block for tiles in work.tiles], heads, shares)
+    early = (sum(work.tiles) * tile + len(work.tiles) * block) * work.early / len(work.tiles) / shares.rate
+    return early + tile * drained(work.last.at(block / tile), block / tile, shares.speeds)
 
 
 def covers(case: Case) -> bool:

@@ -101,27 +101,6 @@ def ends_bytes(training: Training) -> Number:
     return (sbh * p + (4 * sbh + 4 * training.tokens * model.vocab if p == 1 else 0)) / t
 
 
-def selective_share(s: Number, h: Number, a: Number) -> Number:
-    """Share of a layer's activations that selective recomputation saves: 5as/h of 34 + 5as/h (section 5).
-
-    >>> [f"{selective_share(2048, h, a):.0%}" for h, a in ((12288, 96), (20480, 128))]
-    ['70%', '65%']
-    """
-    scores = 5 * a * s / h
-    return scores / (34 + scores)
-
-
-def selective_overhead(s: Number, h: Number, *, printed: bool = True) -> Number:
-    """FLOP of selective recomputation over those of the model's layers, as printed: (1 + s / 3h) / (1 + s / 6h) - 1 (appendix A).
-
-    The attention core, Q K^T and P V forward, is 4 b L s^2 h FLOP of 72 b L s h^2 (1 + s / 6h): not ``printed``, a third of that.
-
-    >>> [f"{selective_overhead(2048, h, printed=printed):.2%}" for printed in (True, False) for h in (12288, 20480)]
-    ['2.70%', '1.64%', '0.90%', '0.55%']
-    """
-    return s / ((6 if printed else 18) * h) / (1 + s / (6 * h))
-
-
 def describes(model: ModelSpec) -> bool:
     """Whether the account is meant for such a model: equal heads, an MLP 4 h wide that is not gated, layer norms."""
     return model.norm == "layer" and all(

@@ -67,10 +67,6 @@ class Tape:
                     found.setdefault(name, node.name)
         return found
 
-    def saved_bytes(self) -> Number:
-        """Bytes of them."""
-        return sum(self.sizes[name] for name in self.saved())
-
     def gradient_size(self, name: str) -> Number:
         """Bytes of the gradient of a tensor."""
         return self.views.get(name, self.sizes[name])

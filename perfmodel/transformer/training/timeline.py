@@ -188,12 +188,6 @@ def _optimizer(part: _Stage) -> Moment:
     return Moment(OPTIMIZER, "", level, level, level + part.state.temporary, "", part.state.gradients)
 
 
-def timeline(training: Training, stage: int = 0, implementation: str = FUSED) -> tuple[Moment, ...]:
-    """The moments of a step on a GPU of ``stage``; of several chunks, those of the one that reaches the most."""
-    part = _stage(training, shape_of(training), stage, implementation)
-    return _moments(part)
-
-
 def _moments(part: _Stage) -> tuple[Moment, ...]:
     walks = [tuple(part.walk(chunk)) for chunk, count in enumerate(part.flight) if count]
     return (*max(walks, key=lambda walk: max(moment.high for moment in walk)), _optimizer(part))

@@ -8,15 +8,15 @@ from typing import Any
 
 import numpy as np
 
-from perfmodel.core.errors import PerfmodelError, UsageError
+from perfmodel.core.errors import PerfmodelError
 from perfmodel.core.workload import Attention
 from perfmodel.validation.cpu import kernels
-from perfmodel.validation.cpu._vectors import LANES
 from perfmodel.validation.cpu.shapes import Shape
 from perfmodel.validation.kernels.reference import TOLERANCE, attention, relative_error
 
-U = np.uintp
 SEED = 20240229
+Prepared = tuple[Callable[[], None], Callable[[], float]]
+"""What runs a shape, and what then tells the relative error of its output, which begins as NaN."""
 
 
 class Scratch:
@@ -25,76 +25,63 @@ class Scratch:
     def __init__(self) -> None:
         self._arrays = [np.empty(0, np.float32), np.empty(0, np.float32)]
 
-    def views(self, size: int) -> list[Any]:
-        """S and P, ``size`` elements each."""
-        return [array[:size] for array in self._arrays]
+    def views(self, shape: tuple[int, ...]) -> list[Any]:
+        """S and P, [heads, n, kv_len] each."""
+        return [array[: math.prod(shape)].reshape(shape) for array in self._arrays]
 
-    def poison(self, size: int) -> None:
-        """Make room for ``size`` elements each, and fill them with NaN."""
-        if self._arrays[0].size < size:
-            self._arrays = [np.empty(size, np.float32) for _ in self._arrays]
-        for view in self.views(size):
+    def poison(self, shape: tuple[int, ...]) -> None:
+        """Make room for arrays of ``shape``, and fill them with NaN."""
+        if self._arrays[0].size < math.prod(shape):
+            self._arrays = [np.empty(math.prod(shape), np.float32) for _ in self._arrays]
+        for view in self.views(shape):
             view[:] = np.nan
 
 
-def prepare(shape: Shape, threads: int, scratch: Scratch) -> tuple[Callable[[], None], Callable[[], float]]:
-    """What runs ``shape``, and what then tells the relative error of its output, which is poisoned here."""
+def prepare(shape: Shape, threads: int, scratch: Scratch) -> Prepared:
+    """``shape`` with random operands."""
     rng, w = np.random.default_rng(SEED), shape.case.workload
 
-    def random(size: int) -> Any:
-        return rng.standard_normal(size, dtype=np.float32)
+    def random(*sizes: int) -> Any:
+        return rng.standard_normal(sizes, dtype=np.float32)
 
     if shape.implementation == "cpu-copy":
         return _copy(random(w.read_bytes // 4), threads)
     if shape.implementation == "cpu-matmul":
-        return _matmul(w.m, w.n, w.k, random(w.m * w.k), random(w.k * w.n), threads)
-    if w.d % LANES or w.dv != w.d:
-        raise UsageError(f"{shape.implementation} with d {w.d}", f"give a multiple of {LANES}, the same for V")
-    keys = w.stored_kv_heads * w.kv_len * w.d
-    return _attention(shape.implementation, w, [random(w.query_heads * w.n * w.d), random(keys), random(keys)], threads, scratch)
+        return _matmul(random(w.m, w.k), random(w.k, w.n), threads)
+    keys = w.stored_kv_heads, w.kv_len
+    return _attention(shape.implementation, w, [random(w.query_heads, w.n, w.d), random(*keys, w.d), random(*keys, w.dv)], threads, scratch)
 
 
-def _copy(source: Any, threads: int) -> tuple[Callable[[], None], Callable[[], float]]:
+def _copy(source: Any, threads: int) -> Prepared:
     target = np.full_like(source, np.nan)
-    return lambda: kernels.copy(source, target, np.float32(1), U(threads)), lambda: relative_error(target, source)
+    return lambda: kernels.copy(source, target, kernels.ONE, threads), lambda: relative_error(target, source)
 
 
-def _matmul(m: int, n: int, k: int, a: Any, b: Any, threads: int) -> tuple[Callable[[], None], Callable[[], float]]:
-    c = np.full(m * n, np.nan, np.float32)
-
-    def error() -> float:
-        return relative_error(c.reshape(m, n), a.reshape(m, k).astype(np.float64) @ b.reshape(k, n).astype(np.float64))
-
-    return lambda: kernels.matmul(a, b, c, U(m), U(n), U(k), U(threads)), error
+def _matmul(a: Any, b: Any, threads: int) -> Prepared:
+    c = np.full((a.shape[0], b.shape[1]), np.nan, np.float32)
+    return lambda: kernels.matmul(a, b, c, threads), lambda: relative_error(c, a.astype(np.float64) @ b.astype(np.float64))
 
 
-def _attention(
-    implementation: str, w: Attention, qkv: list[Any], threads: int, scratch: Scratch
-) -> tuple[Callable[[], None], Callable[[], float]]:
+def _attention(implementation: str, w: Attention, qkv: list[Any], threads: int, scratch: Scratch) -> Prepared:
     q, k, v = qkv
-    o, scale = np.full_like(q, np.nan), np.float32(1 / math.sqrt(w.d))
-    heads, n, kv_len, count = U(w.query_heads), U(w.n), U(w.kv_len), U(threads)
-    sizes = (heads, U(w.group), n, kv_len, U(w.d))
-    size = w.query_heads * w.n * w.kv_len if implementation == "cpu-standard" else 0
-    if size:
-        scratch.poison(size)
+    o, scale = np.full((w.query_heads, w.n, w.dv), np.nan, np.float32), np.float32(1 / math.sqrt(w.d))
+    scores = w.query_heads, w.n, w.kv_len
+    if implementation == "cpu-standard":
+        scratch.poison(scores)
 
     def flash() -> None:
-        kernels.flash(q, k, v, o, *sizes, w.causal, scale, count)
+        kernels.flash(q, k, v, o, w.causal, scale, threads)
 
     def standard() -> None:
-        s, p = scratch.views(size)
-        kernels.standard_scores(q, k, s, *sizes, scale, count)
-        kernels.standard_softmax(s, p, U(w.query_heads * w.n), n, kv_len, w.causal, count)
-        kernels.standard_outputs(p, v, o, *sizes, count)
+        s, p = scratch.views(scores)
+        kernels.standard_scores(q, k, s, scale, threads)
+        kernels.standard_softmax(s, p, w.causal, threads)
+        kernels.standard_outputs(p, v, o, threads)
 
     def error() -> float:
-        found, keys, values = o.reshape(-1, w.n, w.d), k.reshape(-1, w.kv_len, w.d), v.reshape(-1, w.kv_len, w.d)
-        queries = q.reshape(-1, w.n, w.d)
-        pairs = [(head, head // w.group) for head in range(w.query_heads)]
-        return max(relative_error(found[h], attention(queries[h], keys[g], values[g], w.causal)[0]) for h, g in pairs)
+        return max(relative_error(o[h], attention(q[h], k[h // w.group], v[h // w.group], w.causal)[0]) for h in range(w.query_heads))
 
-    return (standard if size else flash), error
+    return (standard if implementation == "cpu-standard" else flash), error
 
 
 def checked(shape: Shape, threads: int, scratch: Scratch) -> Callable[[], None]:

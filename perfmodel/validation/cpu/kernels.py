@@ -1,171 +1,242 @@
-"""``cpu-standard``, ``cpu-flash``, ``cpu-matmul`` and ``cpu-copy``: fp32 on every core, one parallel region per kernel.
+"""``cpu-standard``, ``cpu-flash``, ``cpu-matmul`` and ``cpu-copy``, and the loops whose rates make a profile: fp32, on every core.
 
-Arrays are flat and in C order: q [heads, n, d], k and v [kv heads, kv_len, d], scores [heads, n, kv_len], o [heads, n, d]; batch is
-among the heads; d is a multiple of LANES; a causal mask is aligned to the last query and the last key. Every thread takes
-every ``threads``-th tile, heads fastest, so that causal tiles of unlike length spread evenly.
+Plain loops that numba compiles; each kernel is one parallel region. Arrays are in C order: q and o [heads, n, d], k and v
+[kv heads, kv_len, d], scores [heads, n, kv_len]; batch is among the heads; a causal mask is aligned to the last query and the last
+key. Every thread takes every ``threads``-th tile, heads fastest, so that causal tiles of unlike length spread evenly.
 """
 
 from __future__ import annotations
 
-from typing import Any
+import math
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 import numba
 import numpy as np
 from numba import prange
 
-from perfmodel.validation.cpu._steps import (
-    BR,
-    HIDDEN,
-    N_BC,
-    N_BR,
-    N_DEPTH,
-    N_LANES,
-    N_ROWS,
-    ONE,
-    ZERO,
-    F,
-    U,
-    exponentials_of,
-    largest,
-    online,
-    pack_columns,
-    pack_keys,
-    parallel,
-    rows_in,
-    scale_row,
-    score_block,
-    seen_keys,
-)
-from perfmodel.validation.cpu._vectors import add_products
+from perfmodel.timing.models.cpu import MATMUL_COLUMNS, MATMUL_ROWS, TILE_KEYS, TILE_ROWS
 
 numba.config.THREADING_LAYER = "workqueue"  # type: ignore[attr-defined]  # part of every numba; its threads sleep while they wait
 
-MATMUL_ROWS, MATMUL_COLUMNS, MATMUL_DEPTH = 64, 128, 128
-"""Tile of C, and the depth of the slices of A and B that are packed for it."""
-_TILE_M, _TILE_N, _TILE_K = U(MATMUL_ROWS), U(MATMUL_COLUMNS), U(MATMUL_DEPTH)
+Function = TypeVar("Function", bound=Callable[..., Any])
+_OPTIONS: dict[str, Any] = {"fastmath": True, "error_model": "numpy"}
+_PRANGE_ALONE: Any = dict.fromkeys(("comprehension", "fusion", "inplace_binop", "numpy", "reduction", "setitem", "stencil"), False)
+"""Array expressions inside a thread stay there."""
+DEPTH = 32
+"""Rows of B that a tile of C meets at a time: with its columns they fit the nearest cache."""
+FMA_CHAIN, FMA_VALUES = 16, 256
+"""Multiply-adds that follow each other on a value, and values in turn: enough independent chains to hide an FMA's latency."""
+HIDDEN = np.float32(-1e30)
+ZERO, ONE = np.float32(0), np.float32(1)
+
+
+def compiled(function: Function) -> Function:
+    """``function`` as machine code, for use in kernels."""
+    made: Function = numba.njit(**_OPTIONS)(function)
+    return made
+
+
+def parallel(function: Function) -> Function:
+    """``function`` as a kernel: its ``prange`` runs on every core."""
+    made: Function = numba.njit(parallel=_PRANGE_ALONE, **_OPTIONS)(function)
+    return made
+
+
+@compiled
+def add_products(out: Any, a: Any, row: Any, left: Any, b: Any, at: Any, first: Any, rows: Any, depth: Any, columns: Any) -> None:
+    """out[:rows, :columns] += a[row:, left:] b[at:, first:] over ``depth``, four rows of b at a time: ``out`` is loaded less often."""
+    whole = depth - depth % 4
+    for k in range(0, whole, 4):
+        b0, b1, b2, b3 = b[at + k, first:], b[at + k + 1, first:], b[at + k + 2, first:], b[at + k + 3, first:]
+        for r in range(rows):
+            o, x = out[r], a[row + r, left + k :]
+            x0, x1, x2, x3 = x[0], x[1], x[2], x[3]
+            for j in range(columns):
+                o[j] += x0 * b0[j] + x1 * b1[j] + x2 * b2[j] + x3 * b3[j]
+    for k in range(whole, depth):
+        b0 = b[at + k, first:]
+        for r in range(rows):
+            o, y = out[r], a[row + r, left + k]
+            for j in range(columns):
+                o[j] += y * b0[j]
+
+
+@compiled
+def scores(out: Any, packed: Any, q: Any, first: Any, rows: Any, k: Any, begin: Any, keys: Any, scale: Any) -> None:
+    """``rows`` x ``keys`` of scale Q K^T into ``out``; the keys are transposed into ``packed`` first."""
+    d = q.shape[1]
+    for j in range(keys):
+        for c in range(d):
+            packed[c, j] = scale * k[begin + j, c]
+    out[:] = ZERO
+    add_products(out, q, first, 0, packed, 0, 0, rows, d, keys)
+
+
+@compiled
+def seen_keys(row: Any, n: Any, kv_len: Any, causal: Any) -> Any:
+    """Keys that query ``row`` sees."""
+    return max(row + 1 + kv_len - n, 0) if causal else kv_len
+
+
+@compiled
+def scaled(out: Any, x: Any, count: Any, factor: Any) -> None:
+    """``factor`` times ``count`` values. A loop of its own: array expressions do not compile beside ``prange``."""
+    for j in range(count):
+        out[j] = factor * x[j]
+
+
+@compiled
+def largest(x: Any, count: Any, top: Any) -> Any:
+    """The largest of ``count`` values and ``top``."""
+    for j in range(count):
+        top = max(top, x[j])
+    return top
+
+
+@compiled
+def exponentials_of(out: Any, x: Any, seen: Any, count: Any, top: Any) -> Any:
+    """e^(x - top) of ``seen`` values, zeros up to ``count``, and their sum."""
+    total = ZERO
+    for j in range(seen):
+        e = np.float32(math.exp(x[j] - top))
+        out[j] = e
+        total += e
+    for j in range(seen, count):
+        out[j] = ZERO
+    return total
 
 
 @parallel
-def flash(
-    q: Any, k: Any, v: Any, o: Any, heads: Any, group: Any, n: Any, kv_len: Any, d: Any, causal: Any, scale: Any, threads: Any
-) -> None:
+def flash(q: Any, k: Any, v: Any, o: Any, causal: Any, scale: Any, threads: Any) -> None:
     """O, scores never in memory: a query tile stays, keys and values stream past it."""
-    tasks = (n + N_BR - ONE) // N_BR * heads
+    (heads, n, d), (kv_heads, kv_len, dv) = q.shape, v.shape
+    group, tasks = heads // kv_heads, -(-n // TILE_ROWS) * heads
     for thread in prange(threads):
-        rows_q, out = np.empty(N_BR * d, np.float32), np.empty(N_BR * d, np.float32)
-        packed, top, total = np.empty(N_BC * d, np.float32), np.empty(BR, np.float32), np.empty(BR, np.float32)
-        s, p = np.empty(N_ROWS * N_BC, np.float32), np.empty(N_ROWS * N_BC, np.float32)
-        for task in range(U(thread), tasks, U(threads)):
-            head, first = task % heads, task // heads * N_BR
-            rows = min(N_BR, n - first)
-            padded = (rows + N_ROWS - ONE) // N_ROWS * N_ROWS
-            rows_in(rows_q, q, (head * n + first) * d, rows, padded, d, d, scale)
-            out[:] = F(0)
-            top[:] = HIDDEN
-            total[:] = F(0)
-            for begin in range(ZERO, seen_keys(first + rows - ONE, n, kv_len, causal), N_BC):
-                keys, at = min(N_BC, kv_len - begin), (head // group * kv_len + begin) * d
-                pack_keys(packed, k, at, keys, d)
-                for g in range(ZERO, padded, N_ROWS):
-                    score_block(s, rows_q, g * d, packed, keys, d)
-                    for r in range(N_ROWS):
-                        seen = seen_keys(first + g + r, n, kv_len, causal)
-                        here = min(keys, seen - begin) if seen > begin else ZERO
-                        online(s, p, r * N_BC, here, keys, out, (g + r) * d, d, top, total, g + r)
-                    for c in range(ZERO, d, N_LANES):
-                        add_products(out, g * d + c, d, p, ZERO, N_BC, v, at + c, d, keys)
+        s, packed = np.empty((TILE_ROWS, TILE_KEYS), np.float32), np.empty((d, TILE_KEYS), np.float32)
+        out, top, total = np.empty((TILE_ROWS, dv), np.float32), np.empty(TILE_ROWS, np.float32), np.empty(TILE_ROWS, np.float32)
+        for task in range(thread, tasks, threads):
+            head, first = task % heads, task // heads * TILE_ROWS
+            rows = min(TILE_ROWS, n - first)
+            out[:], top[:], total[:] = ZERO, HIDDEN, ZERO
+            for begin in range(0, seen_keys(first + rows - 1, n, kv_len, causal), TILE_KEYS):
+                keys = min(TILE_KEYS, kv_len - begin)
+                scores(s, packed, q[head], first, rows, k[head // group], begin, keys, scale)
+                for r in range(rows):
+                    seen = min(keys, max(seen_keys(first + r, n, kv_len, causal) - begin, 0))
+                    here = largest(s[r], seen, top[r])
+                    kept = np.float32(math.exp(top[r] - here))
+                    total[r] = total[r] * kept + exponentials_of(s[r], s[r], seen, keys, here)
+                    top[r] = here
+                    scaled(out[r], out[r], dv, kept)
+                add_products(out, s, 0, 0, v[head // group], begin, 0, rows, keys, dv)
             for r in range(rows):
-                factor = F(1) / total[r] if total[r] > F(0) else F(0)
-                for c in range(d):
-                    o[(head * n + first + r) * d + c] = out[r * d + c] * factor
+                scaled(o[head, first + r], out[r], dv, ONE / total[r] if total[r] > ZERO else ZERO)
 
 
 @parallel
-def standard_scores(q: Any, k: Any, s: Any, heads: Any, group: Any, n: Any, kv_len: Any, d: Any, scale: Any, threads: Any) -> None:
+def standard_scores(q: Any, k: Any, s: Any, scale: Any, threads: Any) -> None:
     """S = scale Q K^T, all of it."""
-    tasks = (n + N_BR - ONE) // N_BR * heads
+    (heads, n, d), (kv_heads, kv_len, _) = q.shape, k.shape
+    group, tasks = heads // kv_heads, -(-n // TILE_ROWS) * heads
     for thread in prange(threads):
-        rows_q = np.empty(N_BR * d, np.float32)
-        packed, local = np.empty(N_BC * d, np.float32), np.empty(N_ROWS * N_BC, np.float32)
-        for task in range(U(thread), tasks, U(threads)):
-            head, first = task % heads, task // heads * N_BR
-            rows = min(N_BR, n - first)
-            rows_in(rows_q, q, (head * n + first) * d, rows, (rows + N_ROWS - ONE) // N_ROWS * N_ROWS, d, d, scale)
-            for begin in range(ZERO, kv_len, N_BC):
-                keys = min(N_BC, kv_len - begin)
-                pack_keys(packed, k, (head // group * kv_len + begin) * d, keys, d)
-                for g in range(ZERO, rows, N_ROWS):
-                    score_block(local, rows_q, g * d, packed, keys, d)
-                    for r in range(min(N_ROWS, rows - g)):
-                        to = (head * n + first + g + r) * kv_len + begin
-                        for j in range(keys):
-                            s[to + j] = local[r * N_BC + j]
+        tile, packed = np.empty((TILE_ROWS, TILE_KEYS), np.float32), np.empty((d, TILE_KEYS), np.float32)
+        for task in range(thread, tasks, threads):
+            head, first = task % heads, task // heads * TILE_ROWS
+            rows = min(TILE_ROWS, n - first)
+            for begin in range(0, kv_len, TILE_KEYS):
+                keys = min(TILE_KEYS, kv_len - begin)
+                scores(tile, packed, q[head], first, rows, k[head // group], begin, keys, scale)
+                for r in range(rows):
+                    scaled(s[head, first + r, begin:], tile[r], keys, ONE)
 
 
 @parallel
-def standard_softmax(s: Any, p: Any, rows: Any, n: Any, kv_len: Any, causal: Any, threads: Any) -> None:
+def standard_softmax(s: Any, p: Any, causal: Any, threads: Any) -> None:
     """P = softmax of the rows of S; hidden entries are zero, as is a row that sees nothing."""
+    heads, n, kv_len = s.shape
     for thread in prange(threads):
-        for row in range(U(thread), rows, U(threads)):
-            at, seen = row * kv_len, seen_keys(row % n, n, kv_len, causal)
-            total = exponentials_of(p, at, s, at, seen, largest(s, at, seen))
-            if seen > ZERO:
-                scale_row(p, at, seen, F(1) / total)
-            for j in range(seen, kv_len):
-                p[at + j] = F(0)
+        for task in range(thread, heads * n, threads):
+            head, row = task // n, task % n
+            x, y, seen = s[head, row], p[head, row], seen_keys(row, n, kv_len, causal)
+            total = exponentials_of(y, x, seen, kv_len, largest(x, seen, HIDDEN))
+            scaled(y, y, seen, ONE / max(total, ONE))  # the largest counts one: less is a row that sees nothing
 
 
 @parallel
-def standard_outputs(p: Any, v: Any, o: Any, heads: Any, group: Any, n: Any, kv_len: Any, d: Any, threads: Any) -> None:
+def standard_outputs(p: Any, v: Any, o: Any, threads: Any) -> None:
     """O = P V, with all of P."""
-    tasks = (n + N_BR - ONE) // N_BR * heads
+    (heads, n, kv_len), (kv_heads, _, dv) = p.shape, v.shape
+    group, tasks = heads // kv_heads, -(-n // TILE_ROWS) * heads
     for thread in prange(threads):
-        out, local = np.empty(N_BR * d, np.float32), np.empty(N_ROWS * N_DEPTH, np.float32)
-        for task in range(U(thread), tasks, U(threads)):
-            head, first = task % heads, task // heads * N_BR
-            rows = min(N_BR, n - first)
-            out[:] = F(0)
-            for begin in range(ZERO, kv_len, N_DEPTH):
-                keys, values = min(N_DEPTH, kv_len - begin), (head // group * kv_len + begin) * d
-                for g in range(ZERO, rows, N_ROWS):
-                    rows_in(local, p, (head * n + first + g) * kv_len + begin, min(N_ROWS, rows - g), N_ROWS, keys, kv_len, F(1))
-                    for c in range(ZERO, d, N_LANES):
-                        add_products(out, g * d + c, d, local, ZERO, keys, v, values + c, d, keys)
-            for i in range(rows * d):
-                o[(head * n + first) * d + i] = out[i]
+        out = np.empty((TILE_ROWS, dv), np.float32)
+        for task in range(thread, tasks, threads):
+            head, first = task % heads, task // heads * TILE_ROWS
+            rows = min(TILE_ROWS, n - first)
+            out[:] = ZERO
+            for begin in range(0, kv_len, TILE_KEYS):
+                add_products(out, p[head], first, begin, v[head // group], begin, 0, rows, min(TILE_KEYS, kv_len - begin), dv)
+            for r in range(rows):
+                scaled(o[head, first + r], out[r], dv, ONE)
 
 
 @parallel
-def matmul(a: Any, b: Any, c: Any, m: Any, n: Any, k: Any, threads: Any) -> None:
+def matmul(a: Any, b: Any, c: Any, threads: Any) -> None:
     """C [m, n] = A [m, k] B [k, n], a tile of C at a time."""
-    across = (n + _TILE_N - ONE) // _TILE_N
-    tasks = (m + _TILE_M - ONE) // _TILE_M * across
+    (m, n), depth = c.shape, b.shape[0]
+    across = -(-n // MATMUL_COLUMNS)
     for thread in prange(threads):
-        out, left = np.empty(_TILE_M * _TILE_N, np.float32), np.empty(_TILE_M * _TILE_K, np.float32)
-        right = np.empty(_TILE_N * _TILE_K, np.float32)
-        for task in range(U(thread), tasks, U(threads)):
-            top, first = task // across * _TILE_M, task % across * _TILE_N
-            rows, columns = min(_TILE_M, m - top), min(_TILE_N, n - first)
-            padded = (rows + N_ROWS - ONE) // N_ROWS * N_ROWS
-            out[:] = F(0)
-            for begin in range(ZERO, k, _TILE_K):
-                depth = min(_TILE_K, k - begin)
-                rows_in(left, a, top * k + begin, rows, padded, depth, k, F(1))
-                pack_columns(right, b, begin * n + first, depth, columns, n)
-                for j in range(ZERO, columns, N_LANES):
-                    for g in range(ZERO, padded, N_ROWS):
-                        add_products(out, g * _TILE_N + j, _TILE_N, left, g * depth, depth, right, j * depth, N_LANES, depth)
+        out = np.empty((MATMUL_ROWS, MATMUL_COLUMNS), np.float32)
+        for task in range(thread, -(-m // MATMUL_ROWS) * across, threads):
+            top, first = task // across * MATMUL_ROWS, task % across * MATMUL_COLUMNS
+            rows, columns = min(MATMUL_ROWS, m - top), min(MATMUL_COLUMNS, n - first)
+            out[:] = ZERO
+            for begin in range(0, depth, DEPTH):
+                add_products(out, a, top, begin, b, begin, first, rows, min(DEPTH, depth - begin), columns)
             for r in range(rows):
-                for j in range(columns):
-                    c[(top + r) * n + first + j] = out[r * _TILE_N + j]
+                scaled(c[top + r, first:], out[r], columns, ONE)
 
 
 @parallel
 def copy(source: Any, target: Any, factor: Any, threads: Any) -> None:
     """``target`` = ``factor`` x ``source``, each thread a contiguous part. A factor known only when it runs keeps the compiler from
     calling memcpy, whose kind of store changes with the size."""
-    size = U(source.size)
-    part = (size + threads - ONE) // threads
+    part = -(-source.size // threads)
     for thread in prange(threads):
-        for i in range(U(thread) * part, min((U(thread) + ONE) * part, U(source.size))):
+        for i in range(thread * part, min((thread + 1) * part, source.size)):
             target[i] = factor * source[i]
+
+
+@parallel
+def read(source: Any, sums: Any, threads: Any) -> None:
+    """Sum of ``source`` by thread: every element once, nothing stored."""
+    part = -(-source.size // threads)
+    for thread in prange(threads):
+        total = ZERO
+        for i in range(thread * part, min((thread + 1) * part, source.size)):
+            total += source[i]
+        sums[thread] = total
+
+
+@parallel
+def fma(rounds: Any, factor: Any, summand: Any, sums: Any, threads: Any) -> None:
+    """``rounds`` of FMA_VALUES x FMA_CHAIN multiply-adds of each thread; with none, a bare parallel region."""
+    for thread in prange(threads):
+        x = np.ones(FMA_VALUES, np.float32)
+        for _ in range(rounds):
+            for i in range(FMA_VALUES):
+                y = x[i]
+                for _ in range(FMA_CHAIN):
+                    y = y * factor + summand
+                x[i] = y
+        sums[thread] = x[0]
+
+
+@parallel
+def exponentials(x: Any, rounds: Any, threads: Any) -> None:
+    """e^-x of a thread's row of ``x`` [threads, values], ``rounds`` times over, in its nearest cache."""
+    for thread in prange(threads):
+        row = x[thread]
+        for _ in range(rounds):
+            for i in range(row.size):
+                row[i] = math.exp(-row[i])

@@ -17,8 +17,8 @@ import numba
 import numpy as np
 
 from perfmodel.core.hardware import Device, validated
-from perfmodel.validation.cpu import rates as loops
-from perfmodel.validation.cpu._vectors import CHAINS, LANES
+from perfmodel.validation.cpu import kernels as loops
+from perfmodel.validation.cpu.kernels import FMA_CHAIN, FMA_VALUES
 from perfmodel.validation.cpu.timer import Item
 
 DEVICE_ID = "this-cpu"
@@ -29,7 +29,7 @@ ASSUMED_LLC_BYTES = 32 << 20
 COPY_SHARES = (0.25, 0.5, 1.0, 2.0, 4.0)
 """Bytes of both arrays over the last-level cache: the copy curve. 0.5 gives the cache's bandwidth, 4 DRAM's."""
 CACHE_SHARE, DRAM_SHARE = 0.5, 4.0
-FMA_ROUNDS, EXP_VALUES, EXP_ROUNDS = 300_000, 1024, 500
+FMA_ROUNDS, EXP_VALUES, EXP_ROUNDS = 14_000, 1024, 500
 BUDGET_S = 0.4
 
 
@@ -90,13 +90,13 @@ class Rates:
         elements = int(self.llc_bytes * DRAM_SHARE) // 8
         self.source, self.target = np.ones(elements, np.float32), np.zeros(elements, np.float32)
         self.sums = np.zeros(self.cores, np.float32)
-        self.values = np.ones(self.cores * EXP_VALUES, np.float32)
+        self.values = np.ones((self.cores, EXP_VALUES), np.float32)
         self.copies = {share: self._item(f"copy of {share:g} times the cache", self._copy(share)) for share in COPY_SHARES}
-        self.read = self._item("read of twice the cache", lambda: loops.read(self.source, self.sums, np.uintp(self.cores)))
+        self.read = self._item("read of twice the cache", lambda: loops.read(self.source, self.sums, self.cores))
         self.fma = self._item("FMA, every core", self._fma(FMA_ROUNDS, self.cores))
         self.fma_alone = self._item("FMA, one core", self._fma(FMA_ROUNDS, 1))
         self.dispatch = self._item("parallel region", self._fma(0, self.cores))
-        self.exponentials = self._item("exponentials", lambda: loops.exponentials(self.values, np.uintp(EXP_ROUNDS), np.uintp(self.cores)))
+        self.exponentials = self._item("exponentials", lambda: loops.exponentials(self.values, EXP_ROUNDS, self.cores))
 
     @staticmethod
     def _item(name: str, run: Callable[[], object]) -> Item:
@@ -105,10 +105,10 @@ class Rates:
     def _copy(self, share: float) -> Callable[[], object]:
         elements = int(self.llc_bytes * share) // 8
         source, target = self.source[:elements], self.target[:elements]
-        return lambda: loops.copy(source, target, np.float32(1), np.uintp(self.cores))
+        return lambda: loops.copy(source, target, loops.ONE, self.cores)
 
     def _fma(self, rounds: int, cores: int) -> Callable[[], object]:
-        return lambda: loops.fma(np.uintp(rounds), self.sums, np.uintp(cores))
+        return lambda: loops.fma(rounds, np.float32(0.75), np.float32(0.25), self.sums, cores)
 
     @property
     def items(self) -> list[Item]:
@@ -121,7 +121,7 @@ class Rates:
 
     def peak_flop_per_s(self) -> float:
         """FMA rate that nothing exceeds: best run, of every core or of one core times their number."""
-        flop = 2.0 * LANES * CHAINS * FMA_ROUNDS * self.cores
+        flop = 2.0 * FMA_VALUES * FMA_CHAIN * FMA_ROUNDS * self.cores
         return flop / min(self.fma.quantile(0), self.fma_alone.quantile(0))
 
     def peak_dram_bytes_per_s(self) -> float:

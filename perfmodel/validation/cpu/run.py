@@ -13,9 +13,9 @@ from perfmodel.timing.base import Case
 from perfmodel.timing.fit import fit
 from perfmodel.timing.models.cpu import FITTED, MODEL
 from perfmodel.validation.cpu.arrays import Scratch, checked
-from perfmodel.validation.cpu.profile import DRAM_SHARE, Rates, as_text, device, threads, versions
+from perfmodel.validation.cpu.profile import DRAM_SHARE, Rates, as_text, device, processor_name, threads, versions
 from perfmodel.validation.cpu.shapes import DTYPE, Shape, shapes
-from perfmodel.validation.cpu.timer import Item, take_turns
+from perfmodel.validation.cpu.timer import Item, sample, take_turns, take_up
 from perfmodel.validation.statistics import quantile
 
 SOURCE = "perfmodel validate --backend cpu: CPU time of the busiest thread, the same buffers again and again; held out"
@@ -26,8 +26,13 @@ MOST_DRIFT = 0.15
 Points = Sequence[tuple[Case, float]]
 
 
-def measure(progress: Callable[[str], None]) -> tuple[Device, dict[str, Any], list[dict[str, Any]]]:
+def measure(
+    progress: Callable[[str], None], keep: Callable[[dict[str, Any]], None] = lambda sample: None, earlier: Sequence[Mapping[str, Any]] = ()
+) -> tuple[Device, dict[str, Any], list[dict[str, Any]]]:
     """Profile, calibration and records of this machine's CPU; PerfmodelError if a kernel's result is wrong.
+
+    ``keep`` is given what was timed so far, item by item. ``earlier``: what it was given by an interrupted run; what that timed on the
+    same machine with the same software is not timed again.
 
     The profile carries a calibration per implementation. The second value says where they are from: ``fit`` with every shape
     fitted, its measured and its predicted seconds; the copy ``curve``; ``drift``, rates at the end over rates in between.
@@ -41,7 +46,9 @@ def measure(progress: Callable[[str], None]) -> tuple[Device, dict[str, Any], li
     for item in rates.items:
         item.run()
     progress(f"timing {len(rates.items)} rates and {len(items)} kernels in turns")
-    take_turns([*rates.items, *items])
+    here = {**versions(), "processor": processor_name(), "threads": cores}
+    take_up([*rates.items, *items], [one for one in earlier if one.get("environment") == here])
+    take_turns([*rates.items, *items], lambda item: keep({**sample(item), "environment": here}))
     drift = _drift(rates)
     for name, change in drift.items():
         if abs(change - 1) > MOST_DRIFT:

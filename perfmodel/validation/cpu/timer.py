@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from perfmodel.validation.statistics import quantile, relative_error_of_median
 
@@ -70,8 +71,23 @@ def thread_clocks() -> list[int]:
         return []
 
 
-def take_turns(items: Sequence[Item]) -> None:
-    """Visit every item, again and again, until all are done: a slow spell then touches all of them alike."""
+def take_turns(items: Sequence[Item], keep: Callable[[Item], None] = lambda item: None) -> None:
+    """Visit every item, again and again, until all are done: a slow spell then touches all of them alike. ``keep`` hears of each visit."""
     while waiting := [item for item in items if not item.done]:
         for item in waiting:
             item.visit()
+            keep(item)
+
+
+def sample(item: Item) -> dict[str, Any]:
+    """What was timed of ``item`` so far, for ``take_up``."""
+    return {"item": item.name, "seconds": item.seconds, "wall_s": item.wall_s, "spent_s": item.spent_s}
+
+
+def take_up(items: Sequence[Item], samples: Sequence[Mapping[str, Any]]) -> None:
+    """Give ``items`` what an interrupted run has timed of them; of several samples of one, the last counts."""
+    by_name = {item.name: item for item in items}
+    for known in samples:
+        if known["item"] in by_name:
+            item = by_name[known["item"]]
+            item.seconds, item.wall_s, item.spent_s = list(known["seconds"]), list(known["wall_s"]), known["spent_s"]

@@ -24,6 +24,27 @@ def timed_cases() -> list[KernelCase]:
     return [*copies(), *matmuls(), *flash_cases(), *flash1_cases(), *standard_cases(), *flash_mma_cases()]
 
 
+MORE_COPIES = (17, 22, 28)
+MORE_FLASH = ((64, False, (32, 128)), (64, True, (128, 32)), (128, False, (64, 32)), (128, True, (64, 128)), (128, True, (32, 32)))
+MORE_STANDARD = ((64, False, (64, 32)), (64, True, (128, 32)), (128, True, (64, 64)))
+MORE_MMA = (
+    *((64, False, tile) for tile in ((64, 32), (64, 128), (128, 64))),
+    *((64, True, (128, 32)), (128, False, (64, 32))),
+    *((128, True, tile) for tile in ((64, 64), (64, 128), (128, 128))),
+)
+"""Head dim, mask and tile of families that ``split.held_out`` leaves to fits; of copies, the power of two of their bytes."""
+
+
+def calibrated_cases() -> list[KernelCase]:
+    """The default list of calibrate: that of validate, and as many families more as fits of every kernel ask for."""
+    more = [KernelCase("numba-copy", "fp32", {"bytes": 1 << power}) for power in MORE_COPIES]
+    problems = (*((heads, (n, n)) for heads, n in SQUARES), RAGGED)
+    for name, families in (("numba-flash", MORE_FLASH), ("numba-standard", MORE_STANDARD), ("numba-flash-mma", MORE_MMA)):
+        dtype = "fp16" if name == "numba-flash-mma" else "fp32"
+        more += [attention_case(name, *problem, d, tile, causal, dtype) for d, causal, tile in families for problem in problems]
+    return [*timed_cases(), *more]
+
+
 def copies() -> list[KernelCase]:
     """64 KiB to 1 GiB."""
     return [KernelCase("numba-copy", "fp32", {"bytes": 1 << power}) for power in (16, 20, 24, 27, 30)]

@@ -63,14 +63,6 @@ def load_torch() -> Torch:
     return torch
 
 
-def current_profile(torch: Torch) -> str:
-    """Id of the profile of the current CUDA device; UnavailableError where its name fits none, or several."""
-    from perfmodel.validation.cuda.environment import profile_of
-
-    properties = torch.cuda.get_device_properties(torch.cuda.current_device())
-    return profile_of(properties.name, properties.total_memory)
-
-
 def dtype_of(case: LibraryCase, torch: Torch) -> Any:
     """torch's name of the case's dtype; UnavailableError for one that these kernels are not run in."""
     known = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}

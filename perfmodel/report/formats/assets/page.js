@@ -198,13 +198,13 @@
     return { text: new XMLSerializer().serializeToString(copy), width, height };
   };
   for (const button of all("button[data-export]")) button.addEventListener("click", () => {
-    const picture = all(".picture", button.closest(".figure")).find(p => getComputedStyle(p).display !== "none");
+    const picture = button.closest(".figure").querySelector(".picture");
     const { text, width, height } = alone(picture), name = button.dataset.name;
     if (button.dataset.export === "svg") return save(`${name}.svg`, new Blob([text], { type: "image/svg+xml" }));
     const image = new Image();
     image.onload = () => {
       const canvas = document.createElement("canvas");
-      canvas.width = width * 2; canvas.height = height * 2;
+      canvas.width = width * 3; canvas.height = height * 3;
       canvas.getContext("2d").drawImage(image, 0, 0, canvas.width, canvas.height);
       canvas.toBlob(blob => save(`${name}.png`, blob), "image/png");
     };

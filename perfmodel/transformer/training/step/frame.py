@@ -6,7 +6,6 @@ from dataclasses import dataclass, replace
 
 from perfmodel.core.arith import Number
 from perfmodel.core.dtypes import Dtype
-from perfmodel.kernels.tile import TENSOR_TILE
 from perfmodel.transformer.spec import ModelSpec
 from perfmodel.transformer.step import PREFILL, Split, Step
 from perfmodel.transformer.training.implementations import HUGGINGFACE
@@ -44,7 +43,7 @@ class Frame:
         return self.shape.hidden
 
 
-def frame_of(training: Training, implementation: str, dtype: Dtype, tile_columns: int = TENSOR_TILE) -> Frame:
+def frame_of(training: Training, implementation: str, dtype: Dtype) -> Frame:
     """The frame of a micro-batch of ``training``. A sequence is as long as its part on one context-parallel GPU."""
     shape, p = shape_of(training), training.parallel
     # how gradients are kept is nothing to a kernel: layouts that differ in it share theirs
@@ -52,7 +51,5 @@ def frame_of(training: Training, implementation: str, dtype: Dtype, tile_columns
     shape = replace(shape, parallel=bare_parallel, kept_gradient=0, gradient_shards=1)
     bits = 8 * shape.size
     split = Split(p.tp, p.ep)
-    step = Step(
-        PREFILL, shape.sequences * p.ep, shape.length, shape.length, dtype, bits, bits, cached=False, split=split, tile_columns=tile_columns
-    )
+    step = Step(PREFILL, shape.sequences * p.ep, shape.length, shape.length, dtype, bits, bits, cached=False, split=split)
     return Frame(bare(training.model), shape, step, implementation == HUGGINGFACE, p.cp)

@@ -1,0 +1,213 @@
+"""What a picture shows, before any format: numbers in base units, names, and where each value is from.
+
+Every chart is data alone. The modules beside this one place it on a page; a format draws what was placed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import ClassVar, Final, Literal
+
+COMPUTE: Final = "compute"
+MEMORY: Final = "memory"
+MEASURED: Final = "measured"
+LEVELS = {"sram": "SRAM", "l2": "L2", "llc": "LLC", "dram": "DRAM"}
+"""Memory levels from the SRAM outwards. Bytes of a level are those that its bandwidth pays for: ``l2`` counts L2 to SM and back."""
+
+Number = int | float
+
+
+class _Part:
+    """Unknown keys in a saved document are errors."""
+
+    __slots__ = ()
+
+    __pydantic_config__: ClassVar[dict[str, object]] = {"extra": "forbid", "allow_inf_nan": False}
+
+
+@dataclass(frozen=True, slots=True)
+class Interval(_Part):
+    """``value`` with its ends where they are known: a prediction with its interval, a median with p10 and p90."""
+
+    value: Number
+    low: Number | None = None
+    high: Number | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Ceiling(_Part):
+    """A roof of a device: ``value`` in FLOP/s of a compute unit and dtype, or in B/s of a memory level.
+
+    ``name`` stands on the line. ``evidence`` tells the datasheet's word from what was measured. ``source``: whose number it is.
+    """
+
+    kind: Literal["compute", "memory"]
+    name: str
+    value: Number
+    evidence: Literal["datasheet", "derived", "measured"] = "datasheet"
+    unit: str = ""
+    dtype: str = ""
+    level: str = ""
+    source: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Before(_Part):
+    """The same point in a baseline: an arrow leads from it."""
+
+    name: str
+    flops: Number
+    bytes: dict[str, Number]
+    time_s: Number
+
+
+@dataclass(frozen=True, slots=True)
+class Point(_Part):
+    """One kernel or workload on a roofline. ``number`` is unique in its report; times in seconds.
+
+    ``bytes`` by memory level (a key of ``LEVELS``). ``terms``: seconds at the roof by resource (dram, l2, tensor, vector, sfu,
+    interconnect), of which the largest is ``roofline_s`` unless kernels follow each other. ``share``: of the time of all points,
+    0 to 1. ``group``: points of one colour. ``note``: what a reader of its row must know. ``soft``: the resource of ``terms``, if any,
+    whose roof kernels pass, since it counts loads that one transfer may serve.
+    """
+
+    number: int
+    name: str
+    flops: Number
+    bytes: dict[str, Number] = field(default_factory=dict)
+    dtype: str = ""
+    unit: str = "tensor"
+    group: str = ""
+    lower_s: Number | None = None
+    roofline_s: Number | None = None
+    predicted: Interval | None = None
+    measured: Interval | None = None
+    terms: dict[str, Number] = field(default_factory=dict)
+    share: Number | None = None
+    before: Before | None = None
+    note: str = ""
+    soft: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Roofline(_Part):
+    """The log-log roofline of one device with points. Its axes follow from ``ceilings`` alone, so two pictures compare.
+
+    ``device`` is an id, ``device_name`` its full name. ``level`` is the one shown first, ``dtypes`` those shown first (by default
+    the points'); the others wait behind selectors.
+    """
+
+    title: str
+    device: str
+    device_name: str
+    ceilings: list[Ceiling]
+    points: list[Point] = field(default_factory=list)
+    level: str = "dram"
+    dtypes: list[str] = field(default_factory=list)
+    caption: str = ""
+    kind: Literal["roofline"] = "roofline"
+
+
+@dataclass(frozen=True, slots=True)
+class Series(_Part):
+    """One line: ``points`` are (x, y) in base units, in the order of x. ``band``: (low, high) per point, or empty.
+
+    ``style``: predicted lines are solid, bounds dashed, measurements filled markers. Series of one ``group`` share a colour.
+    """
+
+    name: str
+    points: list[tuple[Number, Number]]
+    style: Literal["line", "dashed", "markers"] = "line"
+    band: list[tuple[Number, Number]] = field(default_factory=list)
+    group: str = ""
+    device: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Mark(_Part):
+    """A crossover, a knee or a limit at ``x``, with ``y`` where it lies on a line. ``group``: of the series that it is of alone."""
+
+    x: Number
+    label: str
+    y: Number | None = None
+    group: str = ""
+
+    @property
+    def words(self) -> str:
+        """The label where no colour tells whose mark it is."""
+        return f"{self.label} ({self.group})" if self.group else self.label
+
+
+@dataclass(frozen=True, slots=True)
+class Limit(_Part):
+    """A capacity that a sweep or bars are held against."""
+
+    label: str
+    value: Number
+
+
+@dataclass(frozen=True, slots=True)
+class LineChart(_Part):
+    """A sweep. Units: one of ``format_number.UNITS``, such as ``s``, ``B``, ``count``, ``share``.
+
+    ``marks``: crossovers and knees. ``limits``: capacities, as horizontal lines.
+    """
+
+    title: str
+    x_label: str
+    y_label: str
+    series: list[Series]
+    x_unit: str = "count"
+    y_unit: str = "s"
+    x_scale: Literal["log", "linear"] = "log"
+    y_scale: Literal["log", "linear"] = "log"
+    marks: list[Mark] = field(default_factory=list)
+    limits: list[Limit] = field(default_factory=list)
+    caption: str = ""
+    kind: Literal["line"] = "line"
+
+
+@dataclass(frozen=True, slots=True)
+class Bar(_Part):
+    """One bar, the sum of ``segments``: (name, value) in the chart's unit, in the same order in every bar."""
+
+    name: str
+    segments: list[tuple[str, Number]]
+
+
+@dataclass(frozen=True, slots=True)
+class BarChart(_Part):
+    """Stacked bars, such as the parts of a memory."""
+
+    title: str
+    unit: str
+    bars: list[Bar]
+    limits: list[Limit] = field(default_factory=list)
+    caption: str = ""
+    kind: Literal["bars"] = "bars"
+
+
+@dataclass(frozen=True, slots=True)
+class Pair(_Part):
+    """One measured value beside its prediction."""
+
+    name: str
+    measured: Number
+    predicted: Number
+    group: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ScatterChart(_Part):
+    """Predicted against measured. ``low``, ``high``: measured / predicted at the ends of the band, such as 0.9 and 1.1."""
+
+    title: str
+    pairs: list[Pair]
+    unit: str = "s"
+    low: Number | None = None
+    high: Number | None = None
+    caption: str = ""
+    kind: Literal["scatter"] = "scatter"
+
+
+Chart = Roofline | LineChart | BarChart | ScatterChart

@@ -1,1 +1,0 @@
-"""One file per family; each lists its ``LIBRARIES``."""

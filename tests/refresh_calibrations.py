@@ -1,0 +1,87 @@
+"""Fit every calibration of the device profiles anew to the shipped records: ``python tests/refresh_calibrations.py``.
+
+A block whose figures stay keeps its date. A block that today's records are too few to fit keeps its parameters and its interval; its
+errors on held-out records are computed. No line of a calibration is written by hand.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import fields, replace
+
+from perfmodel.catalog import calibrated_devices, data_folder, device_ids, find_device
+from perfmodel.core.errors import DataError
+from perfmodel.core.hardware import Calibration
+from perfmodel.timing.base import find_model
+from perfmodel.validation import calibrate as fits
+from perfmodel.validation.calibration_run import Calibrated, How, from_records
+from perfmodel.validation.profile_text import RECORDS, _flow
+from perfmodel.validation.records import read_records, shipped_records
+
+SECTION = re.compile(r"^calibration:\n(?:[ \-#].*\n|\n)*", re.MULTILINE)
+SOURCES = re.compile(r"^sources:\n", re.MULTILINE)
+
+
+def with_calibrations(text: str, blocks: Sequence[Calibration]) -> str:
+    """The profile ``text`` with ``blocks`` for its calibration section; every other line stays as it is.
+
+    DataError if the text has no ``sources:`` to name theirs in.
+    """
+    text = SECTION.sub("", text).rstrip() + "\n"
+    if not SOURCES.search(text):
+        raise DataError("the profile has no 'sources:' section", "give it one; calibrations name their source there")
+    for key in sorted({block.source for block in blocks}):
+        if not re.search(rf"^  {re.escape(key)}:", text, re.MULTILINE):
+            text = SOURCES.sub(f"sources:\n  {key}: {json.dumps(RECORDS)}\n", text, count=1)
+    if not blocks:
+        return text
+    return text + "\ncalibration:\n" + "".join(map(_block, blocks))
+
+
+def _block(block: Calibration) -> str:
+    """One list item in flow style, over a few lines."""
+    head = ("implementation", "workload", "direction", "model", "dtypes")
+    groups = [head, ("parameters",), tuple(f.name for f in fields(block) if f.name not in (*head, "parameters"))]
+    lines = []
+    for group in groups:
+        pairs = [(name, getattr(block, name)) for name in group if getattr(block, name) is not None]
+        lines.append(", ".join(f"{name}: {_flow(value)}" for name, value in pairs))
+    return "  - {" + ",\n     ".join(lines) + "}\n"
+
+
+def blocks_of(found: Calibrated, grouped: Mapping[fits.Key, list[fits.Point]]) -> list[Calibration]:
+    """All blocks of a device, in the order of their names; those that the fit gives again as they were."""
+    fitted = set(map(fits.family_of, found.blocks))
+    before = {fits.family_of(block): block for block in find_device(found.device.id).calibration}
+    blocks = []
+    for block in sorted(found.device.calibration, key=fits.family_of):
+        old = before.get(fits.family_of(block), block)
+        new = block if fits.family_of(block) in fitted else judged(block, found, grouped)
+        blocks.append(old if replace(new, date=old.date, source=old.source) == old else new)
+    return blocks
+
+
+def judged(block: Calibration, found: Calibrated, grouped: Mapping[fits.Key, list[fits.Point]]) -> Calibration:
+    """``block`` with the errors of its parameters on held-out records, the other calibrations of its device being the new ones."""
+    key = next(key for key in grouped if key[:4] == fits.family_of(block) and key[4] == found.device.architecture)
+    own = [replace(point, device=found.device) for point in grouped[key] if point.device.id == found.device.id]
+    new = fits._block(key, find_model(block.model), block.parameters, own, block.date, lambda _: block.versions)
+    return replace(block, held_out_median_error=new.held_out_median_error, held_out_p90_error=new.held_out_p90_error)
+
+
+def write(every: Iterable[Calibrated]) -> None:
+    """Put the blocks of each device into its profile."""
+    records = [record for path in shipped_records() for _, record in read_records(path)]
+    devices = {name: find_device(name) for name in {record.hardware for record in records} & set(device_ids())}
+    grouped = fits.points(records, devices)
+    for each in every:
+        path = data_folder("hardware_specs") / f"{each.device.id}.yaml"
+        path.write_text(with_calibrations(path.read_text(encoding="utf-8"), blocks_of(each, grouped)), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    how = How(jobs=os.cpu_count() or 1)
+    write(from_records(shipped_records(), find_device, None, [], print, lenders=calibrated_devices, how=how))

@@ -1,0 +1,457 @@
+"""More constants, signs and edges worked out by hand: times of fused attention, training state, layouts, suggestions."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from itertools import product
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from perfmodel import api
+from perfmodel.catalog import calibrated_devices, find_device, find_model, find_system, read_yaml
+from perfmodel.core.cache import dram_bytes, resident_blocks
+from perfmodel.core.cost import READ, Access, Kernel, Launch, Tile
+from perfmodel.core.dtypes import DTYPES
+from perfmodel.core.errors import DataError, suggest
+from perfmodel.core.roofline import Estimate
+from perfmodel.core.trace import Step
+from perfmodel.core.workload import BACKWARD, FORWARD, Attention
+from perfmodel.kernels.attention.algorithms import find
+from perfmodel.kernels.attention.blocks import Grid
+from perfmodel.kernels.attention.evaluate import evaluate
+from perfmodel.kernels.attention.explain import explain
+from perfmodel.kernels.attention.io_bounds import compulsory_elements
+from perfmodel.kernels.collectives import ALL_REDUCE
+from perfmodel.kernels.matmul import Matmul
+from perfmodel.kernels.softmax import VARIANTS, Softmax, kernel
+from perfmodel.remat.strategies import keep_all
+from perfmodel.report.against import PREDICTED
+from perfmodel.study.base import MOST_FORMULAS, Scope
+from perfmodel.study.kinds._pairwise import ROOF, Pairwise, SweptSeries
+from perfmodel.sweep import attention as attention_sweep
+from perfmodel.sweep import kv_cache, matmul, model
+from perfmodel.sweep.columns import costs
+from perfmodel.timing.base import Case
+from perfmodel.timing.models import gemm, numba_flash1
+from perfmodel.timing.models._flash_blocks import Blocks, _key_tile_visits
+from perfmodel.timing.models._flash_launch import Plan
+from perfmodel.timing.models._flash_plan import plan_of
+from perfmodel.timing.models._flash_rounds import TAIL, interleaved_cycles
+from perfmodel.timing.models.flash_prefill import MODEL
+from perfmodel.timing.register_tiles import geometry
+from perfmodel.transformer.answer import GENERATE, Answer, answer
+from perfmodel.transformer.generation import with_cache
+from perfmodel.transformer.hf import parse
+from perfmodel.transformer.kv_cache import CacheFormat
+from perfmodel.transformer.parameters import total
+from perfmodel.transformer.request import Request
+from perfmodel.transformer.training.activations import layer_tape
+from perfmodel.transformer.training.implementations import FUSED, HUGGINGFACE
+from perfmodel.transformer.training.korthikanti import describes, stage_bytes
+from perfmodel.transformer.training.matrices import Holding, Matrix
+from perfmodel.transformer.training.question import Parallel, Training
+from perfmodel.transformer.training.shape import shape_of
+from perfmodel.transformer.training.state import state_bytes
+from perfmodel.transformer.training.step.exchange import DATA, Exchange
+from perfmodel.transformer.training.step.experts import expert_rows
+from perfmodel.transformer.training.step.job import job_of
+from perfmodel.transformer.training.step.layer import LayerOps, residual
+from perfmodel.transformer.training.step.links import needs
+from perfmodel.transformer.training.step.micro_batch import micro_batch
+from perfmodel.transformer.training.step.parallel_time import step_time
+from perfmodel.transformer.training.step.pieces import machine
+from perfmodel.transformer.training.step.search import candidates
+from perfmodel.transformer.training.step.workload import training_step
+from perfmodel.validation.cpu.profile import Rates
+from tools.measure.training.meter import Clock
+
+MIB = 1 << 20
+A100, H200 = (find_device(f"nvidia-{name}") for name in ("a100-sxm-80gb", "h200-sxm"))
+
+
+# Times of fused attention
+
+
+def attention(n: int, d: int, heads: int = 4, kv_heads: int = 4) -> Attention:
+    return Attention(n=n, kv_len=n, d=d, dv=d, batch=2, heads=heads, kv_heads=kv_heads, dtype=DTYPES["bf16"])
+
+
+@pytest.mark.parametrize(
+    ("implementation", "w", "direction", "moved"),
+    [
+        ("torch-sdpa-flash", attention(4096, 128), FORWARD, 4 * 1),
+        # Q, K, V, O and their gradients; O and dO for the row sums, dQ in fp32 set to zero and read, dQ written: 2 + 2 * 2 + 1
+        ("torch-sdpa-flash", attention(4096, 128), BACKWARD, 4 * 2 + 7),
+        # K and V of one head in place of four; dK and dV of each query head are written and read, and their sums written
+        ("torch-sdpa-flash", attention(4096, 128, 4, 1), BACKWARD, (2 + 2 / 4) * 2 + 7 + 2 + 2 / 4),
+        # vLLM copies K and V of every token into its cache: read and written once more
+        ("vllm-flash-attn", attention(4096, 128), FORWARD, 4 + 2 * 2),
+    ],
+)
+def test_bytes_alone(implementation: str, w: Attention, direction: str, moved: float) -> None:
+    """With all that computes at no cost, time is bytes, in tensors of the size of Q, at 4.8 TB/s."""
+    p = {**dict.fromkeys(MODEL.starts(), 0.0), "dram": 1.0}
+    tensor = 2 * 4 * 4096 * 128 * 2
+    assert MODEL.seconds(Case(w, implementation, direction), H200, p) == pytest.approx(moved * tensor / 4.8e12)
+
+
+KERNELS = [
+    (64, FORWARD, "fmha_cutlassF_bf16_aligned_64x64_rf_sm80"),
+    (128, FORWARD, "fmha_cutlassF_bf16_aligned_64x128_rf_sm80"),
+    (256, FORWARD, "fmha_cutlassF_bf16_aligned_32x128_gmem_sm80"),
+    (64, BACKWARD, "fmha_cutlassB_bf16_aligned_64x64_k64_sm80"),
+    (128, BACKWARD, "fmha_cutlassB_bf16_aligned_128x128_k128_sm80"),
+]
+"""Of PyTorch 2.11, transformers/cuda/mem_eff_attention/kernels: their names tell queries x keys."""
+
+
+@pytest.mark.parametrize(("d", "direction", "kernel"), KERNELS)
+def test_tiles_of_memory_efficient_kernels_are_in_their_names(d: int, direction: str, kernel: str) -> None:
+    plan: Plan = plan_of(Case(attention(4096, d), "torch-sdpa-efficient", direction), A100)
+    assert f"_{plan.br}x{plan.bc}_" in kernel
+
+
+@pytest.mark.parametrize(("alone", "gained"), [(1.0, 1.0), (2.0, 0.5), (3.0, 0.0)])
+def test_the_last_block_gains_of_neighbours_that_have_ended(alone: float, gained: float) -> None:
+    """Three to a multiprocessor, a third of the speed each: three blocks of a tile end at 30, one of four tiles at 150; 70 is the mean."""
+    found = interleaved_cycles(Blocks((1, 1, 1, 4), 0, 0), 3, 1, 10.0, 0.0, alone)
+    assert found == pytest.approx(150 - TAIL * (150 - 70) * gained)
+
+
+def test_a_key_tile_is_copied_16_bytes_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """numba-flash1: 64 rows of K and of V, 128 floats wide, by 256 threads."""
+    copies: set[float] = set()
+    monkeypatch.setattr(numba_flash1, "tile_cycles", lambda costed, *_: copies.add(costed.copies) or 1.0)
+    numba_flash1.seconds(Case(attention(512, 128), "numba-flash1", launch={"br": 128, "bc": 64}), H200, {"l2_bytes_per_clock": 1.0})
+    threads = geometry(128, 128, 64).threads
+    assert copies == {128 * 128 * 4 / 16 / threads, 2 * 64 * 128 * 4 / 16 / threads}
+
+
+@pytest.mark.parametrize(("heads", "split"), [(172, True), (173, False)])
+def test_two_blocks_to_a_multiprocessor_are_enough(heads: int, split: bool) -> None:
+    """set_params_splitkv of flash-attention: keys are whole from 0.8 x 2 x 108 = 172.8 blocks on."""
+    w = replace(attention(64, 128, heads, heads), batch=1, kv_len=8192)
+    assert (plan_of(Case(w, "torch-sdpa-flash"), A100).splits > 1) is split
+
+
+def test_a_warm_matmul_finds_its_weights_unless_there_are_copies() -> None:
+    """A, B and C of 8 MiB each are 0.4 of the L2: 0.22 / 0.32 of them are lost. With two copies of B, 8/15, all of B is."""
+    warm = Case(Matmul(2048, 2048, 2048), "torch-matmul", cold=False)
+    assert gemm.dram_bytes(warm, H200) == pytest.approx(3 * 8 * MIB * 0.22 / 0.32)
+    copied = replace(warm, launch={gemm.WEIGHT_COPIES: 2})
+    assert gemm.dram_bytes(copied, H200) == pytest.approx(2 * 8 * MIB * 0.22 / 0.32 + 8 * MIB)
+
+
+@pytest.mark.parametrize(("n", "packed"), [(20, True), (128, False), (200, True), (4096, False)])
+def test_heads_are_packed_where_their_rows_fill_tiles_better(n: int, packed: bool) -> None:
+    """FlashAttention-3: 8 heads of 20 rows fill 160 of 256 rows, each alone 20 of 128; of 200 rows, 1600 of 1664, each 200 of 256."""
+    assert plan_of(Case(attention(n, 128, 8, 1), "fa3"), H200).packed is packed
+
+
+# What the last cache lets through: the rules in the docstring of perfmodel.core.cache, with 60 MiB of L2 and one block per multiprocessor
+
+
+def reads(blocks: int, groups: int, share: float, **options: Any) -> tuple[float, int]:
+    """DRAM bytes read, and the bytes of one group, which every block of it scans; W is ``share`` of the L2."""
+    launch = Launch(blocks=blocks, groups=groups, sram_bytes=200 << 10, threads=128, **options)
+    slots = resident_blocks(launch, H200)
+    assert slots == 132
+    group = round(share * 60 * MIB / min(1 + slots * groups / blocks, groups))  # a wave meets the rest of a group, and what follows
+    access = Access("K", READ, group * blocks, 1, group * groups, group * groups, reread=True)
+    return dram_bytes(Kernel("streams", DTYPES["fp16"], (access,), launch=launch), H200, READ), group
+
+
+@pytest.mark.parametrize(
+    ("share", "lost", "drifted"), [(0.1, 0, 0), (0.34, 0.5, 0), (0.9, 1, 0), (2, 1, 0.0025), (9, 1, 0.02), (500, 1, 1)]
+)
+def test_waves_in_lockstep_scan_once_each(share: float, lost: float, drifted: float) -> None:
+    """528 blocks to a group are 4 waves: 16 in all, and 3 borders of groups fall inside of one: 19 scans of 4 groups, 15 repeat."""
+    found, group = reads(4 * 528, 4, share, lockstep=True)
+    assert found == pytest.approx(group * (4 + 15 * lost + (4 * 528 - 19) * drifted), rel=1e-6)
+
+
+@pytest.mark.parametrize(("share", "spread", "missed"), [(0.5, 1, 0), (1.1, 1, 0.25), (1.1, 0.5, 0), (2.2, 0.5, 0.25), (5.5, 1, 0.81)])
+def test_blocks_out_of_step_read_alone(share: float, spread: float, missed: float) -> None:
+    """With W' = W x spread, (1 - 0.55 L2 / W')^2 of all re-reads miss."""
+    found, group = reads(4 * 528, 4, share, lockstep=False, spread=spread)
+    assert found == pytest.approx(group * (4 + (4 * 528 - 4) * missed), rel=1e-6)
+
+
+@pytest.mark.parametrize("share", [0.1, 0.3, 0.5, 0.7, 0.9])
+@pytest.mark.parametrize(("private", "low", "high"), [(False, 0.18, 0.5), (True, 0.53, 0.8)])
+def test_scans_that_shrink_lose_the_mean_over_their_lengths(share: float, private: bool, low: float, high: float) -> None:
+    """A scan of x of W is met with weight x, as it is so long; half of the re-reads shrink."""
+    steps = [(i + 0.5) / 10000 for i in range(10000)]
+    mean = sum(2 * x * min(max((share * x - low) / (high - low), 0), 1) for x in steps) / len(steps)
+    whole = min(max((share - low) / (high - low), 0), 1)
+    found, group = reads(4 * 528, 4, share, lockstep=True, private=private, shrinking=0.5)
+    assert found == pytest.approx(group * (4 + 15 * (whole + mean) / 2), rel=1e-5)
+
+
+# Training
+
+
+@pytest.mark.parametrize(("zero", "shares"), [(0, 1), (1, 4), (2, 4), (3, 4)])
+def test_copies_of_the_optimizer_are_of_its_own_share(zero: int, shares: int) -> None:
+    """Square roots of Adam's second moments in fp32, of the parameters that a GPU updates."""
+    gpt2 = find_model("gpt2")
+    state = state_bytes(Training(gpt2, 8, 1024, parallel=Parallel(dp=4, zero=zero), fused_optimizer=False))
+    assert state.temporary == 4 * -(-124439808 // shares)
+
+
+def test_parts_of_a_sequence_have_1024_tokens_at_least() -> None:
+    def parts(n: int, *, flash: bool = True) -> set[int]:
+        return {t.parallel.cp for t in candidates(Training(find_model("llama-3-8b"), 8, n, flash=flash), 8, 8)}
+
+    assert (parts(1023), parts(1024), parts(2048), parts(8192)) == ({1}, {1}, {1, 2}, {1, 2, 4, 8})
+    assert parts(8192, flash=False) == {1}
+
+
+def test_kernels_that_move_tokens_add_up_as_many_elements_as_pairs() -> None:
+    """Of Mixtral: 2 experts to each of 4 x 512 tokens, 4096 wide, there and back, forward and backward."""
+    job = job_of(Training(find_model("mixtral-8x7b"), 4, 512), machine(H200, tuple))
+    [layer] = {layer for layer, _ in job.training.model.layer_kinds}
+    pairs = expert_rows(layer.mlp, job.frame)
+    moved = [row for forward, back in pairs for row in (*forward, *back) if "tokens by" in row.op.name or "weighted sum" in row.op.name]
+    assert [row.op.kernel.work.vector for row in moved] == [2 * 4 * 512 * 4096] * 4
+
+
+def test_chunks_of_stages_keep_more() -> None:
+    """Korthikanti et al. 2022, section 4.2.3: 1 + (p - 1) / (p m)."""
+
+    def kept(interleave: int) -> float:
+        return stage_bytes(Training(find_model("gpt2"), 4, 1024, parallel=Parallel(pp=4, interleave=interleave)))
+
+    assert [kept(m) / kept(1) for m in (2, 3)] == pytest.approx([1 + 3 / 8, 1 + 3 / 12])
+
+
+def test_the_account_of_korthikanti_is_of_plain_transformers() -> None:
+    gpt2 = find_model("gpt2")
+    [(layer, _)] = gpt2.layer_kinds
+    narrow = replace(gpt2, layers=tuple(replace(layer, mlp=replace(layer.mlp, width=width)) for width in [2048] * 12))
+    assert [describes(model) for model in (gpt2, narrow, find_model("llama-3-8b"))] == [True, False, False]
+
+
+def test_rows_are_timed_by_the_bytes_that_they_count() -> None:
+    """Of a step with dropout, whose kernels read or write a mask of a byte per element beside what they compute."""
+    dropped, seen = Training(find_model("gpt2"), 4, 512, dropout=True), 0
+    for implementation in (FUSED, HUGGINGFACE):
+        frame = job_of(dropped, machine(H200, tuple), implementation=implementation).frame
+        found = LayerOps()
+        residual(found, frame)
+        for row in (*found.forward, *found.backward):
+            if row.op.timed is not None and any(access.tensor == "mask" for access in row.op.kernel.accesses):
+                timed = row.op.timed.workload
+                assert timed.read_bytes + timed.write_bytes == row.bytes, row.op.name
+                seen += 1
+    assert seen == 4
+
+
+def test_views_have_the_size_of_their_part() -> None:
+    """Q, K and V of GPT-2 are views of one tensor: 768 elements of 2 B per token each."""
+    training = Training(find_model("gpt2"), 2, 512)
+    tape = layer_tape(training.model, training.model.layers[0], shape_of(training), HUGGINGFACE)
+    assert tape.views == dict.fromkeys("QKV", 2 * 512 * 768 * 2)
+
+
+@pytest.mark.parametrize(("dtype", "bits"), [("bf16", 16), ("fp32", 32)])
+def test_weights_and_keys_of_a_training_step_are_as_wide_as_its_activations(dtype: str, bits: int) -> None:
+    forward = training_step(Training(find_model("gpt2"), 2, 512), DTYPES[dtype], FUSED).step
+    assert (forward.weight_bits, forward.kv_bits) == (bits, bits)
+
+
+def test_a_measured_step_goes_from_its_begin_to_its_last_part() -> None:
+    def event(at_ms: float) -> Any:
+        return SimpleNamespace(at=at_ms, elapsed_time=lambda other: other.at - at_ms)
+
+    clock = Clock(SimpleNamespace(), [{"begin": event(10.0), "forward": event(12.0), "backward": event(17.0)}])  # type: ignore[arg-type]
+    assert clock.step_s() == [0.007]
+    assert clock.parts_s() == {"forward": [0.002], "backward": [0.005]}
+
+
+def test_an_exchange_passes_through_memory_twice() -> None:
+    """3 all-reduces of 8 MB among 8 GPUs: each sends 2 x 7/8 of it, and receives as much, at 4.8 TB/s."""
+    found = needs(Exchange(DATA, ALL_REDUCE, 8_000_000, 3), 0.5, find_system("h200-x8"), Parallel(dp=8), H200)
+    assert sorted(found.values()) == pytest.approx([3 * 2 * 2 * 7_000_000 / 4.8e12, 0.5])
+
+
+def test_a_step_exchanges_as_long_as_its_busiest_stage() -> None:
+    """Stages differ: the first looks tokens up, the last has the head. Without data parallelism nothing else is sent."""
+    training = Training(find_model("llama-3-8b"), 4, 1024, micro_batch=1, parallel=Parallel(tp=2, pp=4))
+    job = job_of(training, machine(H200, tuple), find_system("h200-x8"))
+    stages = [micro_batch(job, stage) for stage in range(4)]
+    exchanged = [4 * (one.exposed_s + one.hidden_s) for one in stages]
+    assert min(exchanged) < max(exchanged) == pytest.approx(step_time(job).exchanged_s)
+
+
+# Counts
+
+
+def test_what_any_exact_attention_moves() -> None:
+    """Forward Q, K, V, O; backward Q, O and their gradients, K, V and theirs: rows of 3 and of 5 elements, 2 batches, 4 and 2 heads."""
+    w = Attention(n=7, kv_len=11, d=3, dv=5, batch=2, heads=4, kv_heads=2)
+    assert compulsory_elements(w, FORWARD) == 2 * (4 * 7 + 2 * 11) * (3 + 5)
+    assert compulsory_elements(w, BACKWARD) == 2 * 2 * (4 * 7 + 2 * 11) * (3 + 5)
+
+
+@pytest.mark.parametrize("name", ["memory-efficient", "flash1"])
+@pytest.mark.parametrize("direction", [FORWARD, BACKWARD])
+def test_what_is_compulsory_is_counted_once_over_all_kernels(name: str, direction: str) -> None:
+    w = Attention(n=70, kv_len=110, d=16, dv=24, batch=2, heads=4, kv_heads=2)
+    kernels = (find(name).forward if direction == FORWARD else find(name).backward)(w, Tile(32, 16))
+    assert sum(access.compulsory for kernel in kernels for access in kernel.accesses) == compulsory_elements(w, direction)
+
+
+def generated() -> Answer:
+    """32 tokens after 512, of which the decode steps are looked at a few at a time."""
+    request = Request(find_model("llama-3-8b"), H200, GENERATE, 2, 512, 544)
+    return answer(request, calibrated_devices)
+
+
+def test_lines_of_a_generation_are_sums_over_its_steps() -> None:
+    found = generated()
+    for line in found.lines:
+        steps = [(one, times) for one, times in found.steps if one.step.phase == line.phase]
+        rows = [(row.prediction, times) for one, times in steps for row in one.rows if row.op.name == line.row.op.name]
+        assert line.times == pytest.approx([sum(getattr(p, name) * times for p, times in rows) for name in ("seconds", "low", "high")])
+
+
+def test_utilization_is_flop_over_time_at_the_peak() -> None:
+    found = generated()
+    assert found.mfu == pytest.approx(found.flops / (found.seconds * 989.4e12)), "all of it multiplies in fp16"
+
+
+def test_layers_may_have_no_shared_expert() -> None:
+    """One of two layers has experts; a shared one is three matrices of 64 x 32."""
+
+    def parameters(shared: int) -> int:
+        sizes = {"hidden_size": 64, "num_attention_heads": 4, "num_hidden_layers": 2, "intermediate_size": 128, "vocab_size": 100}
+        experts = {"n_routed_experts": 4, "num_experts_per_tok": 1, "n_shared_experts": shared, "moe_intermediate_size": 32}
+        heads = {"qk_rope_head_dim": 8, "qk_nope_head_dim": 16, "v_head_dim": 16, "kv_lora_rank": 32, "q_lora_rank": None}
+        return int(total(parse({"model_type": "deepseek_v2", **sizes, **experts, **heads, "first_k_dense_replace": 1}, "x", "x")))
+
+    assert [parameters(shared) - parameters(0) for shared in (1, 2)] == [3 * 64 * 32, 2 * 3 * 64 * 32]
+
+
+def test_an_intensity_without_bytes_is_no_number() -> None:
+    columns = costs(Estimate())
+    assert [math.isnan(columns[f"{level}_intensity_flop_per_byte"]) for level in ("sram", "dram")] == [True, True]  # type: ignore[arg-type]
+
+
+def test_a_sweep_of_what_has_no_tile_says_0() -> None:
+    found = api.sweep(n=[64, 128], d=64, algorithm="standard", columns=["tile_br", "tile_bc"])
+    assert [list(found[name]) for name in ("tile_br", "tile_bc")] == [[0, 0], [0, 0]]
+
+
+@pytest.mark.parametrize("window", [None, 1, 20, 33])
+@pytest.mark.parametrize("kv_len", [70, 100, 40])
+def test_row_tiles_that_a_key_tile_meets(window: int | None, kv_len: int) -> None:
+    """Rows of 2 heads to a query; a query sees keys up to its own place, counted from the end, and of them the last of a window."""
+    w = Attention(n=70, kv_len=kv_len, d=16, dv=16, heads=2, kv_heads=1, causal=True, window=window, packed=True)
+    plan = Plan(16, 32)
+    for j in range(-(-kv_len // 32)):
+        keys = range(32 * j, min(32 * (j + 1), kv_len))
+        places = [(row // 2 + kv_len - 70, row // 16) for row in range(140)]
+        seen = {tile for place, tile in places for key in keys if key <= place and (window is None or key > place - window)}
+        assert _key_tile_visits(w, plan, j) == len(seen), j
+
+
+@pytest.mark.parametrize("group", [1, 2, 3])
+def test_scores_of_blocks_that_heads_share(group: int) -> None:
+    """Row r is query r // group, and sees keys up to its own place; blocks of 4 rows cut a group of 3."""
+    grid = Grid(rows=7 * group, keys=9, br=4, bc=2, reach=2, group=group)
+    for i, j in product(range(grid.tr), range(grid.tc)):
+        rows, keys = range(4 * i, min(4 * (i + 1), 7 * group)), range(2 * j, min(2 * (j + 1), 9))
+        assert grid.block(i, j).visible == sum(key <= row // group + 2 for row in rows for key in keys)
+
+
+def test_matrices_alone_have_no_vectors() -> None:
+    assert Holding((Matrix("Q", "attention", 64, 32), Matrix("K", "attention", 64, 16))).parameters == 64 * 48
+
+
+@pytest.mark.parametrize("missing", ["m", "n", "k"])
+def test_a_sweep_of_matmuls_needs_all_three_sizes(missing: str, run: Any) -> None:
+    sizes = " ".join(f"--{name} 64" for name in "mnk" if name != missing)
+    found = run(f"sweep matmul {sizes}")
+    assert (found.code, found.err.splitlines()[0]) == (2, f"perfmodel: --{missing} is missing")
+
+
+def test_generation_attends_to_the_latent_as_it_is_cached() -> None:
+    """DeepSeek-V3: 128 heads, keys of 512 + 64 elements, values of 512, 61 layers; 10 tokens see 55 keys."""
+    v3 = find_model("deepseek-v3")
+    assert with_cache(v3, 10, "bf16", CacheFormat()).attention == 61 * 2 * 128 * (512 + 64 + 512) * 55
+
+
+def test_a_chain_that_is_kept_makes_no_tapes() -> None:
+    assert keep_all.STRATEGY.taped_steps is not None
+    assert repr(keep_all.STRATEGY.taped_steps(5, keep_all.Plan())) == "0", "a whole number"
+
+
+@pytest.mark.parametrize("workload", [attention_sweep.WORKLOAD, kv_cache.WORKLOAD, matmul.WORKLOAD, model.WORKLOAD], ids=lambda w: w.name)
+def test_what_is_counted_is_a_whole_number(workload: Any) -> None:
+    counted = {one.name: one.whole for one in workload.columns if one.unit in ("B", "FLOP", "OP", "elements", "rows", "columns", "tokens")}
+    assert [name for name, whole in counted.items() if not whole] in ([], ["io_lower_bound_elements"])
+
+
+def test_a_row_of_softmax_is_the_work_of_eight_warps() -> None:
+    launches = [kernel(Softmax(1024, 4096), variant).launch for variant in VARIANTS]
+    assert [launch and launch.threads for launch in launches] == [8 * 32] * 3
+
+
+# Words
+
+
+@pytest.mark.parametrize("levels", [20, 21])
+def test_files_are_nested_20_levels_deep_at_most(levels: int, tmp_path: Path) -> None:
+    file = tmp_path / "deep.yaml"
+    file.write_text("{a: " * levels + "1" + "}" * levels)
+    if levels == 20:
+        assert read_yaml(file)[0]
+    else:
+        with pytest.raises(DataError, match="nested deeper than 20 levels"):
+            read_yaml(file)
+
+
+def test_formulas_of_a_study_are_as_many_as_it_may_have() -> None:
+    steps = [Step(f"x{i}", "a number", "1", "1", 1) for i in range(MOST_FORMULAS)]
+    scope = Scope()
+    assert len(scope.explain("all", "a group", lambda: steps)) == MOST_FORMULAS
+    assert scope.explain("more", "a group", lambda: steps[:1]) == []
+    assert Scope().explain("too many", "a group", lambda: [*steps, replace(steps[0], name="y")]) == []
+
+
+@pytest.mark.parametrize(("first", "other", "cut"), [((1, 2), (1, 2), False), ((1, 2, 4), (1, 2), True), ((1, 2), (1, 2, 4), True)])
+def test_a_duel_is_cut_where_one_side_goes_on_alone(first: tuple[int, ...], other: tuple[int, ...], cut: bool) -> None:
+    tracks = (SweptSeries("", H200, dict.fromkeys(values, SimpleNamespace(fits=True)), []) for values in (first, other))  # type: ignore[arg-type]
+    assert Pairwise(*tracks, "n", lambda _: {}).cut is cut
+
+
+@pytest.mark.parametrize(("first", "other", "basis"), [(1, 1, PREDICTED), (1, None, ROOF), (None, 1, ROOF)])
+def test_a_duel_compares_predictions_only_where_both_have_them(first: int | None, other: int | None, basis: str) -> None:
+    def track(predicted: int | None) -> SweptSeries:
+        known, bare = (SimpleNamespace(fits=True, point=SimpleNamespace(predicted=each)) for each in (1, predicted))
+        return SweptSeries("", H200, {1: known, 2: bare}, [])  # type: ignore[dict-item]
+
+    assert Pairwise(track(first), track(other), "n", lambda _: {}).basis == basis
+
+
+def test_the_printed_ratio_to_compulsory_elements() -> None:
+    """Standard attention of 64 x 16 moves Q, K, V, O once, and S and P twice each."""
+    w = Attention(n=64, kv_len=64, d=16, dv=16)
+    result = evaluate(find("standard"), w, H200, FORWARD, None, None, None)
+    steps = {step.name: step.value for step in explain(result, w, H200)}
+    assert steps["over compulsory"] == (4 * 64 * 16 + 4 * 64 * 64) / (4 * 64 * 16)
+
+
+def test_exponentials_of_the_cpu_per_second() -> None:
+    timed = SimpleNamespace(values=np.ones(4096), exponentials=SimpleNamespace(quantile={0.5: 0.25}.__getitem__))
+    assert Rates.exp_per_s(timed) == 4096 * 500 * 4  # type: ignore[arg-type]
+
+
+def test_three_names_at_most_are_suggested() -> None:
+    assert suggest("flash", ["flash1", "flash2", "flash3", "flash4"]).count("flash") == 3

@@ -1,0 +1,8 @@
+"""Campaigns that measured PyTorch on GPUs: how the shipped records were made. Run from the root of the repository.
+
+- ``python -m tools.measure.steps``: whole steps of a transformer, collectives.
+- ``python -m tools.measure.training``: training steps, chains of layers, memory of attention.
+- ``python -m tools.measure.drawn``: library kernels of shapes drawn at random.
+- ``ncu ... python -m tools.measure.counted``: library attention under Nsight Compute.
+- ``profiler``: which kernels a library launches for a case.
+"""

@@ -1,0 +1,45 @@
+"""A case and what was measured of it, as a record."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+from perfmodel.validation.libraries.base import LibraryCase, Torch
+from perfmodel.validation.libraries.measure import seconds
+from perfmodel.validation.records import Record
+
+BOTH = "both"
+"""The pass of these cases: forward and backward."""
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """``times``: seconds of each run. ``memory``: bytes. ``environment``: what else a reader may want to know."""
+
+    times: Sequence[float]
+    memory: dict[str, float]
+    environment: dict[str, Any] = field(default_factory=dict)
+    software: str = ""
+
+
+Measure = Callable[[LibraryCase, Torch], Measured]
+
+
+def record_of(case: LibraryCase, found: Measured, hardware: str, torch: Torch) -> Record:
+    """The record of one case; its source ends in the case's role."""
+    version = str(torch.__version__).split("+", 1)[0]
+    return Record(
+        workload=case.workload,
+        implementation=case.implementation,
+        hardware=hardware,
+        dtype=case.dtype,
+        shape=dict(case.shape),
+        time_s=seconds(found.times),
+        direction=cast(Any, case.direction),
+        cache="cold" if case.cold else "warm",
+        memory=found.memory,
+        environment={"torch": torch.__version__, "runs": len(found.times), **found.environment},
+        source="; ".join(filter(None, (f"torch {version}", found.software, case.role))),
+    )
