@@ -24,8 +24,7 @@ from perfmodel.core.hardware import Device
 from perfmodel.kernels.attention.algorithms import find, names
 from perfmodel.report.formats.md import render
 from perfmodel.report.hardware import list_report
-from perfmodel.timing.base import find_model
-from perfmodel.timing.base import model_names as time_models
+from perfmodel.timing.base import find_model, model_modules
 
 DOCS = Path(__file__).parents[1] / "docs"
 GENERATED = "<!-- From the code, by tests/refresh_docs.py. -->\n\n"
@@ -174,9 +173,8 @@ def workload(name: str) -> Any:
 def time_models_part() -> str:
     """What is fitted, model by model."""
     parts = ["## Time models\n\nEach predicts the seconds of one family of kernels; its parameters are fitted to measurements.\n"]
-    for name in time_models():
-        model = find_model(name)
-        module = import_module(f"perfmodel.timing.models.{name.replace('-', '_')}")
+    for name, place in sorted(model_modules().items()):
+        model, module = find_model(name), import_module(place)
         said = "\n\n".join([*paragraphs(module.__doc__), f"Source: {model.source}.", f"Assumed: {model.assumes}."])
         parts.append(f"### {name}\n\n{said}\n")
         parts.append(table(["parameter", "meaning"], ([code(one.name), one.meaning] for one in model.parameters)))
