@@ -17,7 +17,7 @@ from perfmodel.kernels.attention.request import Comparison
 from perfmodel.report.against import ends, ratio_notes, times
 from perfmodel.report.attention_verdict import ratio_of, verdict
 from perfmodel.report.charts.schema import Interval
-from perfmodel.report.counts import BOUND_WORDS, note, whose
+from perfmodel.report.counts import BOUND_WORDS, note, seconds, whose
 from perfmodel.report.document import Report, Table
 from perfmodel.report.metrics import Metric, as_json, as_table, of_cost, of_memory
 from perfmodel.timing.attention_offer import Predictions
@@ -93,7 +93,8 @@ def _result(result: Result, comparison: Comparison, predictions: Predictions) ->
 
 def _metrics(result: Result, comparison: Comparison, prediction: Prediction | None) -> list[Metric]:
     memory = of_memory(result.memory_bytes, comparison.device, result.extra_memory_bytes)
-    return [*of_cost(result.total, prediction, ATTENTION_LABELS), *memory]
+    known = None if prediction is None else seconds(prediction)
+    return [*of_cost(result.total, known, ATTENTION_LABELS), *memory]
 
 
 def _kernel(result: Result, kernel: Kernel, cost: Estimate, comparison: Comparison) -> dict[str, Any]:

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from perfmodel.core.units import format_count, format_si, format_time
 from perfmodel.report.against import Side, against, ratio_notes
 from perfmodel.report.charts.schema import Interval
-from perfmodel.report.document import Report, Table
+from perfmodel.report.document import Report
+from perfmodel.report.metrics import Metric, as_json, as_rows
 from perfmodel.report.model import inputs_of
-from perfmodel.report.model_formats import weights_notes
-from perfmodel.report.model_tables import least, most
+from perfmodel.report.model_words import least, most, weights_notes
 from perfmodel.report.operation import head
 from perfmodel.transformer.batch import PAYS, Curve, Point
 from perfmodel.transformer.estimate import CONVENTION
@@ -22,7 +21,8 @@ def report(found: Curve) -> Report:
     gpus = "" if r.split.gpus == 1 else f"{r.split.gpus} x "
     title = f"{r.model.name}: decode at {r.kv_len:,} tokens against the batch, {r.dtype.name} on {gpus}{r.device.name}"
     said = _verdict(found)
-    return Report(title, said, [_table(found)], _notes(found) + ratio_notes(said), data(found))
+    table = as_rows("", [_metrics(point, found) for point in found.points], labels=TABLE)
+    return Report(title, said, [table], _notes(found) + ratio_notes(said), data(found))
 
 
 def data(found: Curve) -> dict[str, Any]:
@@ -30,38 +30,48 @@ def data(found: Curve) -> dict[str, Any]:
     inputs = {key: value for key, value in inputs_of(found.request).items() if key not in ("batch", "n", "phase", "kv_cache")}
     return {
         **head("batch", inputs, found.request.device),
-        "results": [_entry(point) for point in found.points],
+        "results": [as_json(_metrics(point, found)) for point in found.points],
         "knee": found.knee,
         "max_batch": found.max_batch,
         "bound": {"smallest": found.points[0].bound, "largest": found.points[-1].bound},
     }
 
 
-def _entry(point: Point) -> dict[str, Any]:
-    cost, known = point.step.cost, point.step.prediction
-    seconds, low, high = (None, None, None) if known is None else known
-    return {
-        "batch": point.batch,
-        "time_s": {
-            "lower": cost.lower_s,
-            "lower_warm": cost.lower_warm_s,
-            "roofline": cost.roofline_s,
-            "predicted": seconds,
-            "low": low,
-            "high": high,
-            "at_least": point.step.seconds,
-            "parts": point.parts,
-        },
-        "tokens_per_s": point.tokens_per_s,
-        "tokens_per_s_bound": point.batch / cost.lower_s,
-        "tpot_s": point.step.seconds,
-        "times_from": point.step.times_from,
-        "bound": point.bound,
-        "mfu": point.step.mfu,
-        "flop_convention": CONVENTION,
-        "memory_bytes": point.memory,
-        "fits": point.fits,
-    }
+TABLE = {
+    "batch": "batch",
+    "tokens_per_s": "tokens/s",
+    "tpot_s": "per step",
+    "time_s.lower": "bound",
+    "time_s.predicted": "predicted",
+    "time_s.parts.weights": "weights",
+    "time_s.parts.KV cache": "KV cache",
+    "time_s.parts.compute": "compute",
+    "memory_bytes": "memory",
+    "bound": "filled by",
+}
+
+
+def _metrics(point: Point, found: Curve) -> list[Metric]:
+    step, cost = point.step, point.step.cost
+    seconds, low, high = step.prediction or (None, None, None)
+    return [
+        Metric("batch", point.batch, after=" knee" if point.batch == found.knee else ""),
+        Metric("time_s.lower", cost.lower_s, unit="s"),
+        Metric("time_s.lower_warm", cost.lower_warm_s, unit="s"),
+        Metric("time_s.roofline", cost.roofline_s, unit="s"),
+        Metric("time_s.predicted", seconds, "", "s", low, high),
+        Metric("time_s.at_least", step.seconds, unit="s"),
+        *(Metric(f"time_s.parts.{name}", part, unit="s") for name, part in point.parts.items()),
+        Metric("tokens_per_s", point.tokens_per_s, unit="", before=most(step.times_from)),
+        Metric("tokens_per_s_bound", point.batch / cost.lower_s),
+        Metric("tpot_s", step.seconds, unit="s", before=least(step.times_from)),
+        Metric("times_from", step.times_from),
+        Metric("bound", point.bound, unit="text"),
+        Metric("mfu", step.mfu, unit="share"),
+        Metric("flop_convention", CONVENTION),
+        Metric("memory_bytes", point.memory, unit="B", after=" (too much)" if point.fits is False else ""),
+        Metric("fits", point.fits),
+    ]
 
 
 def _verdict(found: Curve) -> list[str]:
@@ -95,27 +105,6 @@ def _side(point: Point) -> Side:
 def slower(first: Point, last: Point) -> float:
     """Step time of ``last`` over that of ``first``."""
     return last.step.seconds / first.step.seconds
-
-
-def _table(found: Curve) -> Table:
-    columns = ["batch", "tokens/s", "per step", "bound", "predicted", "weights", "KV cache", "compute", "memory", "filled by"]
-    rows = []
-    for point in found.points:
-        cost, known, made = point.step.cost, point.step.prediction, point.step.times_from
-        mark = " knee" if point.batch == found.knee else ""
-        rows.append(
-            [
-                format_count(point.batch) + mark,
-                most(made) + format_si(point.tokens_per_s),
-                least(made) + format_time(point.step.seconds),
-                format_time(cost.lower_s),
-                "-" if known is None else format_time(known[0]),
-                *(format_time(seconds, 3) for seconds in point.parts.values()),
-                format_si(point.memory, "B") + (" (too much)" if point.fits is False else ""),
-                point.bound,
-            ]
-        )
-    return Table("", columns, rows, "lrrrrrrrrl")
 
 
 def _notes(found: Curve) -> list[str]:

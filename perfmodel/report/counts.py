@@ -6,7 +6,6 @@ from typing import Any
 
 from perfmodel.core.roofline import Estimate
 from perfmodel.core.units import format_time
-from perfmodel.report.against import spent
 from perfmodel.report.charts.schema import Interval
 from perfmodel.timing.base import find_model
 from perfmodel.timing.predict import Prediction
@@ -32,11 +31,6 @@ def bound_by(cost: Estimate) -> str:
 def seconds(prediction: Prediction) -> Interval:
     """Its time and the ends of its interval."""
     return Interval(float(prediction.seconds), float(prediction.low), float(prediction.high))
-
-
-def cell(prediction: Prediction | None) -> str:
-    """Time with its interval."""
-    return "-" if prediction is None else spent(seconds(prediction))
 
 
 def note(what: str, prediction: Prediction) -> str:

@@ -2,25 +2,26 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from perfmodel.core.hardware import Device
-from perfmodel.core.roofline import Traffic
 from perfmodel.core.units import format_count, format_si, format_time
 from perfmodel.kernels.fuse import LAUNCH_SOURCE, SOURCE, Chain, Published, Result, explain, with_launches
 from perfmodel.report.against import MEASURED, Side, against
 from perfmodel.report.charts.schema import Interval
 from perfmodel.report.counts import BOUND_WORDS
 from perfmodel.report.document import Report, Table
+from perfmodel.report.metrics import Metric, as_json, as_table, of_traffic
 from perfmodel.report.operation import head, with_steps
 
 
 def report(w: Chain, device: Device, results: list[Result], *, published: Published | None = None, explained: bool = False) -> Report:
     """``results`` as a Report; its data follows the schema perfmodel.fuse/1. ``explained``: with every formula."""
     title = f"Elementwise chain: {w.ops} operations on {format_count(w.elements)} elements, {w.dtype.name} on {device.name}"
-    tables = [_table(results), *([_published_table(w, results, published)] if published else [])]
     verdict = [*([_published_verdict(w, results, published)] if published else []), _verdict(device, results)]
-    plain = Report(title, verdict, tables, _notes(w, device, results, published), data(w, device, results, published))
+    tables, notes = _tables(w, results, published), _notes(w, device, results, published)
+    plain = Report(title, verdict, tables, notes, data(w, device, results, published))
     if not explained:
         return plain
     return with_steps(plain, [(result.name, {"algorithm": result.name}, explain(result, w, device)) for result in results])
@@ -31,61 +32,64 @@ def report(w: Chain, device: Device, results: list[Result], *, published: Publis
 
 def data(w: Chain, device: Device, results: list[Result], published: Published | None = None) -> dict[str, Any]:
     """The object of schema perfmodel.fuse/1."""
-    inputs = {
-        "elements": w.elements,
-        "ops": w.ops,
-        "tensor_reads": w.tensor_reads,
-        "pattern": list(w.pattern),
-        "rounds": w.rounds,
-        "dtype": w.dtype.name,
-    }
-    found = {**head("fuse", inputs, device), "results": [_entry(result, results[0]) for result in results]}
-    return found if published is None else {**found, "published": _published(w, published)}
+    sizes = {name: getattr(w, name) for name in ("elements", "ops", "tensor_reads", "rounds")}
+    inputs = {**sizes, "pattern": list(w.pattern), "dtype": w.dtype.name}
+    found = {**head("fuse", inputs, device), "results": [as_json(_metrics(result, results[0])) for result in results]}
+    return found if published is None else {**found, "published": as_json(_published(w, published))}
 
 
-def _entry(result: Result, reference: Result) -> dict[str, Any]:
-    return {
-        "algorithm": result.name,
-        "launches": result.launches,
-        "bytes": result.sram.total,
-        "traffic": {"sram": _traffic(result.sram), "dram": _traffic(result.dram)},
-        "launch_s": result.launch_s,
-        "launch_bound_kernels": result.launch_bound,
-        "time_s": {
-            "lower": result.lower_s,
-            "roofline": result.memory_s,
-            "with_launches": result.total_s,
-            "unknown": sorted(result.unknown),
-        },
-        "speedup": speedup(result, reference),
-    }
-
-
-def _traffic(traffic: Traffic) -> dict[str, int]:
-    return {"read_bytes": traffic.read, "write_bytes": traffic.write}
+def _metrics(result: Result, reference: Result) -> list[Metric]:
+    return [
+        Metric("algorithm", result.name),
+        Metric("launches", result.launches, "launches"),
+        Metric("bytes", result.sram.total),
+        *of_traffic("sram", result.sram),
+        *of_traffic("dram", result.dram),
+        Metric("launch_s", result.launch_s, "launch overhead per kernel", "s"),
+        Metric("launch_bound_kernels", result.launch_bound),
+        Metric("time_s.lower", result.lower_s, "lower bound, cold L2", "s"),
+        Metric("time_s.roofline", result.memory_s, "roofline, without launches", "s"),
+        Metric("time_s.with_launches", result.total_s, "time with launches", "s"),
+        Metric("time_s.unknown", sorted(result.unknown)),
+        Metric("speedup", speedup(result, reference), "unfused / this", "ratio"),
+    ]
 
 
 def speedup(result: Result, reference: Result) -> float | None:
     """Time of ``reference`` over that of ``result``, launches included; None where they are unknown."""
-    return None if result.total_s is None or reference.total_s is None else reference.total_s / result.total_s
+    return _over(reference.total_s, result.total_s)
 
 
-def _published(w: Chain, times: Published) -> dict[str, Any]:
-    return {
-        "calls": times.calls,
-        "eager_s": times.eager_s,
-        "graph_s": times.graph_s,
-        "fused_s": times.fused_s,
-        "eager_per_call_s": times.eager_s / times.calls,
-        "eager_per_kernel_s": times.eager_s / times.calls / w.ops,
-        "graph_per_call_s": times.graph_s / times.calls,
-        "fused_per_call_s": times.fused_s / times.calls,
-        "speedup": times.eager_s / times.fused_s,
-        "graph_speedup": times.eager_s / times.graph_s,
-        "printed_speedup": times.printed_speedup,
-        "printed_graph_speedup": times.printed_graph_speedup,
-        "source": times.source,
+def _over(before: float | None, after: float | None) -> float | None:
+    return None if before is None or after is None else before / after
+
+
+def _published(w: Chain, times: Published) -> list[Metric]:
+    kept = ("calls", "eager_s", "graph_s", "fused_s", "printed_speedup", "printed_graph_speedup", "source")
+    return [
+        *(Metric(name, getattr(times, name)) for name in kept),
+        Metric("eager_per_call_s", times.eager_s / times.calls, "eager, per call", "s"),
+        Metric("eager_per_kernel_s", times.eager_s / times.calls / w.ops, "eager, per kernel", "s"),
+        Metric("fused_per_call_s", times.fused_s / times.calls, "fused, no CUDA graph, per call", "s"),
+        Metric("graph_per_call_s", times.graph_s / times.calls, "fused, in a CUDA graph, per call", "s"),
+        Metric("speedup", times.eager_s / times.fused_s, "eager / fused", "ratio"),
+        Metric("graph_speedup", times.eager_s / times.graph_s, "eager / fused in a CUDA graph", "ratio"),
+    ]
+
+
+def _modelled(w: Chain, results: list[Result], published: list[Metric]) -> list[Metric]:
+    """What the model says in place of each published number."""
+    unfused, _, fused = (result.total_s for result in results)
+    in_graph = _fused_in_graph(results)
+    values = {
+        "eager_per_call_s": unfused,
+        "eager_per_kernel_s": unfused and unfused / w.ops,
+        "fused_per_call_s": fused,
+        "graph_per_call_s": in_graph,
+        "speedup": _over(unfused, fused),
+        "graph_speedup": _over(unfused, in_graph),
     }
+    return [replace(metric, value=values[metric.key]) for metric in published if metric.key in values]
 
 
 # Words
@@ -130,40 +134,12 @@ def _published_verdict(w: Chain, results: list[Result], times: Published) -> str
     )
 
 
-def _table(results: list[Result]) -> Table:
-    reference = results[0]
-    rows = [
-        ["launches", *(format_count(result.launches) for result in results)],
-        ["SRAM traffic", *(format_si(result.sram.total, "B") for result in results)],
-        ["DRAM traffic", *(format_si(result.dram.total, "B") for result in results)],
-        ["launch overhead per kernel", *(_time(result.launch_s) for result in results)],
-        ["lower bound, cold L2", *(_time(result.lower_s) for result in results)],
-        ["roofline, without launches", *(_time(result.memory_s) for result in results)],
-        ["time with launches", *(_time(result.total_s) for result in results)],
-        ["unfused / this", *("-" if (gain := speedup(result, reference)) is None else f"{gain:.3g}x" for result in results)],
-    ]
-    return Table("", ["", *(result.name for result in results)], rows)
-
-
-def _times(before: float | None, after: float | None) -> str:
-    return "-" if before is None or after is None else f"{before / after:.2f}x"
-
-
-def _time(seconds: float | None) -> str:
-    return "-" if seconds is None else format_time(seconds)
-
-
-def _published_table(w: Chain, results: list[Result], times: Published) -> Table:
-    found, (unfused, _, fused), in_graph = _published(w, times), results, _fused_in_graph(results)
-    rows = [
-        ["eager, per call", format_time(found["eager_per_call_s"]), _time(unfused.total_s)],
-        ["eager, per kernel", format_time(found["eager_per_kernel_s"]), _time(unfused.total_s and unfused.total_s / w.ops)],
-        ["fused, no CUDA graph, per call", format_time(found["fused_per_call_s"]), _time(fused.total_s)],
-        ["fused, in a CUDA graph, per call", format_time(found["graph_per_call_s"]), _time(in_graph)],
-        ["eager / fused", f"{found['speedup']:.2f}x", _times(unfused.total_s, fused.total_s)],
-        ["eager / fused in a CUDA graph", f"{found['graph_speedup']:.2f}x", _times(unfused.total_s, in_graph)],
-    ]
-    return Table("published times beside the model's", ["", "published", "model"], rows)
+def _tables(w: Chain, results: list[Result], published: Published | None) -> list[Table]:
+    tables = [as_table("", {result.name: _metrics(result, results[0]) for result in results})]
+    if published is None:
+        return tables
+    there = _published(w, published)
+    return [*tables, as_table("published times beside the model's", {"published": there, "model": _modelled(w, results, there)})]
 
 
 def _notes(w: Chain, device: Device, results: list[Result], times: Published | None) -> list[str]:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from perfmodel.core.errors import UnavailableError
-from perfmodel.core.units import format_binary, format_count, format_si, format_time
+from perfmodel.core.units import format_binary, format_count, format_si
 from perfmodel.report.document import Report, Table
-from perfmodel.report.model_formats import file_notes
-from perfmodel.report.model_tables import TIMES, least
+from perfmodel.report.metrics import Metric, as_json, as_rows, as_table
+from perfmodel.report.model_words import TIMES, file_notes, least
 from perfmodel.report.operation import head, with_steps
 from perfmodel.transformer.answer import Answer
 from perfmodel.transformer.cache_explain import explain
@@ -28,8 +28,7 @@ def report(result: CacheResult, times: Generated, *, explained: bool = False) ->
     """``result`` as a Report; its data follows the schema perfmodel.kv_cache/1. ``explained``: with every formula."""
     w = result.workload
     title = f"KV cache of {w.spec.name}: {w.batch} x {w.n:,} tokens, {w.form.dtype} on {result.device.name}"
-    tables = [_sizes(result), _layers(result), _memory(result), _generation(result, times)]
-    plain = Report(title, _verdict(result), tables, _notes(result, times), data(result, times))
+    plain = Report(title, _verdict(result), _tables(result, times), _notes(result, times), data(result, times))
     return with_steps(plain, [("every number", {"model": w.spec.name}, explain(result))]) if explained else plain
 
 
@@ -39,40 +38,20 @@ def report(result: CacheResult, times: Generated, *, explained: bool = False) ->
 def data(result: CacheResult, times: Generated) -> dict[str, Any]:
     """The object of schema perfmodel.kv_cache/1."""
     w, form = result.workload, result.workload.form
-    cached, uncached = (None, None) if isinstance(times, UnavailableError) else times
     inputs = {"model": w.spec.name, "n": w.n, "batch": w.batch, "dtype": form.dtype, "block_size": form.block_size}
-    inputs |= {
-        "rope_dtype": form.rope_dtype,
-        "scale_group": form.scale_group,
-        "weights_dtype": _weights(result),
-        "reserve_bytes": w.reserve,
-    }
+    more = {"rope_dtype": form.rope_dtype, "scale_group": form.scale_group, "weights_dtype": _weights(result), "reserve_bytes": w.reserve}
+    cached, uncached = _generation(result, times)
     return {
-        **head("kv_cache", inputs, result.device),
+        **head("kv_cache", inputs | more, result.device),
         "parameters": result.parameters,
         "elements_per_token": sum(cache.count * cache.elements_per_token for cache in result.layers),
-        "bytes_per_token": result.per_token,
-        "bytes_per_sequence": result.per_sequence,
-        "bytes": result.total,
-        "unused_block_bytes": result.total - result.unpaged,
-        "max_batch": result.batch,
-        "max_context": result.context,
+        **as_json([*_sizes(result), *_memory(result)]),
         "any_context_fits": result.endless,
-        "layers": [_layer(cache) for cache in result.layers],
-        "memory": {
-            "capacity_bytes": result.capacity,
-            "weights_bytes": result.weights,
-            "reserve_bytes": w.reserve,
-            "room_bytes": result.room,
-            "fits": result.fits,
-        },
+        "layers": [as_json(_layer(cache)) for cache in result.layers],
         "generation": {
             "tokens": w.n,
-            "with_cache": _cost(result.cached, cached),
-            "without_cache": {
-                **_cost(result.uncached, uncached),
-                "head_flops_if_at_every_token": heads_at_every_token(w.spec, w.n),
-            },
+            "with_cache": as_json(cached),
+            "without_cache": {**as_json(uncached), "head_flops_if_at_every_token": heads_at_every_token(w.spec, w.n)},
             "measured": [_row(row) for row in result.measured],
         },
     }
@@ -83,23 +62,63 @@ def _row(row: Measured) -> dict[str, Any]:
     return {"device": row.device, "tokens": row.tokens, **times, "source": row.source}
 
 
-def _layer(cache: LayerCache) -> dict[str, Any]:
+def _sizes(result: CacheResult) -> list[Metric]:
+    return [
+        Metric("bytes_per_token", result.per_token, "per token", after=" B"),
+        Metric("bytes_per_sequence", result.per_sequence, "per sequence", after=" B"),
+        Metric("bytes", result.total, "batch", after=" B"),
+        Metric("unused_block_bytes", result.total - result.unpaged, "  of it unused parts of blocks", after=" B"),
+    ]
+
+
+def _memory(result: CacheResult) -> list[Metric]:
+    capacity, room, reserve = result.capacity, result.room, result.workload.reserve
+    return [
+        _binary("memory.capacity_bytes", capacity, "" if capacity is None else "capacity"),
+        Metric("", "not in the profile" if capacity is None else None, "" if capacity else "capacity", "text"),
+        _binary("memory.weights_bytes", result.weights, "weights"),
+        _binary("memory.reserve_bytes", reserve, "reserved" if reserve else ""),
+        Metric("memory.room_bytes", room),
+        Metric("", None if room is None else _both(room) if room > 0 else "none", "left for the cache", "text"),
+        Metric("", _both(result.total), "this cache", "text", after=" (does not fit)" if result.fits is False else ""),
+        Metric("memory.fits", result.fits),
+        Metric("max_batch", result.batch, "largest batch at this length"),
+        Metric("max_context", result.context),
+        Metric("", "any" if result.endless else result.context, "longest context at this batch"),
+    ]
+
+
+def _binary(key: str, size: int | None, label: str) -> Metric:
+    return Metric(key, size, label, "B", after="" if size is None or size < 1024 else f" ({format_binary(size)})")
+
+
+def _layer(cache: LayerCache) -> list[Metric]:
     attention = cache.attention
-    grouped = isinstance(attention, GroupedAttention)
-    return {
-        "attention": attention.kind,
-        "count": cache.count,
-        "window": attention.window,
-        "kv_heads": attention.kv_heads if isinstance(attention, GroupedAttention) else None,
-        "head_dim": attention.head_dim if isinstance(attention, GroupedAttention) else None,
-        "equivalent_kv_heads": attention.kv_heads if isinstance(attention, GroupedAttention) else equivalent_kv_heads(attention),
-        "latent_dim": None if grouped else cache.elements_per_token,
-        "elements_per_token": cache.elements_per_token,
-        "bytes_per_token": cache.bytes_per_token,
-        "tokens": cache.tokens,
-        "bytes_per_sequence": cache.bytes,
-        "decode_intensity": decode_intensity(cache),
-    }
+    grouped = attention if isinstance(attention, GroupedAttention) else None
+    heads = attention.kv_heads if isinstance(attention, GroupedAttention) else equivalent_kv_heads(attention)
+    return [
+        Metric("", kind_label(attention), "attention", "text"),
+        Metric("attention", attention.kind),
+        Metric("count", cache.count, "layers"),
+        Metric("window", attention.window),
+        Metric("kv_heads", grouped and grouped.kv_heads),
+        Metric("head_dim", grouped and grouped.head_dim),
+        Metric("equivalent_kv_heads", heads),
+        Metric("latent_dim", None if grouped else cache.elements_per_token),
+        Metric("elements_per_token", cache.elements_per_token),
+        Metric("", _kept(cache), "kept per token", "text"),
+        Metric("bytes_per_token", cache.bytes_per_token, "B per token and layer"),
+        Metric("tokens", cache.tokens, "tokens held"),
+        Metric("bytes_per_sequence", cache.bytes, "sequence", "B"),
+        Metric("decode_intensity", decode_intensity(cache), "FLOP/B in decode"),
+    ]
+
+
+def _kept(cache: LayerCache) -> str:
+    attention = cache.attention
+    if isinstance(attention, GroupedAttention):
+        return f"K, V of {attention.kv_heads} x {attention.head_dim}"
+    return f"latent {attention.kv_lora_rank} + key {attention.qk_rope_head_dim}"
 
 
 def decode_intensity(cache: LayerCache) -> float:
@@ -107,22 +126,49 @@ def decode_intensity(cache: LayerCache) -> float:
     return float(score_flops(cache.attention, cached=True) / cache.bytes_per_token)
 
 
-def _cost(cost: Generation, found: Answer | None) -> dict[str, Any]:
-    """``roofline_s``, ``lower_s``: sums over the rows of ``perfmodel model``; ``seconds``: predicted ones, roofs elsewhere."""
+def _generation(result: CacheResult, times: Generated) -> tuple[list[Metric], list[Metric]]:
+    """With a cache and without."""
+    if isinstance(times, UnavailableError):
+        return _generated(result.cached, None, "", ""), _generated(result.uncached, None, "", "")
+    kinds = {one.times_from for one in times}
+    made = MIXED if len(kinds) > 1 else kinds.pop()
+    fitted = ", if it fitted" if result.fits is False else ""
+    roof, time = f"roofline, no launches{fitted}", "" if made == ROOF else f"{TIMES[made]}{fitted}"
+    return _generated(result.cached, times[0], roof, time), _generated(result.uncached, times[1], roof, time)
+
+
+def _generated(cost: Generation, found: Answer | None, roof: str, time: str) -> list[Metric]:
+    """``roofline_s``, ``lower_s``: sums over the rows of ``perfmodel model``; ``seconds``: predicted ones, roofs elsewhere.
+
+    ``roof``, ``time``: labels of the times that a table has.
+    """
     known = None if found is None else found.prediction
-    return {
-        "flops": cost.flops,
-        "layers_flops": cost.layers,
-        "head_flops": cost.head,
-        "attention_flops": cost.attention,
-        "weights_read_bytes": cost.weights_read,
-        "cache_read_bytes": cost.cache_read,
-        "roofline_s": None if found is None else found.cost.roofline_s,
-        "lower_s": None if found is None else found.cost.lower_s,
-        "predicted_s": None if known is None else known[0],
-        "seconds": None if found is None else found.seconds,
-        "times_from": None if found is None else found.times_from,
-    }
+    return [
+        Metric("layers_flops", cost.layers, "matrices of the layers", "FLOP"),
+        Metric("head_flops", cost.head, "head, last token only", "FLOP"),
+        Metric("attention_flops", cost.attention, "attention", "FLOP"),
+        Metric("flops", cost.flops, "all", "FLOP"),
+        Metric("weights_read_bytes", cost.weights_read, "weights read", "B"),
+        Metric("cache_read_bytes", cost.cache_read, "cache read", "B"),
+        Metric("roofline_s", found and found.cost.roofline_s, roof, "s"),
+        Metric("lower_s", found and found.cost.lower_s),
+        Metric("predicted_s", known and known[0]),
+        Metric("seconds", found and found.seconds, time, "s", before=least(found.times_from) if found else ""),
+        Metric("times_from", found and found.times_from),
+    ]
+
+
+def _tables(result: CacheResult, times: Generated) -> list[Table]:
+    cached, uncached = _generation(result, times)
+    pairs = [(one, other) for one, other in zip(cached, uncached, strict=True) if one.label and one.value]
+    ratios = [Metric("", other.value / one.value, one.label, after="x") for one, other in pairs]
+    columns = {"with cache": cached, "without": uncached, "without / with": ratios}
+    return [
+        as_table("", {"size": _sizes(result)}, "cache"),
+        as_rows("by kind of layer", map(_layer, result.layers)),
+        as_table(f"memory of {result.device.id}", {"size": _memory(result)}),
+        as_table(f"to generate {result.workload.n:,} tokens, one sequence", columns),
+    ]
 
 
 # Words
@@ -157,87 +203,6 @@ def _verdict(result: CacheResult) -> list[str]:
     if not result.fits:
         return [f"It does not fit: beside {weights} there is room for {_both(result.room)} of cache on {result.device.name}.", first, held]
     return [first, held]
-
-
-def _sizes(result: CacheResult) -> Table:
-    rows = [
-        ["per token", f"{format_count(result.per_token)} B"],
-        ["per sequence", f"{format_count(result.per_sequence)} B"],
-        ["batch", f"{format_count(result.total)} B"],
-        ["  of it unused parts of blocks", f"{format_count(result.total - result.unpaged)} B"],
-    ]
-    return Table("", ["cache", "size"], rows)
-
-
-def _layers(result: CacheResult) -> Table:
-    columns = ["attention", "layers", "kept per token", "B per token and layer", "tokens held", "sequence", "FLOP/B in decode"]
-    rows = [
-        [
-            kind_label(cache.attention),
-            str(cache.count),
-            _kept(cache),
-            format_count(cache.bytes_per_token),
-            format_count(cache.tokens),
-            format_si(cache.bytes, "B"),
-            f"{decode_intensity(cache):.4g}",
-        ]
-        for cache in result.layers
-    ]
-    return Table("by kind of layer", columns, rows)
-
-
-def _kept(cache: LayerCache) -> str:
-    attention = cache.attention
-    if isinstance(attention, GroupedAttention):
-        return f"K, V of {attention.kv_heads} x {attention.head_dim}"
-    return f"latent {attention.kv_lora_rank} + key {attention.qk_rope_head_dim}"
-
-
-def _memory(result: CacheResult) -> Table:
-    if result.capacity is None or result.room is None:
-        return Table("memory", ["", "size"], [["weights", format_si(result.weights, "B")], ["capacity", "not in the profile"]])
-    rows = [
-        ["capacity", _both(result.capacity)],
-        ["weights", _both(result.weights)],
-        *([["reserved", _both(result.workload.reserve)]] if result.workload.reserve else []),
-        ["left for the cache", _both(result.room) if result.room > 0 else "none"],
-        ["this cache", _both(result.total) + ("" if result.fits else " (does not fit)")],
-        ["largest batch at this length", format_count(result.batch or 0)],
-        ["longest context at this batch", "any" if result.endless else format_count(result.context or 0)],
-    ]
-    return Table(f"memory of {result.device.id}", ["", "size"], rows)
-
-
-COUNTED = ("matrices", "head", "attention", "all", "weights", "cache")
-"""What begins a row that is no time."""
-
-
-def _generation(result: CacheResult, times: Generated) -> Table:
-    pair = (result.cached, result.uncached)
-
-    def row(label: str, part: str, unit: str = "FLOP") -> list[str]:
-        values = [getattr(cost, part) for cost in pair]
-        return [label, *(format_si(value, unit) for value in values), f"{values[1] / values[0]:.4g}x" if values[0] else "-"]
-
-    rows = [
-        row("matrices of the layers", "layers"),
-        row("head, last token only", "head"),
-        row("attention", "attention"),
-        row("all", "flops"),
-        row("weights read", "weights_read", "B"),
-        row("cache read", "cache_read", "B"),
-    ]
-    if not isinstance(times, UnavailableError):
-        roofs, seconds = [one.cost.roofline_s for one in times], [one.seconds for one in times]
-        rows.append(["roofline, no launches", *map(format_time, roofs), f"{roofs[1] / roofs[0]:.4g}x"])
-        kinds = {one.times_from for one in times}
-        made = MIXED if len(kinds) > 1 else kinds.pop()
-        if made != ROOF:
-            said = [least(one.times_from) + format_time(one.seconds) for one in times]
-            rows.append([TIMES[made], *said, f"{seconds[1] / seconds[0]:.4g}x"])
-    if result.fits is False:
-        rows = [[label if label.startswith(COUNTED) else f"{label}, if it fitted", *values] for label, *values in rows]
-    return Table(f"to generate {result.workload.n:,} tokens, one sequence", ["", "with cache", "without", "without / with"], rows)
 
 
 def _notes(result: CacheResult, times: Generated) -> list[str]:

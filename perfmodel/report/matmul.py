@@ -61,7 +61,7 @@ def data(result: Result, prediction: Prediction | None = None) -> dict[str, Any]
 def _metrics(result: Result, prediction: Prediction | None) -> list[Metric]:
     w, size = result.workload, memory_bytes([kernel for kernel, _ in result.kernels])
     return [
-        *of_cost(result.total, prediction),
+        *of_cost(result.total, None if prediction is None else seconds(prediction)),
         Metric("arithmetic_intensity.minimum", minimum_intensity(w)),
         *of_memory(size, result.device),
         Metric("extra_memory_bytes", extra_memory_bytes(w)),

@@ -4,14 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from perfmodel.core.arith import Number
 from perfmodel.core.units import format_count, format_si
-from perfmodel.report.memory_tables import size
-from perfmodel.report.model_formats import unread_notes
+from perfmodel.report.model_words import unread_notes
 from perfmodel.transformer.training.huggingface import WORKSPACES
 from perfmodel.transformer.training.implementations import HUGGINGFACE
 from perfmodel.transformer.training.memory import MemoryResult
 from perfmodel.transformer.training.question import ALL, MIXED, NONE, Parallel, Training
 from perfmodel.transformer.training.timeline import Moment
+
+
+def size(number: Number) -> str:
+    """Bytes with a prefix."""
+    return format_si(float(number), "B")
 
 
 def verdict(result: MemoryResult) -> list[str]:

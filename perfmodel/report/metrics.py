@@ -4,23 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from perfmodel.core.arith import Number
-from perfmodel.core.hardware import Device
-from perfmodel.core.roofline import Estimate
-from perfmodel.core.units import format_time
-from perfmodel.report.charts.format_number import text
+from perfmodel.core.units import format_si, format_time
+from perfmodel.report.charts.format_number import ABSENT, text
 from perfmodel.report.document import Table
-from perfmodel.timing.predict import Prediction
+
+if TYPE_CHECKING:
+    from perfmodel.core.arith import Number
+    from perfmodel.core.hardware import Device
+    from perfmodel.core.roofline import Estimate, Traffic
+    from perfmodel.report.charts.schema import Interval
 
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """``value`` in ``unit`` (a key of ``UNITS``). ``key``: its place in the JSON object, dots between levels.
+    """``value`` in ``unit``, a key of ``UNITS``; empty where the label says it.
 
-    ``label``: of its row in a table; without one it has none. ``low`` and ``high``: the ends of its 80 % interval, which stand beside
-    it in JSON. ``after``: words that follow it in a table.
+    ``key``: its place in the JSON object, dots between levels; empty: only in tables. ``label``: of its row or column in a table; empty:
+    only in JSON. ``low`` and ``high``: the ends of its 80 % interval, which stand beside it in JSON. ``before``, ``after``: words around
+    it in a table.
     """
 
     key: str
@@ -29,15 +32,28 @@ class Metric:
     unit: str = "count"
     low: float | None = None
     high: float | None = None
+    before: str = ""
     after: str = ""
 
     @property
+    def brief(self) -> str:
+        """The value with its unit."""
+        return ABSENT if self.value is None else f"{self.before}{_text(self.value, self.unit)}{self.after}"
+
+    @property
     def shown(self) -> str:
-        """The value with its unit and interval, as a table has it."""
+        """The value with its unit and interval."""
         if self.low is None or self.high is None:
-            return text(self.value, self.unit) + self.after
+            return self.brief
         low, high = (format_time(end, 3) if self.unit == "s" else text(end, self.unit) for end in (self.low, self.high))
-        return f"{text(self.value, self.unit)} ({low} to {high}){self.after}"
+        return f"{self.before}{text(self.value, self.unit)} ({low} to {high}){self.after}"
+
+
+def _text(value: Any, unit: str) -> str:
+    return text(value, unit) if unit else format_si(value)
+
+
+Metrics = Sequence[Metric]
 
 
 def as_json(metrics: Iterable[Metric]) -> dict[str, Any]:
@@ -48,6 +64,8 @@ def as_json(metrics: Iterable[Metric]) -> dict[str, Any]:
     """
     found: dict[str, Any] = {}
     for metric in metrics:
+        if not metric.key:
+            continue
         *path, name = metric.key.split(".")
         place = found
         for part in path:
@@ -58,16 +76,47 @@ def as_json(metrics: Iterable[Metric]) -> dict[str, Any]:
     return found
 
 
-def as_table(title: str, columns: Mapping[str, Sequence[Metric]], corner: str = "", without: Collection[str] = ()) -> Table:
-    """One column per list of metrics, one row per label; a row without any value is left out, and those of the keys ``without``."""
-    known = {name: {metric.key: metric for metric in metrics} for name, metrics in columns.items()}
-    labels = {metric.key: metric.label for metrics in columns.values() for metric in metrics if metric.label}
+def as_table(
+    title: str, columns: Mapping[str, Metrics], corner: str = "", *, labels: Mapping[str, str] | None = None, without: Collection[str] = ()
+) -> Table:
+    """One column per list of metrics, one row per label; a row without any value is left out, and those of the keys ``without``.
+
+    ``labels``: which keys have a row, in that order, under which label; by default each metric's own.
+
+    >>> as_table("", {"here": [Metric("bytes", 2048, "size", "B"), Metric("time_s", None, "time", "s")]}).rows
+    [['size', '2.048 kB']]
+    """
+    known = {name: _labelled([one for one in metrics if one.key not in without], labels) for name, metrics in columns.items()}
     rows = []
-    for key in [key for key in labels if key not in without]:
-        cells = [known[name].get(key) for name in columns]
+    for label in _all_labels(known.values(), labels):
+        cells = [found.get(label) for found in known.values()]
         if any(cell is not None and cell.value is not None for cell in cells):
-            rows.append([labels[key], *("-" if cell is None else cell.shown for cell in cells)])
+            rows.append([label, *(ABSENT if cell is None else cell.shown for cell in cells)])
     return Table(title, [corner, *columns], rows)
+
+
+def as_rows(title: str, entries: Iterable[Metrics], *, labels: Mapping[str, str] | None = None) -> Table:
+    """One line per list of metrics, one column per label, without intervals. ``labels``: which keys have a column, as in ``as_table``.
+
+    >>> as_rows("", [[Metric("name", "x", "tensor", "text"), Metric("bytes", 2048, "size", "B")]])
+    Table(title='', columns=['tensor', 'size'], rows=[['x', '2.048 kB']], align='lr')
+    """
+    known = [_labelled(entry, labels) for entry in entries]
+    heads = _all_labels(known, labels)
+    rows = [[entry[head].brief if head in entry else ABSENT for head in heads] for entry in known]
+    words = [place == 0 or any(entry[head].unit == "text" for entry in known if head in entry) for place, head in enumerate(heads)]
+    return Table(title, heads, rows, "".join("l" if left else "r" for left in words))
+
+
+def _labelled(metrics: Metrics, labels: Mapping[str, str] | None) -> dict[str, Metric]:
+    """``metrics`` by label. One without a key is known by its own label."""
+    if labels is None:
+        return {metric.label: metric for metric in metrics if metric.label}
+    return {labels[name]: metric for metric in metrics if (name := metric.key or metric.label) in labels}
+
+
+def _all_labels(known: Iterable[Mapping[str, Metric]], labels: Mapping[str, str] | None) -> list[str]:
+    return list(dict.fromkeys(label for found in known for label in found) if labels is None else dict.fromkeys(labels.values()))
 
 
 BYTES = frozenset({"accesses.bytes", "accesses.zero_fill_bytes"})
@@ -76,14 +125,17 @@ NO_MATMUL = BYTES | {"flops", "executed_flops", "arithmetic_intensity.sram", "ar
 """Rows that say nothing of an operation without exponentials, or without products."""
 
 
-def of_cost(cost: Estimate, prediction: Prediction | None = None, labels: Mapping[str, str] | None = None) -> list[Metric]:
-    """Counts and times of one estimate, which every result and every kernel of a result have. ``labels``: others than usual, by key."""
-    found = _of_cost(cost, prediction)
+def of_cost(cost: Estimate, predicted: Interval | None = None, labels: Mapping[str, str] | None = None) -> list[Metric]:
+    """Counts and times of one estimate, which every result and every kernel of a result have.
+
+    ``predicted``: seconds. ``labels``: others than usual, by key.
+    """
+    found = _of_cost(cost, predicted)
     return [replace(metric, label=labels[metric.key]) if metric.key in labels else metric for metric in found] if labels else found
 
 
-def _of_cost(cost: Estimate, prediction: Prediction | None) -> list[Metric]:
-    predicted = (None, None, None) if prediction is None else (prediction.seconds, prediction.low, prediction.high)
+def _of_cost(cost: Estimate, predicted: Interval | None) -> list[Metric]:
+    value, low, high = (None, None, None) if predicted is None else (predicted.value, predicted.low, predicted.high)
     return [
         Metric("flops", cost.flops, "FLOP", "FLOP"),
         Metric("executed_flops", cost.executed_flops, "FLOP, executed", "FLOP"),
@@ -97,13 +149,15 @@ def _of_cost(cost: Estimate, prediction: Prediction | None) -> list[Metric]:
         Metric("accesses.zero_fill", cost.zero_fill),
         Metric("accesses.zero_fill_bytes", cost.zero_fill_bytes, "  zero fill besides", "B"),
         Metric("accesses.group_sum", cost.group_sum),
-        *(metric for level in ("sram", "dram") for metric in _traffic(cost, level)),
-        *(Metric(f"arithmetic_intensity.{level}", intensity(cost, level), _intensity(level), "FLOP/B") for level in ("sram", "dram")),
+        *of_traffic("sram", cost.sram),
+        *of_traffic("dram", cost.dram),
+        Metric("arithmetic_intensity.sram", _intensity(cost.flops, cost.sram), "arithmetic intensity, SRAM", "FLOP/B"),
+        Metric("arithmetic_intensity.dram", _intensity(cost.flops, cost.dram), "arithmetic intensity, DRAM", "FLOP/B"),
         Metric("time_s.lower", cost.lower_s, "lower bound, cold L2", "s"),
-        Metric("time_s.lower_warm", cost.lower_warm_s),
+        Metric("time_s.lower_warm", cost.lower_warm_s, unit="s"),
         Metric("time_s.roofline", cost.roofline_s, "roofline", "s"),
         Metric("time_s.no_overlap", cost.no_overlap_s, "  without overlap", "s"),
-        Metric("time_s.predicted", predicted[0], "predicted", "s", predicted[1], predicted[2]),
+        Metric("time_s.predicted", value, "predicted", "s", low, high),
         Metric("time_s.terms", cost.terms),
         Metric("time_s.unknown", sorted(cost.unknown)),
         Metric("bound", cost.bound, "bound by", "text"),
@@ -123,8 +177,8 @@ def fits(size: int, device: Device) -> bool | None:
     return None if capacity is None else size <= capacity.number
 
 
-def _traffic(cost: Estimate, level: str) -> list[Metric]:
-    moved = getattr(cost, level)
+def of_traffic(level: str, moved: Traffic) -> list[Metric]:
+    """Bytes read and written at ``level``."""
     return [
         Metric(f"traffic.{level}.read_bytes", moved.read),
         Metric(f"traffic.{level}.write_bytes", moved.write),
@@ -132,11 +186,6 @@ def _traffic(cost: Estimate, level: str) -> list[Metric]:
     ]
 
 
-def _intensity(level: str) -> str:
-    return f"arithmetic intensity, {level.upper()}"
-
-
-def intensity(cost: Estimate, level: str) -> float | None:
+def _intensity(flops: Number, moved: Traffic) -> float | None:
     """FLOP/B, or None where the level sees no byte (a score matrix that the L2 hands over)."""
-    moved = getattr(cost, level)
-    return float(cost.flops / moved.total) if moved.total else None
+    return float(flops / moved.total) if moved.total else None

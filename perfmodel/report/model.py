@@ -4,14 +4,18 @@ from __future__ import annotations
 
 from typing import Any
 
-from perfmodel.report.document import Report
-from perfmodel.report.metrics import as_json, of_cost
-from perfmodel.report.model_formats import stored_format
-from perfmodel.report.model_tables import memory_table, moved_bytes, notes, ops_table, share, totals_table, verdict
+from perfmodel.core.arith import Number
+from perfmodel.core.cost import READ
+from perfmodel.core.units import format_time
+from perfmodel.report.charts.schema import Interval
+from perfmodel.report.document import Report, Table
+from perfmodel.report.metrics import Metric, as_json, as_rows, as_table, of_cost
+from perfmodel.report.model_words import least, most, notes, share, stored_format, verdict
 from perfmodel.report.operation import head, with_steps
+from perfmodel.timing.predict import Prediction
 from perfmodel.transformer.answer import Answer, Line
-from perfmodel.transformer.estimate import CONVENTION, Pass
-from perfmodel.transformer.op import CACHE, WEIGHTS
+from perfmodel.transformer.estimate import CONVENTION, MIXED, Pass
+from perfmodel.transformer.op import CACHE, COLLECTIVE, WEIGHTS
 from perfmodel.transformer.parallel import draft_bytes
 from perfmodel.transformer.parameters import active, parts, total
 from perfmodel.transformer.request import GENERATE, Request
@@ -20,8 +24,7 @@ from perfmodel.transformer.step import DECODE, PREFILL
 
 def report(found: Answer, *, explained: bool = False) -> Report:
     """``found`` as a Report; its data follows the schema perfmodel.model/1. ``explained``: with the formulas of its passes."""
-    tables = [ops_table(found), totals_table(found), memory_table(found)]
-    plain = Report(title(found.request), verdict(found), tables, notes(found), data(found))
+    plain = Report(title(found.request), verdict(found), _tables(found), notes(found), data(found))
     if not explained:
         return plain
     from perfmodel.transformer.explain import explain
@@ -76,58 +79,125 @@ def inputs_of(r: Request) -> dict[str, Any]:
 
 def data(found: Answer) -> dict[str, Any]:
     """The object of schema perfmodel.model/1. Rows of ``ops`` are sums over ``count`` runs: they add up to ``totals``."""
-    r, cost, memory = found.request, found.cost, found.memory
+    r = found.request
     return {
         **head("model", inputs_of(r), r.device),
         "parameters": {"total": total(r.model), "active": active(r.model), "parts": parts(r.model)},
-        "ops": [_entry(line, found) for line in found.lines],
-        "totals": _with_times(as_json(of_cost(cost)), found.prediction, found.seconds),
+        "ops": [as_json(_op(line, found)) for line in found.lines],
+        "totals": as_json(_totals(found)),
         "model_flops": found.flops,
-        "ttft_s": found.ttft_s,
-        "tpot_s": found.tpot_s,
-        "tokens_per_s": found.tokens_per_s,
-        "mfu": found.mfu,
+        **as_json(_rates(found)),
         "mfu_peaks": found.mfu_peaks,
         "flop_convention": CONVENTION,
         "times_from": found.times_from,
-        "times_as_if_it_fitted": memory.fits is False,
-        "memory": {
-            "weights": memory.weights,
-            "checkpoint": memory.weights + draft_bytes(r.model, True) if r.weights_from_file and r.split.gpus == 1 else None,
-            "kv_cache": memory.kv_cache,
-            "activations": memory.activations,
-            "total": memory.total,
-            "capacity": memory.capacity,
-            "fits": memory.fits,
-            "max_batch": memory.max_batch,
-        },
+        "times_as_if_it_fitted": found.memory.fits is False,
+        "memory": as_json(_memory(found)),
     }
 
 
-def _entry(line: Line, found: Answer) -> dict[str, Any]:
-    op, times = line.row.op, line.times
+# Numbers and their tables
+
+OPS = {
+    "name": "op",
+    "count": "count",
+    "products": "FLOP",
+    "bytes": "bytes",
+    "time_s.lower": "lower",
+    "time_s.predicted": "predicted",
+    "of bound": "of bound",
+    "share": "share",
+    "source": "source",
+}
+TOTALS = {
+    "flops": "FLOP",
+    "traffic.dram.bytes": "DRAM traffic",
+    "time_s.lower": "lower bound",
+    "time_s.lower_warm": "  caches warm from the step before",
+    "time_s.roofline": "roofline",
+    "time_s.predicted": "predicted",
+    "time_s.at_least": "  roof where nothing is calibrated",
+    "ttft_s": "time to the first token",
+    "tpot_s": "time per output token",
+    "tokens_per_s": "tokens/s",
+    "mfu": "MFU",
+}
+
+
+def _op(line: Line, found: Answer) -> list[Metric]:
+    """One row: with the phase where there are two."""
+    op, times, p = line.row.op, line.times, line.row.prediction
     runs = line.count / op.count
-    entry = {
-        "name": op.name,
-        "phase": line.phase,
-        "group": op.group,
-        "count": line.count,
-        "weight_bytes": op.count * op.bytes_of(WEIGHTS) * runs,
-        "kv_bytes": op.count * op.bytes_of(CACHE) * runs,
-        **_with_times(as_json(of_cost(line.cost)), times, line.seconds),
-        "share": share(line, found),
-        "bytes": moved_bytes(line),
-    }
-    p = line.row.prediction
-    if p is None or times is None:
-        return {**entry, "implementation": None, "not_predicted": line.row.missing}
+    several = len({one.phase for one in found.lines}) > 1
+    return [
+        Metric("name", op.name, unit="text", before=f"{line.phase}: " if several else ""),
+        Metric("phase", line.phase),
+        Metric("group", op.group),
+        Metric("count", line.count),
+        Metric("weight_bytes", op.count * op.bytes_of(WEIGHTS) * runs),
+        Metric("kv_bytes", op.count * op.bytes_of(CACHE) * runs),
+        *of_cost(line.cost, times and Interval(*times)),
+        Metric("", line.cost.flops or None, "products", "FLOP"),
+        Metric("time_s.at_least", line.seconds),
+        Metric("", line.cost.lower_s / times[0] if times else None, "of bound", "share"),
+        Metric("share", share(line, found), unit="share"),
+        Metric("bytes", moved_bytes(line), unit="B"),
+        *of_source(p if times else None, line.row.missing, f"roof, {format_time(line.seconds)}"),
+    ]
+
+
+def of_source(p: Prediction | None, missing: str, otherwise: str) -> list[Metric]:
+    """Whose time it is, or why there is none; ``otherwise``: what a table says then."""
+    if p is None:
+        return [Metric("implementation", None), Metric("not_predicted", missing), Metric("", otherwise, "source", "text")]
     source = {"kind": p.kind, "provenance": p.provenance, "model": p.calibration.model}
-    return {**entry, "implementation": p.calibration.implementation, "prediction": source}
+    name = p.calibration.implementation
+    return [Metric("implementation", name), Metric("prediction", source), Metric("", f"{name}, {p.kind}", "source", "text")]
 
 
-def _with_times(entry: dict[str, Any], times: tuple[float, float, float] | None, at_least: float) -> dict[str, Any]:
-    """``at_least``: predictions where there are some, roofs elsewhere."""
-    entry["time_s"]["at_least"] = at_least
-    if times is not None:
-        entry["time_s"] |= dict(zip(("predicted", "low", "high"), times, strict=True))
-    return entry
+def moved_bytes(line: Line) -> Number:
+    """DRAM traffic of a row; of a collective its buffers."""
+    op = line.row.op
+    return op.kernel.bytes(READ) * line.count if op.group == COLLECTIVE else line.cost.dram.total
+
+
+def _totals(found: Answer) -> list[Metric]:
+    """Sums over all rows."""
+    known = found.prediction
+    at_least = Metric("time_s.at_least", found.seconds, unit="s", before="at least ")
+    return [*of_cost(found.cost, known and Interval(*known)), at_least]
+
+
+def _rates(found: Answer) -> list[Metric]:
+    made = found.times_from
+    return [
+        Metric("ttft_s", found.ttft_s, unit="s", before=least(made)),
+        Metric("tpot_s", found.tpot_s, unit="s", before=least(made)),
+        Metric("tokens_per_s", found.tokens_per_s, unit="", before=most(made)),
+        Metric("mfu", found.mfu, unit="share", before=most(made)),
+    ]
+
+
+def _memory(found: Answer) -> list[Metric]:
+    r, memory = found.request, found.memory
+    whole = memory.weights + draft_bytes(r.model, True) if r.weights_from_file and r.split.gpus == 1 else None
+    return [
+        Metric("weights", memory.weights, "weights", "B"),
+        Metric("checkpoint", whole),
+        Metric("kv_cache", memory.kv_cache, "KV cache", "B"),
+        Metric("activations", memory.activations, "activations", "B"),
+        Metric("total", memory.total, "total", "B"),
+        Metric("capacity", memory.capacity, "capacity", "B"),
+        Metric("fits", memory.fits),
+        Metric("max_batch", memory.max_batch, "" if memory.capacity is None else "largest batch"),
+    ]
+
+
+def _tables(found: Answer) -> list[Table]:
+    title = "totals" + (" (times as if it fitted)" if found.memory.fits is False else "")
+    totals = {found.request.phase: [*_totals(found), *_rates(found)]}
+    hidden = set() if found.times_from == MIXED else {"time_s.at_least"}
+    return [
+        as_rows("", [_op(line, found) for line in found.lines], labels=OPS),
+        as_table(title, totals, labels=TOTALS, without=hidden),
+        as_table("memory per GPU", {"bytes": _memory(found)}),
+    ]

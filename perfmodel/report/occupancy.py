@@ -4,16 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from perfmodel.core.occupancy import (
-    LIMIT_WORDS,
-    SOURCE,
-    Result,
-    cuda_major,
-    explain,
-)
+from perfmodel.core.occupancy import LIMIT_WORDS, SOURCE, Result, cuda_major, explain
 from perfmodel.core.sectors import SECTOR_BYTES, SECTOR_SOURCE, Access, sector_efficiency, sectors_needed, sectors_per_request
-from perfmodel.core.units import format_binary, format_count
+from perfmodel.core.units import format_binary
 from perfmodel.report.document import Report, Table
+from perfmodel.report.metrics import Metric, as_json, as_table
 from perfmodel.report.operation import head, with_steps
 
 
@@ -32,29 +27,37 @@ def report(result: Result, *, explained: bool = False) -> Report:
 def data(result: Result) -> dict[str, Any]:
     """The object of schema perfmodel.occupancy/1."""
     block, access, filled = result.block, result.access, result.occupancy
-    inputs = {
-        "threads": block.threads,
-        "registers": block.registers,
-        "sram_bytes": block.sram_bytes,
-        "stride": access.stride if access else None,
-        "element_bytes": access.element_bytes if access else None,
-    }
+    sizes = {"threads": block.threads, "registers": block.registers, "sram_bytes": block.sram_bytes}
+    inputs = {**sizes, "stride": access and access.stride, "element_bytes": access and access.element_bytes}
     entry = {
-        "blocks_per_multiprocessor": filled.blocks,
+        **as_json([*_active(result), *_on_device(result)]),
         "limits": filled.limits,
         "limited_by": filled.limited_by,
-        "active_warps": filled.warps,
-        "active_threads": filled.threads,
         "occupancy": share(result),
-        "device": {
-            "multiprocessors": result.sm.count,
-            "active_blocks": _on_device(result, filled.blocks),
-            "active_threads": _on_device(result, filled.threads),
-            "max_active_threads": result.most_threads,
-        },
-        "request": None if access is None else _request(access, result.sm.warp),
+        "request": None if access is None else as_json(_request(access, result.sm.warp)),
     }
     return {**head("occupancy", inputs, result.device), "results": [entry]}
+
+
+def _active(result: Result) -> list[Metric]:
+    filled = result.occupancy
+    return [
+        Metric("blocks_per_multiprocessor", filled.blocks, "blocks"),
+        Metric("active_warps", filled.warps, "warps"),
+        Metric("active_threads", filled.threads, "threads"),
+        Metric("max_threads", result.sm.threads, "threads at most"),
+    ]
+
+
+def _on_device(result: Result) -> list[Metric]:
+    filled, count = result.occupancy, result.sm.count
+    return [
+        Metric("device.multiprocessors", count),
+        Metric("device.active_blocks", int(count or 0) * filled.blocks, "blocks"),
+        Metric("device.active_warps", int(count or 0) * filled.warps, "warps"),
+        Metric("device.active_threads", int(count or 0) * filled.threads, "threads"),
+        Metric("device.max_active_threads", result.most_threads, "threads at most"),
+    ]
 
 
 def share(result: Result) -> float | None:
@@ -62,20 +65,16 @@ def share(result: Result) -> float | None:
     return None if result.sm.threads is None else result.occupancy.threads / result.sm.threads
 
 
-def _on_device(result: Result, per_multiprocessor: int) -> int:
-    return int(result.sm.count or 0) * per_multiprocessor
-
-
-def _request(access: Access, warp: int) -> dict[str, Any]:
+def _request(access: Access, warp: int) -> list[Metric]:
     touched = sectors_per_request(access.stride, access.element_bytes, warp)
     needed = sectors_needed(access.stride, access.element_bytes, warp)
-    return {
-        "sectors": touched,
-        "bytes": touched * SECTOR_BYTES,
-        "sectors_needed": needed,
-        "coalesced": touched == needed,
-        "efficiency": sector_efficiency(access.stride, access.element_bytes, warp),
-    }
+    return [
+        Metric("sectors", touched, "sectors"),
+        Metric("sectors_needed", needed, "sectors needed"),
+        Metric("bytes", touched * SECTOR_BYTES, "bytes"),
+        Metric("coalesced", touched == needed),
+        Metric("efficiency", sector_efficiency(access.stride, access.element_bytes, warp), "efficiency", "share"),
+    ]
 
 
 # Words
@@ -88,7 +87,7 @@ def _verdict(result: Result) -> list[str]:
     of_all = "" if full is None else f" ({full:.1%} of {result.sm.threads:,} threads)"
     sentences = [f"{blocks} per multiprocessor{of_all}, limited by {words}."]
     if result.access is not None:
-        found = _request(result.access, result.sm.warp)
+        found = as_json(_request(result.access, result.sm.warp))
         kind = "coalesced" if found["coalesced"] else "not coalesced"
         moved = f"a warp's load touches {found['sectors']} sectors where {found['sectors_needed']} would do"
         sentences.append(f"The access is {kind}: {moved}, so {found['efficiency']:.1%} of the bytes moved are used.")
@@ -96,27 +95,14 @@ def _verdict(result: Result) -> list[str]:
 
 
 def _tables(result: Result) -> list[Table]:
-    filled = result.occupancy
-    limits = [[LIMIT_WORDS[name], format_count(limit)] for name, limit in filled.limits.items()]
-    active = [
-        ["blocks", format_count(filled.blocks), format_count(_on_device(result, filled.blocks))],
-        ["warps", format_count(filled.warps), format_count(_on_device(result, filled.warps))],
-        ["threads", format_count(filled.threads), format_count(_on_device(result, filled.threads))],
-        ["threads at most", _or_dash(result.sm.threads), _or_dash(result.most_threads)],
-    ]
+    limits = [Metric("", limit, LIMIT_WORDS[name]) for name, limit in result.occupancy.limits.items()]
     tables = [
-        Table("blocks per multiprocessor that each resource allows", ["resource", "blocks"], limits),
-        Table("active at once", ["", "per multiprocessor", "on the device"], active),
+        as_table("blocks per multiprocessor that each resource allows", {"blocks": limits}, "resource"),
+        as_table("active at once", {"per multiprocessor": _active(result), "on the device": _on_device(result)}),
     ]
     if result.access is not None:
-        found = _request(result.access, result.sm.warp)
-        rows = [[name.replace("_", " "), str(found[name])] for name in ("sectors", "sectors_needed", "bytes")]
-        tables.append(Table("one load of a warp", ["", "value"], [*rows, ["efficiency", f"{found['efficiency']:.1%}"]]))
+        tables.append(as_table("one load of a warp", {"value": _request(result.access, result.sm.warp)}))
     return tables
-
-
-def _or_dash(count: int | None) -> str:
-    return "-" if count is None else format_count(count)
 
 
 def _notes(result: Result) -> list[str]:

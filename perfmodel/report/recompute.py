@@ -7,7 +7,8 @@ from typing import Any
 from perfmodel.core.units import format_si, format_time
 from perfmodel.kernels.recompute import SOURCE, Level, Result, explain, stored_bytes
 from perfmodel.report.against import Side, against
-from perfmodel.report.document import Report, Table
+from perfmodel.report.document import Report
+from perfmodel.report.metrics import Metric, as_json, as_rows
 from perfmodel.report.operation import head, with_steps
 
 
@@ -16,7 +17,8 @@ def report(result: Result, *, explained: bool = False) -> Report:
     w = result.workload
     uses = f"{w.times} uses" if w.times > 1 else "one use"
     title = f"Store or recompute: {format_si(w.size, 'B')}, {format_si(w.flops, 'FLOP')}, {uses}, {w.dtype.name} on {result.device.name}"
-    plain = Report(title, [_verdict(result)], _tables(result), _notes(result), data(result))
+    table = as_rows("", [_recomputed(result), *map(_level, result.levels)], labels=TABLE)
+    plain = Report(title, [_verdict(result)], [table], _notes(result), data(result))
     return with_steps(plain, [("every number", {}, explain(result))]) if explained else plain
 
 
@@ -28,16 +30,34 @@ def data(result: Result) -> dict[str, Any]:
         "verdict": "recompute" if result.recomputes else "store",
         "flop_per_byte": result.intensity,
         "stored_bytes": stored_bytes(w),
-        "recompute_s": result.recompute_s,
+        **as_json(_recomputed(result)),
         "unit": w.dtype.matmul_unit,
         "against": result.best.name,
-        "levels": {level.name: _level(level) for level in result.levels},
+        "levels": {level.name: as_json(_level(level)) for level in result.levels},
     }
     return {**head("recompute", inputs, result.device), "results": [entry]}
 
 
-def _level(level: Level) -> dict[str, Any]:
-    return {"fits": level.fits, "store_s": level.store_s, "break_even_flop_per_byte": level.break_even}
+TABLE = {
+    "choice": "",
+    "recompute_s": "time",
+    "store_s": "time",
+    "break_even_flop_per_byte": "recompute below",
+    "fits": "fits",
+}
+
+
+def _recomputed(result: Result) -> list[Metric]:
+    return [Metric("", "recompute", "choice", "text"), Metric("recompute_s", result.recompute_s, unit="s")]
+
+
+def _level(level: Level) -> list[Metric]:
+    return [
+        Metric("", f"store in {level.name.upper()}", "choice", "text"),
+        Metric("store_s", level.store_s, unit="s"),
+        Metric("break_even_flop_per_byte", level.break_even, unit="FLOP/B"),
+        Metric("fits", level.fits, unit="yes or no"),
+    ]
 
 
 def _verdict(result: Result) -> str:
@@ -52,18 +72,6 @@ def _verdict(result: Result) -> str:
     )
     told = against(stored, computed) if result.recomputes else against(computed, stored)
     return f"{'Recompute' if result.recomputes else 'Store'} it{even}. {told}."
-
-
-_FITS = {True: "yes", False: "no", None: "unknown"}
-
-
-def _tables(result: Result) -> list[Table]:
-    rows = [["recompute", format_time(result.recompute_s), "-", "-"]]
-    for level in result.levels:
-        seconds = "-" if level.store_s is None else format_time(level.store_s)
-        even = "-" if level.break_even is None else f"{level.break_even:.4g} FLOP/B"
-        rows.append([f"store in {level.name.upper()}", seconds, even, _FITS[level.fits]])
-    return [Table("", ["", "time", "recompute below", "fits"], rows)]
 
 
 def _notes(result: Result) -> list[str]:

@@ -5,14 +5,18 @@ from __future__ import annotations
 from typing import Any
 
 from perfmodel.core.roofline import Estimate
-from perfmodel.report.document import Report
-from perfmodel.report.metrics import as_json, of_cost
+from perfmodel.report.charts.schema import Interval
+from perfmodel.report.document import Report, Table
+from perfmodel.report.memory import question
+from perfmodel.report.metrics import Metric, as_json, as_rows, as_table, of_cost
+from perfmodel.report.model import of_source
 from perfmodel.report.operation import head, with_steps
-from perfmodel.report.train_tables import conventions_table, kernels_table, memory_table, notes, parts_table, totals_table, verdict
+from perfmodel.report.train_words import notes, verdict
 from perfmodel.transformer.op import COLLECTIVE, WEIGHTS
 from perfmodel.transformer.parameters import active, parts, total
-from perfmodel.transformer.training.question import EVERY, MIXED, Training
+from perfmodel.transformer.training.question import MIXED
 from perfmodel.transformer.training.step.answer import TrainingAnswer
+from perfmodel.transformer.training.step.conventions import MEGATRON, PALM, Counted, passes
 from perfmodel.transformer.training.step.estimate import Line
 from perfmodel.transformer.training.step.executed import MEANING
 from perfmodel.transformer.training.step.explain import explain
@@ -25,8 +29,7 @@ WAITING = "waiting"
 
 def report(found: TrainingAnswer, *, explained: bool = False) -> Report:
     """``found`` as a Report; its data follows the schema perfmodel.model/1."""
-    tables = [parts_table(found), kernels_table(found), totals_table(found), conventions_table(found), *memory_table(found)]
-    plain = Report(title(found), verdict(found), tables, notes(found), data(found))
+    plain = Report(title(found), verdict(found), _tables(found), notes(found), data(found))
     return with_steps(plain, [("every number of the step", {"phase": "train"}, explain(found))]) if explained else plain
 
 
@@ -55,119 +58,162 @@ def inputs_of(found: TrainingAnswer) -> dict[str, Any]:
     }
 
 
-def question(t: Training) -> dict[str, Any]:
-    """A training question under the names of its options."""
-    p = t.parallel
-    return {
-        "model": t.model.name,
-        "architecture": t.model.architecture,
-        "batch": t.batch,
-        "n": t.n,
-        "micro_batch": t.sequences,
-        "precision": t.precision,
-        "optimizer": t.optimizer,
-        "recompute": f"{EVERY}:{t.recompute.every}" if t.recompute.kind == EVERY else t.recompute.kind,
-        "flash": t.flash,
-        "dropout": t.dropout,
-        "lora": t.lora,
-        "gradients": t.gradients,
-        "zero": p.zero,
-        "tensor_parallel": p.tp,
-        "sequence_parallel": p.sp,
-        "pipeline_parallel": p.pp,
-        "interleave": p.interleave,
-        "context_parallel": p.cp,
-        "expert_parallel": p.ep,
-        "data_parallel": p.dp,
-    }
-
-
 def data(found: TrainingAnswer) -> dict[str, Any]:
     """The object of schema perfmodel.model/1. Rows of ``ops`` are sums over ``count`` runs on one GPU: they add up to ``totals``."""
-    step, model = found.found, found.training.model
-    shares, ran, utilization = found.shares, found.run, found.utilization
+    step, model, ran = found.found, found.training.model, found.run
+    ops = [*(_op(line, found) for line in step.lines), *_others(found)]
     return {
         **head("model", inputs_of(found), found.device),
         "gpus": found.training.parallel.gpus,
         "parameters": {"total": total(model), "active": active(model), "parts": parts(model)},
-        "ops": [*(_entry(line, found) for line in step.lines), *_others(found)],
-        "totals": _with_times(as_json(of_cost(step.cost)), step.prediction, interval=step.validated),
+        "ops": [as_json(op) for op in ops],
+        "totals": as_json(_totals(found)),
         "parts_s": {name: seconds for name, seconds in step.time.parts.items() if seconds},
-        "micro_batches": step.time.micro_batches,
         "stage": step.time.stage,
         "bubble": step.time.bubble,
         "step_s": step.seconds,
-        "tokens_per_s": step.tokens_per_s,
+        **as_json(_rates(found)),
         "model_flops": ran.model,
-        "mfu": utilization[0],
-        "hfu": utilization[1],
+        "mfu": found.utilization[0],
+        "hfu": found.utilization[1],
         "flop_convention": MEANING,
         "needed_flops": ran.model,
         "executed_flops": ran.hardware,
-        "conventions": {
-            name: {"model_flops": counted.model, "hardware_flops": counted.hardware, "mfu": shares[name][0], "hfu": shares[name][1]}
-            for name, counted in found.counted.items()
-        },
+        "conventions": {name: as_json(_shares(name, one, *found.shares[name])) for name, one in found.counted.items()},
         "times_from": "roofline" if step.prediction is None else "predicted",
-        "memory": _memory(found),
+        "memory": as_json(_memory(found)),
     }
 
 
-def _entry(line: Line, found: TrainingAnswer) -> dict[str, Any]:
+# Numbers and their tables
+
+OPS = {
+    "name": "kernel",
+    "phase": "part",
+    "runs": "count",
+    "products": "FLOP, run",
+    "bytes": "bytes",
+    "time_s.lower": "lower",
+    "time_s.predicted": "predicted",
+    "share": "share",
+    "source": "source",
+}
+TOTALS = {
+    "flops": "FLOP, needed",
+    "executed_flops": "FLOP, executed",
+    "traffic.dram.bytes": "DRAM traffic",
+    "time_s.lower": "lower bound",
+    "time_s.lower_warm": "  caches warm from the step before",
+    "time_s.roofline": "roofline",
+    "time_s.predicted": "predicted",
+    "micro_batches": "micro-batches",
+    "tokens_per_s": "tokens/s, all GPUs",
+    "tokens_per_s_and_gpu": "tokens/s per GPU",
+}
+SHARES = {
+    "convention": "",
+    "model_flops": "model",
+    "hardware_flops": "with what runs again",
+    "mfu": "of the peak",
+    "hfu": "all that runs",
+}
+SOURCES = {PALM: "PaLM: {}N + 12LHQT per token", MEGATRON: "Megatron-LM: matrices, attention, logits"}
+RUN = "MFU and HFU: visible, executed"
+
+
+def _op(line: Line, found: TrainingAnswer) -> list[Metric]:
     op, p = line.row.op, line.prediction
-    entry = {
-        "name": op.name,
-        "phase": line.part,
-        "group": op.group,
-        "count": op.count,
-        "weight_bytes": op.count * op.bytes_of(WEIGHTS),
-        **_with_times(as_json(of_cost(line.cost)), line.times),
-        "share": line.seconds / found.found.seconds,
-        "bytes": line.cost.dram.total,
-    }
-    if p is None:
-        return {**entry, "implementation": None, "not_predicted": line.missing}
-    source = {"kind": p.kind, "provenance": p.provenance, "model": p.calibration.model}
-    return {**entry, "implementation": p.calibration.implementation, "prediction": source}
+    return [
+        Metric("name", op.name, unit="text"),
+        Metric("phase", line.part, unit="text"),
+        Metric("group", op.group),
+        Metric("count", op.count),
+        Metric("", round(op.count), "runs"),
+        Metric("weight_bytes", op.count * op.bytes_of(WEIGHTS)),
+        *of_cost(line.cost, line.times and Interval(*line.times)),
+        Metric("", line.cost.executed_flops or None, "products", "FLOP"),
+        Metric("share", line.seconds / found.found.seconds, unit="share"),
+        Metric("bytes", line.cost.dram.total, unit="B"),
+        *of_source(p, line.missing, "-"),
+    ]
 
 
-def _others(found: TrainingAnswer) -> list[dict[str, Any]]:
+def _others(found: TrainingAnswer) -> list[list[Metric]]:
     """Exchanges that nothing hides, and waits: seconds only."""
     entries = []
     for name, seconds in found.found.time.parts.items():
         if name in KERNELS or not seconds:
             continue
         group = WAITING if name in (BUBBLE, HOST) else COLLECTIVE
-        times = (seconds, seconds, seconds)
-        entry = {
-            "name": name,
-            "phase": group,
-            "group": group,
-            "count": 1,
-            "weight_bytes": 0,
-            **_with_times(as_json(of_cost(Estimate())), times),
-        }
-        entries.append({**entry, "share": seconds / found.found.seconds, "bytes": 0, "implementation": None})
+        entries.append(
+            [
+                *(Metric(key, value) for key, value in {"name": name, "phase": group, "group": group, "count": 1}.items()),
+                *of_cost(Estimate(), Interval(seconds, seconds, seconds)),
+                Metric("share", seconds / found.found.seconds),
+                *(Metric(key, value) for key, value in {"weight_bytes": 0, "bytes": 0, "implementation": None}.items()),
+            ]
+        )
     return entries
 
 
-def _memory(found: TrainingAnswer) -> dict[str, Any]:
+def _totals(found: TrainingAnswer) -> list[Metric]:
+    """Sums over all kernels of one GPU."""
+    step = found.found
+    known = None if step.prediction is None else Interval(*step.prediction) if step.validated else Interval(step.prediction[0])
+    return of_cost(step.cost, known)
+
+
+def _rates(found: TrainingAnswer) -> list[Metric]:
+    step = found.found
+    return [
+        Metric("micro_batches", step.time.micro_batches),
+        Metric("tokens_per_s", step.tokens_per_s, unit=""),
+        Metric("tokens_per_s_and_gpu", step.tokens_per_s / found.training.parallel.gpus, unit=""),
+    ]
+
+
+def _shares(source: str, counted: Counted, mfu: float, hfu: float) -> list[Metric]:
+    """FLOP of the whole step by one convention, and their share of the peak."""
+    return [
+        Metric("", source, "convention", "text"),
+        Metric("model_flops", counted.model, unit="FLOP"),
+        Metric("hardware_flops", counted.hardware, unit="FLOP"),
+        Metric("mfu", mfu, unit="share"),
+        Metric("hfu", hfu, unit="share"),
+    ]
+
+
+def _memory(found: TrainingAnswer) -> list[Metric]:
+    """The peak of the fullest GPU, by what it is made of."""
     memory = found.memory
+    known = [Metric("capacity", found.capacity, "capacity", "B"), Metric("fits", None if memory is None else found.fits)]
     if memory is None:
-        return {"peak": None, "why": found.unknown, "capacity": found.capacity, "fits": None}
-    return {
-        "weights": memory.state.weights,
-        "gradients": memory.gradients,
-        "optimizer": memory.state.optimizer,
-        "activations": memory.activations,
-        "peak": memory.bytes,
-        "total": memory.bytes,
-        "capacity": found.capacity,
-        "fits": found.fits,
-    }
+        return [Metric("peak", None), Metric("why", found.unknown), *known]
+    return [
+        Metric("weights", memory.state.weights, "weights", "B"),
+        Metric("gradients", memory.gradients, "gradients", "B"),
+        Metric("optimizer", memory.state.optimizer, "optimizer", "B"),
+        Metric("activations", memory.activations, "activations", "B"),
+        Metric("peak", memory.bytes, "peak", "B"),
+        Metric("total", memory.bytes),
+        *known,
+    ]
 
 
-def _with_times(entry: dict[str, Any], times: tuple[float, float, float] | None, *, interval: bool = True) -> dict[str, Any]:
-    if times is not None:
-        entry["time_s"] |= dict(zip(("predicted", "low", "high") if interval else ("predicted",), times, strict=False))
-    return entry
+def _tables(found: TrainingAnswer) -> list[Table]:
+    step = found.found
+    times = {name: seconds for name, seconds in step.time.parts.items() if seconds} | {"step": step.seconds}
+    parts_of_step = [
+        [Metric("", name, "part", "text"), Metric("", seconds, "time", "s"), Metric("", seconds / step.seconds, "share", "share")]
+        for name, seconds in times.items()
+    ]
+    counts = [(SOURCES[name].format(2 * passes(found.training)), one, *found.shares[name]) for name, one in found.counted.items()]
+    conventions = [_shares(*one) for one in (*counts, (RUN, found.run, *found.utilization))]
+    memory = [] if found.memory is None else [as_table("memory of the fullest GPU", {"bytes": _memory(found)})]
+    return [
+        as_rows("", parts_of_step),
+        as_rows("kernels of one GPU", [_op(line, found) for line in step.lines], labels=OPS),
+        as_table("totals", {"train": [*_totals(found), *_rates(found)]}, labels=TOTALS),
+        as_rows("FLOP by convention, all GPUs", conventions, labels=SHARES),
+        *memory,
+    ]

@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from perfmodel.core.units import format_count, format_si, format_time
-from perfmodel.report.document import Report, Table
+from perfmodel.report.document import Report
+from perfmodel.report.memory import question, recompute_text
+from perfmodel.report.metrics import Metric, as_json, as_rows
 from perfmodel.report.operation import head
-from perfmodel.report.train import question
-from perfmodel.transformer.training.question import EVERY, Training
+from perfmodel.transformer.training.question import Training
 from perfmodel.transformer.training.step.executed import MEANING, utilization
 from perfmodel.transformer.training.step.job import job_of
 from perfmodel.transformer.training.step.search import Found, Layout
@@ -20,7 +21,8 @@ def report(found: Found) -> Report:
     t = found.training
     where = "" if found.system is None else f", {found.system.name}"
     title = f"{t.model.name}: fastest layouts of {t.batch:,} x {t.n:,} tokens on {found.gpus:,} x {found.on.device.name}{where}"
-    return Report(title, _verdict(found), [_table(found)] if found.layouts else [], _notes(found), data(found))
+    tables = [as_rows("", [_metrics(layout, found) for layout in found.layouts])] if found.layouts else []
+    return Report(title, _verdict(found), tables, _notes(found), data(found))
 
 
 def mfu(layout: Layout, found: Found) -> float:
@@ -56,26 +58,17 @@ def words(t: Training) -> str:
     sizes = {"tp": p.tp, "pp": p.pp, "interleave": p.interleave, "cp": p.cp, "ep": p.ep, "dp": p.dp}
     found = [f"--{name} {value}" for name, value in sizes.items() if value > 1]
     found += ["--sp"] * p.sp + [f"--zero {p.zero}"] * (p.zero > 0) + [f"--micro-batch {t.sequences}"]
-    return " ".join([*found, *([f"--recompute {_recompute(t)}"] if t.recompute.kind != "none" else [])])
+    return " ".join([*found, *([f"--recompute {recompute_text(t)}"] if t.recompute.kind != "none" else [])])
 
 
-def _recompute(t: Training) -> str:
-    return f"{EVERY}:{t.recompute.every}" if t.recompute.kind == EVERY else t.recompute.kind
-
-
-def _table(found: Found) -> Table:
-    columns = ["step", "tokens/s", "MFU", "peak memory", "layout"]
-    rows = [
-        [
-            format_time(layout.seconds),
-            format_si(layout.tokens_per_s),
-            f"{100 * mfu(layout, found):.3g} %",
-            format_si(layout.bytes, "B"),
-            words(layout.training),
-        ]
-        for layout in found.layouts
+def _metrics(layout: Layout, found: Found) -> list[Metric]:
+    return [
+        Metric("step_s", layout.seconds, "step", "s"),
+        Metric("tokens_per_s", layout.tokens_per_s, "tokens/s", ""),
+        Metric("mfu", mfu(layout, found), "MFU", "share"),
+        Metric("memory.peak", layout.bytes, "peak memory", "B"),
+        Metric("options", words(layout.training), "layout", "text"),
     ]
-    return Table("", columns, rows, "rrrrl")
 
 
 def _notes(found: Found) -> list[str]:
@@ -102,15 +95,5 @@ def data(found: Found) -> dict[str, Any]:
         "refused": found.refused,
         "took_s": found.took_s,
         "flop_convention": MEANING,
-        "layouts": [
-            {
-                "inputs": question(layout.training),
-                "options": words(layout.training),
-                "step_s": layout.seconds,
-                "tokens_per_s": layout.tokens_per_s,
-                "mfu": mfu(layout, found),
-                "memory": {"peak": layout.bytes},
-            }
-            for layout in found.layouts
-        ],
+        "layouts": [{"inputs": question(layout.training), **as_json(_metrics(layout, found))} for layout in found.layouts],
     }

@@ -1,25 +1,18 @@
-"""Tables and sentences of the report of a training step."""
+"""What the report of a training step says in words: the verdict, and what the numbers rest on."""
 
 from __future__ import annotations
 
-from perfmodel.core.units import format_count, format_si, format_time
+from perfmodel.core.units import format_si, format_time
 from perfmodel.report.counts import BOUND_WORDS
-from perfmodel.report.document import Table
 from perfmodel.report.memory_words import uneven
-from perfmodel.report.model_formats import unread_notes
+from perfmodel.report.model_words import unread_notes
 from perfmodel.report.operation import unknown_rates
-from perfmodel.transformer.op import ATTENTION, MATMUL
 from perfmodel.transformer.training.implementations import HUGGINGFACE
 from perfmodel.transformer.training.question import EVERY, FULL, Training
 from perfmodel.transformer.training.step.answer import TrainingAnswer
-from perfmodel.transformer.training.step.conventions import MEGATRON, PALM, passes
-from perfmodel.transformer.training.step.estimate import Line
 from perfmodel.transformer.training.step.executed import MEANING
 from perfmodel.transformer.training.step.links import inside_source
 from perfmodel.transformer.training.step.parallel_time import BUBBLE, HOST
-
-SOURCES = {PALM: "PaLM: {}N + 12LHQT per token", MEGATRON: "Megatron-LM: matrices, attention, logits"}
-RUN = "MFU and HFU: visible, executed"
 
 
 def verdict(found: TrainingAnswer) -> list[str]:
@@ -41,90 +34,6 @@ def verdict(found: TrainingAnswer) -> list[str]:
     if found.fits is False and memory is not None:
         sentences.append(f"It does not fit: {format_si(float(memory.bytes), 'B')} of {format_si(found.capacity or 0, 'B')} per GPU.")
     return sentences
-
-
-def parts_table(found: TrainingAnswer) -> Table:
-    """What the step consists of, on a GPU of the slowest stage."""
-    step = found.found
-    rows = [[name, format_time(seconds), f"{100 * seconds / step.seconds:.3g} %"] for name, seconds in step.time.parts.items() if seconds]
-    return Table("", ["part", "time", "share"], [*rows, ["step", format_time(step.seconds), "100 %"]])
-
-
-def kernels_table(found: TrainingAnswer) -> Table:
-    """One row per kernel and part of the step."""
-    columns = ["kernel", "part", "count", "FLOP, run", "bytes", "lower", "predicted", "share", "source"]
-    return Table("kernels of one GPU", columns, [_row(line, found) for line in found.found.lines], "llrrrrrrl")
-
-
-def _row(line: Line, found: TrainingAnswer) -> list[str]:
-    op, cost, p = line.row.op, line.cost, line.prediction
-    return [
-        op.name,
-        line.part,
-        format_count(round(op.count)),
-        format_si(float(cost.executed_flops), "FLOP") if op.group in (MATMUL, ATTENTION) else "-",
-        format_si(float(cost.dram.total), "B"),
-        format_time(float(cost.lower_s)),
-        format_time(line.seconds) if line.times else "-",
-        f"{100 * line.seconds / found.found.seconds:.3g} %",
-        f"{p.calibration.implementation}, {p.kind}" if p else "-",
-    ]
-
-
-def totals_table(found: TrainingAnswer) -> Table:
-    """Sums over all kernels of one GPU, and rates of all GPUs."""
-    step, cost = found.found, found.found.cost
-    known = step.prediction
-    predicted = "-" if known is None else format_time(known[0])
-    if known is not None and step.validated:
-        predicted += f" ({format_time(known[1], 3)} to {format_time(known[2], 3)})"
-    rows = [
-        ["FLOP, needed", format_si(float(cost.flops), "FLOP")],
-        ["FLOP, executed", format_si(float(cost.executed_flops), "FLOP")],
-        ["DRAM traffic", format_si(float(cost.dram.total), "B")],
-        ["lower bound", format_time(cost.lower_s)],
-        ["  caches warm from the step before", format_time(cost.lower_warm_s)],
-        ["roofline", format_time(cost.roofline_s)],
-        ["predicted", predicted],
-        ["micro-batches", format_count(step.time.micro_batches)],
-        ["tokens/s, all GPUs", format_si(step.tokens_per_s)],
-        ["tokens/s per GPU", format_si(step.tokens_per_s / found.training.parallel.gpus)],
-    ]
-    return Table("totals", ["", "train"], rows)
-
-
-def conventions_table(found: TrainingAnswer) -> Table:
-    """FLOP of the whole step and shares of the peak; the last row those that the kernels need and execute: MFU and HFU."""
-    needed, executed = found.utilization
-    counts = [(SOURCES[name].format(2 * passes(found.training)), one, *found.shares[name]) for name, one in found.counted.items()]
-    rows = [
-        [
-            source,
-            format_si(float(counted.model), "FLOP"),
-            format_si(float(counted.hardware), "FLOP"),
-            f"{100 * mfu:.4g} %",
-            f"{100 * hfu:.4g} %",
-        ]
-        for source, counted, mfu, hfu in (*counts, (RUN, found.run, needed, executed))
-    ]
-    return Table("FLOP by convention, all GPUs", ["", "model", "with what runs again", "of the peak", "all that runs"], rows)
-
-
-def memory_table(found: TrainingAnswer) -> list[Table]:
-    """The peak of the fullest GPU, by what it is made of."""
-    memory = found.memory
-    if memory is None:
-        return []
-    known = [
-        ("weights", memory.state.weights),
-        ("gradients", memory.gradients),
-        ("optimizer", memory.state.optimizer),
-        ("activations", memory.activations),
-        ("peak", memory.bytes),
-    ]
-    rows = [[name, format_si(float(size), "B")] for name, size in known]
-    rows += [["capacity", format_si(found.capacity, "B")]] if found.capacity is not None else []
-    return [Table("memory of the fullest GPU", ["", "bytes"], rows)]
 
 
 def notes(found: TrainingAnswer) -> list[str]:

@@ -1,29 +1,22 @@
-"""Tables and sentences of the report of a whole model."""
+"""What the report of a whole model says in words: the verdict, what the numbers rest on, formats of weights and cache."""
 
 from __future__ import annotations
 
-from perfmodel.core.arith import Number
-from perfmodel.core.cost import READ
-from perfmodel.core.units import format_count, format_si, format_time
+from collections.abc import Sequence
+
+from perfmodel.core.units import format_si, format_time
 from perfmodel.report.counts import BOUND_WORDS
-from perfmodel.report.document import Table
-from perfmodel.report.model_formats import format_notes
 from perfmodel.report.operation import unknown_rates
 from perfmodel.timing.base import find_model
 from perfmodel.transformer.answer import Answer, Line
-from perfmodel.transformer.estimate import MIXED, PREDICTED, ROOF
+from perfmodel.transformer.estimate import CONVENTION, MIXED, PREDICTED, ROOF
 from perfmodel.transformer.in_step import MODEL as STEP_MODEL
 from perfmodel.transformer.in_step import launch_saving_s
-from perfmodel.transformer.op import ATTENTION, COLLECTIVE, MATMUL
-from perfmodel.transformer.parallel import joined_gpus
-from perfmodel.transformer.request import GENERATE, Request
+from perfmodel.transformer.parallel import draft_bytes, joined_gpus
+from perfmodel.transformer.request import GENERATE, Request, native_dtype
+from perfmodel.transformer.spec import ModelSpec
 from perfmodel.transformer.step import DECODE, PREFILL
-
-
-def moved_bytes(line: Line) -> Number:
-    """DRAM traffic of a row; of a collective its buffers."""
-    op = line.row.op
-    return op.kernel.bytes(READ) * line.count if op.group == COLLECTIVE else line.cost.dram.total
+from perfmodel.transformer.weight_formats._base import MatrixFormat
 
 
 def share(line: Line, found: Answer) -> float:
@@ -85,61 +78,6 @@ def _spare(found: Answer) -> str:
     return f"beside the weights not even one sequence of {max(r.n, r.kv_len):,} tokens fits"
 
 
-def ops_table(found: Answer) -> Table:
-    """One row per op, with the phase where there are two."""
-    columns = ["op", "count", "FLOP", "bytes", "lower", "predicted", "of bound", "share", "source"]
-    phases = {line.phase for line in found.lines}
-    rows = [_ops_row(line, found, len(phases) > 1) for line in found.lines]
-    return Table("", columns, rows, "lrrrrrrrl")
-
-
-def _ops_row(line: Line, found: Answer, with_phase: bool) -> list[str]:
-    op, cost, times, p = line.row.op, line.cost, line.times, line.row.prediction
-    known = p is not None and times is not None
-    return [
-        f"{line.phase}: {op.name}" if with_phase else op.name,
-        format_count(line.count),
-        format_si(cost.flops, "FLOP") if op.group in (MATMUL, ATTENTION) else "-",
-        format_si(moved_bytes(line), "B"),
-        format_time(cost.lower_s),
-        format_time(times[0]) if times else "-",
-        f"{100 * cost.lower_s / times[0]:.3g} %" if times else "-",
-        f"{100 * share(line, found):.3g} %",
-        f"{p.calibration.implementation}, {p.kind}" if known and p else f"roof, {format_time(line.seconds)}",
-    ]
-
-
-def totals_table(found: Answer) -> Table:
-    """Sums over all rows, and the times and rates that follow."""
-    cost, known, made = found.cost, found.prediction, found.times_from
-    predicted = "-" if known is None else f"{format_time(known[0])} ({format_time(known[1], 3)} to {format_time(known[2], 3)})"
-    rows = [
-        ["FLOP", format_si(cost.flops, "FLOP")],
-        ["DRAM traffic", format_si(cost.dram.total, "B")],
-        ["lower bound", format_time(cost.lower_s)],
-        ["  caches warm from the step before", format_time(cost.lower_warm_s)],
-        ["roofline", format_time(cost.roofline_s)],
-        ["predicted", predicted],
-        *([["  roof where nothing is calibrated", f"at least {format_time(found.seconds)}"]] if made == MIXED else []),
-        ["time to the first token", "-" if found.ttft_s is None else least(made) + format_time(found.ttft_s)],
-        ["time per output token", "-" if found.tpot_s is None else least(made) + format_time(found.tpot_s)],
-        ["tokens/s", most(made) + format_si(found.tokens_per_s)],
-        ["MFU", f"{most(made)}{100 * found.mfu:.3g} %"],
-    ]
-    return Table("totals" + (" (times as if it fitted)" if found.memory.fits is False else ""), ["", found.request.phase], rows)
-
-
-def memory_table(found: Answer) -> Table:
-    """What lies in memory, and how large a batch would fit."""
-    memory = found.memory
-    known = [("weights", memory.weights), ("KV cache", memory.kv_cache), ("activations", memory.activations), ("total", memory.total)]
-    rows = [[name, format_si(size, "B")] for name, size in known]
-    if memory.capacity is not None:
-        rows.append(["capacity", format_si(memory.capacity, "B")])
-        rows.append(["largest batch", format_count(memory.max_batch or 0)])
-    return Table("memory per GPU", ["", "bytes"], rows)
-
-
 def notes(found: Answer) -> list[str]:
     """What the numbers rest on."""
     r, words = found.request, []
@@ -198,3 +136,62 @@ def _split_notes(r: Request) -> list[str]:
     if r.split.pp > 1:
         words.append("Pipeline: stages one after the other; several batches in flight would give more tokens/s, none of them sooner.")
     return words
+
+
+# Formats
+
+
+def format_notes(found: Answer) -> list[str]:
+    """In what weights and cache are stored and multiplied, and of which peaks the MFU is a share."""
+    peaks = found.mfu_peaks
+    listed = ", ".join(f"{name} {format_si(peak, 'FLOP/s')}" for name, peak in peaks.items())
+    apart = "" if list(peaks) == [found.request.dtype.name] else f", each row's over that of the format it runs in ({listed})"
+    return [*weights_notes(found.request), f"MFU: {CONVENTION}{apart}."]
+
+
+def weights_notes(r: Request) -> list[str]:
+    """Of weights and cache."""
+    words, form = file_notes(r.model, r.weights_from_file), stored_format(r)
+    if form is not None and form.name == "fp8" and r.dtype.size == 2:
+        words.append(_fp8_weights(r))
+    elif r.integer_weights or (form is not None and form.bits < 8 * r.dtype.size):
+        named = form.name if form is not None else f"int{r.weight_bits}"
+        inside = form is not None and form.multiplied in r.device.peaks_of("tensor")
+        how = f"products may run in {form.multiplied}" if form and inside else f"dequantised, and multiplied in {r.dtype.name}"
+        words.append(f"{named} weights: they alone are narrower; read as such, {how}.")
+    elif r.weight_bits == 8 and r.dtype.size == 2:
+        words.append(_fp8_weights(r))
+    if r.integer_kv:
+        words.append(f"int{r.kv_bits} KV cache: read as such, dequantised, and multiplied in {r.dtype.name}.")
+    return words
+
+
+def stored_format(r: Request) -> MatrixFormat | None:
+    """The format that the model's file names for most matrices, if they are stored so."""
+    return r.model.quantized.main if r.weights_from_file and r.model.quantized is not None else None
+
+
+def file_notes(model: ModelSpec, published: bool) -> list[str]:
+    """What the model's file says of its weights, and what in it no rule reads. ``published``: weights are stored as it says."""
+    words, quantized = [], model.quantized
+    if published and quantized is not None:
+        kept = f"its matrices are counted so, with their scales, the rest as {native_dtype(model)}"
+        words.append(f"The file of {model.name} names {quantized.words} for its weights: {kept}; --weights-dtype says otherwise.")
+    if model.draft:
+        size = format_si(draft_bytes(model, published), "B")
+        words.append(f"Of the checkpoint, {size} more predict a further token ({len(model.draft)} layer): not loaded.")
+    return words + unread_notes(model, quantized.unread if published and quantized is not None else ())
+
+
+def unread_notes(model: ModelSpec, quantization: Sequence[str] = ()) -> list[str]:
+    """The fields of the model's file, and of its quantization_config, that no rule reads."""
+    unread = [*model.unread, *(f"quantization_config.{name}" for name in quantization)]
+    if not unread:
+        return []
+    return [f"No rule reads {', '.join(unread)} in the file of {model.name}: if they change its sizes, the counts here are wrong."]
+
+
+def _fp8_weights(r: Request) -> str:
+    if "fp8" in r.device.peaks_of("tensor"):
+        return "fp8 weights: activations are rounded to fp8 too, and products run in fp8 (W8A8)."
+    return f"fp8 weights: {r.device.id} does not multiply fp8; they are read as such and multiplied in {r.dtype.name}."
