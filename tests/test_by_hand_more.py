@@ -38,10 +38,9 @@ from perfmodel.sweep import kv_cache, matmul, model
 from perfmodel.sweep.columns import costs
 from perfmodel.timing.base import Case
 from perfmodel.timing.models import gemm, numba_flash1
-from perfmodel.timing.models._flash_blocks import Blocks, _key_tile_visits
+from perfmodel.timing.models._flash_blocks import TAIL, Blocks, _key_tile_visits, interleaved_cycles
 from perfmodel.timing.models._flash_launch import Plan
 from perfmodel.timing.models._flash_plan import plan_of
-from perfmodel.timing.models._flash_rounds import TAIL, interleaved_cycles
 from perfmodel.timing.models.flash_prefill import MODEL
 from perfmodel.timing.register_tiles import geometry
 from perfmodel.transformer.answer import GENERATE, Answer, answer
@@ -119,7 +118,7 @@ def test_tiles_of_memory_efficient_kernels_are_in_their_names(d: int, direction:
 @pytest.mark.parametrize(("alone", "gained"), [(1.0, 1.0), (2.0, 0.5), (3.0, 0.0)])
 def test_the_last_block_gains_of_neighbours_that_have_ended(alone: float, gained: float) -> None:
     """Three to a multiprocessor, a third of the speed each: three blocks of a tile end at 30, one of four tiles at 150; 70 is the mean."""
-    found = interleaved_cycles(Blocks((1, 1, 1, 4), 0, 0), 3, 1, 10.0, 0.0, alone)
+    found = interleaved_cycles(Blocks((1, 1, 1, 4), 0, 0, sms=1, resident=3), 10.0, 0.0, alone)
     assert found == pytest.approx(150 - TAIL * (150 - 70) * gained)
 
 

@@ -139,7 +139,7 @@ def test_objects_that_commands_print(run, tmp_path: Path) -> None:
     assert before == old["results"][1]["time_s"]["roofline"]
     assert after == new["results"][1]["time_s"]["roofline"]
     assert (ratio, word) == (pytest.approx(after / before), FASTER)
-    assert "All 78 counts are the same." in report.verdict
+    assert "All 90 counts are the same." in report.verdict
     assert ("standard forward, softmax", "roofline") in found
 
 

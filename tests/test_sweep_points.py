@@ -142,7 +142,7 @@ def test_a_named_kernel_has_the_cells_of_the_command(implementation: str, direct
         told = json.loads(answer([*line.split(), "--implementation", implementation])[1])["results"]
         [one] = [entry for entry in told if (entry["algorithm"], entry["pass"]) == (row["algorithm"], direction)]
         times = one["time_s"]
-        wanted = [*(sum(one["traffic"][level].values()) for level in ("sram", "dram")), one["executed_flops"]]
+        wanted = [*(one["traffic"][level]["bytes"] for level in ("sram", "dram")), one["executed_flops"]]
         wanted += [times[name] for name in ("roofline", "lower", "predicted", "high")]
         for name, value in zip(columns, wanted, strict=True):
             assert math.isnan(row[name]) if value is None else agrees(name, row[name], value, exact=False), (name, row, value)
@@ -265,7 +265,7 @@ def test_predicted_times_of_matmul(run) -> None:
     for row in rows(found):
         time_s = run(f"matmul -m {row['m']} -n 4096 -k 4096 --hardware h200 --dtype bf16 --json").json["results"][0]["time_s"]
         assert (row["predicted_s"], row["predicted_low_s"]) == (time_s["predicted"], time_s["low"])
-    named = perfmodel.sweep("matmul", m=64, n=64, k=64, hardware="h200", implementation="nothing")
+    named = perfmodel.sweep("matmul", m=64, n=64, k=64, hardware="h200", implementation="nothing", columns=["predicted_s"])
     assert (named.rows, list(named.left_out)) == (0, ["--implementation: none is called 'nothing'"])
 
 

@@ -14,8 +14,7 @@ from perfmodel.core.errors import UnavailableError
 from perfmodel.core.workload import BACKWARD, Attention
 from perfmodel.timing.base import Case
 from perfmodel.timing.models import flash_decode as decode
-from perfmodel.timing.models._decode_kernels import Decode, fa2, fa3, resident, trtllm
-from perfmodel.timing.models._decode_torch import cudnn, flash
+from perfmodel.timing.models._decode_kernels import Decode, cudnn, fa2, fa3, flash, resident, trtllm
 
 A100, H100, H200, B200, L40S = map(
     find_device, ("nvidia-a100-sxm-80gb", "nvidia-h100-sxm-80gb", "nvidia-h200-sxm", "nvidia-b200-sxm", "nvidia-l40s")

@@ -17,9 +17,8 @@ from perfmodel.kernels.attention.request import Comparison
 from perfmodel.report.against import ends, ratio_notes, times
 from perfmodel.report.attention_verdict import ratio_of, verdict
 from perfmodel.report.charts.schema import Interval
-from perfmodel.report.counts import BOUND_WORDS, note, seconds, whose
 from perfmodel.report.document import Report, Table
-from perfmodel.report.metrics import Metric, as_json, as_table, of_cost, of_memory
+from perfmodel.report.metrics import BOUND_WORDS, Metric, as_json, as_table, note, of_cost, of_memory, seconds, whose
 from perfmodel.timing.attention_offer import Predictions
 from perfmodel.timing.predict import Prediction
 

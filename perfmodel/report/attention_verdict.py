@@ -8,7 +8,7 @@ from perfmodel.kernels.attention.evaluate import Result
 from perfmodel.kernels.attention.request import Comparison
 from perfmodel.report.against import ROOFS_EVEN, Side, against, alone, idle_and_launch, ratio
 from perfmodel.report.charts.schema import Interval
-from perfmodel.report.counts import BOUND_WORDS, bound_by, seconds
+from perfmodel.report.metrics import BOUND_WORDS, bound_by, seconds
 from perfmodel.timing.attention_offer import Predictions
 
 EAGER = "an eager softmax of standard, which stays far from its roof"

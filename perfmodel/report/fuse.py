@@ -10,9 +10,8 @@ from perfmodel.core.units import format_count, format_si, format_time
 from perfmodel.kernels.fuse import LAUNCH_SOURCE, SOURCE, Chain, Published, Result, explain, with_launches
 from perfmodel.report.against import MEASURED, Side, against
 from perfmodel.report.charts.schema import Interval
-from perfmodel.report.counts import BOUND_WORDS
 from perfmodel.report.document import Report, Table
-from perfmodel.report.metrics import Metric, as_json, as_table, of_traffic
+from perfmodel.report.metrics import BOUND_WORDS, Metric, as_json, as_table, of_traffic
 from perfmodel.report.operation import head, with_steps
 
 

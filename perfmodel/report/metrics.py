@@ -6,9 +6,13 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from perfmodel.core.roofline import Estimate
 from perfmodel.core.units import format_si, format_time
 from perfmodel.report.charts.format_number import ABSENT, text
+from perfmodel.report.charts.schema import Interval
 from perfmodel.report.document import Table
+from perfmodel.timing.base import find_model
+from perfmodel.timing.predict import Prediction
 
 if TYPE_CHECKING:
     from perfmodel.core.arith import Number
@@ -189,3 +193,46 @@ def of_traffic(level: str, moved: Traffic) -> list[Metric]:
 def _intensity(flops: Number, moved: Traffic) -> float | None:
     """FLOP/B, or None where the level sees no byte (a score matrix that the L2 hands over)."""
     return float(flops / moved.total) if moved.total else None
+
+
+BOUND_WORDS = {
+    "dram": "DRAM bandwidth",
+    "l2": "L2 bandwidth",
+    "tensor": "the tensor unit",
+    "vector": "the vector unit",
+    "sfu": "the exponential unit",
+    "interconnect": "the interconnect",
+}
+
+
+def bound_by(cost: Estimate) -> str:
+    """What bounds a roof, in words, with its term."""
+    if cost.bound is None:
+        return "nothing whose rate the profile knows"
+    term, roof = format_time(cost.terms[cost.bound]), format_time(cost.roofline_s)
+    return f"{BOUND_WORDS[cost.bound]} ({term})" if term == roof else f"{BOUND_WORDS[cost.bound]} ({term} of {roof})"
+
+
+def seconds(prediction: Prediction) -> Interval:
+    """Its time and the ends of its interval."""
+    return Interval(float(prediction.seconds), float(prediction.low), float(prediction.high))
+
+
+def note(what: str, prediction: Prediction) -> str:
+    """For what, on which grounds, and under which assumptions a time is predicted."""
+    whose = f"{what} is predicted for {prediction.calibration.implementation}, with its 80 % interval"
+    return f"{whose}; {prediction.provenance}. Assumed: {assumes(prediction)}."
+
+
+def assumes(prediction: Prediction) -> str:
+    """What the model of ``prediction`` assumes of operands, caches and launches."""
+    return find_model(prediction.calibration.model).assumes
+
+
+def whose(prediction: Prediction | None, otherwise: str | None = None) -> dict[str, Any]:
+    """The JSON keys that say whose time is predicted, and on what grounds; without a prediction the implementation ``otherwise``."""
+    if prediction is None:
+        return {"implementation": otherwise}
+    block = prediction.calibration
+    grounds = {"kind": prediction.kind, "provenance": prediction.provenance, "model": block.model, "assumes": assumes(prediction)}
+    return {"implementation": block.implementation, "prediction": grounds}

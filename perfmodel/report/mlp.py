@@ -9,9 +9,8 @@ from perfmodel.core.roofline import total
 from perfmodel.core.units import format_si, format_time
 from perfmodel.core.workload import BACKWARD, FORWARD
 from perfmodel.kernels.mlp import SOURCE, Mlp, Result, backward_flops, cached, explain, forward_flops, layer_flops
-from perfmodel.report.counts import bound_by
 from perfmodel.report.document import Report, Table
-from perfmodel.report.metrics import NO_EXPONENTIALS, Metric, as_json, as_table, of_cost, of_memory
+from perfmodel.report.metrics import NO_EXPONENTIALS, Metric, as_json, as_table, bound_by, of_cost, of_memory
 from perfmodel.report.operation import head, unknown_rates, with_steps
 
 BOTH = "both"

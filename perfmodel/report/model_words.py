@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from perfmodel.core.units import format_si, format_time
-from perfmodel.report.counts import BOUND_WORDS
+from perfmodel.report.metrics import BOUND_WORDS
 from perfmodel.report.operation import unknown_rates
 from perfmodel.timing.base import find_model
 from perfmodel.transformer.answer import Answer, Line

@@ -10,8 +10,8 @@ from perfmodel import __version__
 from perfmodel.core.hardware import Device
 from perfmodel.core.roofline import Estimate
 from perfmodel.core.trace import Step
-from perfmodel.report.counts import BOUND_WORDS
 from perfmodel.report.document import Report
+from perfmodel.report.metrics import BOUND_WORDS
 from perfmodel.report.steps import Sources, steps_data, steps_table
 
 

@@ -9,9 +9,8 @@ from perfmodel.core.hardware import Device
 from perfmodel.core.units import format_binary, format_si
 from perfmodel.kernels.softmax import SOURCE, Result, Softmax, explain, row_bytes
 from perfmodel.report.against import ROOFS_EVEN, Side, against, idle_and_launch
-from perfmodel.report.counts import bound_by
 from perfmodel.report.document import Report, Table
-from perfmodel.report.metrics import NO_MATMUL, Metric, as_json, as_table, of_cost, of_memory
+from perfmodel.report.metrics import NO_MATMUL, Metric, as_json, as_table, bound_by, of_cost, of_memory
 from perfmodel.report.operation import head, unknown_rates, with_steps
 
 

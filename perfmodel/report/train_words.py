@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from perfmodel.core.units import format_si, format_time
-from perfmodel.report.counts import BOUND_WORDS
 from perfmodel.report.memory_words import uneven
+from perfmodel.report.metrics import BOUND_WORDS
 from perfmodel.report.model_words import unread_notes
 from perfmodel.report.operation import unknown_rates
 from perfmodel.transformer.training.implementations import HUGGINGFACE

@@ -15,8 +15,8 @@ from perfmodel.kernels.attention.request import AttentionRequest
 from perfmodel.report.charts.format_number import text
 from perfmodel.report.charts.roofline_metrics import SHORT
 from perfmodel.report.charts.schema import Limit, LineChart, Series
-from perfmodel.report.counts import BOUND_WORDS
 from perfmodel.report.document import Column, DataTable, Value
+from perfmodel.report.metrics import BOUND_WORDS
 from perfmodel.study.base import XY, Part, Scope, on
 from perfmodel.study.fields import Fields
 from perfmodel.study.workloads import shape_words

@@ -18,8 +18,7 @@ from perfmodel.core.errors import UnavailableError
 from perfmodel.core.hardware import Device
 from perfmodel.core.workload import FORWARD, Attention
 from perfmodel.timing.base import ALONE, Case, Model, Parameter, once_per_case
-from perfmodel.timing.models._decode_kernels import Decode, fa2, fa3, trtllm
-from perfmodel.timing.models._decode_torch import cudnn, flash
+from perfmodel.timing.models._decode_kernels import Decode, cudnn, fa2, fa3, flash, trtllm
 
 Plan = Callable[[Attention, Device, int], Decode]
 KERNELS: dict[str, dict[str, Plan]] = {

@@ -18,10 +18,9 @@ from perfmodel.core.errors import UnavailableError
 from perfmodel.core.hardware import Device
 from perfmodel.core.workload import BACKWARD, FORWARD, Attention
 from perfmodel.timing.base import ALONE, Case, Model, Parameter, kernel_name, once_per_case
-from perfmodel.timing.models._flash_blocks import Blocks, blocks_of
+from perfmodel.timing.models._flash_blocks import Blocks, blocks_of, equal_cycles, interleaved_cycles, listed_cycles
 from perfmodel.timing.models._flash_launch import Plan, padded, slowdown
 from perfmodel.timing.models._flash_plan import IMPLEMENTATIONS, plan_of
-from perfmodel.timing.models._flash_rounds import equal_cycles, interleaved_cycles, listed_cycles
 
 PARAMETERS = (
     Parameter("launch_us", "from the launch to the first block, for every kernel of the call", 7.0),
