@@ -110,7 +110,7 @@ def test_every_device_has_a_clean_picture(name: str) -> None:
     assert [wrong for size in SIZES for wrong in every_state(chart, size)] == []
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=10, deadline=None)
 @given(st.integers(1, 30), st.integers(0, 10**6))
 def test_any_crowd_keeps_its_labels_apart(count: int, seed: int) -> None:
     chart = crowded(count, seed).charts[0]

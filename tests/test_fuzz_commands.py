@@ -1,6 +1,6 @@
 """Every command with options right and wrong: an answer or one clear message, in time, and no file but those asked for, whole.
 
-20 lines per command here; 100,000 and more in all with ``pytest -m slow -s tests/test_fuzz_commands.py``.
+12 lines per command here; 100,000 and more in all with ``pytest -m slow -s tests/test_fuzz_commands.py``.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ SLOW = {"claims": 60, "report": 30, "batch": 20, "kv-cache": 10, "roofline": 5}
 """Commands that are asked so many times less often in the long run."""
 
 
-@pytest.mark.parametrize("count", [20, pytest.param(6_000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("count", [12, pytest.param(6_000, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", all_commands())
 def test_any_line_is_answered_or_refused(name: str, count: int) -> None:
     base = [MEASURING[name].split()] if name in MEASURING else answered(name)

@@ -23,8 +23,8 @@ HEADS = [(1, 2, 2), (2, 4, 2)]
 FUSED: dict[str, Case] = dict(
     fused(name, n, kv_len, HEADS[at % 2], causal, tile)
     for name in ("flash2", "flash1")
-    for n, kv_len in LENGTHS
-    for at, tile in enumerate(TILES)
+    for at, (n, kv_len) in enumerate(LENGTHS)
+    for tile in (TILES[at % 3], TILES[(at + 1) % 3])
     for causal in (False, True)
 )
 STANDARD: dict[str, Case] = dict(

@@ -262,6 +262,7 @@ def test_progress_on_a_terminal_is_one_line(capsys: pytest.CaptureFixture[str], 
     assert err.endswith("\r\x1b[K")
 
 
+@pytest.mark.slow
 def test_a_benchmark(capsys: pytest.CaptureFixture[str]) -> None:
     bench.main(["--rows", "20000", "--json"])
     found = json.loads(capsys.readouterr().out)

@@ -75,13 +75,12 @@ def test_layouts_that_the_search_leaves_out_cannot_be_asked_for():
             assert tp in offered
 
 
-def test_thousands_of_layouts_cost_little_each():
-    """Calls of functions per layout, which a busy machine does not change: 1,500 when written."""
-    training, system = Training(find_model("gpt3-175b"), 1536, 2048), find_system("selene-a100")
+def test_layouts_cost_little_each():
+    """Calls of functions per layout, which a busy machine does not change: 3,300 when written, and half in large searches."""
     with calls() as counted:
-        found = search(training, 64, machine(find_device(system.device), lenders), system)
+        found = search(SMALL, 8, machine(H200, lenders), NODE)
     assert found.layouts
-    assert counted["calls"] / found.tried < 3000
+    assert counted["calls"] / found.tried < 5000
 
 
 def test_a_device_without_a_capacity_is_refused():
