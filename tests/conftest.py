@@ -6,8 +6,8 @@ import io
 import json
 import os
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from collections.abc import Callable
+from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,51 +21,6 @@ sys.path.append(str(Path(__file__).parents[1]))  # tools/; last, so that an inst
 
 settings.register_profile("any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])  # no test asserts a time
 settings.load_profile("any machine")
-
-UNTRACED = (
-    "accuracy",
-    "accuracy_moe",
-    "calibrations",
-    "charts",
-    "counts",
-    "counts_more",
-    "fuzz_commands",
-    "fuzz_readers",
-    "laws",
-    "metamorphic",
-    "readme",
-    "sweep_points",
-    "training_search",
-    "validation",
-)
-"""Modules that run long over code which others cover: tracing it again would take most of the time."""
-
-
-@contextmanager
-def without_trace() -> Iterator[None]:
-    """No trace function inside."""
-    tracer = sys.gettrace()
-    sys.settrace(None)
-    try:
-        yield
-    finally:
-        sys.settrace(tracer)
-
-
-@pytest.fixture
-def untraced() -> Iterator[None]:
-    """For what is timed."""
-    with without_trace():
-        yield
-
-
-@pytest.hookimpl(wrapper=True)
-def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
-    """Run what is not to be traced without a trace function."""
-    if item.path.stem.removeprefix("test_") not in UNTRACED:
-        return (yield)
-    with without_trace():
-        return (yield)
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import json
+import re
 import subprocess
 import sys
 from graphlib import TopologicalSorter
@@ -107,3 +108,18 @@ def test_import_budget(args: list[str], absent: set[str], modules: int) -> None:
     assert len(found["modules"]) <= modules
     assert isinstance(found["kib"], int)
     assert found["kib"] * 1024 <= 60e6
+
+
+def test_the_page_on_the_structure_names_what_is_there() -> None:
+    """Its picture has every part of the package from the top to the bottom, and every path in its text exists."""
+    page = (ROOT.parent / "docs" / "architecture.md").read_text()
+    drawn = [
+        line.split()[0] for line in page.split("```")[1].splitlines()[1:] if line.strip(" |") and line.startswith(" ") and line[1] != " "
+    ]
+    parts = [name.rstrip("/").removesuffix(".py") for name in drawn]
+    assert sorted(parts) == sorted(set(LAYERS) - {"__main__"})
+    assert [RANK[name] for name in parts] == sorted((RANK[name] for name in parts), reverse=True)
+    paths = re.findall(r"`([\w/]+(?:/|\.py))`", page)
+    assert len(paths) > 20
+    missing = [path for path in paths if not any((folder / path).exists() for folder in (ROOT, ROOT.parent))]
+    assert missing == []

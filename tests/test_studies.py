@@ -63,7 +63,6 @@ def config(name: str) -> str:
     return (data_folder("configs") / f"{name}.yaml").read_text(encoding="utf-8")
 
 
-@pytest.mark.usefixtures("untraced")
 @pytest.mark.parametrize("name", study_names())
 def test_every_format_of_every_study(run, tmp_path: Path, name: str) -> None:
     suffixes = [*TEXTS, *(["png"] if find_spec("resvg_py") else [])]

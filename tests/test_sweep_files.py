@@ -333,7 +333,6 @@ def test_rows_to_a_pipe() -> None:
     assert "No space left" in full.stderr
 
 
-@pytest.mark.usefixtures("untraced")
 def test_slow_rows_are_written_often_and_not_computed_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     axes = {"n": "64:8192:+64", "d": 64, "heads": 16, "batch": [1, 2, 3, 4, 5], "hardware": "h200", "algorithm": "flash2"}
     study, search = complete(Study("attention", axes, columns=("predicted_s", "roofline_s")), Search())
