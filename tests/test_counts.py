@@ -28,7 +28,7 @@ def workload(s: walker.Shape) -> Attention:
 
 
 LARGE, LARGE_SHAPES = "large", 4
-BATCH_IDS = [*range(BATCHES), pytest.param(LARGE, marks=pytest.mark.slow)]
+BATCH_IDS = [*range(8), *(pytest.param(batch, marks=pytest.mark.slow) for batch in (*range(8, BATCHES), LARGE))]
 
 
 def random_shapes(name: str, batch: int | str, count: int = PER_BATCH) -> Iterator[tuple[random.Random, walker.Shape]]:

@@ -287,6 +287,7 @@ def returned(kind: str, args: list[str], r: Random) -> Iterator[list[str]]:
     left = {*DERIVED, *(["sparsity"] if "--pattern" in args else []), *(["packed"] if "--packed" not in args else [])}
     left |= {"sram_bytes"} if "--sram" not in args else set()
     left |= {"splits"} if "split-kv" not in given.get("algorithms", ()) else set()
+    left |= {"weights_from_file"} | ({"weights_dtype"} if given.get("weights_from_file") else set())
     for name, value in given.items():
         flag = RENAMED.get(name, name).replace("_", "-")
         for one in value if isinstance(value, list) else [value]:

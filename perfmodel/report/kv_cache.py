@@ -39,8 +39,8 @@ def data(result: CacheResult, times: Generated) -> dict[str, Any]:
     """The object of schema perfmodel.kv_cache/1."""
     w, form = result.workload, result.workload.form
     inputs = {"model": w.spec.name, "n": w.n, "batch": w.batch, "dtype": form.dtype, "block_size": form.block_size}
-    asked = None if w.weights_from_file else w.weights_dtype  # what is asked again gives the same answer
-    more = {"rope_dtype": form.rope_dtype, "scale_group": form.scale_group, "weights_dtype": asked, "reserve_bytes": w.reserve}
+    weights = {"weights_dtype": _weights(result), "weights_from_file": w.weights_from_file}
+    more = {"rope_dtype": form.rope_dtype, "scale_group": form.scale_group, **weights, "reserve_bytes": w.reserve}
     cached, uncached = _generation(result, times)
     return {
         **head("kv_cache", inputs | more, result.device),
