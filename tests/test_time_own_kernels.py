@@ -19,7 +19,7 @@ from perfmodel.core.hardware import Calibration, Device
 from perfmodel.core.occupancy import Block
 from perfmodel.core.workload import BACKWARD, FORWARD, Attention, Stream
 from perfmodel.kernels.matmul import Matmul
-from perfmodel.timing.base import COMPOSITE, MAX_PARAMETERS, MODELS_OF, Case, Model
+from perfmodel.timing.base import MAX_PARAMETERS, Case, Model, models_of
 from perfmodel.timing.fit import fit, simplex
 from perfmodel.timing.models import (
     broadcast,
@@ -235,8 +235,8 @@ def test_a_profile_without_a_clock_says_so() -> None:
 
 @pytest.mark.parametrize("name", OWN)
 def test_own_models_are_found_fitted_last_and_small(name: str) -> None:
-    assert MODELS_OF[name] == (OWN[name].name,)
-    assert OWN[name].name in COMPOSITE
+    assert [model.name for model in models_of()[name]] == [OWN[name].name]
+    assert OWN[name].composite
     assert len(OWN[name].parameters) <= 3 < MAX_PARAMETERS
     assert OWN[name].covers(Case(workload_of(name), name))
     assert not OWN[name].covers(Case(workload_of(name), name, BACKWARD))

@@ -14,7 +14,7 @@ from perfmodel.core.dtypes import DTYPES
 from perfmodel.core.errors import UnavailableError
 from perfmodel.core.workload import BACKWARD, FORWARD, Attention
 from perfmodel.report.validation import beyond
-from perfmodel.timing.base import MODELS_OF, SAME_KERNEL, VARIANTS, Case, find_model, kernel_name
+from perfmodel.timing.base import SAME_KERNEL, VARIANTS, Case, find_model, kernel_name, models_of
 from perfmodel.timing.models import eager_published
 from perfmodel.timing.models._flash_launch import MMA_SYNC_FLOP, WGMMA, Plan, slowdown
 from perfmodel.timing.predict import BORROWED, CALIBRATED, predict, with_parts
@@ -134,8 +134,8 @@ def test_a_kernel_is_calibrated_under_one_name():
 
 def test_names_of_kernels_are_known():
     for alias, kernel in SAME_KERNEL.items():
-        assert alias in MODELS_OF
-        assert kernel in MODELS_OF
+        assert alias in models_of()
+        assert kernel in models_of()
         assert kernel not in SAME_KERNEL
 
 

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 from left_out import leave_out
 
-from perfmodel.catalog import device_ids, find_device, load_device
+from perfmodel.catalog import calibrated_devices, device_ids, find_device, load_device
 from perfmodel.core.hardware import Calibration
 from perfmodel.core.workload import Stream
-from perfmodel.timing.base import MODELS_OF, Case, find_model, model_names
+from perfmodel.timing.base import Case, find_model, model_names
 from perfmodel.timing.predict import BORROWED, CALIBRATED, predict
 from perfmodel.validation import session
 from perfmodel.validation.calibrate import calibrate
@@ -331,7 +331,9 @@ def test_predictions_say_where_they_are_from():
 
 def test_every_model_is_found_by_its_name():
     assert {find_model(name).name for name in model_names()} == set(model_names())
-    assert {name for names in MODELS_OF.values() for name in names} <= set(model_names())
+    for device in calibrated_devices():
+        for block in device.calibration:
+            assert block.implementation in find_model(block.model).implementations or block.model == "cpu"
 
 
 def test_attention_names_the_fastest_library_kernel(run):

@@ -15,7 +15,7 @@ from perfmodel.report.roofline_chart import ceilings, roofline, with_baseline
 from perfmodel.study.base import Scope
 from perfmodel.study.points import asked, too_large
 from perfmodel.study.workloads import Workload
-from perfmodel.timing.base import MODELS_OF
+from perfmodel.timing.base import models_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,7 @@ def sides(between: Sequence[str], workloads: Sequence[Workload], device: str | N
 
 def kind_of(name: str) -> Callable[[Sequence[str], Sequence[Workload], str | None, Scope], Sides]:
     """What ``name`` is the name of; UsageError with the nearest names if it is none."""
-    if name in MODELS_OF:
+    if name in models_of():
         return _implementations
     try:
         find(name)
@@ -64,7 +64,7 @@ def kind_of(name: str) -> Callable[[Sequence[str], Sequence[Workload], str | Non
     except UsageError as error:
         if "could be any" in error.message:
             raise
-        known = [*device_ids(), *names(), *MODELS_OF]
+        known = [*device_ids(), *names(), *models_of()]
         fix = (
             f"{suggest(name, known, 'name a device, an attention algorithm or an implementation')}; or give saved reports, ending in .json"
         )

@@ -13,7 +13,7 @@ from perfmodel.core.workload import Attention
 from perfmodel.kernels.attention.request import AttentionRequest
 from perfmodel.kernels.matmul import Matmul
 from perfmodel.study.fields import Fields
-from perfmodel.timing.base import MODELS_OF
+from perfmodel.timing.base import models_of
 from perfmodel.transformer.request import Request, formats, lengths
 from perfmodel.transformer.spec import GroupedAttention, ModelSpec
 from perfmodel.transformer.step import PREFILL, Split
@@ -120,9 +120,9 @@ class Workload(_Record):
         if len(given) != 1:
             raise UsageError(f"a workload is one of {', '.join(KINDS)}, not {' and '.join(given) or 'none'}", "give exactly one")
         named = self.implementation.values() if isinstance(self.implementation, dict) else [self.implementation]
-        wrong = next((name for name in named if name is not None and name not in MODELS_OF), None)
+        wrong = next((name for name in named if name is not None and name not in models_of()), None)
         if wrong is not None:
-            raise UsageError(f"--implementation: none is called {wrong!r}", suggest(wrong, list(MODELS_OF)))
+            raise UsageError(f"--implementation: none is called {wrong!r}", suggest(wrong, list(models_of())))
         if self.attention is not None and self.attention.hardware is not None:
             raise UsageError("hardware stands in the attention of a workload", "name devices beside the workloads")
         return given[0]

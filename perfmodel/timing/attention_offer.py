@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from perfmodel.core.errors import PerfmodelError, UsageError
 from perfmodel.kernels.attention.evaluate import BOTH, Result
 from perfmodel.kernels.attention.request import Comparison
-from perfmodel.timing.base import MODELS_OF
+from perfmodel.timing.base import models_of
 from perfmodel.timing.offer import algorithm_of, check_implementation, offer
 from perfmodel.timing.predict import Lenders, Prediction, added
 
@@ -18,7 +18,7 @@ Predictions = dict[tuple[str, str], Prediction]
 def check_compared(implementation: str, algorithms: Iterable[str]) -> None:
     """UsageError if ``implementation`` runs none of the ``algorithms`` that are compared."""
     runs = algorithm_of(implementation)
-    if implementation in MODELS_OF and runs not in algorithms:
+    if implementation in models_of() and runs not in algorithms:
         raise UsageError(f"--implementation {implementation} runs {runs}, which is not compared", f"add --algorithm {runs}")
 
 

@@ -54,6 +54,9 @@ ALONE = "inputs cold in DRAM, no line of the L2 to be written back, the launch h
 class Model:
     """A family of kernels. ``seconds(case, device, parameters)`` predicts; UnavailableError if the device lacks a number.
 
+    ``implementations``: names of those that it describes, in records and calibrations. ``composite``: it asks for the calibrations of
+    other implementations, and is fitted after those.
+
     ``covers(case)``: whether the model is meant for the case. ``source``: where its structure is from. ``assumes``: of operands,
     caches and launches, where a case does not say otherwise.
     """
@@ -64,6 +67,8 @@ class Model:
     seconds: Callable[[Case, Device, Mapping[str, float]], float]
     source: str
     assumes: str = ALONE
+    implementations: tuple[str, ...] = ()
+    composite: bool = False
 
     def starts(self) -> dict[str, float]:
         """Parameters before any fit."""
@@ -166,66 +171,19 @@ def once_per_case(work_out: Callable[[Case, Device], Known]) -> Callable[[Case, 
     return known
 
 
-_FUSED = ("flash-decode", "flash-prefill")
-_PUBLISHED = ("flash-published",)
-_FEW = ("flash-few",)
-MODELS_OF: dict[str, tuple[str, ...]] = {
-    "numba-flash": ("register-tiles",),
-    "numba-flash-mma": ("flash-prefill",),
-    "numba-flash1": ("numba-flash1",),
-    "numba-standard": ("numba-standard",),
-    "numba-matmul": ("numba-matmul",),
-    "numba-matmul-naive": ("numba-matmul-naive",),
-    "vllm-flash-attn": _FUSED,
-    "torch-sdpa-flash": _FUSED,
-    "torch-sdpa-cudnn": _FUSED,
-    "torch-sdpa-efficient": _FUSED,
-    "fa1": _FEW,
-    "fa1-triton": _FEW,
-    "fa2": _FUSED,
-    "fa3": ("flash-prefill", *_FEW),
-    "fa3-no-pipelining": ("flash-prefill",),
-    "fa3-no-specialization": ("flash-prefill",),
-    "xformers": _FUSED,
-    "cudnn-attention": _PUBLISHED,
-    "cudnn-attention-deterministic": _PUBLISHED,
-    "cudnn-attention-mxfp8": _PUBLISHED,
-    "cudnn-attention-mxfp8-deterministic": _PUBLISHED,
-    "triton-attention": _PUBLISHED,
-    "triton-tileir": _PUBLISHED,
-    "torch-eager": ("eager-attention",),
-    "torch-standard": ("eager-published",),
-    "megatron": ("eager-published",),
-    "cublas": ("gemm",),
-    "torch-matmul": ("gemm",),
-    "torch-softmax": ("softmax-rows",),
-    "numba-copy": ("copy",),
-    "torch-copy": ("copy",),
-    "torch-scale": ("stream",),
-    "torch-mask": ("broadcast",),
-    "torch-add": ("stream",),
-    "torch-silu-mul": ("stream",),
-    "torch-rope": ("stream",),
-    "nccl": ("nccl",),
-    "vllm-flash-attn-fp8-cache": ("flash-decode-narrow",),
-    "trtllm-mla": ("latent-attention",),
-    "trtllm-fp8-linear": ("fp8-linear",),
-    "triton-moe": ("experts",),
-    "trtllm-moe": ("experts",),
-    "torch": ("torch-step",),
-    "huggingface": ("torch-training",),
-    "torch-rms-norm": ("stream",),
-    "torch-layer-norm": ("stream",),
-}
-_EAGER = ("eager-attention", "eager-published")
-COMPOSITE = ("torch-step", "torch-training", *_EAGER, "numba-flash1", "numba-standard", "numba-matmul", "numba-matmul-naive")
-"""Models that call for the calibrations of other implementations: fitted after those."""
+@cache
+def models_of() -> dict[str, list[Model]]:
+    """The models that describe each implementation, as every model declares them; all their modules are loaded."""
+    found: dict[str, list[Model]] = {}
+    for model in map(find_model, model_names()):
+        for implementation in model.implementations:
+            found.setdefault(implementation, []).append(model)
+    return found
 
 
 def model_of(case: Case) -> Model:
     """The model that describes ``case``; UnavailableError if there is none."""
-    for name in MODELS_OF.get(case.implementation, ()):
-        model = find_model(name)
+    for model in models_of().get(case.implementation, []):
         if model.covers(case):
             return model
     raise UnavailableError(f"no time model of {case.implementation}/{case.direction}")

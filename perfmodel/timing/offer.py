@@ -7,7 +7,7 @@ from typing import Any
 
 from perfmodel.core.errors import PerfmodelError, UnavailableError, UsageError, suggest
 from perfmodel.core.hardware import Device
-from perfmodel.timing.base import MODELS_OF, SAME_KERNEL, Case, calibrations
+from perfmodel.timing.base import SAME_KERNEL, Case, calibrations
 from perfmodel.timing.predict import Lenders, Prediction, predict
 
 OWN = ("numba-", "cpu-")
@@ -81,13 +81,9 @@ def _uncertainty(one: Prediction) -> float:
 
 
 def _libraries(name: str, direction: str, devices: Iterable[Device]) -> list[str]:
-    blocks = [block for device in devices for block in device.calibration]
-    calibrated = {block.implementation for block in blocks if (block.workload, block.direction) == (name, direction)}
-    return [
-        known
-        for known, own in MODELS_OF.items()
-        if known in calibrated and not known.startswith(OWN) and own != PUBLISHED and known not in NAMED
-    ]
+    blocks = [block for device in devices for block in device.calibration if (block.workload, block.direction) == (name, direction)]
+    known = sorted({block.implementation for block in blocks if block.model not in PUBLISHED})
+    return [implementation for implementation in known if not implementation.startswith(OWN) and implementation not in NAMED]
 
 
 def _predicted(

@@ -14,7 +14,7 @@ from typing import Literal
 
 from perfmodel.core.errors import PerfmodelError
 from perfmodel.core.hardware import Calibration, Device
-from perfmodel.timing.base import COMPOSITE, MAX_PARAMETERS, VARIANTS, Case, Model, find_model, kernel_name, model_of
+from perfmodel.timing.base import MAX_PARAMETERS, VARIANTS, Case, Model, find_model, kernel_name, model_of
 from perfmodel.timing.fit import ROUNDS, fit
 from perfmodel.timing.predict import Lenders, with_parts
 from perfmodel.validation.bounds import evaluated
@@ -80,7 +80,7 @@ def points(records: Iterable[Record], devices: Mapping[str, Device]) -> dict[Key
             continue
         key = (record.workload, _calibrated_name(case, model), case.direction, model.name, device.architecture)
         found.setdefault(key, []).append(Point(record, case, device, lower))
-    return dict(sorted(found.items(), key=lambda item: item[0][3] in COMPOSITE))
+    return dict(sorted(found.items(), key=lambda item: find_model(item[0][3]).composite))
 
 
 def _calibrated_name(case: Case, model: Model) -> str:
@@ -243,7 +243,7 @@ class _Teller:
 
 def _solved_ahead(effort: Effort, jobs: int, tell: _Teller) -> dict[Key, Solved]:
     """The fits that call for no other: all but those of composites, largest first so that no process ends late."""
-    plain = sorted((key for key in tell.tasks if key[3] not in COMPOSITE), key=lambda key: tell.work[key], reverse=True)
+    plain = sorted((key for key in tell.tasks if not find_model(key[3]).composite), key=lambda key: tell.work[key], reverse=True)
     if jobs < 2 or sum(tell.work[key] for key in plain) < LEAST_SHARED:
         return {}
     found: dict[Key, Solved] = {}

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from perfmodel.core import units
 from perfmodel.core.errors import PerfmodelError, UnavailableError, UsageError
 from perfmodel.core.hardware import Calibration, Device, LaunchOverhead, Microbenchmark, Quantity
-from perfmodel.timing.base import MODELS_OF, model_of
+from perfmodel.timing.base import model_of, models_of
 from perfmodel.timing.predict import Lenders
 from perfmodel.validation.bounds import case_of
 from perfmodel.validation.calibrate import FULL, QUICK, Effort, calibrate, family_of, points, too_few
@@ -55,7 +55,7 @@ class How:
 
 
 HOW = How()
-OWN = tuple(name for name in MODELS_OF if name.startswith("numba-"))
+OWN = tuple(name for name in models_of() if name.startswith("numba-"))
 """The project's own kernels."""
 QUICK_TILES, QUICK_STEP = 2, 3
 """Tiles per kernel, head dim and mask; one in so many of a library's cases."""
@@ -142,8 +142,8 @@ def check_names(implementations: Sequence[str]) -> None:
     from perfmodel.core.errors import suggest
 
     for name in implementations:
-        if name not in MODELS_OF:
-            raise UsageError(f"--implementation: no time model describes {name!r}", suggest(name, sorted(MODELS_OF)))
+        if name not in models_of():
+            raise UsageError(f"--implementation: no time model describes {name!r}", suggest(name, sorted(models_of())))
 
 
 def _with(device: Device, probes: list[Microbenchmark], blocks: list[Calibration], source: str, **more: Any) -> Calibrated:

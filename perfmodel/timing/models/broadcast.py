@@ -31,4 +31,4 @@ def covers(case: Case) -> bool:
     return isinstance(case.workload, Stream) and case.implementation == "torch-mask" and case.direction == FORWARD
 
 
-MODEL = Model("broadcast", PARAMETERS, covers, seconds, "elements by cycles, bytes by bandwidth")
+MODEL = Model("broadcast", PARAMETERS, covers, seconds, "elements by cycles, bytes by bandwidth", implementations=("torch-mask",))

@@ -23,4 +23,14 @@ def covers(case: Case) -> bool:
     return isinstance(case.workload, Stream) and case.workload.op == "copy" and case.direction == FORWARD
 
 
-MODEL = Model("copy", PARAMETERS, covers, seconds, "launch + bytes over bandwidth")
+MODEL = Model(
+    "copy",
+    PARAMETERS,
+    covers,
+    seconds,
+    "launch + bytes over bandwidth",
+    implementations=(
+        "numba-copy",
+        "torch-copy",
+    ),
+)

@@ -117,4 +117,6 @@ MODEL = Model(
     seconds,
     "the sum of its kernels",
     assumes=f"{ALONE}; Q, K and V stored as [batch, heads, length, d], a causal mask added as a tensor",
+    implementations=("torch-eager",),
+    composite=True,
 )

@@ -73,4 +73,15 @@ def covers(case: Case) -> bool:
     return covers_plain(case) and not (case.implementation == MEGATRON and case.workload.mask)
 
 
-MODEL = Model("eager-published", PARAMETERS, covers, seconds, "the sum of its kernels")
+MODEL = Model(
+    "eager-published",
+    PARAMETERS,
+    covers,
+    seconds,
+    "the sum of its kernels",
+    implementations=(
+        "torch-standard",
+        "megatron",
+    ),
+    composite=True,
+)

@@ -133,4 +133,8 @@ MODEL = Model(
     seconds,
     "grouped matmuls: padded tiles over streamed weights",
     assumes=f"{ALONE}; tokens already sorted to experts as the shape says",
+    implementations=(
+        "triton-moe",
+        "trtllm-moe",
+    ),
 )

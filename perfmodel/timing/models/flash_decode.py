@@ -146,4 +146,12 @@ MODEL = Model(
     seconds=seconds,
     source="Dao et al. 2023, Flash-Decoding; kernels as in _decode_kernels and _decode_torch; bandwidth under latency: Little 1961",
     assumes=f"{ALONE}; a cache stored as [batch, KV heads, length, d], vLLM's in pages and in a CUDA graph",
+    implementations=(
+        "vllm-flash-attn",
+        "torch-sdpa-flash",
+        "torch-sdpa-cudnn",
+        "torch-sdpa-efficient",
+        "fa2",
+        "xformers",
+    ),
 )

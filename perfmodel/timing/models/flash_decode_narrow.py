@@ -56,4 +56,12 @@ def covers(case: Case) -> bool:
     )
 
 
-MODEL = Model("flash-decode-narrow", PARAMETERS, covers, seconds, flash_decode.MODEL.source, assumes=flash_decode.MODEL.assumes)
+MODEL = Model(
+    "flash-decode-narrow",
+    PARAMETERS,
+    covers,
+    seconds,
+    flash_decode.MODEL.source,
+    assumes=flash_decode.MODEL.assumes,
+    implementations=("vllm-flash-attn-fp8-cache",),
+)

@@ -32,4 +32,15 @@ def covers(case: Case) -> bool:
     return plain and not (w.mask or w.window or w.sparsity) and w.d == w.dv and w.n > 1
 
 
-MODEL = Model("flash-few", PARAMETERS, covers, seconds, flash_prefill.MODEL.source)
+MODEL = Model(
+    "flash-few",
+    PARAMETERS,
+    covers,
+    seconds,
+    flash_prefill.MODEL.source,
+    implementations=(
+        "fa1",
+        "fa1-triton",
+        "fa3",
+    ),
+)

@@ -49,4 +49,6 @@ def covers(case: Case) -> bool:
     return gemm.covers(case) and case.direction == FORWARD and case.workload.dtype.name == "fp8"
 
 
-MODEL = Model("fp8-linear", PARAMETERS, covers, seconds, gemm.MODEL.source, assumes=gemm.MODEL.assumes)
+MODEL = Model(
+    "fp8-linear", PARAMETERS, covers, seconds, gemm.MODEL.source, assumes=gemm.MODEL.assumes, implementations=("trtllm-fp8-linear",)
+)

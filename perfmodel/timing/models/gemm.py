@@ -186,4 +186,8 @@ MODEL = Model(
     seconds,
     "tile and wave quantization: NVIDIA Matrix Multiplication Background User's Guide; split k: CUTLASS documentation, efficient GEMM",
     assumes=f"{ALONE}; B stored as a linear layer's weights, [n, k]; runs of a warm record rotate over its weight_copies",
+    implementations=(
+        "cublas",
+        "torch-matmul",
+    ),
 )

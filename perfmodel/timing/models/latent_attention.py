@@ -89,4 +89,5 @@ MODEL = Model(
     seconds,
     "tiles dealt out to the multiprocessors, as FlashMLA does",
     assumes=f"{ALONE}; a paged cache, in a CUDA graph",
+    implementations=("trtllm-mla",),
 )

@@ -75,4 +75,5 @@ MODEL = Model(
     seconds,
     "latency per step + bytes over a share of the link, in two protocols",
     assumes="all GPUs start together, one collective behind another on the same buffers",
+    implementations=("nccl",),
 )

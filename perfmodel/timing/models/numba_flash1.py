@@ -56,4 +56,12 @@ def seconds(case: Case, device: Device, p: Mapping[str, float]) -> float:
     return float(launches_seconds(4, device, costs) + filled + grid_seconds(cycles, int(w.query_heads), block, device))
 
 
-MODEL = Model("numba-flash1", PARAMETERS, register_tiles.covers, seconds, "instructions of the kernel's loops")
+MODEL = Model(
+    "numba-flash1",
+    PARAMETERS,
+    register_tiles.covers,
+    seconds,
+    "instructions of the kernel's loops",
+    implementations=("numba-flash1",),
+    composite=True,
+)

@@ -77,4 +77,6 @@ def covers(case: Case) -> bool:
     return isinstance(w, Matmul) and w.batch == 1 and w.split_k == 1 and case.direction == FORWARD
 
 
-MODEL = Model("numba-matmul", PARAMETERS, covers, seconds, "instructions of the kernel's loops")
+MODEL = Model(
+    "numba-matmul", PARAMETERS, covers, seconds, "instructions of the kernel's loops", implementations=("numba-matmul",), composite=True
+)

@@ -34,4 +34,6 @@ def seconds(case: Case, device: Device, p: Mapping[str, float]) -> float:
     return float(launches_seconds(1, device, instruction_costs(device)) + loaded / p["l2_bytes_per_clock"] / clock_hz(device))
 
 
-MODEL = Model("numba-matmul-naive", PARAMETERS, covers, seconds, "bytes of B from L2")
+MODEL = Model(
+    "numba-matmul-naive", PARAMETERS, covers, seconds, "bytes of B from L2", implementations=("numba-matmul-naive",), composite=True
+)

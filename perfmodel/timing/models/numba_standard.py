@@ -100,4 +100,12 @@ def covers(case: Case) -> bool:
     return register_tiles.covers(case) and case.workload.d in REGISTERS
 
 
-MODEL = Model("numba-standard", PARAMETERS, covers, seconds, "instructions of the kernels' loops; latency of a row")
+MODEL = Model(
+    "numba-standard",
+    PARAMETERS,
+    covers,
+    seconds,
+    "instructions of the kernels' loops; latency of a row",
+    implementations=("numba-standard",),
+    composite=True,
+)

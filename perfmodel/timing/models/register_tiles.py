@@ -150,4 +150,11 @@ def covers(case: Case) -> bool:
     return plain and case.direction == FORWARD and w.d == w.dv
 
 
-MODEL = Model("register-tiles", PARAMETERS, covers, seconds, "instructions of the kernel's loops; schedulers of a multiprocessor")
+MODEL = Model(
+    "register-tiles",
+    PARAMETERS,
+    covers,
+    seconds,
+    "instructions of the kernel's loops; schedulers of a multiprocessor",
+    implementations=("numba-flash",),
+)

@@ -61,4 +61,4 @@ def covers(case: Case) -> bool:
     return isinstance(case.workload, Stream) and case.workload.op == "softmax" and case.direction == FORWARD
 
 
-MODEL = Model("softmax-rows", PARAMETERS, covers, seconds, "PyTorch's dispatch by row length")
+MODEL = Model("softmax-rows", PARAMETERS, covers, seconds, "PyTorch's dispatch by row length", implementations=("torch-softmax",))

@@ -63,4 +63,18 @@ def covers(case: Case) -> bool:
     return isinstance(case.workload, Stream) and case.workload.op not in ("copy", "softmax") and not other and case.direction == FORWARD
 
 
-MODEL = Model("stream", PARAMETERS, covers, seconds, "launch + latency + bytes over bandwidth")
+MODEL = Model(
+    "stream",
+    PARAMETERS,
+    covers,
+    seconds,
+    "launch + latency + bytes over bandwidth",
+    implementations=(
+        "torch-scale",
+        "torch-add",
+        "torch-silu-mul",
+        "torch-rope",
+        "torch-rms-norm",
+        "torch-layer-norm",
+    ),
+)

@@ -63,4 +63,6 @@ MODEL = Model(
     seconds,
     "the sum of its kernels",
     assumes="weights from DRAM in every step, each kernel launched behind the one before; decode in a CUDA graph",
+    implementations=("torch",),
+    composite=True,
 )

@@ -92,4 +92,6 @@ MODEL = Model(
     seconds,
     "the sum of its kernels, and the host that enqueues them",
     assumes="the same batch again and again, kernels enqueued one by one from Python, on one GPU",
+    implementations=("huggingface",),
+    composite=True,
 )
