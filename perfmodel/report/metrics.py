@@ -4,21 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from perfmodel.core.roofline import Estimate
+from perfmodel.core.arith import Number
+from perfmodel.core.hardware import Device
+from perfmodel.core.roofline import Estimate, Traffic
 from perfmodel.core.units import format_si, format_time
 from perfmodel.report.charts.format_number import ABSENT, text
 from perfmodel.report.charts.schema import Interval
 from perfmodel.report.document import Table
 from perfmodel.timing.base import find_model
 from perfmodel.timing.predict import Prediction
-
-if TYPE_CHECKING:
-    from perfmodel.core.arith import Number
-    from perfmodel.core.hardware import Device
-    from perfmodel.core.roofline import Estimate, Traffic
-    from perfmodel.report.charts.schema import Interval
 
 
 @dataclass(frozen=True, slots=True)
