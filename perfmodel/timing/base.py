@@ -171,11 +171,15 @@ def once_per_case(work_out: Callable[[Case, Device], Known]) -> Callable[[Case, 
     return known
 
 
-@cache
 def models_of() -> dict[str, list[Model]]:
     """The models that describe each implementation, as every model declares them; all their modules are loaded."""
+    return _models_of(tuple(model_names()))
+
+
+@cache
+def _models_of(names: tuple[str, ...]) -> dict[str, list[Model]]:
     found: dict[str, list[Model]] = {}
-    for model in map(find_model, model_names()):
+    for model in map(find_model, names):
         for implementation in model.implementations:
             found.setdefault(implementation, []).append(model)
     return found
