@@ -259,6 +259,11 @@ class Device(_Record):
             raise UnavailableError(f"{self.id} has no SRAM size per block in its profile", "give one with --sram, such as --sram 163KiB")
         return int(sram.per_block.number)
 
+    def fits(self, size: float) -> bool | None:
+        """Whether ``size`` bytes fit its DRAM; None where that is unknown."""
+        capacity = self.dram.capacity
+        return None if capacity is None else size <= capacity.number
+
     def peaks_of(self, unit: str) -> dict[str, Quantity]:
         """Dense floating-point peaks of the ``tensor`` or the ``vector`` unit, by number format."""
         peaks = self.peaks.tensor if unit == "tensor" else self.peaks.vector

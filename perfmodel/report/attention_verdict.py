@@ -21,7 +21,7 @@ def verdict(comparison: Comparison, predictions: Predictions) -> list[str]:
     reference = comparison.standard(comparison.direction)
     if reference is None or len(results) == 1:
         return [_alone(side, result) for side, result in zip(sides, results, strict=True)]
-    fits = comparison.fits(reference.memory_bytes)
+    fits = comparison.device.fits(reference.memory_bytes)
     small = [f"standard does not fit: it needs {format_si(reference.memory_bytes, 'B')}."] if fits is False else []
     first = sides[results.index(reference)]
     pairs = [(side, result) for side, result in zip(sides, results, strict=True) if result is not reference]

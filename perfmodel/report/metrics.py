@@ -166,15 +166,9 @@ def _of_cost(cost: Estimate, predicted: Interval | None) -> list[Metric]:
 
 def of_memory(size: Number, device: Device, extra: Number | None = None) -> list[Metric]:
     """Bytes at once, whether they fit the DRAM of ``device``, and those beyond inputs and outputs."""
-    fitting = fits(int(size), device)
+    fitting = device.fits(int(size))
     found = [Metric("memory_bytes", size, "memory", "B", after="" if fitting is not False else " (does not fit)"), Metric("fits", fitting)]
     return found if extra is None else [*found, Metric("extra_memory_bytes", extra, "  beyond inputs and outputs", "B")]
-
-
-def fits(size: int, device: Device) -> bool | None:
-    """Whether ``size`` bytes fit the DRAM of ``device``; None where that is unknown."""
-    capacity = device.dram.capacity
-    return None if capacity is None else size <= capacity.number
 
 
 def of_traffic(level: str, moved: Traffic) -> list[Metric]:

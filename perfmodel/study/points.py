@@ -95,7 +95,7 @@ def _attention(w: Workload, device: Device, scope: Scope) -> list[Found]:
             return [step for part in result.parts for step in explain_attention(part, comparison.workload, device, comparison.sram_bytes)]
 
         size = result.memory_bytes
-        one = Found(made, series, result.total.access_bytes, size, comparison.fits(int(size)), missing=tuple(missing), steps=steps)
+        one = Found(made, series, result.total.access_bytes, size, comparison.device.fits(int(size)), missing=tuple(missing), steps=steps)
         one = replace(one, left_out=left_out(result, device), kernel=_kernel(known.get((name, direction))))
         found.append(_flagged(one, device))
     return found

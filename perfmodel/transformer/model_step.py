@@ -34,3 +34,16 @@ class ModelStep:
         self.step.split.check(self.model)
         self.step.check()
         return self
+
+
+class KnownDevice:
+    """A device by identity: its calibrations are part of what was predicted."""
+
+    def __init__(self, device: Device) -> None:
+        self.device = device
+
+    def __hash__(self) -> int:
+        return hash(self.device.id)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, KnownDevice) and other.device is self.device

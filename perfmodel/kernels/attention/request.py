@@ -62,11 +62,6 @@ class Comparison:
         forward = {r.algorithm.name: r.algorithm for r in self.results if r.direction == FORWARD}
         return [algorithm for algorithm in forward.values() if algorithm.tiling and algorithm.tiling.in_sram]
 
-    def fits(self, size: int) -> bool | None:
-        """Whether ``size`` bytes fit the device's memory; None where its capacity is unknown."""
-        capacity = self.device.dram.capacity
-        return None if capacity is None else size <= capacity.number
-
 
 @dataclass(frozen=True, slots=True)
 class AttentionRequest:

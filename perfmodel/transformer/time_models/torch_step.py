@@ -15,7 +15,7 @@ from perfmodel.timing.base import Case, Model
 from perfmodel.transformer.estimate import all_ops, on_device
 from perfmodel.transformer.in_step import MODEL as NAME
 from perfmodel.transformer.in_step import PARAMETERS, InStep
-from perfmodel.transformer.model_step import ModelStep
+from perfmodel.transformer.model_step import KnownDevice, ModelStep
 from perfmodel.transformer.op import Op
 from perfmodel.transformer.op_time import op_estimate, predict_op
 
@@ -23,21 +23,8 @@ Alone = list[tuple[Op, float, float]]
 """Each row with the seconds of one run alone and their lower bound."""
 
 
-class _Known:
-    """A device by identity: its calibrations are part of what was predicted."""
-
-    def __init__(self, device: Device) -> None:
-        self.device = device
-
-    def __hash__(self) -> int:
-        return hash(self.device.id)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Known) and other.device is self.device
-
-
 @lru_cache(maxsize=256)
-def _alone(w: ModelStep, known: _Known) -> Alone:
+def _alone(w: ModelStep, known: KnownDevice) -> Alone:
     device = known.device
     rows = [(op, float(op_estimate(op, device).lower_s)) for op in all_ops(w.model, on_device(w.step, device))]
     return [(op, predict_op(op, device, lower_s, tuple, w.attention).seconds, lower_s) for op, lower_s in rows]
@@ -47,7 +34,7 @@ def seconds(case: Case, device: Device, p: Mapping[str, float]) -> float:
     """Predicted seconds; UnavailableError names a kernel that is not calibrated."""
     w: ModelStep = case.workload
     within = InStep(p)
-    rows = _alone(w, _Known(device))
+    rows = _alone(w, KnownDevice(device))
     return float(sum(op.count * within.seconds(alone, op, device, w.graph, lower) for op, alone, lower in rows))
 
 

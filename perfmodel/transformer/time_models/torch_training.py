@@ -14,6 +14,7 @@ from functools import lru_cache
 from perfmodel.core.hardware import Device
 from perfmodel.core.workload import FORWARD
 from perfmodel.timing.base import Case, Model
+from perfmodel.transformer.model_step import KnownDevice
 from perfmodel.transformer.training.implementations import HUGGINGFACE
 from perfmodel.transformer.training.question import EVERY, FULL
 from perfmodel.transformer.training.step.host import host_phases, waiting
@@ -37,26 +38,13 @@ class _Kernels:
 
 
 @lru_cache(maxsize=16)
-def _machine(known: _Known, strided_factor: float, attention: str | None) -> Machine:
+def _machine(known: KnownDevice, strided_factor: float, attention: str | None) -> Machine:
     parameters = {parameter.name: parameter.start for parameter in PARAMETERS} | {"strided_factor": strided_factor}
     return Machine(known.device, tuple, InTraining(parameters), attention)
 
 
-class _Known:
-    """A device by identity: its calibrations are part of what was predicted."""
-
-    def __init__(self, device: Device) -> None:
-        self.device = device
-
-    def __hash__(self) -> int:
-        return hash(self.device.id)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Known) and other.device is self.device
-
-
 @lru_cache(maxsize=1024)
-def _kernels(w: TrainingStep, known: _Known, strided_factor: float) -> _Kernels:
+def _kernels(w: TrainingStep, known: KnownDevice, strided_factor: float) -> _Kernels:
     assert w.training is not None
     job = job_of(w.training, _machine(known, strided_factor, w.attention), None, w.implementation, half=w.step.dtype.name)
     time = step_time(job)
@@ -68,7 +56,7 @@ def seconds(case: Case, device: Device, p: Mapping[str, float]) -> float:
     """Predicted seconds; UnavailableError names a kernel that is not calibrated."""
     w: TrainingStep = case.workload
     assert w.training is not None
-    plain, twice = (_kernels(w, _Known(device), factor) for factor in (1.0, 2.0))
+    plain, twice = (_kernels(w, KnownDevice(device), factor) for factor in (1.0, 2.0))
     more = p["strided_factor"] - 1.0  # times are linear in it
     before, after, update = (
         getattr(plain, name) + more * (getattr(twice, name) - getattr(plain, name)) for name in ("before_s", "after_s", "optimizer_s")
