@@ -8,8 +8,7 @@ from dataclasses import asdict, replace
 from typing import Any
 
 from perfmodel import __version__
-from perfmodel.claims.base import SYMBOLS, VERDICTS, Check, Claim, Computed, read, verdict_of
-from perfmodel.claims.devices import Reading
+from perfmodel.claims import VERDICTS, Claim, Computed
 from perfmodel.core.units import format_count, format_si, format_time
 from perfmodel.report.document import Report, Table
 from perfmodel.report.steps import Sources, steps_data, steps_table
@@ -51,26 +50,20 @@ def _summary(claims: Sequence[Claim]) -> str:
 
 
 def _row(claim: Claim, sources: Sources) -> list[str]:
-    numbers = claim.run()
-    computed = "; ".join(f"{number.what} {_number(number)}" if len(numbers) > 1 else _number(number) for number in numbers)
-    verdict, source = verdict_of(numbers), sources.cite(f"{claim.source}, {claim.place}")
-    return [claim.id, claim.statement, _claimed(claim, numbers), computed or "-", verdict, claim.why, source]
+    shown = [(number.what, _shown(number.value, number)) for number in claim.numbers]
+    computed = "; ".join(f"{what} {value}" if len(shown) > 1 else value for what, value in shown)
+    source = sources.cite(f"{claim.source}, {claim.place}")
+    return [claim.id, claim.statement, _claimed(claim), computed or "-", claim.verdict, claim.why, source]
 
 
-def _claimed(claim: Claim, numbers: Sequence[Computed]) -> str:
-    """What the checks as stated compare with, each once."""
-    given = [_claimed_number(check, number) for check, number in zip(claim.checks, numbers, strict=True) if number.agrees is not None]
+def _claimed(claim: Claim) -> str:
+    """What the checks compare with, each once."""
+    given = []
+    for check, number in zip(claim.checks, claim.numbers, strict=True):
+        if number.claimed_value is not None:
+            text = check.printed or _shown(number.claimed_value, number)
+            given.append(text if number.relation == "=" else f"{number.relation} {text}")
     return "; ".join(dict.fromkeys(given)) or "-"
-
-
-def _claimed_number(check: Check, number: Computed) -> str:
-    assert number.claimed_value is not None
-    text = check.printed or _shown(number.claimed_value, number)
-    return text if number.relation == "=" else f"{number.relation} {text}"
-
-
-def _number(number: Computed) -> str:
-    return _shown(number.value, number)
 
 
 def _shown(value: float, number: Computed) -> str:
@@ -97,33 +90,22 @@ def data(claims: Sequence[Claim]) -> dict[str, Any]:
 
 
 def _object(claim: Claim) -> dict[str, Any]:
-    numbers = claim.run()
     return {
         "id": claim.id,
         "source": claim.source,
         "place": claim.place,
         "quoted": bool(claim.quote),
         "statement": claim.statement,
-        "claimed": _claimed(claim, numbers),
-        "verdict": verdict_of(numbers),
+        "claimed": _claimed(claim),
+        "verdict": claim.verdict,
         "why": claim.why,
-        "inputs": _inputs(read(claim.given)),
+        "inputs": [asdict(one) for one in claim.inputs().values()],
         "figures": [
-            {**asdict(number), "inputs": _inputs(claim.inputs(check))} for check, number in zip(claim.checks, numbers, strict=True)
+            {**asdict(number), "inputs": [asdict(one) for one in claim.inputs(check).values()]}
+            for check, number in zip(claim.checks, claim.numbers, strict=True)
         ],
         "functions": [f"{function.__module__}.{function.__name__}" for function in claim.functions],
     }
-
-
-def _inputs(given: Any) -> list[dict[str, Any]]:
-    return [_input(name, value) for name, value in given.items()]
-
-
-def _input(name: str, value: Any) -> dict[str, Any]:
-    symbol, meaning = SYMBOLS.get(name, (name, ""))
-    if isinstance(value, Reading):
-        return {"symbol": symbol, "meaning": value.meaning, "value": value.quantity.number, "source": value.source}
-    return {"symbol": symbol, "meaning": meaning, "value": value, "source": "given"}
 
 
 # Explanation

@@ -1,0 +1,272 @@
+"""Statements of lecture notes and papers, recomputed: an evaluator of ``configs/claims/claims.yaml``.
+
+A check evaluates an expression over its inputs and the functions of that file, which call this package, and compares the result with
+what the source gives. The verdict of a claim follows from its checks alone; one without a check that compares is not checkable.
+"""
+
+from __future__ import annotations
+
+import ast
+import math
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from decimal import Decimal
+from functools import cache, cached_property
+from inspect import isfunction
+from operator import ge, gt, le, lt
+from pkgutil import resolve_name
+from types import CodeType
+from typing import Any
+
+from perfmodel.catalog import data_folder, find_device, read_yaml
+from perfmodel.core.arith import Number
+from perfmodel.core.errors import UsageError, suggest
+from perfmodel.core.plugins import docstring
+from perfmodel.core.trace import Step, Trace, Traced
+from perfmodel.core.units import parse
+
+HOLDS, RELABELLED, INCOMPLETE, WRONG = "holds", "holds with relabelling", "incomplete", "wrong"
+PENDING, NOT_CHECKABLE = "pending", "not checkable"
+VERDICTS = (HOLDS, RELABELLED, INCOMPLETE, WRONG, PENDING, NOT_CHECKABLE)
+
+STATED, RELABEL, BEYOND = "", "relabelled", "beyond"
+"""What a check reads: the claim as it stands; the same with a label put right; the claim where it leaves something out."""
+
+_device = cache(find_device)
+
+
+@dataclass(frozen=True, slots=True)
+class Input:
+    """What goes into an expression, and where it is from: given, or read off a device profile."""
+
+    symbol: str
+    meaning: str
+    value: Number
+    source: str
+
+
+def _input(name: str, given: Any) -> Input:
+    """``given``: a number, or an expression for (profile, meaning, Quantity)."""
+    symbol, meaning = _file()["symbols"].get(name, (name, ""))
+    if not isinstance(given, str):
+        return Input(symbol, meaning, given, "given")
+    profile, meaning, quantity = evaluate(given, {})
+    return Input(symbol, meaning, quantity.number, f"{profile}, {quantity.kind}: {_device(profile).sources[quantity.source]}")
+
+
+# Expressions
+
+
+@cache
+def _file() -> dict[str, Any]:
+    content: dict[str, Any] = read_yaml(data_folder("configs") / "claims" / "claims.yaml")[0]
+    return content
+
+
+@cache
+def names() -> dict[str, Any]:
+    """What an expression may name besides its inputs: parts of the package, constants, and functions of the file."""
+    content = _file()
+    parts = {name: resolve_name(path) for name, path in content["names"].items()}
+    found = {"device": _device, "math": math, "replace": replace, **content["constants"], **parts}
+    for section, functions in content["functions"].items():
+        for signature, body in functions.items():
+            name, _, parameters = signature.partition("(")
+            function = eval(f"lambda {parameters[:-1]}: ({body['is']})", found)
+            function.__name__, function.__doc__, function.__module__ = name, body["what"], f"{__name__}.{section}"
+            found[name] = cache(function) if body.get("cached") else function
+    return found
+
+
+@cache
+def _compiled(expression: str) -> CodeType:
+    return compile(expression.strip(), "claims.yaml", "eval")
+
+
+@cache
+def names_in(expression: str) -> tuple[str, ...]:
+    """Inputs, functions and constants that ``expression`` names, each once, always in the same order."""
+    return tuple(dict.fromkeys(node.id for node in ast.walk(ast.parse(expression.strip())) if isinstance(node, ast.Name)))
+
+
+def evaluate(expression: str, values: Mapping[str, Any]) -> Any:
+    """``expression`` of the shipped file, which is code of this package, with ``values`` for its inputs.
+
+    >>> evaluate("standard_forward(n, d)", {"n": 1024, "d": 64})
+    4456448
+    """
+    return eval(_compiled(expression), {**names(), **values})
+
+
+def source_of(function: Callable[..., Any]) -> str:
+    """What the docstring of ``function`` gives as its source, else the first line of it.
+
+    >>> from perfmodel.kernels.attention.algorithms import standard
+    >>> source_of(standard.forward)
+    'standard.forward: Dao et al. 2022, Algorithm 0'
+    """
+    text = docstring(function)
+    cited = re.search(r"Source: (.*?)\.?\s*(?:\n\n|$)", text, re.DOTALL)
+    module = function.__module__.rpartition(".")[2]
+    return f"{module}.{function.__name__}: {' '.join((cited[1] if cited else text.splitlines()[0].rstrip('.')).split())}"
+
+
+# Checks and claims
+
+
+@dataclass(frozen=True, slots=True)
+class Computed:
+    """A number of the project beside the claimed one, in base units; ``agrees`` is None where none is claimed.
+
+    ``tolerance`` is absolute; ``digits``: how many to show. ``role``: STATED, RELABEL or BEYOND.
+    """
+
+    what: str
+    value: float
+    unit: str
+    claimed_value: float | None
+    relation: str
+    tolerance: float
+    agrees: bool | None
+    digits: int = 4
+    role: str = STATED
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """``of``: what is computed. ``printed``: the source's number with its unit; ``formula``: its formula; neither: a number beside.
+
+    A printed number agrees if the computed one lies within half a unit of its last digit, a formula to 1e-9, or either ``within``
+    that share of it. ``at``: inputs other than the claim's. ``unit``: base unit, where the printed one has a prefix or there is none.
+    """
+
+    what: str
+    of: str
+    printed: str = ""
+    formula: str = ""
+    unit: str = ""
+    relation: str = "="
+    within: float | None = None
+    role: str = STATED
+    at: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def base_unit(self) -> str:
+        """The unit of the computed number."""
+        return self.unit or self.printed.partition(" ")[2]
+
+    def run(self, inputs: Mapping[str, Number]) -> Computed:
+        """The number computed, and whether it agrees."""
+        value, claimed = float(evaluate(self.of, inputs)), self._claimed(inputs)
+        tolerance = self._tolerance(claimed)
+        agrees = None
+        if claimed is not None and self.relation == "=":
+            agrees = abs(value - claimed) <= tolerance
+        elif claimed is not None:
+            agrees = {"<": lt, ">": gt, "<=": le, ">=": ge}[self.relation](value, claimed)
+        digits = max(sum(map(str.isdigit, self.printed)), 4)
+        return Computed(self.what, value, self.base_unit, claimed, self.relation, tolerance, agrees, digits, self.role)
+
+    def _claimed(self, inputs: Mapping[str, Number]) -> float | None:
+        if self.printed:
+            return float(parse(self.printed, self.base_unit))
+        return float(evaluate(self.formula, inputs)) if self.formula else None
+
+    def _tolerance(self, claimed: float | None) -> float:
+        """Absolute, in base units; a hair more than half a digit, for rounding of floats."""
+        if claimed is None or self.relation != "=":
+            return 0.0
+        if self.within is not None or not self.printed:
+            return abs(claimed) * (1e-9 if self.within is None else self.within)
+        digits, _, unit = self.printed.partition(" ")
+        exponent = int(Decimal(digits).as_tuple().exponent)
+        return (0.5 + 1e-9) * 10.0**exponent * float(parse(f"1 {unit}".strip(), self.base_unit))
+
+
+@dataclass(frozen=True)
+class Claim:
+    """``quote``: words of ``source`` at ``place``; ``substance`` instead where only their sense is at hand. ``why``: what is right."""
+
+    id: str
+    source: str
+    place: str
+    quote: str = ""
+    substance: str = ""
+    why: str = ""
+    given: Mapping[str, Any] = field(default_factory=dict)
+    checks: tuple[Check, ...] = ()
+
+    @property
+    def statement(self) -> str:
+        """The words in quotation marks, or what they come to."""
+        return f'"{self.quote}"' if self.quote else f"In substance: {self.substance}"
+
+    def inputs(self, check: Check | None = None) -> dict[str, Input]:
+        """Inputs of ``check``, or of the claim, by the name that its expressions have for them."""
+        return {name: _input(name, value) for name, value in {**self.given, **(check.at if check else {})}.items()}
+
+    @cached_property
+    def numbers(self) -> list[Computed]:
+        """What the checks compute."""
+        return [check.run({name: given.value for name, given in self.inputs(check).items()}) for check in self.checks]
+
+    @property
+    def verdict(self) -> str:
+        """One of VERDICTS, from what the checks say."""
+        return verdict_of(self.numbers)
+
+    @property
+    def functions(self) -> list[Callable[..., Any]]:
+        """What the checks call."""
+        return list(dict.fromkeys(function for check in self.checks for function in self.functions_of(check)))
+
+    def functions_of(self, check: Check) -> list[Callable[..., Any]]:
+        """What the expression of ``check`` calls; an input goes before a function of its name."""
+        named = [names().get(name) for name in names_in(check.of) if name not in self.given and name not in check.at]
+        return [value for value in named if isfunction(value)]
+
+    def explain(self, check: Check) -> list[Step]:
+        """How the number of ``check`` comes about: its inputs, then its formula in symbols and in values."""
+        trace, source = Trace(), "; ".join(map(source_of, self.functions_of(check))) or self.source
+        named = {name: given for name, given in self.inputs(check).items() if name in names_in(check.of)}
+        result = evaluate(check.of, {name: trace.symbol(one.symbol, one.value, one.meaning, one.source) for name, one in named.items()})
+        trace.define(check.what, check.base_unit, result, source)
+        steps = [replace(step, source=step.source or source) for step in trace.steps.values()]
+        if isinstance(result, Traced):
+            return steps
+        return [*steps, Step(check.what, check.base_unit, check.of, "", result, source)]
+
+
+def verdict_of(numbers: Sequence[Computed]) -> str:
+    """Wrong if a number disagrees as stated, unless all agree once relabelled; incomplete if one disagrees beyond what is stated."""
+    judged = [number for number in numbers if number.agrees is not None]
+    agree = {role: [number.agrees for number in judged if number.role == role] for role in (STATED, RELABEL, BEYOND)}
+    if not judged:
+        return NOT_CHECKABLE
+    if all(agree[STATED]):
+        return HOLDS if all(agree[BEYOND]) else INCOMPLETE
+    return RELABELLED if agree[RELABEL] and all(agree[RELABEL]) else WRONG
+
+
+@cache
+def all_claims() -> list[Claim]:
+    """Every claim, by id."""
+    sources, rows = _file()["sources"], {name: row for name, row in _file().items() if re.fullmatch(r"S\d+", name)}
+    return [
+        Claim(id=name, **{**row, "source": sources[row["source"]], "checks": tuple(Check(**check) for check in row.get("checks", ()))})
+        for name, row in sorted(rows.items())
+    ]
+
+
+def find_claims(ids: Sequence[str] = (), verdict: str | None = None) -> list[Claim]:
+    """The claims of these ``ids`` (all if none is given) that have this ``verdict``; UsageError for an unknown one."""
+    known = {claim.id: claim for claim in all_claims()}
+    for name in ids:
+        if name.upper() not in known:
+            nearest = suggest(name.upper(), list(known), f"ids run from {min(known)} to {max(known)}")
+            raise UsageError(f"ID: no claim is called {name!r}", nearest)
+    if verdict is not None and verdict not in VERDICTS:
+        raise UsageError(f"--verdict: unknown verdict {verdict!r}", suggest(verdict, list(VERDICTS)))
+    chosen = [known[name] for name in sorted({name.upper() for name in ids})] if ids else list(known.values())
+    return [claim for claim in chosen if verdict in (None, claim.verdict)]
