@@ -74,7 +74,8 @@ def names() -> dict[str, Any]:
         for signature, body in functions.items():
             name, _, parameters = signature.partition("(")
             function = eval(f"lambda {parameters[:-1]}: ({body['is']})", found)
-            function.__name__, function.__doc__, function.__module__ = name, body["what"], f"{__name__}.{section}"
+            function.__name__, function.__module__ = name, f"{__name__}.{section}"
+            function.__doc__ = body["what"]
             found[name] = cache(function) if body.get("cached") else function
     return found
 

@@ -15,12 +15,13 @@ from hypothesis import strategies as st
 from test_explain import evaluate, in_values
 
 from perfmodel.catalog import device_ids, find_device
-from perfmodel.core import occupancy, sectors
+from perfmodel.core import occupancy
 from perfmodel.core.cache import dram_bytes, resident_blocks
 from perfmodel.core.cost import Kernel, Tile
 from perfmodel.core.dtypes import DTYPES
 from perfmodel.core.errors import UnavailableError, UsageError
 from perfmodel.kernels import fuse, matmul, mlp, recompute, softmax
+from perfmodel.kernels import occupancy as sectors
 from perfmodel.kernels.tile import on_chip
 
 A100, H200 = find_device("nvidia-a100-sxm-80gb"), find_device("h200")

@@ -39,13 +39,13 @@ def occupancy(
     """
     outputs = check_outputs(output)
     from perfmodel.core.checks import given, size_bytes
-    from perfmodel.core.occupancy import Block, evaluate
-    from perfmodel.core.sectors import Access
+    from perfmodel.core.occupancy import Block
+    from perfmodel.kernels.occupancy import StridedLoad, evaluate
     from perfmodel.report.occupancy import report
 
     threads = given("threads", threads, "occupancy --threads 256 --registers 64 --sram 48KiB")
     block = Block(threads, registers, 0 if sram is None else size_bytes("sram", sram, 0))
     access = None
     if stride is not None or element_bytes is not None:
-        access = Access(1 if stride is None else stride, 4 if element_bytes is None else element_bytes)
+        access = StridedLoad(1 if stride is None else stride, 4 if element_bytes is None else element_bytes)
     emit(report(evaluate(block, device_for(hardware), access), explained=explain), json, outputs)

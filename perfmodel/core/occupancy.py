@@ -1,4 +1,4 @@
-"""Occupancy: how many blocks of a kernel a multiprocessor holds at once, which resource stops more, what a warp's load moves.
+"""Occupancy: how many blocks of a kernel a multiprocessor holds at once, and which resource stops more.
 
 Blocks per multiprocessor are the least of four limits. On NVIDIA devices of compute capability 5.0 and later, registers are
 given to whole warps in units of 256, from one of four sub-partitions; shared memory in units of 256 B, from 8.0 on 128 B
@@ -11,11 +11,8 @@ from dataclasses import dataclass, replace
 from functools import reduce
 
 from perfmodel.core.arith import Number, ceil_div, is_deferred, minimum
-from perfmodel.core.checks import whole
-from perfmodel.core.errors import UnavailableError, UsageError
 from perfmodel.core.hardware import Device, Quantity
-from perfmodel.core.sectors import SECTOR_SOURCE, Access, check_access, explain_access
-from perfmodel.core.trace import Step, Trace, named
+from perfmodel.core.trace import Trace, named
 
 SOURCE = "CUDA occupancy rules, cuda_occupancy.h of the CUDA toolkit (units, sub-partitions, reserve)"
 
@@ -169,98 +166,8 @@ def most_threads(sm: Multiprocessor, per_block: Number | None) -> Number | None:
     return named("most threads", "threads that the device holds at once", sm.count * held)
 
 
-# Answer and explanation
-
-
 def mark(trace: Trace, source: str) -> None:
     """Give every step of ``trace`` that has no source yet this one."""
     for name, step in trace.steps.items():
         if not step.source:
             trace.steps[name] = replace(step, source=source)
-
-
-@dataclass(frozen=True, slots=True)
-class Result:
-    """How a block fills a device. ``access`` is None where none was asked about."""
-
-    device: Device
-    block: Block
-    sm: Multiprocessor
-    occupancy: Occupancy
-    most_threads: int | None
-    access: Access | None
-
-
-def evaluate(block: Block, device: Device, access: Access | None = None) -> Result:
-    """How ``block`` fills ``device``.
-
-    UsageError names an option that no block on ``device`` can have; UnavailableError if the profile knows no limits, or
-    its sectors are not NVIDIA's.
-    """
-    sm = multiprocessor(device)
-    if sm.count is None or not block_limits(Block(1, 1, 1), sm):
-        raise UnavailableError(f"{device.id} has no multiprocessor limits in its profile", "choose a GPU, such as --hardware h200")
-    _check_block(block, device)
-    if access is not None:
-        check_access(access, device)
-    filled = occupancy(block, sm)
-    if filled.blocks < 1:
-        raise _no_room(block, sm, filled)
-    return Result(device, block, sm, filled, most_threads(sm, _per_block(device)), access)
-
-
-def _per_block(device: Device) -> int | None:
-    threads = device.limits.max_threads_per_block
-    return None if threads is None else int(threads.number)
-
-
-def _check_block(block: Block, device: Device) -> None:
-    whole("threads", block.threads)
-    if block.registers is not None:
-        whole("registers", block.registers)
-    sram, limits = device.level("sram"), device.limits
-    for option, value, most in (
-        ("threads", block.threads, limits.max_threads_per_block),
-        ("registers", block.registers, limits.max_registers_per_thread),
-        ("sram", block.sram_bytes, sram.per_block if sram else None),
-    ):
-        if value is not None and most is not None and value > most.number:
-            unit = " B" if option == "sram" else ""
-            raise UsageError(f"--{option} is {value}{unit}, more than a block on {device.id} can have", f"give at most {most.number}{unit}")
-
-
-def _no_room(block: Block, sm: Multiprocessor, filled: Occupancy) -> UsageError:
-    """A launch that fails: a block needs more than a whole multiprocessor has."""
-    words = " and ".join(LIMIT_WORDS[name] for name in filled.limited_by)
-    fix = "give fewer --threads or a smaller --sram"
-    if "registers" in filled.limited_by and sm.registers is not None:
-        per_warp = sm.registers // sm.partitions // -(-warps_per_block(block, sm) // sm.partitions)
-        most = per_warp // sm.register_unit * sm.register_unit // sm.warp
-        fix = f"give at most --registers {most} with {block.threads} threads"
-    return UsageError(f"one block does not fit a multiprocessor: too few {words}", fix)
-
-
-def explain(result: Result) -> list[Step]:
-    """How every number of ``result`` comes about; each step rests on earlier ones."""
-    trace, block, device = Trace(), result.block, result.device
-    registers = None if block.registers is None else trace.symbol("registers", block.registers, "per thread", "given")
-    threads = trace.symbol("threads", block.threads, "threads per block", "given")
-    sram = trace.symbol("SRAM", block.sram_bytes, "B of shared memory per block", "given")
-    sm = multiprocessor(device, trace)
-    filled = occupancy(Block(threads, registers, sram), sm)
-    if sm.threads is not None:
-        trace.define("occupancy", "share of the threads that a multiprocessor holds", filled.threads / sm.threads)
-    if sm.count is not None:
-        trace.define("blocks on the device", "active at once", sm.count * filled.blocks)
-        trace.define("threads on the device", "active at once", sm.count * filled.threads)
-    quantity = device.limits.max_threads_per_block
-    per_block = None
-    if quantity is not None:
-        source = f"{device.id}, {quantity.kind}: {device.sources[quantity.source]}"
-        per_block = trace.symbol("Th_block", int(quantity.number), "threads per block, at most", source)
-    most_threads(sm, per_block)
-    mark(trace, SOURCE)
-    if result.access is not None:
-        explain_access(trace, result.access, sm.warp)
-        mark(trace, SECTOR_SOURCE)
-    return list(trace.steps.values())

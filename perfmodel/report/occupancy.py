@@ -4,15 +4,24 @@ from __future__ import annotations
 
 from typing import Any
 
-from perfmodel.core.occupancy import LIMIT_WORDS, SOURCE, Result, cuda_major, explain
-from perfmodel.core.sectors import SECTOR_BYTES, SECTOR_SOURCE, Access, sector_efficiency, sectors_needed, sectors_per_request
+from perfmodel.core.occupancy import LIMIT_WORDS, SOURCE, cuda_major
 from perfmodel.core.units import format_binary
+from perfmodel.kernels.occupancy import (
+    SECTOR_BYTES,
+    SECTOR_SOURCE,
+    Filling,
+    StridedLoad,
+    explain,
+    sector_efficiency,
+    sectors_needed,
+    sectors_per_request,
+)
 from perfmodel.report.document import Report, Table
 from perfmodel.report.metrics import Metric, as_json, as_table
 from perfmodel.report.operation import head, with_steps
 
 
-def report(result: Result, *, explained: bool = False) -> Report:
+def report(result: Filling, *, explained: bool = False) -> Report:
     """``result`` as a Report; its data follows the schema perfmodel.occupancy/1. ``explained``: with every formula."""
     block = result.block
     parts = [f"{block.threads} threads", *([f"{block.registers} registers each"] if block.registers is not None else [])]
@@ -24,7 +33,7 @@ def report(result: Result, *, explained: bool = False) -> Report:
 # The JSON object
 
 
-def data(result: Result) -> dict[str, Any]:
+def data(result: Filling) -> dict[str, Any]:
     """The object of schema perfmodel.occupancy/1."""
     block, access, filled = result.block, result.access, result.occupancy
     sizes = {"threads": block.threads, "registers": block.registers, "sram_bytes": block.sram_bytes}
@@ -39,7 +48,7 @@ def data(result: Result) -> dict[str, Any]:
     return {**head("occupancy", inputs, result.device), "results": [entry]}
 
 
-def _active(result: Result) -> list[Metric]:
+def _active(result: Filling) -> list[Metric]:
     filled = result.occupancy
     return [
         Metric("blocks_per_multiprocessor", filled.blocks, "blocks"),
@@ -49,7 +58,7 @@ def _active(result: Result) -> list[Metric]:
     ]
 
 
-def _on_device(result: Result) -> list[Metric]:
+def _on_device(result: Filling) -> list[Metric]:
     filled, count = result.occupancy, result.sm.count
     return [
         Metric("device.multiprocessors", count),
@@ -60,12 +69,12 @@ def _on_device(result: Result) -> list[Metric]:
     ]
 
 
-def share(result: Result) -> float | None:
+def share(result: Filling) -> float | None:
     """Active threads over the most that a multiprocessor holds."""
     return None if result.sm.threads is None else result.occupancy.threads / result.sm.threads
 
 
-def _request(access: Access, warp: int) -> list[Metric]:
+def _request(access: StridedLoad, warp: int) -> list[Metric]:
     touched = sectors_per_request(access.stride, access.element_bytes, warp)
     needed = sectors_needed(access.stride, access.element_bytes, warp)
     return [
@@ -80,7 +89,7 @@ def _request(access: Access, warp: int) -> list[Metric]:
 # Words
 
 
-def _verdict(result: Result) -> list[str]:
+def _verdict(result: Filling) -> list[str]:
     filled, full = result.occupancy, share(result)
     words = " and ".join(LIMIT_WORDS[name] for name in filled.limited_by)
     blocks = f"{filled.blocks} block{'s' if filled.blocks > 1 else ''}"
@@ -94,7 +103,7 @@ def _verdict(result: Result) -> list[str]:
     return sentences
 
 
-def _tables(result: Result) -> list[Table]:
+def _tables(result: Filling) -> list[Table]:
     limits = [Metric("", limit, LIMIT_WORDS[name]) for name, limit in result.occupancy.limits.items()]
     tables = [
         as_table("blocks per multiprocessor that each resource allows", {"blocks": limits}, "resource"),
@@ -105,7 +114,7 @@ def _tables(result: Result) -> list[Table]:
     return tables
 
 
-def _notes(result: Result) -> list[str]:
+def _notes(result: Filling) -> list[str]:
     sm, access = result.sm, result.access
     notes = [f"{SOURCE}."]
     if cuda_major(result.device) is not None:

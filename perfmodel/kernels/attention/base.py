@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from perfmodel.core.arith import Number, minimum
@@ -10,6 +10,7 @@ from perfmodel.core.cost import GROUP_SUM, READ, WRITE, Access, Kernel, Tile, on
 from perfmodel.core.dtypes import BOOLEAN_SIZE
 from perfmodel.core.hardware import Device
 from perfmodel.core.workload import Attention, BlockCounts
+from perfmodel.kernels.attention.loops import Move
 from perfmodel.kernels.attention.walk import touched_scores, visible_keys, visible_rows, visible_scores, visited_scores
 
 
@@ -52,6 +53,8 @@ class Algorithm:
     a square problem, declared here and tested by growth ratios. ``vector_work`` says what vector operations count.
     ``pays_while``: up to which d the leading terms move less than standard attention's 4 N^2, in words and as a function of M
     in elements and the tile. ``obstacle(w, pass)`` says why the algorithm cannot run a workload, and what would help; None if it can.
+    ``walk(w, tile, pass)`` yields each load and store of the published loops, one after another, without the closed forms that
+    ``forward`` and ``backward`` count with: tests compare the two.
     """
 
     name: str
@@ -61,6 +64,7 @@ class Algorithm:
     vector_work: str
     forward: Callable[[Attention, Tile], list[Kernel]]
     backward: Callable[[Attention, Tile], list[Kernel]]
+    walk: Callable[[Attention, Tile, str], Iterator[Move]]
     tiling: Tiling | None = None
     aliases: tuple[str, ...] = ()
     obstacle: Callable[[Attention, str], str | None] = _no_obstacle

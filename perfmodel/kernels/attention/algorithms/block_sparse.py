@@ -6,7 +6,9 @@ blocks. Without nonzero blocks a query row keeps the zero that O was filled with
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
+from math import isqrt
 
 from perfmodel.core.arith import Number
 from perfmodel.core.cost import READ, WRITE, ZERO_FILL, Access, Kernel, Tile, matmul_work, once
@@ -17,7 +19,8 @@ from perfmodel.core.trace import named
 from perfmodel.core.workload import BACKWARD, FORWARD, Attention, BlockCounts
 from perfmodel.kernels.attention.algorithms import flash1
 from perfmodel.kernels.attention.base import Algorithm, Tiling, fused_vector_work, key_gradients, key_read, mask_read, query_rows
-from perfmodel.kernels.attention.patterns import Density
+from perfmodel.kernels.attention.loops import Head, Move
+from perfmodel.kernels.attention.patterns import Blocks, Density, Named
 from perfmodel.kernels.attention.tiles import LARGEST_EDGE
 
 NO_PATTERN = "which blocks are nonzero? give --sparsity, such as 0.25, or --pattern, such as local-global"
@@ -144,6 +147,30 @@ def backward(w: Attention, tile: Tile) -> list[Kernel]:
     return [_kernel(w, tile, counts, BACKWARD, (3, 2), 0, *accesses)]
 
 
+def _nonzero(w: Attention, i: int, j: int, columns: int) -> bool:
+    """Whether the pattern has block (i, j), by its definition; of a density, which does not say, every one."""
+    match w.sparsity:
+        case Blocks(pairs=pairs):
+            return (i, j) in pairs
+        case Named(name="butterfly"):
+            return i == j or (i ^ j).bit_count() == 1
+        case Named(name="strided"):
+            return abs(i - j) <= 1 or j % (isqrt(columns - 1) + 1) == 0
+        case Named(name="local-global"):
+            return abs(i - j) <= 1 or i == 0 or j == 0
+    return True
+
+
+def walk(w: Attention, tile: Tile, direction: str) -> Iterator[Move]:
+    """FlashAttention's loops without the zero blocks."""
+
+    def computes(head: Head, rows: range, keys: range) -> bool:
+        i, j = rows.start // w.row_group // tile.br, keys.start // tile.bc
+        return _nonzero(w, i, j, -(-w.kv_len // tile.bc)) and head.sees(rows, keys)
+
+    return flash1.walk(w, tile, direction, computes)
+
+
 ALGORITHM = Algorithm(
     name="block-sparse",
     title="block-sparse FlashAttention, K/V outermost",
@@ -152,6 +179,7 @@ ALGORITHM = Algorithm(
     vector_work=flash1.ALGORITHM.vector_work,
     forward=forward,
     backward=backward,
+    walk=walk,
     tiling=Tiling(
         default_tile, flash1.sram_elements, {FORWARD: "K_j, V_j, Q_i, O_i", BACKWARD: "K_j, V_j, Q_i, dO_i"}, settles_work=by_blocks
     ),

@@ -6,6 +6,8 @@ read and written on every pass. One thread block per head, as in the paper's ker
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+
 from perfmodel.core.arith import Number, ceil_div, minimum
 from perfmodel.core.cost import READ, WRITE, ZERO_FILL, Access, Kernel, Launch, Tile, matmul_work, once
 from perfmodel.core.dtypes import STATISTIC_SIZE
@@ -25,6 +27,7 @@ from perfmodel.kernels.attention.base import (
     query_rows,
     seeing_rows,
 )
+from perfmodel.kernels.attention.loops import Head, Move, cut, everything, group_sum, heads, moves, tensors, zeros
 from perfmodel.kernels.attention.walk import distinct_query_rows, streamed_query_rows, visited_scores
 
 
@@ -137,6 +140,22 @@ def backward(w: Attention, tile: Tile) -> list[Kernel]:
     return [_kernel(w, tile, BACKWARD, (3, 2), 2 * matmul_flops(w, 1, 1), 0, accesses)]
 
 
+def walk(w: Attention, tile: Tile, direction: str, computes: Callable[[Head, range, range], bool] = Head.sees) -> Iterator[Move]:
+    """Algorithm 1 or 4: K_j and V_j stay, the query tiles that see them stream past. ``computes``: whether a pair of tiles runs."""
+    forward = direction == FORWARD
+    yield from zeros(everything(w), *(("O", "l, m") if forward else ("dQ", "dK", "dV")))
+    for head in heads(w):
+        for keys in cut(w.kv_len, tile.bc):
+            yield from moves(tensors(w, [head], (), keys), "K & V ->")
+            for rows in cut(len(head.rows), tile.br):
+                if computes(head, rows, keys):
+                    step = "Q & O & l, m & mask -> O & l, m" if forward else "Q & O & dO & dQ & l, m & mask -> dQ"
+                    yield from moves(tensors(w, [head], rows, keys), step)
+            yield from moves(tensors(w, [head], (), keys), "->" if forward else "-> dK & dV")
+    if not forward:
+        yield from group_sum(w)
+
+
 ALGORITHM = Algorithm(
     name="flash1",
     title="FlashAttention, K/V outermost",
@@ -145,6 +164,7 @@ ALGORITHM = Algorithm(
     vector_work=f"{SOFTMAX_VECTOR} per score, mask {MASK_VECTOR}, dropout {DROPOUT_VECTOR}; forward also d_v per row and pass to rescale O",
     forward=forward,
     backward=backward,
+    walk=walk,
     pays_while=("d < sqrt(M / 3), as 12 N^2 d^2 / M < 4 N^2", lambda m, tile: (m / 3) ** 0.5),
     tiling=Tiling(default_tile, sram_elements, {FORWARD: "K_j, V_j, Q_i, O_i", BACKWARD: "K_j, V_j, Q_i, dO_i"}),
 )

@@ -6,6 +6,8 @@ padded in ``executed_flops``; only real rows are loaded, and of a mask real rows
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from perfmodel.core.arith import Number, is_deferred, maximum, minimum
 from perfmodel.core.cost import READ, WRITE, ZERO_FILL, Access, Kernel, Launch, Tile, Work, matmul_work, once
 from perfmodel.core.dtypes import STATISTIC_SIZE
@@ -27,6 +29,7 @@ from perfmodel.kernels.attention.base import (
     seeing_rows,
     seen_keys,
 )
+from perfmodel.kernels.attention.loops import Move, cut, everything, group_sum, heads, moves, tensors, zeros
 from perfmodel.kernels.attention.tiles import fa2_tile
 from perfmodel.kernels.attention.walk import (
     distinct_key_rows,
@@ -139,6 +142,30 @@ def backward(w: Attention, tile: Tile) -> list[Kernel]:
     return [row_sums, _kernel(w, tile, BACKWARD, (3, 2), 2 * matmul_flops(w, 1, 1), 0, accesses)]
 
 
+def walk(w: Attention, tile: Tile, direction: str) -> Iterator[Move]:
+    """Algorithm 1: Q_i stays, the key tiles that it sees stream past; or Algorithm 2, with K_j and V_j in its place."""
+    if direction == FORWARD:
+        for head in heads(w):
+            for rows in cut(len(head.rows), tile.br):
+                yield from moves(tensors(w, [head], rows, ()), "Q ->")
+                for keys in cut(w.kv_len, tile.bc):
+                    if head.sees(rows, keys):
+                        yield from moves(tensors(w, [head], rows, keys), "K & V & mask ->")
+                yield from moves(tensors(w, [head], rows, ()), "-> O & logsumexp")
+        return
+    yield from moves(everything(w), "O & dO -> D")
+    yield from zeros(everything(w), "dQ")
+    for head in heads(w):
+        for keys in cut(w.kv_len, tile.bc):
+            yield from moves(tensors(w, [head], (), keys), "K & V ->")
+            for rows in cut(len(head.rows), tile.br):
+                if head.sees(rows, keys):
+                    printed = "O & dQ & " if w.printed_backward else ""
+                    yield from moves(tensors(w, [head], rows, keys), f"{printed}Q & dO & dQ & logsumexp & D & mask -> dQ")
+            yield from moves(tensors(w, [head], (), keys), "-> dK & dV")
+    yield from group_sum(w)
+
+
 ALGORITHM = Algorithm(
     name="flash2",
     title="FlashAttention-2, Q outermost",
@@ -148,6 +175,7 @@ ALGORITHM = Algorithm(
     f"forward also d_v per row and tile to rescale O; backward {ROW_SUM_VECTOR} d_v per row",
     forward=forward,
     backward=backward,
+    walk=walk,
     pays_while=("d < 2 B_r, as 2 N^2 d / B_r < 4 N^2", lambda m, tile: 2.0 * tile.br),
     tiling=Tiling(fa2_tile, sram_elements, {FORWARD: "Q_i, K_j, V_j", BACKWARD: "K_j, V_j, Q_i, dO_i"}),
     aliases=("flash",),

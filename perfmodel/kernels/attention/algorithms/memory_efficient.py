@@ -18,7 +18,9 @@ again in the backward pass, not stored). The scale is folded into the product un
 
 from __future__ import annotations
 
+from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import replace
+from itertools import product
 
 from perfmodel.core.arith import Number, ceil_div, minimum
 from perfmodel.core.cost import GROUP_SUM, READ, WRITE, ZERO_FILL, Access, Kernel, Launch, Tile, Work, matmul_work, once
@@ -42,6 +44,7 @@ from perfmodel.kernels.attention.base import (
     seen_keys,
     unfused_masks,
 )
+from perfmodel.kernels.attention.loops import SCORES, Move, cut, everything, group_sum, heads, moves, tensors, zeros
 
 QUERY_CHUNK, KEY_CHUNK = 1024, 4096
 EXP_VECTOR = 3  # max, subtract, sum
@@ -239,6 +242,55 @@ def _row_statistics(w: Attention, tile: Tile) -> Kernel:
     return _kernel("row statistics", w, *accesses, work=Work(0, vector, summaries))
 
 
+def _chunk(w: Attention, queries: range, keys: range, part: int) -> dict[str, tuple[Sequence[Hashable], int]]:
+    """A pair of chunks of all heads: scores in buffers of one pair, partial results in those of a query chunk."""
+    at = tensors(w, heads(w), range(queries.start * w.row_group, queries.stop * w.row_group), keys)
+    rows = [(batch, head, query) for batch, head, query in product(range(w.batch), range(w.heads), range(len(queries)))]
+    partial = [(part, *row) for row in rows]
+    buffers = {name: (rows, len(keys)) for name in SCORES}
+    return {**at, **buffers, "chunk O": (partial, w.dv), "chunk max": (partial, 1), "chunk sum": (partial, 1)}
+
+
+def _saved(w: Attention, parts: int) -> dict[str, tuple[Sequence[Hashable], int]]:
+    rows = [(part, row) for part in range(parts) for row in everything(w)["Q"][0]]
+    return {**everything(w), "chunk max": (rows, 1), "chunk sum": (rows, 1)}
+
+
+def walk(w: Attention, tile: Tile, direction: str) -> Iterator[Move]:
+    """Figure 1, or its backward pass: the kernels of each pair of chunks, one after another."""
+    probabilities = "dropped P" if w.dropout else "P"
+    product_of = {"Q & K -> S": True, "S -> S": w.unfused_scale, "S & mask -> S": w.mask, "S & boolean mask -> S": w.masked_fill}
+    dropout = {"P -> dropped P": w.dropout}
+    steps = {**product_of, "S -> P & chunk max & chunk sum": True, **dropout, f"{probabilities} & V -> chunk O": True}
+    gradients = {
+        **product_of,
+        "S & logsumexp -> P": True,
+        **dropout,
+        f"{probabilities} & dO & dV -> dV": True,
+        "dO & V -> dP": True,
+        "dP -> dP": w.dropout,
+        "P & dP & D -> dS": True,
+        "dS & boolean mask -> dS": w.masked_fill,
+        "dS -> dS": w.unfused_scale,
+        "dS & K & dQ -> dQ": True,
+        "dS & Q & dK -> dK": True,
+    }
+    forward, parts = direction == FORWARD, list(enumerate(cut(w.kv_len, tile.bc)))
+    if not forward:
+        yield from moves(_saved(w, len(parts)), "O & dO & chunk max & chunk sum -> logsumexp & D")
+        yield from zeros(everything(w), "dQ", "dK", "dV")
+    for queries in cut(w.n, tile.br):
+        for part, keys in parts:
+            for step, runs in (steps if forward else gradients).items():
+                if runs:
+                    yield from moves(_chunk(w, queries, keys, part), step)
+        for part, keys in parts if forward else ():
+            yield from moves(_chunk(w, queries, keys, part), "chunk O & chunk max & chunk sum ->")
+        yield from moves(_chunk(w, queries, range(0), 0), "-> O" if forward else "->")
+    if not forward:
+        yield from group_sum(w)
+
+
 _NOTHING = "nothing"
 
 ALGORITHM = Algorithm(
@@ -250,5 +302,6 @@ ALGORITHM = Algorithm(
     f"combine {COMBINE_VECTOR} d_v per row and key chunk; mask {MASK_VECTOR}, scale {SCALE_VECTOR}, dropout {DROPOUT_VECTOR}",
     forward=forward,
     backward=backward,
+    walk=walk,
     tiling=Tiling(default_tile, sram_elements, {FORWARD: _NOTHING, BACKWARD: _NOTHING}, complete, in_sram=False),
 )

@@ -8,7 +8,9 @@ itself, and there is nothing to combine. There is no backward pass.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
+from itertools import product
 
 from perfmodel.core.arith import Number, ceil_div, deferrable, is_deferred, minimum
 from perfmodel.core.cost import READ, WRITE, Access, Kernel, Launch, Tile, Work, matmul_work, once
@@ -31,6 +33,7 @@ from perfmodel.kernels.attention.base import (
     seeing_rows,
     seen_keys,
 )
+from perfmodel.kernels.attention.loops import Move, cut, everything, heads, moves, tensors
 from perfmodel.kernels.attention.walk import distinct_key_rows, key_tiles, row_tiles, streamed_key_rows, visited_tiles
 
 MAX_SPLITS = 128
@@ -207,6 +210,28 @@ def backward(w: Attention, tile: Tile) -> list[Kernel]:
     raise UsageError(f"--algorithm split-kv: {NO_BACKWARD}")
 
 
+def walk(w: Attention, tile: Tile, direction: str) -> Iterator[Move]:
+    """FlashAttention-2's forward loops, once per split of the key tiles, then the sum of the partial results."""
+    tiles = cut(w.kv_len, tile.bc)
+    splits = cut(len(tiles), -(-len(tiles) // tile.splits))
+    for head in heads(w):
+        for rows, (part, split) in product(cut(len(head.rows), tile.br), enumerate(splits)):
+            at = tensors(w, [head], rows, ())
+            yield from moves(at, "Q ->")
+            for keys in (tiles[index] for index in split):
+                if head.sees(rows, keys):
+                    yield from moves(tensors(w, [head], rows, keys), "K & V & mask ->")
+            if len(splits) == 1:
+                yield from moves(at, "-> O & logsumexp")
+                continue
+            stored = [(row, part) for row in at["Q"][0]]
+            yield from moves({"partial O": (stored, w.dv), "partial logsumexp": (stored, 1)}, "-> partial O & partial logsumexp")
+    if len(splits) > 1:
+        stored = [(row, part) for row in everything(w)["Q"][0] for part in range(len(splits))]
+        partial = {"partial O": (stored, w.dv), "partial logsumexp": (stored, 1)}
+        yield from moves({**everything(w), **partial}, "partial O & partial logsumexp -> O & logsumexp")
+
+
 ALGORITHM = Algorithm(
     name="split-kv",
     title="Flash-Decoding, keys split over blocks and combined",
@@ -216,6 +241,7 @@ ALGORITHM = Algorithm(
     f"d_v per row and tile to rescale O; combine {COMBINE_VECTOR} d_v per row and split",
     forward=forward,
     backward=backward,
+    walk=walk,
     tiling=Tiling(default_tile, sram_elements, {FORWARD: "Q_i, K_j, V_j"}, complete),
     obstacle=obstacle,
 )

@@ -8,11 +8,12 @@ per score. The full n x kv_len matrix is moved even if a causal mask hides half 
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 
 from perfmodel.core.cost import READ, WRITE, Access, Kernel, Tile, Work, matmul_work, once
 from perfmodel.core.dtypes import DROPOUT_MASK_SIZE
-from perfmodel.core.workload import Attention
+from perfmodel.core.workload import FORWARD, Attention
 from perfmodel.kernels.attention.base import (
     DROPOUT_VECTOR,
     MASK_VECTOR,
@@ -26,6 +27,7 @@ from perfmodel.kernels.attention.base import (
     query_write,
     unfused_masks,
 )
+from perfmodel.kernels.attention.loops import Move, everything, group_sum, moves
 from perfmodel.kernels.attention.walk import visible_scores
 
 
@@ -107,6 +109,35 @@ def _kept(w: Attention, kind: str) -> Access:
     return replace(mask, compulsory=0) if kind == WRITE else mask
 
 
+def walk(w: Attention, tile: Tile, direction: str) -> Iterator[Move]:
+    """Every kernel of Algorithm 0 or 3, and those of the options, on whole matrices."""
+    probabilities = "dropped P" if w.dropout else "P"
+    steps = {
+        "Q & K -> S": True,
+        "S -> S": w.unfused_scale,
+        "S & mask -> S": w.mask,
+        "S & boolean mask -> S": w.masked_fill,
+        "S -> P": True,
+        "P -> dropped P & dropout mask": w.dropout,
+        f"{probabilities} & V -> O": True,
+    }
+    gradients = {
+        f"{probabilities} & dO -> dV": True,
+        "dO & V -> dP": True,
+        "dP & dropout mask -> dP": w.dropout,
+        "P & dP -> dS": True,
+        "dS & boolean mask -> dS": w.masked_fill,
+        "dS -> dS": w.unfused_scale,
+        "dS & K -> dQ": True,
+        "dS & Q -> dK": True,
+    }
+    for step, runs in (steps if direction == FORWARD else gradients).items():
+        if runs:
+            yield from moves(everything(w), step)
+    if direction != FORWARD:
+        yield from group_sum(w)
+
+
 ALGORITHM = Algorithm(
     name="standard",
     title="standard attention, scores in memory",
@@ -115,4 +146,5 @@ ALGORITHM = Algorithm(
     vector_work=f"{SOFTMAX_VECTOR} per score each way; mask {MASK_VECTOR}, scale {SCALE_VECTOR}, dropout {DROPOUT_VECTOR}",
     forward=forward,
     backward=backward,
+    walk=walk,
 )
