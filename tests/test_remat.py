@@ -13,17 +13,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from perfmodel.core.errors import DataError, UnavailableError, UsageError
-from perfmodel.remat import binomial, lecture
-from perfmodel.remat.base import Plan
-from perfmodel.remat.budget import Program
+from perfmodel.remat import lecture
 from perfmodel.remat.chain import Chain, Layer, uniform
-from perfmodel.remat.evaluate import Question, evaluate
-from perfmodel.remat.explain import explain
-from perfmodel.remat.schedule import LOSS, Action, drop, forward
-from perfmodel.remat.simulate import simulate
+from perfmodel.remat.evaluate import Question, evaluate, explain
+from perfmodel.remat.optimal_dp import Program
+from perfmodel.remat.schedule import LOSS, Action, Plan, drop, forward
+from perfmodel.remat.simulate import columns, simulate
 from perfmodel.remat.strategies import find, names
+from perfmodel.remat.strategies import revolve as binomial
 from perfmodel.remat.strategies.revolve import schedule as revolve
-from perfmodel.remat.timeline import columns
 from perfmodel.report.timeline import chart, sparkline
 
 PLANS = [Plan(), Plan(checkpoints=(5,)), Plan(checkpoints=(0, 3, 4), every=4, slots=3), Plan(every=3, slots=1), Plan(slots=9)]

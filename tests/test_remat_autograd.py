@@ -11,13 +11,19 @@ from perfmodel.core.arith import Number
 from perfmodel.core.dtypes import DTYPES
 from perfmodel.kernels.mlp import Mlp, backward_flops, cached, forward_flops
 from perfmodel.remat.autograd import eager_bytes, lazy_bytes, picture, records, tape
-from perfmodel.remat.base import Plan
 from perfmodel.remat.chain import Chain, Layer, uniform
-from perfmodel.remat.linear import linear_chain, linear_tensors
+from perfmodel.remat.device_chain import (
+    ATTENTION_BACKWARD_OVER_FORWARD,
+    BACKWARD_OVER_FORWARD,
+    choices,
+    linear_chain,
+    linear_tensors,
+    model_chain,
+    model_tensors,
+)
+from perfmodel.remat.schedule import Plan
 from perfmodel.remat.simulate import simulate
 from perfmodel.remat.strategies import find
-from perfmodel.remat.tensors import choices
-from perfmodel.remat.transformer import ATTENTION_BACKWARD_OVER_FORWARD, BACKWARD_OVER_FORWARD, model_chain, model_tensors
 from perfmodel.transformer.training.tape import Tape, backward, forward
 
 H200, A100 = find_device("h200"), find_device("nvidia-a100-sxm-80gb")

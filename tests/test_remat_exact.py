@@ -14,11 +14,10 @@ from remat_search import LARGEST, cheapest
 
 from perfmodel.core.errors import DataError, UnavailableError
 from perfmodel.remat import checkmate
-from perfmodel.remat.budget import Program
 from perfmodel.remat.chain import Chain, Layer, uniform
-from perfmodel.remat.curve import curve
-from perfmodel.remat.graph import FREE, MAKE, Graph, Node, Step, graph_of, keep_all, run, training
-from perfmodel.remat.graph_file import parse, read_graph
+from perfmodel.remat.evaluate import curve
+from perfmodel.remat.graph import FREE, MAKE, Graph, Node, Step, graph_of, keep_all, parse, read_graph, run, training
+from perfmodel.remat.optimal_dp import Program
 from perfmodel.remat.simulate import simulate
 
 whole = st.integers(1, 4)

@@ -10,7 +10,7 @@ from perfmodel.commands._shared import device_for
 
 if TYPE_CHECKING:
     from perfmodel.core.arith import Number
-    from perfmodel.remat.base import Plan
+    from perfmodel.remat.schedule import Plan
     from perfmodel.remat.source import Source
     from perfmodel.report import Report
 
@@ -72,20 +72,21 @@ def _source(asked: Asked) -> Source:
         raise UsageError(f"{clash} does not go with {'a model' if asked.model else '--width'}, which has its own", "leave one of them out")
     from perfmodel.catalog import calibrated_devices, find_model
     from perfmodel.core.checks import dtype_on, whole
+    from perfmodel.remat import device_chain
 
     device = device_for(asked.hardware)
     whole("batch", asked.batch)
     if asked.model is None:
         assert asked.width is not None
-        return source.linear(asked.layers, asked.batch, asked.width, dtype_on(asked.dtype, device), device, calibrated_devices)
+        return device_chain.linear(asked.layers, asked.batch, asked.width, dtype_on(asked.dtype, device), device, calibrated_devices)
     model = find_model(asked.model)
     length = asked.n if asked.n is not None else min(2048, model.max_positions or 2048)
-    return source.of_model(model, asked.batch, length, dtype_on(asked.dtype, device, "bf16"), device, calibrated_devices)
+    return device_chain.of_model(model, asked.batch, length, dtype_on(asked.dtype, device, "bf16"), device, calibrated_devices)
 
 
 def _memory(text: str, sized: bool) -> Number:
     from perfmodel.core.errors import UsageError
-    from perfmodel.remat.quantities import quantities
+    from perfmodel.remat.source import quantities
 
     [memory, *more], unit = quantities("memory", text, "B")
     if more or unit != sized:
@@ -96,17 +97,16 @@ def _memory(text: str, sized: bool) -> Number:
 
 
 def _plan(asked: Asked, memory: Number | None) -> Plan:
-    from perfmodel.remat.base import Plan
-    from perfmodel.remat.quantities import layer_numbers
+    from perfmodel.remat.schedule import Plan
+    from perfmodel.remat.source import layer_numbers
 
     checkpoints = None if asked.checkpoints is None else layer_numbers("checkpoints", asked.checkpoints)
     return Plan(checkpoints, asked.every, asked.slots, memory)
 
 
 def _schedules(asked: Asked, source: Source, memory: Number | None, explained: bool) -> Report:
-    from perfmodel.remat.curve import curve
-    from perfmodel.remat.evaluate import Question, evaluate
-    from perfmodel.remat.tensors import choices
+    from perfmodel.remat.device_chain import choices
+    from perfmodel.remat.evaluate import Question, curve, evaluate
     from perfmodel.report.remat import report
 
     plan = _plan(asked, memory)
@@ -119,8 +119,8 @@ def _schedules(asked: Asked, source: Source, memory: Number | None, explained: b
 
 def _exact(asked: Asked, source: Source, memory: Number | None) -> Report:
     from perfmodel.core.checks import given
+    from perfmodel.remat.checkmate import answer as solve
     from perfmodel.remat.graph import graph_of
-    from perfmodel.remat.graph_answer import answer as solve
     from perfmodel.report.remat_graph import report
 
     given("memory", memory, "remat --layers 8 --memory 6 --exact")
@@ -128,9 +128,8 @@ def _exact(asked: Asked, source: Source, memory: Number | None) -> Report:
 
 
 def _graph(asked: Asked) -> Report:
-    from perfmodel.remat.graph import training
-    from perfmodel.remat.graph_answer import answer as solve
-    from perfmodel.remat.graph_file import read_graph
+    from perfmodel.remat.checkmate import answer as solve
+    from perfmodel.remat.graph import read_graph, training
     from perfmodel.report.remat_graph import report
 
     forward, sized = read_graph(Path(str(asked.graph)))

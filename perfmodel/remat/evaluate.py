@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
+from perfmodel.core.arith import Number
 from perfmodel.core.errors import UnavailableError, UsageError
 from perfmodel.core.hardware import Device
-from perfmodel.remat.base import Plan, Strategy
+from perfmodel.core.trace import Step, Trace
 from perfmodel.remat.chain import Chain
+from perfmodel.remat.optimal_dp import LARGEST, Program
+from perfmodel.remat.schedule import Plan, Strategy
 from perfmodel.remat.simulate import Run, simulate
-from perfmodel.remat.strategies import find, names
+from perfmodel.remat.strategies import find, keep_all, names
+from perfmodel.remat.strategies.revolve import slots_of
 
 _FEATURED = ("optimal", "segments", "every-k", "sqrt-n")
 """Whose timeline is drawn where nobody says: the first of those that apply."""
@@ -90,3 +95,82 @@ def _row(strategy: Strategy, question: Question) -> Row:
         return Row(strategy, simulate(question.chain, strategy.schedule(question.chain, question.plan)))
     except UnavailableError as error:
         return Row(strategy, None, error.message)
+
+
+STOPS = 8
+ROOM = 1.1
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """The least ``memory`` for a schedule of ``cost``, forward and backward; ``overhead``: relative to everything kept."""
+
+    memory: Number
+    cost: Number
+    overhead: float
+
+
+def curve(chain: Chain, stops: int = STOPS) -> list[Point]:
+    """From the least memory that will do to what keeping everything takes, in about ``stops`` steps; nothing for a long chain."""
+    if len(chain) > LARGEST:
+        return []
+    whole = simulate(chain, keep_all.schedule(chain, Plan()))
+    program = Program(chain, whole.peak)
+    if not program.needs.exact:  # sizes are rounded up: only with more than it takes is keeping everything among the schedules
+        program = Program(chain, ROOM * whole.peak)
+    found = program.curve
+    least, most = found[0][0], found[-1][0]
+    targets = [least * (most / least) ** (stop / (stops - 1)) for stop in range(stops)]
+    chosen = dict.fromkeys(
+        max((point for point in found if point[0] <= target * (1 + 1e-12)), key=lambda point: point[0]) for target in targets
+    )
+    return [Point(memory, cost + chain.backward_cost, (cost + chain.backward_cost) / whole.cost - 1) for memory, cost in chosen]
+
+
+def explain(answer: Answer) -> list[tuple[str, dict[str, Any], list[Step]]]:
+    """One part per strategy: its counts in closed form where the layers are equal, else as the simulation counted them."""
+    return [(row.strategy.name, {"strategy": row.strategy.name}, _steps(row, answer)) for row in answer.rows if row.run is not None]
+
+
+def _steps(row: Row, answer: Answer) -> list[Step]:
+    assert row.run is not None
+    trace, run, strategy = Trace(), row.run, row.strategy
+    question = answer.question
+    length = len(question.chain)
+    n = trace.symbol("n", length, "layers", "given")
+    taped = question.chain.taped and all(layer.interior for layer in question.chain.layers)
+    equal = question.chain.uniform
+    plan = question.plan
+    if strategy.name == "every-k" and plan.every is not None:
+        plan = replace(plan, every=trace.symbol("k", min(plan.every, length), "layers per segment", "given"))
+    if strategy.name == "revolve":
+        plan = replace(plan, slots=trace.symbol("s", slots_of(length, plan), "values stored, x_0 among them", "given, or the default"))
+    extra = (strategy.taped_steps if taped else strategy.extra_steps) if equal and (taped or not question.chain.taped) else None
+    counted = "counted by running the schedule"
+    _define(
+        trace,
+        "extra steps",
+        "forward steps beyond one per layer",
+        extra and extra(n, plan),
+        run.extra_steps,
+        strategy.source if extra else counted,
+    )
+    values = strategy.values if equal and not question.chain.taped else None
+    _define(
+        trace,
+        "values",
+        "the most at once, x_0 and working ones included",
+        values and values(n, plan),
+        run.values,
+        strategy.source if values else counted,
+    )
+    _define(trace, "peak", "with gradients and weights", None, run.peak, counted)
+    _define(trace, "cost", "forward and backward", None, run.cost, counted)
+    return list(trace.steps.values())
+
+
+def _define(trace: Trace, name: str, meaning: str, formula: Any, value: Any, source: str) -> None:
+    """``name`` by its formula, whose value is that of the simulation, or by that value alone."""
+    defined = None if formula is None else trace.define(name, meaning, formula, source)
+    if name not in trace.steps or defined is None:
+        trace.steps[name] = Step(name, meaning, "", "", value, source)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from perfmodel.core.arith import Number
 from perfmodel.remat.chain import Chain, uniform
-from perfmodel.remat.nearest import rebuilt_steps
+from perfmodel.remat.schedule import rebuilt_steps
 
 
 def plain_steps(layers: Number) -> Number:

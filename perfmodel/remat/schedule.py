@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
 from typing import NamedTuple
 
+from perfmodel.core.arith import Number, ceil_div, maximum
+from perfmodel.core.errors import UsageError
 from perfmodel.remat.chain import Chain
 
 FORWARD, TAPE, LOSS, BACKWARD, DROP = "forward", "tape", "loss", "backward", "drop"
@@ -60,3 +65,144 @@ def keep(chain: Chain, start: int, stop: int) -> Iterator[Action]:
 def backward(start: int, stop: int) -> Iterator[Action]:
     """Backward of layers ``stop - 1`` down to ``start``, everything that they need in memory."""
     return (Action(BACKWARD, layer, layer) for layer in range(stop - 1, start - 1, -1))
+
+
+def sweep(values: Sequence[int]) -> Iterator[Action]:
+    """Forward from the first to the last of ``values``, keeping each on the way."""
+    return (forward(start, stop) for start, stop in pairwise(values))
+
+
+def rebuilt(chain: Chain, values: Sequence[int], *, output: bool = False) -> Iterator[Action]:
+    """Backward of layer i runs the layers from the last of ``values`` before it up to x_i. ``output``: x_n is rebuilt as well."""
+    end = len(chain)
+    yield from sweep([*values, end])
+    if output:
+        yield drop(end)
+        yield forward(values[-1], end)
+    yield Action(LOSS, end, end)
+    for layer in reversed(range(end)):
+        start = values[bisect_right(values, layer) - 1]
+        if start < layer:
+            yield forward(start, layer)
+        if chain.layers[layer].interior:
+            yield Action(TAPE, layer, layer + 1)
+            yield drop(layer + 1)
+        yield Action(BACKWARD, layer, layer)
+
+
+def rebuilt_steps(n: Number, values: Sequence[int]) -> Number:
+    """Forward steps that ``rebuilt`` adds for layers without interior: l (l - 1) / 2 per stretch of l layers between kept values.
+
+    >>> rebuilt_steps(10, [0]), rebuilt_steps(10, [0, 6])
+    (45, 21)
+    """
+    return sum((stop - start) * (stop - start - 1) // 2 for start, stop in pairwise([*values, n]))
+
+
+def segmented(chain: Chain, values: Sequence[int], *, keep_last: bool) -> Iterator[Action]:
+    """Reverse the segments that begin at ``values``, 0 first."""
+    end, last = len(chain), values[-1]
+    if keep_last:
+        yield from sweep(values)
+        yield from keep(chain, last, end)
+    else:
+        yield from sweep([*values, end])
+    yield Action(LOSS, end, end)
+    bounds = [*values, end]
+    for start, stop in reversed(list(pairwise(bounds))):
+        if not (keep_last and stop == end):
+            yield from _again(chain, start, stop)
+        yield from backward(start, stop)
+
+
+def _again(chain: Chain, start: int, stop: int) -> Iterator[Action]:
+    """What the backward steps of a segment need. The output of its last layer is not among it: it runs only for its interior."""
+    taped = bool(chain.layers[stop - 1].interior)
+    yield from keep(chain, start, stop if taped else stop - 1)
+    if taped:
+        yield drop(stop)
+
+
+def starts(length: int, every: int) -> list[int]:
+    """The values kept with segments of ``every`` layers.
+
+    >>> starts(10, 4)
+    [0, 4, 8]
+    """
+    return list(range(0, length, every))
+
+
+def every_steps(n: Number, k: Number) -> Number:
+    """Extra forward steps of segments of k, the last kept: all but one layer of each segment but the last.
+
+    >>> every_steps(10, 4), every_steps(100, 10)
+    (6, 81)
+    """
+    return (ceil_div(n, k) - 1) * (k - 1)
+
+
+def every_values(n: Number, k: Number) -> Number:
+    """Values at once with m = ceil(n / k) segments: their starts, beside the last segment; or m - 1 beside an earlier one, rebuilt.
+
+    Assumes k <= n.
+
+    >>> every_values(10, 4), every_values(100, 10), every_values(10, 10)
+    (5, 20, 11)
+    """
+    m = ceil_div(n, k)
+    return m + maximum(n - (m - 1) * k, k - 2)
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What the strategies are told. ``checkpoints``: layers, from 0, whose outputs are kept; None where nobody named any.
+
+    ``every``: layers per segment; ``slots``: values stored at once, x_0 among them; ``memory``: bytes that everything may take.
+    """
+
+    checkpoints: tuple[int, ...] | None = None
+    every: Number | None = None
+    slots: Number | None = None
+    memory: Number | None = None
+
+    def check(self, chain: Chain) -> Plan:
+        """This plan, if it has a meaning for ``chain``; else UsageError names the option and the fix."""
+        length = len(chain)
+        for layer in self.checkpoints or ():
+            if not 0 <= layer < length - 1:
+                why = "its output is the last one, which no backward step needs" if layer == length - 1 else "there is no such layer"
+                raise UsageError(f"--checkpoints: {layer} of a chain of {length}: {why}", f"layers count from 0; give 0 to {length - 2}")
+        for option, value in (("every", self.every), ("slots", self.slots)):
+            if value is not None and value < 1:
+                raise UsageError(f"--{option} is {value}", "give a whole number from 1")
+        return self
+
+    @property
+    def values(self) -> list[int]:
+        """The values kept: x_0, and the outputs of the layers named."""
+        return [0, *(layer + 1 for layer in sorted(set(self.checkpoints or ())))]
+
+
+@dataclass(frozen=True, slots=True)
+class Strategy:
+    """``schedule``: the actions for a chain. ``applies``: whether it has all that it needs. ``rule``: its counts in words.
+
+    In closed form, for equal layers, of their number and the plan; None where there is none: ``extra_steps`` and ``values``, the
+    layers run forward once more and the most values in memory at once, for layers without interior; ``taped_steps``, the extra
+    steps if every layer has one.
+    """
+
+    name: str
+    summary: str
+    rule: str
+    schedule: Callable[[Chain, Plan], Iterable[Action]]
+    paper: str = ""
+    applies: Callable[[Chain, Plan], bool] = lambda chain, plan: True
+    extra_steps: Callable[[Number, Plan], Number] | None = None
+    taped_steps: Callable[[Number, Plan], Number] | None = None
+    values: Callable[[Number, Plan], Number] | None = None
+
+    @property
+    def source(self) -> str:
+        """Where its counts are from."""
+        return f"{self.paper}: {self.rule}" if self.paper else self.rule

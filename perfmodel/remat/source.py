@@ -1,20 +1,28 @@
-"""Where a chain comes from: equal or listed layers, linear layers of given widths, or the layers of a model."""
+"""Where a chain comes from: equal or listed layers here, layers of known shape in ``device_chain``. Numbers as people write them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 from perfmodel.core.arith import Number
 from perfmodel.core.dtypes import Dtype
-from perfmodel.core.errors import UsageError
+from perfmodel.core.errors import DataError, UsageError
 from perfmodel.core.hardware import Device
+from perfmodel.core.units import parse
+from perfmodel.core.workload import LARGEST_SIZE
 from perfmodel.remat.chain import Chain, Layer, check_length, spread
-from perfmodel.remat.linear import linear_chain, linear_tensors
-from perfmodel.remat.quantities import quantities
-from perfmodel.remat.tensors import Tensor
-from perfmodel.timing.predict import Lenders
-from perfmodel.transformer.spec import ModelSpec
+
+
+@dataclass(frozen=True, slots=True)
+class Tensor:
+    """``size`` bytes that ``flops`` FLOP make, ``count`` of them alike. ``seconds``: of the kernel that makes one, at its roof."""
+
+    name: str
+    size: Number
+    flops: Number
+    seconds: float
+    count: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,26 +43,20 @@ def listed(layers: int | None, cost: str | None, backward: str | None, size: str
     """Layers by number and lists: a cost of 1, a backward of twice that, a size of 1 and no interior unless given."""
     options = {"cost": (cost, "s"), "backward": (backward, "s"), "size": (size, "B"), "interior": (interior, "B")}
     read = {name: quantities(name, text, base) for name, (text, base) in options.items() if text is not None}
-    length = check_length(_length(layers, [len(values) for values, _ in read.values()]))
-    costs, timed = read.get("cost", ([1], False))
-    sizes, sized = read.get("size", ([1], False))
-    forward = spread("cost", costs, length)
+    length = check_length(length_of(layers, [len(values) for values, _ in read.values()]))
+    (costs, timed), (sizes, sized) = read.get("cost", ([1], False)), read.get("size", ([1], False))
+    forward, outputs = spread("cost", costs, length), spread("size", sizes, length)
     back = spread("backward", read["backward"][0], length) if "backward" in read else [2 * one for one in forward]
-    inside, outputs = spread("interior", read.get("interior", ([0], sized))[0], length), spread("size", sizes, length)
-    for name, same in (("backward", timed), ("interior", sized)):
-        if name in read and read[name][1] != same:
-            raise UsageError(
-                f"--{name} is not in the unit of --{'cost' if name == 'backward' else 'size'}", "give both with a unit or without"
-            )
-    chain = Chain(tuple(map(_layer, forward, back, outputs, inside)), outputs[0])
+    inside = spread("interior", read["interior"][0] if "interior" in read else [0], length)
+    for name, other, unit in (("backward", "cost", timed), ("interior", "size", sized)):
+        if name in read and read[name][1] != unit:
+            raise UsageError(f"--{name} is not in the unit of --{other}", "give both with a unit or without")
+    chain = Chain(tuple(Layer(*fields) for fields in zip(forward, back, outputs, inside, strict=True)), outputs[0])
     return Source(chain, f"{length:,} layer{'s' * (length > 1)}", sized, timed)
 
 
-def _layer(forward: Number, backward: Number, output: Number, interior: Number) -> Layer:
-    return Layer(forward, backward, output, interior)
-
-
-def _length(layers: int | None, lengths: list[int]) -> int:
+def length_of(layers: int | None, lengths: list[int]) -> int:
+    """``layers`` if given, else the length of the longest list; UsageError if neither says it."""
     if layers is not None:
         return layers
     longest = max(lengths, default=1)
@@ -63,39 +65,66 @@ def _length(layers: int | None, lengths: list[int]) -> int:
     return longest
 
 
-def linear(layers: int | None, batch: int, width: str, dtype: Dtype, device: Device, lenders: Lenders) -> Source:
-    """Linear layers: ``width`` is one width for all, or that of every value."""
-    widths, unit = quantities("width", width, "B")
-    if unit or not all(isinstance(value, int) for value in widths):
-        raise UsageError(f"--width is {width!r}", "give columns of x_0, x_1, ..., such as 1000 or 784,4096,10")
-    length = check_length(_length(layers, [len(widths) - 1 if len(widths) > 1 else 1]))
-    if len(widths) not in (1, length + 1):
-        raise UsageError(f"--width has {len(widths)} values for {length} layers", f"give one for all, or {length + 1}")
-    each = widths * (length + 1) if len(widths) == 1 else widths
-    chain, origin = linear_chain(batch, each, dtype, device, lenders)
-    shape = (
-        f"{widths[0]} columns" if len(set(each)) == 1 else " -> ".join(map(str, each)) if length < 8 else f"{each[0]} -> ... -> {each[-1]}"
-    )
-    tensors = tuple(linear_tensors(batch, each, dtype, device))
-    title = f"{length:,} linear layer{'s' * (length > 1)}, {batch} rows, {shape}, {dtype.name} on {device.name}"
-    return Source(chain, title, True, True, device, dtype, tensors, (origin,))
+# Numbers as they are written
 
 
-def of_model(model: ModelSpec, batch: int, n: int, dtype: Dtype, device: Device, lenders: Lenders) -> Source:
-    """The layers of ``model``."""
-    from perfmodel.transformer.step import prefill
+def quantity(value: Any, base: str, where: str) -> tuple[Number, bool]:
+    """The number in ``value``, in base units if it has a unit of ``base``, and whether it has one. DataError names ``where``.
 
-    prefill(batch, n)  # sizes are checked before anything is computed
-    transformer = _transformer()
-    chain, origin = transformer[0](model, batch, n, dtype, device, lenders)
-    tensors = tuple(transformer[1](model, batch, n, dtype, device))
-    left_out = "Embedding, head, weights and optimizer are left out of memory and time: perfmodel memory counts them."
-    title = f"{len(chain)} layers of {model.name}, {batch} x {n:,} tokens, {dtype.name} on {device.name}"
-    return Source(chain, title, True, True, device, dtype, tensors, (origin, left_out))
+    >>> quantity("32 MB", "B", "size"), quantity(3, "B", "size"), quantity("2.5", "s", "cost")
+    ((32000000, True), (3, False), (2.5, False))
+    """
+    if isinstance(value, str):
+        text = value.strip()
+        number = _plain(text)
+        try:
+            found, unit = (number, False) if number is not None else (parse(text, base or "s"), True)
+        except DataError as error:
+            raise DataError(f"{where}: {error.message}", error.fix) from None
+    elif isinstance(value, (int, float)) and not isinstance(value, bool):
+        found, unit = value, False
+    else:
+        raise DataError(f"{where}: {value!r} is no number")
+    if unit and not base:
+        raise DataError(f"{where}: {value!r} has a unit", "give a plain number")
+    if not 0 <= found <= LARGEST_SIZE:
+        raise DataError(f"{where}: {value} is out of range", f"give a number from 0 to {LARGEST_SIZE:.0e}")
+    return found, unit
 
 
-def _transformer() -> tuple[Callable[..., tuple[Chain, str]], Callable[..., list[Tensor]]]:
-    """Its models of layers take longer to import than most questions to answer."""
-    from perfmodel.remat.transformer import model_chain, model_tensors
+def _plain(text: str) -> Number | None:
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            continue
+    return None
 
-    return model_chain, model_tensors
+
+def quantities(option: str, text: str, base: str) -> tuple[list[Number], bool]:
+    """Numbers separated by commas, all with a unit of ``base`` or all without. UsageError names the option.
+
+    >>> quantities("size", "32MB,64MB", "B"), quantities("cost", "1,2,1", "s")
+    (([32000000, 64000000], True), ([1, 2, 1], False))
+    """
+    try:
+        found = [quantity(part, base, f"--{option}") for part in text.split(",")]
+    except DataError as error:
+        raise UsageError(error.message, error.fix or f"such as --{option} 1,2,3") from None
+    if len({unit for _, unit in found}) > 1:
+        raise UsageError(f"--{option} {text}: some have a unit and some have none", "write all of them the same way")
+    if not all(value > 0 for value, _ in found):
+        raise UsageError(f"--{option} {text}: nothing is free", "give numbers above 0")
+    return [value for value, _ in found], found[0][1]
+
+
+def layer_numbers(option: str, text: str) -> tuple[int, ...]:
+    """Layers separated by commas. UsageError names the option.
+
+    >>> layer_numbers("checkpoints", "2,5")
+    (2, 5)
+    """
+    try:
+        return tuple(int(part) for part in text.split(","))
+    except ValueError:
+        raise UsageError(f"--{option} is {text!r}", f"give layers, which count from 0, such as --{option} 2,5") from None

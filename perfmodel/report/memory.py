@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from perfmodel.core.arith import Number
-from perfmodel.remat.timeline import columns
+from perfmodel.remat.simulate import columns
 from perfmodel.report.document import Report, Table
 from perfmodel.report.memory_words import notes, size, verdict
 from perfmodel.report.metrics import Metric, as_json, as_rows, as_table

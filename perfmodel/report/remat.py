@@ -7,13 +7,10 @@ from typing import Any
 
 from perfmodel import __version__
 from perfmodel.core.arith import Number
-from perfmodel.remat.curve import Point
-from perfmodel.remat.evaluate import Answer, Question, Row
-from perfmodel.remat.explain import explain
+from perfmodel.remat.device_chain import Choice
+from perfmodel.remat.evaluate import Answer, Point, Question, Row, explain
 from perfmodel.remat.schedule import LOSS
-from perfmodel.remat.simulate import Run
-from perfmodel.remat.tensors import Choice
-from perfmodel.remat.timeline import columns
+from perfmodel.remat.simulate import Run, columns
 from perfmodel.report.document import Report, Table
 from perfmodel.report.operation import with_steps
 from perfmodel.report.remat_extra import TENSOR_NOTE, curve_data, curve_table, tensor_data, tensor_table

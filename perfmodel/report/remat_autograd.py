@@ -7,7 +7,7 @@ from typing import Any
 from perfmodel import __version__
 from perfmodel.remat.autograd import Picture, eager_bytes, lazy_bytes
 from perfmodel.remat.evaluate import Question
-from perfmodel.remat.timeline import columns
+from perfmodel.remat.simulate import columns
 from perfmodel.report.document import Report, Table
 from perfmodel.report.remat_words import Words
 from perfmodel.report.timeline import sparkline

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from perfmodel.core.units import format_si, format_time
-from perfmodel.remat.curve import Point
-from perfmodel.remat.tensors import Choice
+from perfmodel.remat.device_chain import Choice
+from perfmodel.remat.evaluate import Point
 from perfmodel.report.document import Table
 from perfmodel.report.remat_words import Words
 

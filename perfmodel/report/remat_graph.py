@@ -7,9 +7,9 @@ from typing import Any
 from perfmodel import __version__
 from perfmodel.core.arith import Number
 from perfmodel.core.units import format_si, format_time
+from perfmodel.remat.checkmate import GraphAnswer
 from perfmodel.remat.graph import GraphRun
-from perfmodel.remat.graph_answer import GraphAnswer
-from perfmodel.remat.timeline import columns
+from perfmodel.remat.simulate import columns
 from perfmodel.report.document import Report, Table
 from perfmodel.report.timeline import axis, chart, sparkline
 

@@ -40,7 +40,7 @@ def _each(answer: Answer, words: Words) -> list[str]:
 def _sum(run: Run, words: Words) -> str:
     """A run's cost and what it is made of.
 
-    >>> from perfmodel.remat.base import Plan
+    >>> from perfmodel.remat.schedule import Plan
     >>> from perfmodel.remat.chain import uniform
     >>> from perfmodel.remat.simulate import simulate
     >>> from perfmodel.remat.strategies import find

@@ -6,7 +6,7 @@ from importlib import import_module
 
 from perfmodel.core.errors import UsageError, suggest
 from perfmodel.core.plugins import module_names
-from perfmodel.remat.base import Strategy
+from perfmodel.remat.schedule import Strategy
 
 _ORDER = ("keep-all", "keep-none", "nearest-and-output", "nearest", "segments", "segments-last-kept", "every-k", "sqrt-n", "chen-recursive")
 

@@ -6,9 +6,8 @@ from collections.abc import Iterator
 
 from perfmodel.core.arith import Number
 from perfmodel.core.trace import is_traced, plain, template
-from perfmodel.remat.base import Plan, Strategy
 from perfmodel.remat.chain import Chain
-from perfmodel.remat.schedule import Action, forward, turn
+from perfmodel.remat.schedule import Action, Plan, Strategy, forward, turn
 
 
 def schedule(chain: Chain, plan: Plan) -> Iterator[Action]:

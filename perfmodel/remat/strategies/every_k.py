@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from perfmodel.core.arith import Number, ceil_div, minimum
-from perfmodel.remat.base import Plan, Strategy
-from perfmodel.remat.segments import every_steps, every_values, segmented, starts
+from perfmodel.remat.schedule import Plan, Strategy, every_steps, every_values, segmented, starts
 
 
 def segment_length(plan: Plan) -> Number:

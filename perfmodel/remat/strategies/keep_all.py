@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from perfmodel.remat.base import Plan, Strategy
 from perfmodel.remat.chain import Chain
-from perfmodel.remat.schedule import LOSS, Action, backward, keep
+from perfmodel.remat.schedule import LOSS, Action, Plan, Strategy, backward, keep
 
 
 def schedule(chain: Chain, plan: Plan) -> Iterator[Action]:

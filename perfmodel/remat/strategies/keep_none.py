@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from perfmodel.core.arith import Number, minimum
-from perfmodel.remat.base import Plan, Strategy
-from perfmodel.remat.nearest import rebuilt
+from perfmodel.remat.schedule import Plan, Strategy, rebuilt
 
 
 def extra_steps(n: Number, plan: Plan) -> Number:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from perfmodel.remat.base import Strategy
-from perfmodel.remat.nearest import rebuilt, rebuilt_steps
+from perfmodel.remat.schedule import Strategy, rebuilt, rebuilt_steps
 
 STRATEGY = Strategy(
     "nearest-and-output",

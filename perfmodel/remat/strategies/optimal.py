@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from perfmodel.remat.base import Strategy
-from perfmodel.remat.budget import LARGEST, Program
+from perfmodel.remat.optimal_dp import LARGEST, Program
+from perfmodel.remat.schedule import Strategy
 
 STRATEGY = Strategy(
     "optimal",

@@ -5,8 +5,7 @@ from __future__ import annotations
 from itertools import pairwise
 
 from perfmodel.core.arith import Number
-from perfmodel.remat.base import Plan, Strategy
-from perfmodel.remat.segments import segmented
+from perfmodel.remat.schedule import Plan, Strategy, segmented
 
 
 def extra_steps(n: Number, plan: Plan) -> Number:

@@ -6,8 +6,7 @@ from math import isqrt
 
 from perfmodel.core.arith import Number, ceil_div
 from perfmodel.core.trace import plain
-from perfmodel.remat.base import Strategy
-from perfmodel.remat.segments import every_steps, every_values, segmented, starts
+from perfmodel.remat.schedule import Strategy, every_steps, every_values, segmented, starts
 
 
 def segment_length(n: Number) -> int:

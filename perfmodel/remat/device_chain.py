@@ -1,0 +1,215 @@
+"""Chains of known layers on a device, in bytes and seconds: linear layers of given widths, or the layers of a model.
+
+Linear, x_(i+1) = x_i W_i: x_i [rows, widths[i]], W_i [widths[i], widths[i + 1]]. Backward is two matmuls, dW_i = x_i^T dx_(i+1) and
+dx_i = dx_(i+1) W_i^T; the first layer's dx_0 is counted like the others.
+
+Model: a layer's interior is every tensor that its backward needs besides its input, as one kernel per operation keeps them; its scratch
+is what lies beside that while it runs. Embedding, head, weights and optimizer are left out: perfmodel memory counts them. Forward is a
+prefill of one layer; backward takes 2 times that for each matmul and each element-wise kernel, two matmuls or twice the traffic, and
+2.5 times for fused attention, which computes its scores again.
+
+Kernels take their predicted times if all have one, else their roofline times.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import TypeVar
+
+from perfmodel.core.arith import Number
+from perfmodel.core.cost import WRITE, Tile
+from perfmodel.core.dtypes import Dtype
+from perfmodel.core.errors import PerfmodelError, UnavailableError, UsageError
+from perfmodel.core.hardware import Device
+from perfmodel.core.roofline import estimate
+from perfmodel.core.workload import FORWARD
+from perfmodel.kernels.matmul import Matmul, kernels
+from perfmodel.kernels.mlp import layer_flops
+from perfmodel.kernels.recompute import Recompute, Result, evaluate
+from perfmodel.remat.chain import Chain, Layer, check_length
+from perfmodel.remat.source import Source, Tensor, length_of, quantities
+from perfmodel.timing.offer import offer
+from perfmodel.timing.predict import Lenders
+from perfmodel.transformer import spec
+from perfmodel.transformer.op import ATTENTION, Op
+from perfmodel.transformer.op_time import op_estimate, predict_op
+from perfmodel.transformer.ops import layer_ops, merged
+from perfmodel.transformer.step import Step, prefill
+from perfmodel.transformer.training.model_tape import layer_tape
+from perfmodel.transformer.training.question import BF16, FP32, Training
+from perfmodel.transformer.training.shape import Shape, shape_of
+from perfmodel.transformer.training.stages import bare
+from perfmodel.transformer.training.tape import backward, forward
+
+EDGE = 128
+"""Edge of the tile of a linear layer's roof."""
+BACKWARD_OVER_FORWARD, ATTENTION_BACKWARD_OVER_FORWARD = 2.0, 2.5
+
+_Kind = TypeVar("_Kind", bound=Hashable)
+_Time = TypeVar("_Time")
+
+
+def _predicted_if_all(times: Mapping[_Kind, tuple[_Time, _Time | None]]) -> tuple[dict[_Kind, _Time], bool]:
+    """From (roofline time, predicted time or None) of each kind: one of the two for all, and whether it is the predicted one."""
+    predicted = all(known is not None for _, known in times.values())
+    return {kind: known if predicted and known is not None else roof for kind, (roof, known) in times.items()}, predicted
+
+
+# Linear layers
+
+
+def linear(layers: int | None, batch: int, width: str, dtype: Dtype, device: Device, lenders: Lenders) -> Source:
+    """Linear layers: ``width`` is one width for all, or that of every value."""
+    widths, unit = quantities("width", width, "B")
+    if unit or not all(isinstance(value, int) for value in widths):
+        raise UsageError(f"--width is {width!r}", "give columns of x_0, x_1, ..., such as 1000 or 784,4096,10")
+    length = check_length(length_of(layers, [len(widths) - 1 if len(widths) > 1 else 1]))
+    if len(widths) not in (1, length + 1):
+        raise UsageError(f"--width has {len(widths)} values for {length} layers", f"give one for all, or {length + 1}")
+    each = widths * (length + 1) if len(widths) == 1 else widths
+    chain, origin = linear_chain(batch, each, dtype, device, lenders)
+    ends = " -> ".join(map(str, each)) if length < 8 else f"{each[0]} -> ... -> {each[-1]}"
+    shape = f"{widths[0]} columns" if len(set(each)) == 1 else ends
+    title = f"{length:,} linear layer{'s' * (length > 1)}, {batch} rows, {shape}, {dtype.name} on {device.name}"
+    return Source(chain, title, True, True, device, dtype, tuple(linear_tensors(batch, each, dtype, device)), (origin,))
+
+
+def linear_chain(rows: Number, widths: Sequence[Number], dtype: Dtype, device: Device, lenders: Lenders = tuple) -> tuple[Chain, str]:
+    """The chain, and where its times are from. UnavailableError if the device has no peak for the dtype."""
+    shapes = [_matmuls(rows, inputs, outputs, dtype) for inputs, outputs in pairwise(widths)]
+    seconds, predicted = _predicted_if_all({w: _matmul_seconds(w, device, lenders) for triple in shapes for w in triple})
+    size = dtype.size
+    layers = tuple(
+        Layer(seconds[ahead], seconds[weights] + seconds[inputs], output=rows * ahead.n * size, weights=ahead.k * ahead.n * size)
+        for ahead, weights, inputs in shapes
+    )
+    origin = "predicted by a calibrated model" if predicted else "those of the roofline"
+    return Chain(layers, rows * widths[0] * size), f"Times of matmuls on {device.name} are {origin}."
+
+
+def _matmuls(rows: Number, inputs: Number, outputs: Number, dtype: Dtype) -> tuple[Matmul, Matmul, Matmul]:
+    """Forward, gradient of the weights, gradient of the input."""
+    return (
+        Matmul(rows, outputs, inputs, dtype=dtype).check(),
+        Matmul(inputs, outputs, rows, dtype=dtype).check(),
+        Matmul(rows, inputs, outputs, dtype=dtype).check(),
+    )
+
+
+def _matmul_seconds(w: Matmul, device: Device, lenders: Lenders) -> tuple[float, float | None]:
+    """Roofline and predicted time."""
+    [kernel] = kernels(w, Tile(min(EDGE, w.m), min(EDGE, w.n)))
+    cost = estimate(kernel, device)
+    try:
+        known = offer("matmul", w.dtype.name, w, FORWARD, device, float(cost.lower_s), None, lambda name: True, lenders)
+    except UnavailableError:
+        return float(cost.roofline_s), None
+    return float(cost.roofline_s), known.seconds
+
+
+def linear_tensors(rows: Number, widths: Sequence[Number], dtype: Dtype, device: Device) -> list[Tensor]:
+    """Every output that backward needs: not the last. FLOP and roofline time to make it from the value before."""
+    found = []
+    for inputs, columns in pairwise(widths[:-1]):
+        seconds = _matmul_seconds(_matmuls(rows, inputs, columns, dtype)[0], device, tuple)[0]
+        name, flops = f"{rows} x {columns}, by {inputs} x {columns}", layer_flops(rows, inputs, columns)
+        found.append(Tensor(name, rows * columns * dtype.size, flops, seconds))
+    return found
+
+
+# Layers of a model
+
+
+def of_model(model: spec.ModelSpec, batch: int, n: int, dtype: Dtype, device: Device, lenders: Lenders) -> Source:
+    """The layers of ``model`` for ``batch`` sequences of ``n`` tokens."""
+    chain, origin = model_chain(model, batch, n, dtype, device, lenders)
+    left_out = "Embedding, head, weights and optimizer are left out of memory and time: perfmodel memory counts them."
+    title = f"{len(chain)} layers of {model.name}, {batch} x {n:,} tokens, {dtype.name} on {device.name}"
+    return Source(chain, title, True, True, device, dtype, tuple(model_tensors(model, batch, n, dtype, device)), (origin, left_out))
+
+
+def model_chain(model: spec.ModelSpec, batch: int, n: int, dtype: Dtype, device: Device, lenders: Lenders = tuple) -> tuple[Chain, str]:
+    """The chain for ``batch`` sequences of ``n`` tokens, and where its times are from."""
+    step = prefill(batch, n, dtype=dtype, weight_bits=8 * dtype.size, cached=False)
+    training = Training(model, batch, n, precision=FP32 if dtype.size == 4 else BF16)
+    shape = replace(shape_of(training), kept_gradient=0)
+    seconds, predicted = _predicted_if_all({layer: _layer_seconds(layer, model, step, device, lenders) for layer, _ in model.layer_kinds})
+    links = {layer: _link(layer, model, shape, times) for layer, times in seconds.items()}
+    origin = "predicted by calibrated models" if predicted else "those of the roofline"
+    text = f"Times of the layers' kernels on {device.name} are {origin}; backward takes 2x a kernel's forward time, 2.5x for attention."
+    return Chain(tuple(links[layer] for layer in model.layers), step.tokens * model.hidden * dtype.size), text
+
+
+def _link(layer: spec.Layer, model: spec.ModelSpec, shape: Shape, seconds: tuple[float, float]) -> Layer:
+    tape = layer_tape(bare(model), layer, shape)
+    stream, output, saved = tape.stream, tape.sizes[tape.out], tape.saved()
+    interior = sum(tape.sizes[name] for name in saved if name != stream)
+    # each pass is relative to its start, with the stream there: what it takes beyond what the chain counts itself
+    passing = forward(tape, {stream}).high - output
+    taping = forward(tape, {stream, *saved}).high - output - interior
+    turning = backward(tape).high - tape.sizes[stream]
+    return Layer(*seconds, output=output, interior=interior, scratch=max(0, passing, taping, turning))
+
+
+def _layer_seconds(
+    layer: spec.Layer, model: spec.ModelSpec, step: Step, device: Device, lenders: Lenders
+) -> tuple[tuple[float, float], tuple[float, float] | None]:
+    """Forward and backward of one layer: at the roofline, and predicted if every kernel is."""
+    ops = merged(layer_ops(layer, model, step))
+    costs = [op_estimate(op, device) for op in ops]
+    roof = _both_passes(ops, [float(cost.roofline_s) for cost in costs])
+    try:
+        times = [predict_op(op, device, float(cost.lower_s), lenders).seconds for op, cost in zip(ops, costs, strict=True)]
+    except PerfmodelError:
+        return roof, None
+    return roof, _both_passes(ops, times)
+
+
+def _both_passes(ops: list[Op], seconds: Iterable[float]) -> tuple[float, float]:
+    ahead = back = 0.0
+    for op, one in zip(ops, seconds, strict=True):
+        factor = ATTENTION_BACKWARD_OVER_FORWARD if op.group == ATTENTION else BACKWARD_OVER_FORWARD
+        ahead += float(op.count) * one
+        back += factor * float(op.count) * one
+    return ahead, back
+
+
+def model_tensors(model: spec.ModelSpec, batch: int, n: int, dtype: Dtype, device: Device) -> list[Tensor]:
+    """What each kernel of each layer writes, and the FLOP that make it: matmul FLOP, else vector operations."""
+    step = prefill(batch, n, dtype=dtype, weight_bits=8 * dtype.size, cached=False)
+    found = []
+    for layer, count in model.layer_kinds:
+        for op in layer_ops(layer, model, step):
+            flops: Number = op.kernel.flops or op.kernel.work.vector
+            size = op.kernel.bytes(WRITE)
+            if flops and size:
+                found.append(Tensor(f"result of {op.name}", size, flops, float(op_estimate(op, device).roofline_s), count))
+    return found
+
+
+# Tensor by tensor: keep it or compute it again, by the roofline
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """Both ways for one tensor, its inputs at hand."""
+
+    tensor: Tensor
+    result: Result
+
+    @property
+    def freed_bytes_per_s(self) -> float:
+        """Bytes that running its kernel again frees per second that this takes."""
+        return float(self.tensor.size) / self.tensor.seconds
+
+
+def choices(tensors: Sequence[Tensor], dtype: Dtype, device: Device) -> list[Choice]:
+    """Each kind of tensor once, the one that frees the most per second first. UnavailableError if the device lacks a rate."""
+    alike: dict[tuple[Number, Number], Tensor] = {}
+    for tensor in tensors:
+        known = alike.get((tensor.size, tensor.flops))
+        alike[tensor.size, tensor.flops] = tensor if known is None else replace(known, count=known.count + tensor.count)
+    found = [Choice(tensor, evaluate(Recompute(tensor.size, tensor.flops, dtype), device)) for tensor in alike.values()]
+    return sorted(found, key=lambda choice: -choice.freed_bytes_per_s)
