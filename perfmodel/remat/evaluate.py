@@ -42,12 +42,11 @@ class Question:
         self.plan.check(self.chain)
         for name in self.strategies:
             if not find(name).applies(self.chain, self.plan):
-                raise UsageError(f"--strategy {name} lacks an option, or the chain is too long for it", _needs(name))
+                fixes = {"every-k": "give --every", "optimal": "give --memory, and at most 128 layers"}
+                raise UsageError(
+                    f"--strategy {name} lacks an option, or the chain is too long for it", fixes.get(name, "give --checkpoints")
+                )
         return self
-
-
-def _needs(name: str) -> str:
-    return {"every-k": "give --every", "optimal": "give --memory, and at most 128 layers"}.get(name, "give --checkpoints")
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,8 +96,7 @@ def _row(strategy: Strategy, question: Question) -> Row:
         return Row(strategy, None, error.message)
 
 
-STOPS = 8
-ROOM = 1.1
+# What memory buys
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,14 +108,14 @@ class Point:
     overhead: float
 
 
-def curve(chain: Chain, stops: int = STOPS) -> list[Point]:
+def curve(chain: Chain, stops: int = 8) -> list[Point]:
     """From the least memory that will do to what keeping everything takes, in about ``stops`` steps; nothing for a long chain."""
     if len(chain) > LARGEST:
         return []
     whole = simulate(chain, keep_all.schedule(chain, Plan()))
     program = Program(chain, whole.peak)
     if not program.needs.exact:  # sizes are rounded up: only with more than it takes is keeping everything among the schedules
-        program = Program(chain, ROOM * whole.peak)
+        program = Program(chain, 1.1 * whole.peak)
     found = program.curve
     least, most = found[0][0], found[-1][0]
     targets = [least * (most / least) ** (stop / (stops - 1)) for stop in range(stops)]
@@ -125,6 +123,9 @@ def curve(chain: Chain, stops: int = STOPS) -> list[Point]:
         max((point for point in found if point[0] <= target * (1 + 1e-12)), key=lambda point: point[0]) for target in targets
     )
     return [Point(memory, cost + chain.backward_cost, (cost + chain.backward_cost) / whole.cost - 1) for memory, cost in chosen]
+
+
+# Closed forms behind the counts of equal layers
 
 
 def explain(answer: Answer) -> list[tuple[str, dict[str, Any], list[Step]]]:
@@ -135,42 +136,25 @@ def explain(answer: Answer) -> list[tuple[str, dict[str, Any], list[Step]]]:
 def _steps(row: Row, answer: Answer) -> list[Step]:
     assert row.run is not None
     trace, run, strategy = Trace(), row.run, row.strategy
-    question = answer.question
-    length = len(question.chain)
+    chain, plan = answer.question.chain, answer.question.plan
+    length = len(chain)
     n = trace.symbol("n", length, "layers", "given")
-    taped = question.chain.taped and all(layer.interior for layer in question.chain.layers)
-    equal = question.chain.uniform
-    plan = question.plan
     if strategy.name == "every-k" and plan.every is not None:
         plan = replace(plan, every=trace.symbol("k", min(plan.every, length), "layers per segment", "given"))
     if strategy.name == "revolve":
         plan = replace(plan, slots=trace.symbol("s", slots_of(length, plan), "values stored, x_0 among them", "given, or the default"))
-    extra = (strategy.taped_steps if taped else strategy.extra_steps) if equal and (taped or not question.chain.taped) else None
-    counted = "counted by running the schedule"
-    _define(
-        trace,
-        "extra steps",
-        "forward steps beyond one per layer",
-        extra and extra(n, plan),
-        run.extra_steps,
-        strategy.source if extra else counted,
-    )
-    values = strategy.values if equal and not question.chain.taped else None
-    _define(
-        trace,
-        "values",
-        "the most at once, x_0 and working ones included",
-        values and values(n, plan),
-        run.values,
-        strategy.source if values else counted,
-    )
-    _define(trace, "peak", "with gradients and weights", None, run.peak, counted)
-    _define(trace, "cost", "forward and backward", None, run.cost, counted)
+    extra = values = None
+    if chain.uniform:
+        extra, values = (strategy.taped_steps, None) if chain.taped else (strategy.extra_steps, strategy.values)
+    for name, meaning, closed_form, counted in (
+        ("extra steps", "forward steps beyond one per layer", extra, run.extra_steps),
+        ("values", "the most at once, x_0 and working ones included", values, run.values),
+        ("peak", "with gradients and weights", None, run.peak),
+        ("cost", "forward and backward", None, run.cost),
+    ):
+        source = strategy.source if closed_form else "counted by running the schedule"
+        if closed_form:
+            trace.define(name, meaning, closed_form(n, plan), source)
+        if name not in trace.steps:
+            trace.steps[name] = Step(name, meaning, "", "", counted, source)
     return list(trace.steps.values())
-
-
-def _define(trace: Trace, name: str, meaning: str, formula: Any, value: Any, source: str) -> None:
-    """``name`` by its formula, whose value is that of the simulation, or by that value alone."""
-    defined = None if formula is None else trace.define(name, meaning, formula, source)
-    if name not in trace.steps or defined is None:
-        trace.steps[name] = Step(name, meaning, "", "", value, source)
