@@ -199,7 +199,7 @@ def _is_calibrated(path: Path, changed: int) -> bool:
 
 def load_device(path: Path) -> Device:
     """The profile in ``path``, validated, its calibrations too."""
-    from perfmodel.core.hardware import validated
+    from perfmodel.core.sanity import validated
 
     device = _validated(path, (), validated)
     if device.calibration:

@@ -16,7 +16,8 @@ import pytest
 from perfmodel import catalog
 from perfmodel.core import sanity
 from perfmodel.core.errors import UsageError
-from perfmodel.core.hardware import Device, quantities, validated
+from perfmodel.core.hardware import Device, quantities
+from perfmodel.core.sanity import validated
 
 FOLDER = catalog.data_folder("hardware_specs")
 IDS = catalog.device_ids()

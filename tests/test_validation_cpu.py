@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 
 from perfmodel.core.errors import PerfmodelError, UnavailableError
-from perfmodel.core.hardware import Device, validated
+from perfmodel.core.hardware import Device
+from perfmodel.core.sanity import validated
 from perfmodel.timing.models import cpu
 from perfmodel.validation.cpu import arrays, profile, run, timer
 from perfmodel.validation.cpu.arrays import Scratch, checked, prepare

@@ -6,9 +6,7 @@ measured values are separate fields. Peaks are dense, an FMA counts 2 FLOP. What
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, field, fields, is_dataclass
-from functools import cache
 from typing import Annotated, Any, ClassVar, Literal
 
 from perfmodel.core import units
@@ -313,7 +311,6 @@ class Device(_Record):
 
 
 _UNITS = ("tensor", "vector")
-_ORDER = ["sram", "l2", "llc", "dram"]
 _PARTS = {
     "clocks": Clocks,
     "memory": MemoryLevel,
@@ -326,56 +323,8 @@ _PARTS = {
 }
 
 
-@cache
-def _adapter() -> Any:
-    from pydantic import TypeAdapter
-
-    return TypeAdapter(Device)
-
-
-def validated(raw: Any) -> Device:
-    """The device that ``raw``, the content of a profile, describes.
-
-    Raises pydantic's ValidationError for a wrong field, DataError for fields that do not go together.
-    """
-    device: Device = _adapter().validate_python(raw)
-    for place, quantity in quantities(device):
-        if quantity.source not in device.sources:
-            raise DataError(f"{place}: source {quantity.source!r} is not in 'sources' ({', '.join(device.sources)})")
-    _check_calibrations(device)
-    for part in ("microbenchmarks", "calibration"):
-        for index, block in enumerate(getattr(device, part)):
-            if block.source not in device.sources:
-                raise DataError(f"{part}.{index}: source {block.source!r} is not in 'sources' ({', '.join(device.sources)})")
-    if device.vendor == "NVIDIA" and device.compute_capability is not None and not device.compute_capability.replace(".", "", 1).isdigit():
-        raise DataError(f"compute_capability: {device.compute_capability!r} is no number", "write it like '9.0'")
-    names = [level.level for level in device.memory]
-    if not names or names[-1] != "dram" or names != sorted(set(names), key=_ORDER.index):
-        raise DataError("memory: give each level once, in the order sram, l2, llc, dram; dram is required")
-    return device
-
-
-def _check_calibrations(device: Device) -> None:
-    """DataError for numbers of a calibration that mean nothing."""
-    for index, block in enumerate(device.calibration):
-        ends = {name: getattr(block, name) for name in ("low", "high", "borrowed_low", "borrowed_high") if getattr(block, name) is not None}
-        wrong = {name: str(value) for name, value in (block.parameters | ends).items() if not 0 < value < math.inf}
-        if block.low > block.high:
-            wrong["low"] = f"{block.low}, above high {block.high}"
-        if block.points < 1 or block.held_out < 0:
-            wrong["points"] = f"{block.points}, held out {block.held_out}"
-        if wrong:
-            name, value = next(iter(wrong.items()))
-            raise DataError(f"calibration.{index}: {name} is {value}", "give a finite number above zero, low no more than high")
-    for index, probe in enumerate(device.microbenchmarks):
-        try:
-            units.parse_any(probe.value)
-        except DataError as error:
-            raise DataError(f"microbenchmarks.{index}: {error.message}", error.fix) from None
-
-
 def trusted(raw: dict[str, Any]) -> Device:
-    """The same without checks, ten times as fast: for the shipped profiles, which the tests have validated."""
+    """The device that ``raw`` describes, without checks, ten times as fast: for the shipped profiles, which the tests have validated."""
     device: Device = _built(Device, raw)
     return device
 

@@ -1,4 +1,4 @@
-"""What every device profile must satisfy beyond its schema: ``check`` says in words where a profile contradicts itself.
+"""What every device profile must satisfy: its schema, with ``validated``; beyond it, ``check`` says where a profile contradicts itself.
 
 Each rule is a pure function from a device to messages; a message names the field, the value found and the value expected.
 A rule that needs a value the profile does not have says nothing.
@@ -6,11 +6,15 @@ A rule that needs a value the profile does not have says nothing.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
+from functools import cache
 from itertools import pairwise
+from typing import Any
 
-from perfmodel.core.hardware import Device, Quantity
-from perfmodel.core.units import format_si
+from perfmodel.core.errors import DataError
+from perfmodel.core.hardware import Device, Quantity, quantities
+from perfmodel.core.units import format_si, parse_any
 
 CLOCK_TOLERANCE = 0.02  # datasheets round peaks and clocks; the worst is the L40S with 1.2 %
 RATIO_TOLERANCE = 0.03  # the same, of two peaks
@@ -29,7 +33,57 @@ GEFORCE_TIMES_FP16 = MOST_TIMES_FP16 | {"int8": 4, "fp4": 8, "int4": 8}
 # Blackwell Ultra has 1.5 times the FP4 units: Inside NVIDIA Blackwell Ultra, NVIDIA developer blog.
 ULTRA_TIMES_FP16 = MOST_TIMES_FP16 | {"fp4": 6}
 
+LEVELS = ["sram", "l2", "llc", "dram"]
+
 Rule = Callable[[Device], list[str]]
+
+
+@cache
+def _adapter() -> Any:
+    from pydantic import TypeAdapter
+
+    return TypeAdapter(Device)
+
+
+def validated(raw: Any) -> Device:
+    """The device that ``raw``, the content of a profile, describes.
+
+    Raises pydantic's ValidationError for a wrong field, DataError for fields that do not go together.
+    """
+    device: Device = _adapter().validate_python(raw)
+    for place, quantity in quantities(device):
+        if quantity.source not in device.sources:
+            raise DataError(f"{place}: source {quantity.source!r} is not in 'sources' ({', '.join(device.sources)})")
+    _check_calibrations(device)
+    for part in ("microbenchmarks", "calibration"):
+        for index, block in enumerate(getattr(device, part)):
+            if block.source not in device.sources:
+                raise DataError(f"{part}.{index}: source {block.source!r} is not in 'sources' ({', '.join(device.sources)})")
+    if device.vendor == "NVIDIA" and device.compute_capability is not None and not device.compute_capability.replace(".", "", 1).isdigit():
+        raise DataError(f"compute_capability: {device.compute_capability!r} is no number", "write it like '9.0'")
+    names = [level.level for level in device.memory]
+    if not names or names[-1] != "dram" or names != sorted(set(names), key=LEVELS.index):
+        raise DataError("memory: give each level once, in the order sram, l2, llc, dram; dram is required")
+    return device
+
+
+def _check_calibrations(device: Device) -> None:
+    """DataError for numbers of a calibration that mean nothing."""
+    for index, block in enumerate(device.calibration):
+        ends = {name: getattr(block, name) for name in ("low", "high", "borrowed_low", "borrowed_high") if getattr(block, name) is not None}
+        wrong = {name: str(value) for name, value in (block.parameters | ends).items() if not 0 < value < math.inf}
+        if block.low > block.high:
+            wrong["low"] = f"{block.low}, above high {block.high}"
+        if block.points < 1 or block.held_out < 0:
+            wrong["points"] = f"{block.points}, held out {block.held_out}"
+        if wrong:
+            name, value = next(iter(wrong.items()))
+            raise DataError(f"calibration.{index}: {name} is {value}", "give a finite number above zero, low no more than high")
+    for index, probe in enumerate(device.microbenchmarks):
+        try:
+            parse_any(probe.value)
+        except DataError as error:
+            raise DataError(f"microbenchmarks.{index}: {error.message}", error.fix) from None
 
 
 def check(device: Device) -> list[str]:

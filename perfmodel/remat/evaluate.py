@@ -114,7 +114,7 @@ def curve(chain: Chain, stops: int = 8) -> list[Point]:
         return []
     whole = simulate(chain, keep_all.schedule(chain, Plan()))
     program = Program(chain, whole.peak)
-    if not program.needs.exact:  # sizes are rounded up: only with more than it takes is keeping everything among the schedules
+    if not program.units.exact:  # sizes are rounded up: only with more than it takes is keeping everything among the schedules
         program = Program(chain, 1.1 * whole.peak)
     found = program.curve
     least, most = found[0][0], found[-1][0]

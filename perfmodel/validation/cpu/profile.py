@@ -16,7 +16,8 @@ from typing import Any
 import numba
 import numpy as np
 
-from perfmodel.core.hardware import Device, validated
+from perfmodel.core.hardware import Device
+from perfmodel.core.sanity import validated
 from perfmodel.validation.cpu import kernels as loops
 from perfmodel.validation.cpu.kernels import FMA_CHAIN, FMA_VALUES
 from perfmodel.validation.cpu.timer import Item

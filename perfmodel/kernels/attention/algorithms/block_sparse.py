@@ -10,15 +10,13 @@ from collections.abc import Iterator
 from dataclasses import replace
 from math import isqrt
 
-from perfmodel.core.arith import Number
-from perfmodel.core.cost import READ, WRITE, ZERO_FILL, Access, Kernel, Tile, matmul_work, once
-from perfmodel.core.dtypes import STATISTIC_SIZE
+from perfmodel.core.cost import Kernel, Tile
 from perfmodel.core.errors import UsageError
 from perfmodel.core.hardware import Device
 from perfmodel.core.trace import named
 from perfmodel.core.workload import BACKWARD, FORWARD, Attention, BlockCounts
 from perfmodel.kernels.attention.algorithms import flash1
-from perfmodel.kernels.attention.base import Algorithm, Tiling, fused_vector_work, key_gradients, key_read, mask_read, query_rows
+from perfmodel.kernels.attention.base import Algorithm, Tiling, key_read, mask_read
 from perfmodel.kernels.attention.loops import Head, Move
 from perfmodel.kernels.attention.patterns import Blocks, Density, Named
 from perfmodel.kernels.attention.tiles import LARGEST_EDGE
@@ -43,53 +41,30 @@ def default_tile(w: Attention, device: Device, sram_bytes: int, direction: str) 
     return flash1.default_tile(w, device, sram_bytes, direction)
 
 
-def _counts(w: Attention, tile: Tile) -> BlockCounts:
+def _streams(w: Attention, tile: Tile) -> flash1.Streams:
+    """What passes the key tiles, rows of zero blocks left out.
+
+    Algorithm 5 loads K_j and V_j even for an empty column, but an implementation that skips those needs none of it. A density does not
+    say which rows see a block, so it makes none of them compulsory.
+    """
     if w.sparsity is None:
         raise UsageError(f"--algorithm block-sparse: {NO_PATTERN}")
     counts = w.sparsity.counts(w, tile.br, tile.bc)
-    return BlockCounts(
+    counts = BlockCounts(
         named("R_s", f"query rows streamed per walk, {w.sparsity.name}", counts.streamed_rows),
         named("rows in blocks", "query rows of a walk in nonzero blocks", counts.distinct_rows),
         named("rows seeing", "those of them that see a key there", counts.seeing_rows),
         named("scores computed", "scores of the nonzero blocks of a walk", counts.scores),
         named("E_s", "visible scores of the nonzero blocks of a walk", counts.visible_scores),
     )
-
-
-def _keys(w: Attention) -> tuple[Access, Access]:
-    """K and V: loaded by Algorithm 5 even for an empty column, but an implementation that skips those needs none of it."""
-    return replace(key_read(w, "K", w.d), compulsory=0), replace(key_read(w, "V", w.dv), compulsory=0)
-
-
-def _streamed(
-    w: Attention, counts: BlockCounts, tensor: str, kind: str, width: Number, size: int | None = None, *, needed: bool = False
-) -> Access:
-    """A query-shaped tensor that every key tile streams, rows of zero blocks left out.
-
-    A density does not say which rows see a block, so it makes none of them compulsory.
-    """
-    loads, distinct, seeing = (w.row_heads * rows * width for rows in (counts.streamed_rows, counts.distinct_rows, counts.seeing_rows))
-    compulsory = seeing if needed and not isinstance(w.sparsity, Density) else 0
-    return Access(tensor, kind, loads, size or w.dtype.size, distinct, compulsory, reread=True)
-
-
-def _kernel(
-    w: Attention, tile: Tile, counts: BlockCounts, direction: str, contractions: tuple[int, int], vector: Number, *accesses: Access
-) -> Kernel:
-    """``contractions``: matmuls per score over d and over d_v. ``vector``: operations beside one set per computed score."""
-    scores, visible = w.row_heads * counts.scores, w.row_heads * counts.visible_scores
-    per_score = 2 * (contractions[0] * w.d + contractions[1] * w.dv)
-    flops = (1 if direction == FORWARD else 2) * 2 * visible * (w.d + w.dv)
-    work = matmul_work(w.dtype, scores * per_score, fused_vector_work(w) * scores + vector, scores)
-    return Kernel(
-        direction,
-        w.dtype,
-        accesses,
-        flops,
-        scores * per_score,
-        work,
-        matmul_work(w.dtype, visible * per_score),
-        flash1.launch(w, tile, direction),
+    return flash1.Streams(
+        rows=w.row_heads * counts.streamed_rows,
+        distinct=w.row_heads * counts.distinct_rows,
+        seeing=None if isinstance(w.sparsity, Density) else w.row_heads * counts.seeing_rows,
+        scores=w.row_heads * counts.scores,
+        visible=w.row_heads * counts.visible_scores,
+        keys=(replace(key_read(w, "K", w.d), compulsory=0), replace(key_read(w, "V", w.dv), compulsory=0)),
+        mask=mask_read(w, tile, counts),
     )
 
 
@@ -103,20 +78,7 @@ def forward(w: Attention, tile: Tile) -> list[Kernel]:
     >>> kernel.elements("read", "write") == 2 * 1024 * 64 + 16 * 16 // 4 * 64 * (3 * 64 + 4)
     True
     """
-    counts, size = _counts(w, tile), w.dtype.size
-    accesses = (
-        *_keys(w),
-        _streamed(w, counts, "Q", READ, w.d, needed=True),
-        _streamed(w, counts, "O", READ, w.dv),
-        _streamed(w, counts, "O", WRITE, w.dv, needed=True),
-        _streamed(w, counts, "l, m", READ, 2, STATISTIC_SIZE),
-        _streamed(w, counts, "l, m", WRITE, 2, STATISTIC_SIZE),
-        once("O", ZERO_FILL, query_rows(w) * w.dv, size, compulsory=0),
-        once("l, m", ZERO_FILL, query_rows(w) * 2, STATISTIC_SIZE, compulsory=0),
-        *mask_read(w, tile, counts),
-    )
-    rescale = w.row_heads * counts.streamed_rows * w.dv
-    return [_kernel(w, tile, counts, FORWARD, (1, 1), rescale, *accesses)]
+    return [flash1.kernel(w, tile, FORWARD, _streams(w, tile))]
 
 
 def backward(w: Attention, tile: Tile) -> list[Kernel]:
@@ -129,22 +91,7 @@ def backward(w: Attention, tile: Tile) -> list[Kernel]:
     >>> kernel.elements("read", "write") == 4 * 1024 * 64 + 16 * 16 // 4 * 64 * (5 * 64 + 2)
     True
     """
-    counts, size = _counts(w, tile), w.dtype.size
-    accesses = (
-        *_keys(w),
-        _streamed(w, counts, "Q", READ, w.d, needed=True),
-        _streamed(w, counts, "O", READ, w.dv, needed=True),
-        _streamed(w, counts, "dO", READ, w.dv, needed=True),
-        _streamed(w, counts, "dQ", READ, w.d),
-        _streamed(w, counts, "dQ", WRITE, w.d, needed=True),
-        _streamed(w, counts, "l, m", READ, 2, STATISTIC_SIZE),
-        *key_gradients(w, ("dK", w.d), ("dV", w.dv)),
-        once("dQ", ZERO_FILL, query_rows(w) * w.d, size, compulsory=0),
-        once("dK", ZERO_FILL, w.row_heads * w.kv_len * w.d, size, compulsory=0),
-        once("dV", ZERO_FILL, w.row_heads * w.kv_len * w.dv, size, compulsory=0),
-        *mask_read(w, tile, counts),
-    )
-    return [_kernel(w, tile, counts, BACKWARD, (3, 2), 0, *accesses)]
+    return [flash1.kernel(w, tile, BACKWARD, _streams(w, tile))]
 
 
 def _nonzero(w: Attention, i: int, j: int, columns: int) -> bool:

@@ -7,6 +7,7 @@ read and written on every pass. One thread block per head, as in the paper's ker
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 
 from perfmodel.core.arith import Number, ceil_div, minimum
 from perfmodel.core.cost import READ, WRITE, ZERO_FILL, Access, Kernel, Launch, Tile, matmul_work, once
@@ -23,12 +24,11 @@ from perfmodel.kernels.attention.base import (
     key_gradients,
     key_read,
     mask_read,
-    matmul_flops,
     query_rows,
     seeing_rows,
 )
 from perfmodel.kernels.attention.loops import Head, Move, cut, everything, group_sum, heads, moves, tensors, zeros
-from perfmodel.kernels.attention.walk import distinct_query_rows, streamed_query_rows, visited_scores
+from perfmodel.kernels.attention.walk import distinct_query_rows, streamed_query_rows, visible_scores, visited_scores
 
 
 def paper_tile_edges(w: Attention, m: Number) -> tuple[tuple[Number, Number], ...]:
@@ -56,22 +56,38 @@ def sram_elements(w: Attention, tile: Tile, direction: str) -> Number:
     return (tile.br + tile.bc) * (w.d + w.dv)
 
 
-def _streamed(w: Attention, tile: Tile, tensor: str, kind: str, width: Number, size: int, compulsory: Number = 0) -> Access:
-    """A query-shaped tensor that every key tile streams: R rows per walk."""
-    rows = w.row_heads * streamed_query_rows(w, tile.br, tile.bc)
-    distinct = w.row_heads * distinct_query_rows(w, tile.br, tile.bc)
-    return Access(tensor, kind, rows * width, size, distinct * width, compulsory * width, reread=True)
+@dataclass(frozen=True, slots=True)
+class Streams:
+    """What passes the key tiles, over batch and heads: which blocks are computed decides it.
+
+    ``rows`` of a query-shaped tensor streamed, ``distinct`` and ``seeing`` ones among them (None: none is sure to be); ``scores``
+    computed and ``visible``; ``keys``: the accesses of K and V, ``mask`` those of an additive mask.
+    """
+
+    rows: Number
+    distinct: Number
+    seeing: Number | None
+    scores: Number
+    visible: Number
+    keys: tuple[Access, Access]
+    mask: tuple[Access, ...]
+
+    def access(self, tensor: str, kind: str, width: Number, size: int, *, needed: bool = False) -> Access:
+        """A query-shaped tensor that every key tile streams."""
+        compulsory = self.seeing * width if needed and self.seeing is not None else 0
+        return Access(tensor, kind, self.rows * width, size, self.distinct * width, compulsory, reread=True)
 
 
-def _kernel(
-    w: Attention, tile: Tile, direction: str, contractions: tuple[int, int], flops: Number, vector: Number, accesses: tuple[Access, ...]
-) -> Kernel:
-    """``contractions``: matmuls per score over d and over d_v. ``vector``: operations beside one set per visited score."""
-    scores = w.row_heads * visited_scores(w, tile.br, tile.bc)
-    executed = 2 * scores * (contractions[0] * w.d + contractions[1] * w.dv)
-    work = matmul_work(w.dtype, executed, fused_vector_work(w) * scores + vector, scores)
-    needed = matmul_work(w.dtype, matmul_flops(w, *contractions))
-    return Kernel(direction, w.dtype, accesses, flops, executed, work, needed, launch(w, tile, direction))
+def _dense(w: Attention, tile: Tile) -> Streams:
+    return Streams(
+        seeing=seeing_rows(w),
+        keys=(key_read(w, "K", w.d), key_read(w, "V", w.dv)),
+        rows=w.row_heads * streamed_query_rows(w, tile.br, tile.bc),
+        distinct=w.row_heads * distinct_query_rows(w, tile.br, tile.bc),
+        mask=mask_read(w, tile),
+        visible=w.query_heads * visible_scores(w),
+        scores=w.row_heads * visited_scores(w, tile.br, tile.bc),
+    )
 
 
 def launch(w: Attention, tile: Tile, direction: str) -> Launch:
@@ -86,6 +102,44 @@ def shrinking(w: Attention) -> Number:
     return last / (last + 2 * (w.kv_len - last)) if w.causal else 0
 
 
+def _accesses(w: Attention, direction: str, streams: Streams) -> tuple[Access, ...]:
+    size, stream, rows, keys = w.dtype.size, streams.access, query_rows(w), w.row_heads * w.kv_len
+    if direction == FORWARD:
+        return (
+            stream("Q", READ, w.d, size, needed=True),
+            stream("O", READ, w.dv, size),
+            stream("O", WRITE, w.dv, size, needed=True),
+            stream("l, m", READ, 2, STATISTIC_SIZE),
+            stream("l, m", WRITE, 2, STATISTIC_SIZE),
+            once("O", ZERO_FILL, rows * w.dv, size, compulsory=0),
+            once("l, m", ZERO_FILL, rows * 2, STATISTIC_SIZE, compulsory=0),
+        )
+    return (
+        stream("Q", READ, w.d, size, needed=True),
+        stream("O", READ, w.dv, size, needed=True),
+        stream("dO", READ, w.dv, size, needed=True),
+        stream("dQ", READ, w.d, size),
+        stream("dQ", WRITE, w.d, size, needed=True),
+        stream("l, m", READ, 2, STATISTIC_SIZE),
+        *key_gradients(w, ("dK", w.d), ("dV", w.dv)),
+        once("dQ", ZERO_FILL, rows * w.d, size, compulsory=0),
+        once("dK", ZERO_FILL, keys * w.d, size, compulsory=0),
+        once("dV", ZERO_FILL, keys * w.dv, size, compulsory=0),
+    )
+
+
+def kernel(w: Attention, tile: Tile, direction: str, streams: Streams) -> Kernel:
+    """One pass over ``streams``: 1 + 1 matmuls per score over d and d_v forward, and rescaled O; 3 + 2 backward, scores recomputed."""
+    over_d, over_dv = (1, 1) if direction == FORWARD else (3, 2)
+    rescale = streams.rows * w.dv if direction == FORWARD else 0
+    accesses = (*streams.keys, *_accesses(w, direction, streams), *streams.mask)
+    flops = (1 if direction == FORWARD else 2) * (streams.visible * (2 * (w.d + w.dv)))
+    executed = 2 * streams.scores * (over_d * w.d + over_dv * w.dv)
+    work = matmul_work(w.dtype, executed, fused_vector_work(w) * streams.scores + rescale, streams.scores)
+    needed = matmul_work(w.dtype, streams.visible * (2 * (over_d * w.d + over_dv * w.dv)))
+    return Kernel(direction, w.dtype, accesses, flops, executed, work, needed, launch(w, tile, direction))
+
+
 def forward(w: Attention, tile: Tile) -> list[Kernel]:
     """One fused kernel: 2 n d + 3 n d T_c + 4 n T_c elements for a square problem without mask.
 
@@ -95,21 +149,7 @@ def forward(w: Attention, tile: Tile) -> list[Kernel]:
     >>> kernel.elements("read", "write"), kernel.elements("zero_fill")
     (733184, 67584)
     """
-    size, rows = w.dtype.size, seeing_rows(w)
-    accesses = (
-        key_read(w, "K", w.d),
-        key_read(w, "V", w.dv),
-        _streamed(w, tile, "Q", READ, w.d, size, rows),
-        _streamed(w, tile, "O", READ, w.dv, size),
-        _streamed(w, tile, "O", WRITE, w.dv, size, rows),
-        _streamed(w, tile, "l, m", READ, 2, STATISTIC_SIZE),
-        _streamed(w, tile, "l, m", WRITE, 2, STATISTIC_SIZE),
-        once("O", ZERO_FILL, query_rows(w) * w.dv, size, compulsory=0),
-        once("l, m", ZERO_FILL, query_rows(w) * 2, STATISTIC_SIZE, compulsory=0),
-        *mask_read(w, tile),
-    )
-    rescale = w.row_heads * streamed_query_rows(w, tile.br, tile.bc) * w.dv
-    return [_kernel(w, tile, FORWARD, (1, 1), matmul_flops(w, 1, 1), rescale, accesses)]
+    return [kernel(w, tile, FORWARD, _dense(w, tile))]
 
 
 def backward(w: Attention, tile: Tile) -> list[Kernel]:
@@ -121,23 +161,7 @@ def backward(w: Attention, tile: Tile) -> list[Kernel]:
     >>> kernel.elements("read", "write"), kernel.elements("zero_fill")
     (2832000, 192000)
     """
-    size, rows = w.dtype.size, seeing_rows(w)
-    accesses = (
-        key_read(w, "K", w.d),
-        key_read(w, "V", w.dv),
-        _streamed(w, tile, "Q", READ, w.d, size, rows),
-        _streamed(w, tile, "O", READ, w.dv, size, rows),
-        _streamed(w, tile, "dO", READ, w.dv, size, rows),
-        _streamed(w, tile, "dQ", READ, w.d, size),
-        _streamed(w, tile, "dQ", WRITE, w.d, size, rows),
-        _streamed(w, tile, "l, m", READ, 2, STATISTIC_SIZE),
-        *key_gradients(w, ("dK", w.d), ("dV", w.dv)),
-        once("dQ", ZERO_FILL, query_rows(w) * w.d, size, compulsory=0),
-        once("dK", ZERO_FILL, w.row_heads * w.kv_len * w.d, size, compulsory=0),
-        once("dV", ZERO_FILL, w.row_heads * w.kv_len * w.dv, size, compulsory=0),
-        *mask_read(w, tile),
-    )
-    return [_kernel(w, tile, BACKWARD, (3, 2), 2 * matmul_flops(w, 1, 1), 0, accesses)]
+    return [kernel(w, tile, BACKWARD, _dense(w, tile))]
 
 
 def walk(w: Attention, tile: Tile, direction: str, computes: Callable[[Head, range, range], bool] = Head.sees) -> Iterator[Move]:
