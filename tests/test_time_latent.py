@@ -10,10 +10,8 @@ from perfmodel.catalog import find_device
 from perfmodel.catalog import find_model as find_transformer
 from perfmodel.core.dtypes import DTYPES
 from perfmodel.core.errors import UnavailableError, UsageError
-from perfmodel.kernels.latent_decode import LatentDecode, flops, kernel
+from perfmodel.kernels.latent_decode import LatentDecode, NarrowCacheAttention, flops, kernel
 from perfmodel.kernels.matmul import Matmul
-from perfmodel.kernels.narrow_cache import NarrowCacheAttention
-from perfmodel.kernels.narrow_cache import kernel as narrow_kernel
 from perfmodel.timing.base import Case, find_model
 from perfmodel.timing.floors import lower_bound_s
 from perfmodel.timing.models import flash_decode_narrow, fp8_linear, latent_attention
@@ -115,7 +113,7 @@ def narrow_time(w=N, device=H200, **parameters):
 def test_the_narrow_cache_is_half_of_a_wide_one():
     from perfmodel.core.cost import Tile
 
-    sizes = {a.tensor: a.compulsory * a.element_size for a in narrow_kernel(N, Tile(64, 64)).accesses}
+    sizes = {a.tensor: a.compulsory * a.element_size for a in N.kernels(Tile(64, 64))[0].accesses}
     assert sizes["K"] == sizes["V"] == 64 * 8 * 4096 * 128
     assert sizes["Q"] == 64 * 32 * 128 * 2
 

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Any, TypeVar
 
 from perfmodel.core.cost import Access, Kernel
 from perfmodel.core.dtypes import Dtype
 from perfmodel.core.hardware import Device
 from perfmodel.core.roofline import Estimate, estimate, total, traced_rates
 from perfmodel.core.trace import Step, Trace
+
+_Workload = TypeVar("_Workload", bound=Any)
 
 ROOF_SOURCE = "roofline model, Williams, Waterman & Patterson 2009"
 L2_SOURCE = "L2 model, assumptions in perfmodel/core/cache.py"
@@ -31,6 +34,15 @@ def explain_kernels(trace: Trace, kernels: Sequence[Kernel], device: Device, dty
     costs = [estimate(kernel, device, rates, label) for kernel, label in zip(named, labels, strict=True)]
     _name_totals(trace, total(costs), "total " if len(kernels) > 1 else "")
     return named
+
+
+def with_symbols(trace: Trace, workload: _Workload, symbols: Mapping[str, tuple[str, str]]) -> _Workload:
+    """``workload`` with its fields as inputs of ``trace``, by ``symbols``: how each is written, and what it is."""
+    given = {name: getattr(workload, name) for name in symbols}
+    traced: dict[str, Any] = {
+        name: trace.symbol(symbols[name][0], value, symbols[name][1], "given") for name, value in given.items() if value is not None
+    }
+    return replace(workload, **traced)
 
 
 def sourced(trace: Trace, source: str) -> list[Step]:

@@ -1,16 +1,19 @@
-"""Attention over a compressed cache: every query head sees one latent vector and one rotated key per token (DeepSeek-V2, 2.1.2).
+"""Decode attention over a compressed cache: one latent vector and one rotated key per token, or K and V in fewer bits than Q.
 
-Scores take the latent vector and the rotated key, values the latent vector alone: K and V are the same cache, read once.
+Latent (DeepSeek-V2, 2.1.2): every query head sees the same two; scores take both, values the latent vector alone, so that K and V
+are the same cache, read once.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from perfmodel.core.arith import Number
 from perfmodel.core.checks import whole
-from perfmodel.core.cost import READ, WRITE, Kernel, Tile, matmul_work, once, stored
+from perfmodel.core.cost import READ, WRITE, Kernel, Tile, in_bits, matmul_work, once, stored
 from perfmodel.core.dtypes import DTYPES, Dtype
+from perfmodel.core.workload import Attention
+from perfmodel.kernels.attention.algorithms.flash2 import forward
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,3 +86,21 @@ def kernel(w: LatentDecode, multiplied: Dtype | None = None) -> Kernel:
     )
     work = matmul_work(form, flops(w))
     return Kernel("latent attention", form, accesses, flops(w), flops(w), work, work)
+
+
+@dataclass(frozen=True, slots=True)
+class NarrowCacheAttention(Attention):
+    """``kv_bits``: of a stored element of K and V."""
+
+    kv_bits: int = 8
+
+    @property
+    def multiplied(self) -> Dtype:
+        """What scores may be multiplied in: a cache of 8 bits allows 8-bit arithmetic."""
+        return DTYPES["fp8"] if self.kv_bits == 8 else self.dtype
+
+    def kernels(self, tile: Tile) -> list[Kernel]:
+        """The one kernel, which reads each K and V at their width."""
+        [plain] = forward(self, tile)
+        accesses = tuple(in_bits(one, one.tensor, self.kv_bits) if one.tensor in ("K", "V") else one for one in plain.accesses)
+        return [replace(plain, dtype=self.multiplied, accesses=accesses)]

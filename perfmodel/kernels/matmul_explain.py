@@ -7,7 +7,7 @@ from typing import Any
 
 from perfmodel.core.arith import Number
 from perfmodel.core.cost import Tile, memory_bytes
-from perfmodel.core.explain import explain_kernels, sourced
+from perfmodel.core.explain import explain_kernels, sourced, with_symbols
 from perfmodel.core.occupancy import SOURCE as OCCUPANCY_SOURCE
 from perfmodel.core.occupancy import Block, mark, multiprocessor, occupancy
 from perfmodel.core.trace import Step, Trace
@@ -41,9 +41,8 @@ _SYMBOLS = {
 
 def explain(result: Result) -> list[Step]:
     """How every number of ``result`` comes about; each step rests on earlier ones."""
-    trace, w, tile = Trace(), result.workload, result.tile
-    symbols: dict[str, Any] = {field: trace.symbol(name, getattr(w, field), text, "given") for field, (name, text) in _SYMBOLS.items()}
-    w = replace(w, **symbols)
+    trace, tile = Trace(), result.tile
+    w = with_symbols(trace, result.workload, _SYMBOLS)
     edges: dict[str, Any] = {
         "br": trace.symbol("B_m", tile.br, "tile rows", tile.origin),
         "bc": trace.symbol("B_n", tile.bc, "tile columns", tile.origin),

@@ -6,14 +6,13 @@ tiles of one layer. Biases are left out. The first layer needs no gradient of it
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import dataclass
 
 from perfmodel.core.arith import Number, ceil_div
 from perfmodel.core.checks import whole
 from perfmodel.core.cost import READ, WRITE, Access, Kernel, Work, matmul_work, memory_bytes, once
 from perfmodel.core.dtypes import DTYPES, Dtype
-from perfmodel.core.explain import explain_kernels, sourced
+from perfmodel.core.explain import explain_kernels, sourced, with_symbols
 from perfmodel.core.hardware import Device
 from perfmodel.core.roofline import Estimate, estimate, total
 from perfmodel.core.trace import Step, Trace
@@ -185,8 +184,7 @@ _SYMBOLS = {
 def explain(w: Mlp, device: Device, direction: str) -> list[Step]:
     """How every number of one pass comes about; each step rests on earlier ones."""
     trace = Trace()
-    sizes: dict[str, Any] = {field: trace.symbol(name, getattr(w, field), text, "given") for field, (name, text) in _SYMBOLS.items()}
-    w = replace(w, **sizes)
+    w = with_symbols(trace, w, _SYMBOLS)
     listed = explain_kernels(trace, KERNELS[direction](w), device, w.dtype)
     trace.define("memory", "bytes", memory_bytes(listed), "every tensor of the pass allocated at once")
     kept = cached(w)

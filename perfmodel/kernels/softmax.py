@@ -7,14 +7,13 @@ fused   one pass: the row stays on the chip
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import dataclass
 
 from perfmodel.core.arith import Number
 from perfmodel.core.checks import whole
 from perfmodel.core.cost import READ, WRITE, Access, Kernel, Launch, Work, memory_bytes, once
 from perfmodel.core.dtypes import DTYPES, Dtype
-from perfmodel.core.explain import explain_kernels, sourced
+from perfmodel.core.explain import explain_kernels, sourced, with_symbols
 from perfmodel.core.hardware import Device
 from perfmodel.core.roofline import Estimate, estimate
 from perfmodel.core.trace import Step, Trace
@@ -114,11 +113,7 @@ def evaluate(w: Softmax, device: Device) -> list[Result]:
 def explain(result: Result, w: Softmax, device: Device) -> list[Step]:
     """How every number of ``result`` comes about; each step rests on earlier ones."""
     trace = Trace()
-    sizes: dict[str, Any] = {
-        "rows": trace.symbol("R", w.rows, "rows", "given"),
-        "columns": trace.symbol("C", w.columns, "columns", "given"),
-    }
-    w = replace(w, **sizes)
+    w = with_symbols(trace, w, {"rows": ("R", "rows"), "columns": ("C", "columns")})
     listed = explain_kernels(trace, [kernel(w, result.variant)], device, w.dtype)
     trace.define("memory", "bytes", memory_bytes(listed), "every tensor allocated at once")
     if result.variant.row_on_chip:

@@ -6,11 +6,10 @@ from dataclasses import replace
 from typing import Any
 
 from perfmodel.core.units import format_binary, format_si, format_time
-from perfmodel.kernels.attention.crossover import crossovers
+from perfmodel.kernels.attention.crossover import crossovers, sram_sweep
 from perfmodel.kernels.attention.evaluate import BOTH
 from perfmodel.kernels.attention.explain import explain
 from perfmodel.kernels.attention.request import Comparison
-from perfmodel.kernels.attention.sram_sweep import sram_sweep
 from perfmodel.report.document import Report, Table
 from perfmodel.report.steps import Sources, steps_data, steps_table
 from perfmodel.timing.attention_offer import Predictions

@@ -14,8 +14,7 @@ from perfmodel.core.dtypes import Dtype
 from perfmodel.core.trace import plain
 from perfmodel.core.workload import Attention
 from perfmodel.kernels.attention.algorithms.flash2 import forward
-from perfmodel.kernels.latent_decode import LatentDecode
-from perfmodel.kernels.narrow_cache import NarrowCacheAttention
+from perfmodel.kernels.latent_decode import LatentDecode, NarrowCacheAttention
 from perfmodel.transformer.op import ATTENTION, CACHE, WEIGHTS, Op, Timed, activation, narrow, stream, tile_rows
 from perfmodel.transformer.spec import GroupedAttention, LatentAttention, ModelSpec
 from perfmodel.transformer.step import Step

@@ -14,9 +14,8 @@ from perfmodel.core.workload import FORWARD, Attention, Stream
 from perfmodel.kernels.attention.patterns import block_pattern
 from perfmodel.kernels.collectives import OPS, Collective
 from perfmodel.kernels.experts import Experts
-from perfmodel.kernels.latent_decode import LatentDecode
+from perfmodel.kernels.latent_decode import LatentDecode, NarrowCacheAttention
 from perfmodel.kernels.matmul import Matmul
-from perfmodel.kernels.narrow_cache import NarrowCacheAttention
 from perfmodel.timing.base import Case
 from perfmodel.timing.floors import lower_bound_s
 from perfmodel.transformer.model_step import ModelStep

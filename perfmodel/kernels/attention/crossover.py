@@ -1,4 +1,4 @@
-"""Where a tiled algorithm stops paying: the N, d and M at which it moves as much as standard attention, or takes as long.
+"""Where a tiled algorithm stops paying: the N, d and M at which it moves as much as standard attention, or takes as long; SRAM sizes.
 
 Found by bisection on the exact counts, so partial tiles, statistics and linear terms are in; partial tiles also make wins and
 losses alternate near a border, of which one is reported. The law of the leading terms is given beside where there is one.
@@ -6,9 +6,10 @@ losses alternate near a border, of which one is reported. The law of the leading
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
+from perfmodel.core.cost import Tile
 from perfmodel.core.errors import UsageError
 from perfmodel.core.hardware import Device
 from perfmodel.core.workload import FORWARD, Attention
@@ -88,21 +89,67 @@ def crossovers(comparison: Comparison) -> list[Crossover]:
 
 def _first(holds: Callable[[int], bool], largest: int) -> int | None:
     """An x at which ``holds`` turns true for good or for a while (partial tiles); None if it is false at ``largest``."""
-    if not holds(largest):
-        return None
-    low, high = 0, largest  # false at low (or low = 0), true at high
+    return _border(holds, 0, largest) if holds(largest) else None
+
+
+def _last(holds: Callable[[int], bool], largest: int) -> int | None:
+    """An x after which ``holds`` turns false for good or for a while (partial tiles); None if false at 1 or true throughout."""
+    return None if not holds(1) or holds(largest) else _border(lambda x: not holds(x), 1, largest) - 1
+
+
+def _border(holds: Callable[[int], bool], low: int, high: int) -> int:
+    """The x at which ``holds`` turns from false, as at ``low``, to true, as at ``high``."""
     while high - low > 1:
         middle = (low + high) // 2
         low, high = (low, middle) if holds(middle) else (middle, high)
     return high
 
 
-def _last(holds: Callable[[int], bool], largest: int) -> int | None:
-    """An x after which ``holds`` turns false for good or for a while (partial tiles); None if false at 1 or true throughout."""
-    if not holds(1) or holds(largest):
-        return None
-    low, high = 1, largest
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (middle, high) if holds(middle) else (low, middle)
-    return low
+# Accesses over SRAM sizes
+
+
+GRANULE = 16
+"""Tile edges are multiples of this: the smallest matrix that tensor cores take."""
+
+
+@dataclass(frozen=True, slots=True)
+class SramPoint:
+    """One algorithm with SRAM of ``sram_bytes`` and its best tile; None if no tile of GRANULE rows fits."""
+
+    algorithm: Algorithm
+    sram_bytes: int
+    result: Result | None
+
+
+def sram_sweep(comparison: Comparison) -> list[SramPoint]:
+    """Every tiled algorithm of ``comparison``, forward, at the SRAM sizes that it names."""
+    return [SramPoint(a, m, _best(a, comparison, m)) for a in comparison.tiled_in_sram() for m in comparison.sram_sizes]
+
+
+def _best(algorithm: Algorithm, comparison: Comparison, sram_bytes: int) -> Result | None:
+    """The result with the fewest accesses over the tiles that fill the SRAM or, with fp32 scores and sums, the registers."""
+    w, device = comparison.workload, comparison.device
+    registers = device.limits.registers_per_multiprocessor
+    tiling = algorithm.tiling
+    assert tiling is not None
+
+    def fits(tile: Tile) -> bool:
+        held = tile.br * (tile.bc + w.dv)
+        in_sram = tiling.sram_elements(w, tile, FORWARD) * w.dtype.size <= sram_bytes
+        return bool(in_sram and (registers is None or held <= registers.number))
+
+    results = [evaluate(algorithm, w, device, FORWARD, sram_bytes, tile.br, tile.bc) for tile in _filling_tiles(fits)]
+    return min(results, key=lambda result: result.total.access_bytes, default=None)
+
+
+def _filling_tiles(fits: Callable[[Tile], bool]) -> Iterator[Tile]:
+    """For one edge at 1, 2, 4, ... 64 granules, the largest other edge that fits."""
+    for edge in (GRANULE << power for power in range(7)):
+        for flip in (False, True):
+
+            def shape(other: int, edge: int = edge, flip: bool = flip) -> Tile:
+                return Tile(edge, other) if flip else Tile(other, edge)
+
+            count = _border(lambda count: not fits(shape(count * GRANULE)), 0, 1 << 31) - 1  # the need grows with the edge
+            if count:
+                yield shape(count * GRANULE)

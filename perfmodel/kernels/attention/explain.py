@@ -7,7 +7,7 @@ from typing import Any
 
 from perfmodel.core.arith import Number, minimum
 from perfmodel.core.cost import READ, WRITE, Tile
-from perfmodel.core.explain import explain_kernels, sourced
+from perfmodel.core.explain import explain_kernels, sourced, with_symbols
 from perfmodel.core.hardware import Device
 from perfmodel.core.trace import Step, Trace, plain
 from perfmodel.core.workload import FORWARD, Attention
@@ -32,9 +32,7 @@ MEMORY_SOURCE = "every tensor of the pass allocated at once"
 def explain(result: Result, w: Attention, device: Device, sram_bytes: int | None = None) -> list[Step]:
     """How every number of ``result`` (one pass) comes about; each step rests on earlier ones."""
     trace = Trace()
-    given = {name: getattr(w, name) for name in _SYMBOLS if getattr(w, name) is not None}
-    symbols: dict[str, Any] = {name: trace.symbol(_SYMBOLS[name][0], value, _SYMBOLS[name][1], "given") for name, value in given.items()}
-    traced = replace(w, **symbols)
+    traced = with_symbols(trace, w, _SYMBOLS)
     algorithm = result.algorithm
     m = None
     if sram_bytes is not None:

@@ -14,7 +14,7 @@ from math import ceil
 from perfmodel.core.dtypes import DTYPES
 from perfmodel.core.hardware import Device
 from perfmodel.core.workload import FORWARD, Attention
-from perfmodel.kernels.narrow_cache import NarrowCacheAttention
+from perfmodel.kernels.latent_decode import NarrowCacheAttention
 from perfmodel.timing.base import Case, Model, Parameter, once_per_case
 from perfmodel.timing.models import flash_decode
 
