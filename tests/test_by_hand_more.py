@@ -22,7 +22,7 @@ from perfmodel.core.roofline import Estimate
 from perfmodel.core.trace import Step
 from perfmodel.core.workload import BACKWARD, FORWARD, Attention
 from perfmodel.kernels.attention.algorithms import find
-from perfmodel.kernels.attention.blocks import Grid
+from perfmodel.kernels.attention.blocks import BlockGrid
 from perfmodel.kernels.attention.evaluate import evaluate
 from perfmodel.kernels.attention.explain import explain
 from perfmodel.kernels.attention.io_bounds import compulsory_elements
@@ -177,7 +177,7 @@ def test_waves_in_lockstep_scan_once_each(share: float, lost: float, drifted: fl
 @pytest.mark.parametrize(("share", "spread", "missed"), [(0.5, 1, 0), (1.1, 1, 0.25), (1.1, 0.5, 0), (2.2, 0.5, 0.25), (5.5, 1, 0.81)])
 def test_blocks_out_of_step_read_alone(share: float, spread: float, missed: float) -> None:
     """With W' = W x spread, (1 - 0.55 L2 / W')^2 of all re-reads miss."""
-    found, group = reads(4 * 528, 4, share, lockstep=False, spread=spread)
+    found, group = reads(4 * 528, 4, share, lockstep=False, length_spread=spread)
     assert found == pytest.approx(group * (4 + (4 * 528 - 4) * missed), rel=1e-6)
 
 
@@ -188,7 +188,7 @@ def test_scans_that_shrink_lose_the_mean_over_their_lengths(share: float, privat
     steps = [(i + 0.5) / 10000 for i in range(10000)]
     mean = sum(2 * x * min(max((share * x - low) / (high - low), 0), 1) for x in steps) / len(steps)
     whole = min(max((share - low) / (high - low), 0), 1)
-    found, group = reads(4 * 528, 4, share, lockstep=True, private=private, shrinking=0.5)
+    found, group = reads(4 * 528, 4, share, lockstep=True, exclusive_stream=private, causal_share=0.5)
     assert found == pytest.approx(group * (4 + 15 * (whole + mean) / 2), rel=1e-5)
 
 
@@ -363,7 +363,7 @@ def test_row_tiles_that_a_key_tile_meets(window: int | None, kv_len: int) -> Non
 @pytest.mark.parametrize("group", [1, 2, 3])
 def test_scores_of_blocks_that_heads_share(group: int) -> None:
     """Row r is query r // group, and sees keys up to its own place; blocks of 4 rows cut a group of 3."""
-    grid = Grid(rows=7 * group, keys=9, br=4, bc=2, reach=2, group=group)
+    grid = BlockGrid(rows=7 * group, keys=9, br=4, bc=2, reach=2, group=group)
     for i, j in product(range(grid.tr), range(grid.tc)):
         rows, keys = range(4 * i, min(4 * (i + 1), 7 * group)), range(2 * j, min(2 * (j + 1), 9))
         assert grid.block(i, j).visible == sum(key <= row // group + 2 for row in rows for key in keys)

@@ -14,7 +14,7 @@ Assumptions, with W the bytes of K and V (or whatever is re-read) of the heads t
 4. A tensor that the kernel before has just written or read passes through DRAM only as far as it exceeds the caches, each
    tensor by itself.
 5. Where the size of the L2 is unknown, nothing is filtered: DRAM traffic is the SRAM traffic.
-6. Tiles of a matrix multiplication (a ``Grid``) run in waves as square as the grid allows: DRAM sees a panel once per wave
+6. Tiles of a matrix multiplication (a ``MatmulLaunch``) run in waves as square as the grid allows: DRAM sees a panel once per wave
    that meets it, and again only as far as all panels do not survive until then by rule 2.
 7. What every head reads, a mask, is scanned by the heads of a wave together, and again by the next, which finds it by rule 2. It
    passes through the cache beside W and counts with it. An element-wise kernel takes one head after another, and as many scores
@@ -51,7 +51,7 @@ TUNED = ("SCAN_SURVIVES", "SCAN_IS_LOST", "PRIVATE_SURVIVES", "PRIVATE_IS_LOST",
 
 
 @dataclass(frozen=True, slots=True)
-class Grid(Launch):
+class MatmulLaunch(Launch):
     """Blocks of a group are the tiles of a matrix: each streams one panel per operand, and neighbours run together."""
 
 
@@ -81,7 +81,7 @@ def _passing_bytes(kernel: Kernel, launch: Launch, label: str) -> Number:
     if not scans:
         return 0
     own = next(access for access in kernel.accesses if access.reread)
-    part = own.footprint / own.elements if launch.private else 1
+    part = own.footprint / own.elements if launch.exclusive_stream else 1
     return named(f"{label}passing", "bytes of what all heads read that pass between two scans", sum(scans) * part)
 
 
@@ -143,7 +143,7 @@ def _access_bytes(kernel: Kernel, access: Access, device: Device, label: str) ->
         waves = minimum(ceil_div(launch.blocks, slots), access.scans)
         return first + minimum(floor(maximum(waves * _scan_bytes(access) - distinct, 0) * _lost_scan(access, ratio, label)), again)
     lost = _lost_share(launch, ratio)
-    if isinstance(launch, Grid):
+    if isinstance(launch, MatmulLaunch):
         lost = named(f"{label}lost", "share of a panel that a later wave does not find", lost)
         missed = _panel_rescans(access, launch, slots, label) * distinct * lost
     elif launch.lockstep:
@@ -157,7 +157,7 @@ def _access_bytes(kernel: Kernel, access: Access, device: Device, label: str) ->
         missed = again * named(
             f"{label}missed",
             "share of scattered re-reads that miss",
-            power(maximum(1 - SCATTERED_SURVIVE / (ratio * launch.spread), 0), 2),
+            power(maximum(1 - SCATTERED_SURVIVE / (ratio * launch.length_spread), 0), 2),
         )
     return first + minimum(floor(missed), again)
 
@@ -176,14 +176,14 @@ def _lost_share(launch: Launch, ratio: Number) -> Number:
     """Share of a scan that the next one does not find, with ``ratio`` = W / L2; in shrinking scans the mean, by their lengths x W:
     the integral of 2 x lost(x) over x from 0 to 1.
     """
-    low, high = (PRIVATE_SURVIVES, PRIVATE_IS_LOST) if launch.private else (SCAN_SURVIVES, SCAN_IS_LOST)
+    low, high = (PRIVATE_SURVIVES, PRIVATE_IS_LOST) if launch.exclusive_stream else (SCAN_SURVIVES, SCAN_IS_LOST)
     whole = clip((ratio - low) / (high - low), 0, 1)
     begins, ends = minimum(low / ratio, 1), minimum(high / ratio, 1)
     ramp = (2 * ratio * (power(ends, 3) - power(begins, 3)) / 3 - low * (power(ends, 2) - power(begins, 2))) / (high - low)
-    return whole * (1 - launch.shrinking) + (1 - power(ends, 2) + ramp) * launch.shrinking
+    return whole * (1 - launch.causal_share) + (1 - power(ends, 2) + ramp) * launch.causal_share
 
 
-def _panel_rescans(access: Access, grid: Grid, slots: Number, label: str) -> Number:
+def _panel_rescans(access: Access, grid: MatmulLaunch, slots: Number, label: str) -> Number:
     """How often waves after the first read the panels of ``access`` again: tiles that share a panel, over those of one wave."""
     sharing = access.elements // access.footprint
     across = grid.blocks // (grid.groups * sharing)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from perfmodel.core.arith import Number, ceil_div, maximum
-from perfmodel.core.cache import Grid, resident_blocks
+from perfmodel.core.cache import MatmulLaunch, resident_blocks
 from perfmodel.core.checks import whole
 from perfmodel.core.cost import READ, WRITE, Access, Kernel, Tile, Work, matmul_work, once
 from perfmodel.core.dtypes import DTYPES, Dtype
@@ -189,7 +189,7 @@ def kernels(w: Matmul, tile: Tile) -> list[Kernel]:
         stores = (once("partial C", WRITE, w.split_k * w.outputs, ACCUMULATOR_SIZE, compulsory=0, handoff=True),)
     executed = 2 * w.batch * rows * tile.br * columns * tile.bc * w.k
     blocks = named("grid", "thread blocks", w.batch * rows * columns * w.split_k)
-    grid = Grid(blocks, w.batch * w.split_k, slices_bytes(tile, size), tile.threads, lockstep=True)
+    grid = MatmulLaunch(blocks, w.batch * w.split_k, slices_bytes(tile, size), tile.threads, lockstep=True)
     work, needed = matmul_work(w.dtype, executed), matmul_work(w.dtype, flops(w))
     product = Kernel("matmul", w.dtype, (*loads, *stores), flops(w), executed, work, needed, grid)
     return [product, _sum_of_parts(w)] if split else [product]

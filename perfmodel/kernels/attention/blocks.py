@@ -99,7 +99,7 @@ def _triangle(x: int) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class Grid:
+class BlockGrid:
     """Blocks of one walk and what a mask leaves of them."""
 
     rows: int
@@ -128,7 +128,7 @@ class Grid:
     def block(self, i: int, j: int) -> Tally:
         """One block; nothing if it is outside the grid or hidden.
 
-        >>> Grid(rows=4, keys=4, br=2, bc=2, reach=0).block(1, 1)
+        >>> BlockGrid(rows=4, keys=4, br=2, bc=2, reach=0).block(1, 1)
         Tally(rows=2, seeing=2, scores=4, visible=3)
         """
         if not (0 <= i < self.tr and 0 <= j < self.tc):
@@ -144,7 +144,7 @@ class Grid:
     def diagonal(self, delta: int, members: Moments = every, end: int | None = None) -> Tally:
         """Blocks (j + delta, j) for j in a set, j < ``end``.
 
-        >>> Grid(rows=4, keys=4, br=2, bc=2, reach=0).diagonal(0)
+        >>> BlockGrid(rows=4, keys=4, br=2, bc=2, reach=0).diagonal(0)
         Tally(rows=4, seeing=4, scores=8, visible=6)
         """
         if self.group != 1:
@@ -165,7 +165,7 @@ class Grid:
     def columns(self, step: int, count: int) -> Tally:
         """All blocks of columns 0, step, 2 step, ..., ``count`` of them.
 
-        >>> Grid(rows=4, keys=4, br=2, bc=2, reach=0).columns(1, 2)
+        >>> BlockGrid(rows=4, keys=4, br=2, bc=2, reach=0).columns(1, 2)
         Tally(rows=6, seeing=6, scores=12, visible=10)
         """
         if self.group != 1:
@@ -185,7 +185,7 @@ class Grid:
     def first_row(self) -> Tally:
         """All blocks of the first row.
 
-        >>> Grid(rows=4, keys=4, br=2, bc=2, reach=1).first_row()
+        >>> BlockGrid(rows=4, keys=4, br=2, bc=2, reach=1).first_row()
         Tally(rows=4, seeing=3, scores=8, visible=5)
         """
         rows = min(self.br, self.rows)

@@ -18,7 +18,7 @@ from perfmodel.core.errors import DataError, UsageError, suggest
 from perfmodel.core.files import read_text
 from perfmodel.core.trace import is_traced, plain, template
 from perfmodel.core.workload import Attention, BlockCounts, BlockPattern
-from perfmodel.kernels.attention.blocks import Grid, Tally, every, multiples, with_bit, without
+from perfmodel.kernels.attention.blocks import BlockGrid, Tally, every, multiples, with_bit, without
 from perfmodel.kernels.attention.walk import distinct_query_rows, streamed_query_rows, visible_rows, visible_scores, visited_scores
 
 MAX_BYTES = 1 << 20
@@ -68,7 +68,7 @@ def _plain_text(name: str) -> str:
     return name.replace("{", "{{").replace("}", "}}")
 
 
-def _evaluated(name: str, count: Callable[[Grid], BlockCounts], w: Attention, br: Number, bc: Number) -> BlockCounts:
+def _evaluated(name: str, count: Callable[[BlockGrid], BlockCounts], w: Attention, br: Number, bc: Number) -> BlockCounts:
     """``count`` of the walk's grid: an integer algorithm, so element by element for arrays, and one node if traced.
 
     Without a causal mask the heads of a packed group count alike, each in its own row tiles.
@@ -79,16 +79,18 @@ def _evaluated(name: str, count: Callable[[Grid], BlockCounts], w: Attention, br
     return BlockCounts(*(heads * found for found in _of_grid(name, count, sizes, (w.n, w.kv_len, br, bc))))
 
 
-def _of_grid(name: str, count: Callable[[Grid], BlockCounts], sizes: tuple[Number, ...], shown: tuple[Number, ...]) -> tuple[Number, ...]:
-    """Fields of the counts of ``Grid(*sizes)``, which depends on ``shown``."""
+def _of_grid(
+    name: str, count: Callable[[BlockGrid], BlockCounts], sizes: tuple[Number, ...], shown: tuple[Number, ...]
+) -> tuple[Number, ...]:
+    """Fields of the counts of ``BlockGrid(*sizes)``, which depends on ``shown``."""
     if is_traced(*sizes):
-        values = astuple(count(Grid(*(int(plain(size)) for size in sizes))))
+        values = astuple(count(BlockGrid(*(int(plain(size)) for size in sizes))))
         nodes = (f"[{field.name.replace('_', ' ')} of {_plain_text(name)}]({{}}, {{}}, {{}}, {{}})" for field in fields(BlockCounts))
         return tuple(template(node, value, *shown) for node, value in zip(nodes, values, strict=True))
 
     @cache
     def checked(*sizes: int) -> tuple[int, ...]:
-        counts = count(Grid(*sizes))
+        counts = count(BlockGrid(*sizes))
         if counts.streamed_rows == 0:
             raise UsageError(f"--pattern {name}: the causal mask hides every nonzero block", "include one on or below the diagonal")
         return astuple(counts)
@@ -130,7 +132,7 @@ class Named:
         return _evaluated(self.name, NAMED[self.name], w, br, bc)
 
 
-def local_global(grid: Grid) -> BlockCounts:
+def local_global(grid: BlockGrid) -> BlockCounts:
     """|i - j| <= 1, and the first row and column of blocks (Zaheer et al. 2020, arXiv 2007.14062, without random blocks)."""
     column, corner = grid.columns(1, 1), grid.block(0, 0)
     band = grid.diagonal(-1) + grid.diagonal(0) + grid.diagonal(1)
@@ -138,7 +140,7 @@ def local_global(grid: Grid) -> BlockCounts:
     return _counts(total, column)
 
 
-def strided(grid: Grid) -> BlockCounts:
+def strided(grid: BlockGrid) -> BlockCounts:
     """|i - j| <= 1, and block columns 0, k, 2k, ... with k = ceil(sqrt(T_c)) (Child et al. 2019, arXiv 1904.10509)."""
     step = _ceil_sqrt(grid.tc)
     others = without(multiples(step))
@@ -146,7 +148,7 @@ def strided(grid: Grid) -> BlockCounts:
     return _counts(band + grid.columns(step, int(ceil_div(grid.tc, step))), grid.columns(1, 1))
 
 
-def butterfly(grid: Grid) -> BlockCounts:
+def butterfly(grid: BlockGrid) -> BlockCounts:
     """i = j or i XOR j a power of two, within T_r x T_c (Dao et al. 2021, arXiv 2112.00029, flat block butterfly).
 
     The leftmost block of row i > 0 lies in column i less its highest bit.
@@ -170,7 +172,7 @@ def _ceil_sqrt(x: int) -> int:
     return isqrt(x - 1) + 1
 
 
-NAMED: dict[str, Callable[[Grid], BlockCounts]] = {"local-global": local_global, "strided": strided, "butterfly": butterfly}
+NAMED: dict[str, Callable[[BlockGrid], BlockCounts]] = {"local-global": local_global, "strided": strided, "butterfly": butterfly}
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,7 +194,7 @@ class Blocks:
         """
         return _evaluated(self.name, self._of, w, br, bc)
 
-    def _of(self, grid: Grid) -> BlockCounts:
+    def _of(self, grid: BlockGrid) -> BlockCounts:
         total, leftmost = Tally(), dict[int, Tally]()
         tr, group = int(ceil_div(grid.tr, grid.group)), grid.group
         if group > MOST_PACKED:
