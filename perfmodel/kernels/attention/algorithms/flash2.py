@@ -7,6 +7,7 @@ padded in ``executed_flops``; only real rows are loaded, and of a mask real rows
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from perfmodel.core.arith import Number, is_deferred, maximum, minimum
 from perfmodel.core.cost import READ, WRITE, ZERO_FILL, Access, Kernel, Launch, Tile, Work, matmul_work, once
@@ -57,25 +58,32 @@ def computed_widths(w: Attention, tile: Tile) -> tuple[Number, Number]:
     return maximum(w.d, tile.head_dim), maximum(w.dv, tile.head_dim)
 
 
-def _kernel(
-    w: Attention, tile: Tile, direction: str, contractions: tuple[int, int], flops: Number, vector: Number, accesses: tuple[Access, ...]
-) -> Kernel:
-    """``contractions``: matmuls per score over d and over d_v. ``vector``: operations beside one set per visited score."""
-    scores = w.row_heads * visited_tiles(w, tile.br, tile.bc) * tile.br * tile.bc
-    d, dv = computed_widths(w, tile)
-    executed = 2 * scores * (contractions[0] * d + contractions[1] * dv)
-    work = matmul_work(w.dtype, executed, fused_vector_work(w) * scores + vector, scores)
-    needed = matmul_work(w.dtype, matmul_flops(w, *contractions))
-    # a query tile shares K and V with its whole group; a key tile shares Q and dO with its own walk only
-    tiles, groups = (row_tiles(w, tile.br), w.stored_kv_heads) if direction == FORWARD else (key_tiles(w, tile.bc), w.row_heads)
-    sram_bytes = sram_elements(w, tile, direction) * w.dtype.size
-    launch = Launch(w.row_heads * tiles, groups, sram_bytes, tile.threads, lockstep=not w.causal, length_spread=length_spread(w, direction))
-    return Kernel(direction, w.dtype, accesses, flops, executed, work, needed, launch)
-
-
 def length_spread(w: Attention, direction: str) -> Number:
     """How much shorter the shortest walk is under a causal mask, relative to the longest: that of the first query, or last key."""
     return minimum(w.n / w.kv_len, 1) if direction == FORWARD else 1
+
+
+def forward_kernel(w: Attention, tile: Tile, name: str, splits: Number) -> Kernel:
+    """Each query tile, with each of ``splits`` parts of its keys, in a block of its own; what it stores is left to the caller.
+
+    A block shares K and V with those of its whole group that work on the same split.
+    """
+    size, rows, launched = w.dtype.size, query_rows(w), splits * w.row_heads
+    key_rows = w.row_heads * streamed_key_rows(w, tile.br, tile.bc)
+    distinct, needed = w.stored_kv_heads * distinct_key_rows(w, tile.bc), seen_keys(w)
+    accesses = (
+        Access("Q", READ, splits * rows * w.d, size, rows * w.d, seeing_rows(w) * w.d),
+        Access("K", READ, key_rows * w.d, size, distinct * w.d, needed * w.d, reread=True),
+        Access("V", READ, key_rows * w.dv, size, distinct * w.dv, needed * w.dv, reread=True),
+        *mask_read(w, tile),
+    )
+    tiles = w.row_heads * visited_tiles(w, tile.br, tile.bc)
+    scores, flops = tiles * tile.br * tile.bc, matmul_flops(w, 1, 1)
+    executed = 2 * scores * sum(computed_widths(w, tile))
+    work = matmul_work(w.dtype, executed, fused_vector_work(w) * scores + tiles * tile.br * w.dv, scores)
+    blocks, groups, sram_bytes = launched * row_tiles(w, tile.br), splits * w.stored_kv_heads, sram_elements(w, tile, FORWARD) * size
+    launch = Launch(blocks, groups, sram_bytes, tile.threads, lockstep=not w.causal, length_spread=length_spread(w, FORWARD))
+    return Kernel(name, w.dtype, accesses, flops, executed, work, matmul_work(w.dtype, flops), launch)
 
 
 def forward(w: Attention, tile: Tile) -> list[Kernel]:
@@ -87,18 +95,9 @@ def forward(w: Attention, tile: Tile) -> list[Kernel]:
     >>> kernel.elements("read", "write")
     2229248
     """
-    key_rows = w.row_heads * streamed_key_rows(w, tile.br, tile.bc)
-    distinct, needed = w.stored_kv_heads * distinct_key_rows(w, tile.bc), seen_keys(w)
-    accesses = (
-        query_read(w, "Q", w.d),
-        Access("K", READ, key_rows * w.d, w.dtype.size, distinct * w.d, needed * w.d, reread=True),
-        Access("V", READ, key_rows * w.dv, w.dtype.size, distinct * w.dv, needed * w.dv, reread=True),
-        *mask_read(w, tile),
-        query_write(w, "O", w.dv),
-        once("logsumexp", WRITE, query_rows(w), STATISTIC_SIZE, compulsory=0),
-    )
-    rescale = w.row_heads * visited_tiles(w, tile.br, tile.bc) * tile.br * w.dv
-    return [_kernel(w, tile, FORWARD, (1, 1), matmul_flops(w, 1, 1), rescale, accesses)]
+    kernel = forward_kernel(w, tile, FORWARD, 1)
+    stored = (query_write(w, "O", w.dv), once("logsumexp", WRITE, query_rows(w), STATISTIC_SIZE, compulsory=0))
+    return [replace(kernel, accesses=(*kernel.accesses, *stored))]
 
 
 def backward(w: Attention, tile: Tile) -> list[Kernel]:
@@ -139,7 +138,14 @@ def backward(w: Attention, tile: Tile) -> list[Kernel]:
         once("dQ", ZERO_FILL, query_rows(w) * w.d, size, compulsory=0),
         *mask_read(w, tile),
     )
-    return [row_sums, _kernel(w, tile, BACKWARD, (3, 2), 2 * matmul_flops(w, 1, 1), 0, accesses)]
+    flops, (d, dv) = 2 * matmul_flops(w, 1, 1), computed_widths(w, tile)
+    scores = w.row_heads * visited_tiles(w, tile.br, tile.bc) * tile.br * tile.bc
+    executed = 2 * scores * (3 * d + 2 * dv)
+    work, needed = matmul_work(w.dtype, executed, fused_vector_work(w) * scores, scores), matmul_work(w.dtype, matmul_flops(w, 3, 2))
+    # a key tile shares Q and dO with its own walk only
+    blocks, sram_bytes = w.row_heads * key_tiles(w, tile.bc), sram_elements(w, tile, BACKWARD) * size
+    launch = Launch(blocks, w.row_heads, sram_bytes, tile.threads, lockstep=not w.causal, length_spread=length_spread(w, BACKWARD))
+    return [row_sums, Kernel(BACKWARD, w.dtype, accesses, flops, executed, work, needed, launch)]
 
 
 def walk(w: Attention, tile: Tile, direction: str) -> Iterator[Move]:

@@ -13,28 +13,24 @@ from dataclasses import replace
 from itertools import product
 
 from perfmodel.core.arith import Number, ceil_div, deferrable, is_deferred, minimum
-from perfmodel.core.cost import READ, WRITE, Access, Kernel, Launch, Tile, Work, matmul_work, once
+from perfmodel.core.cost import READ, WRITE, Access, Kernel, Tile, Work, once
 from perfmodel.core.dtypes import STATISTIC_SIZE
 from perfmodel.core.errors import UsageError
 from perfmodel.core.hardware import Device
 from perfmodel.core.trace import named
 from perfmodel.core.workload import FORWARD, Attention
-from perfmodel.kernels.attention.algorithms.flash2 import computed_widths, length_spread, sram_elements
+from perfmodel.kernels.attention.algorithms.flash2 import forward_kernel, sram_elements
 from perfmodel.kernels.attention.base import (
     DROPOUT_VECTOR,
     MASK_VECTOR,
     SOFTMAX_VECTOR,
     Algorithm,
     Tiling,
-    fused_vector_work,
-    mask_read,
-    matmul_flops,
     query_rows,
     seeing_rows,
-    seen_keys,
 )
 from perfmodel.kernels.attention.loops import Move, cut, everything, heads, moves, tensors
-from perfmodel.kernels.attention.walk import distinct_key_rows, key_tiles, row_tiles, streamed_key_rows, visited_tiles
+from perfmodel.kernels.attention.walk import key_tiles, row_tiles
 
 MAX_SPLITS = 128
 FULL_ENOUGH = 0.8
@@ -160,29 +156,10 @@ def forward(w: Attention, tile: Tile) -> list[Kernel]:
     several = is_deferred(tile.splits) or tile.splits > 1
     cut = named("cut", "1 if there is more than one split, else 0", minimum(s - 1, 1)) if several else 0
     each = named("p", "partial results of a row: s, but none of a single split", minimum(s, 2 * (s - 1))) if several else 0
-    size, rows, parts = w.dtype.size, query_rows(w), each * query_rows(w)
-    key_rows = w.row_heads * streamed_key_rows(w, tile.br, tile.bc)
-    distinct, needed = w.stored_kv_heads * distinct_key_rows(w, tile.bc), seen_keys(w)
-    accesses = (
-        Access("Q", READ, s * rows * w.d, size, rows * w.d, seeing_rows(w) * w.d),
-        Access("K", READ, key_rows * w.d, size, distinct * w.d, needed * w.d, reread=True),
-        Access("V", READ, key_rows * w.dv, size, distinct * w.dv, needed * w.dv, reread=True),
-    )
-    tiles = w.row_heads * visited_tiles(w, tile.br, tile.bc)
-    scores = tiles * tile.br * tile.bc
-    executed, flops = 2 * scores * sum(computed_widths(w, tile)), matmul_flops(w, 1, 1)
-    work = matmul_work(w.dtype, executed, fused_vector_work(w) * scores + tiles * tile.br * w.dv, scores)
-    # the blocks of one split stream the same keys
-    launch = Launch(
-        s * w.row_heads * row_tiles(w, tile.br),
-        s * w.stored_kv_heads,
-        sram_elements(w, tile, FORWARD) * size,
-        tile.threads,
-        lockstep=not w.causal,
-        length_spread=length_spread(w, FORWARD),
-    )
+    parts = each * query_rows(w)
+    split = forward_kernel(w, tile, "split", s)
     stored = (*_partial(w, WRITE, parts), *_results(w, 1 - cut)) if several else _results(w, 1)
-    split = Kernel("split", w.dtype, (*accesses, *mask_read(w, tile), *stored), flops, executed, work, matmul_work(w.dtype, flops), launch)
+    split = replace(split, accesses=(*split.accesses, *stored))
     if not several:
         return [split]
     combine = Kernel("combine", w.dtype, (*_partial(w, READ, parts), *_results(w, cut)), work=Work(0, COMBINE_VECTOR * parts * w.dv, parts))
