@@ -10,9 +10,8 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from perfmodel.sweep.ask import Output, Search, ask, complete
-from perfmodel.sweep.chunks import Chunk
-from perfmodel.sweep.run import Runner
+from perfmodel.sweep.run import Chunk, Runner
+from perfmodel.sweep.run_sweep import Output, Search, complete, run_sweep
 from perfmodel.sweep.study import Study
 
 AXES = {"n": "64:6400:+64", "d": [64, 128], "batch": "1:20:+1", "algorithm": ["standard", "flash2"], "hardware": "h200"}
@@ -23,7 +22,7 @@ STUDY, SEARCH = complete(Study("attention", AXES), Search())
 
 def write(path: Path, *, resume: bool = False, memory: int = MEMORY, study: Study = STUDY) -> Any:
     form = path.suffix.removeprefix(".") or "parquet"
-    return ask(study, SEARCH, Output(path, form, folder=not path.suffix, resume=resume), memory)
+    return run_sweep(study, SEARCH, Output(path, form, folder=not path.suffix, resume=resume), memory)
 
 
 def rows_in(path: Path) -> int:

@@ -24,7 +24,7 @@ from distributed import Client, LocalCluster
 
 from perfmodel.core.errors import DataError, UsageError
 from perfmodel.sweep import dask_run
-from perfmodel.sweep.ask import Output, Search, ask, complete
+from perfmodel.sweep.run_sweep import Output, Search, complete, run_sweep
 from perfmodel.sweep.study import Study
 
 AXES = {"n": "64:65536:+64", "d": [64, 128], "batch": "1:32:+1", "algorithm": ["standard", "flash1", "flash2"], "hardware": "h200"}
@@ -57,7 +57,7 @@ def cluster() -> Iterator[LocalCluster]:
 @pytest.fixture(scope="module")
 def local(tmp_path_factory: pytest.TempPathFactory) -> Any:
     folder = tmp_path_factory.mktemp("local") / "rows"
-    return ask(STUDY, SEARCH, Output(folder, "parquet", folder=True), MEMORY), pq.read_table(folder)
+    return run_sweep(STUDY, SEARCH, Output(folder, "parquet", folder=True), MEMORY), pq.read_table(folder)
 
 
 def test_a_worker_killed_midway_changes_nothing(cluster: LocalCluster, local: Any, tmp_path: Path) -> None:
@@ -76,7 +76,7 @@ def test_a_worker_killed_midway_changes_nothing(cluster: LocalCluster, local: An
             written.extend(folder.glob("part-*"))
 
     output = Output(folder, "parquet", folder=True, dask=cluster.scheduler_address)
-    found = ask(STUDY, SEARCH, output, MEMORY, lambda total: kill_one)
+    found = run_sweep(STUDY, SEARCH, output, MEMORY, lambda total: kill_one)
     with Client(cluster, set_as_default=False) as client:
         client.wait_for_workers(3, timeout=30)
         assert killed[0] not in client.run(os.getpid).values()
@@ -94,7 +94,7 @@ def test_a_worker_killed_midway_changes_nothing(cluster: LocalCluster, local: An
     # carried on: only what is missing is written
     lost, kept = parts[3], parts[5].stat().st_mtime_ns
     lost.unlink()
-    again = ask(STUDY, SEARCH, Output(folder, "parquet", folder=True, resume=True, dask=cluster.scheduler_address), MEMORY)
+    again = run_sweep(STUDY, SEARCH, Output(folder, "parquet", folder=True, resume=True, dask=cluster.scheduler_address), MEMORY)
     assert pq.read_table(folder).equals(rows)
     assert parts[5].stat().st_mtime_ns == kept
     assert again.counts == expected.counts
@@ -103,7 +103,7 @@ def test_a_worker_killed_midway_changes_nothing(cluster: LocalCluster, local: An
 def test_what_goes_wrong_on_a_worker_is_said_here(cluster: LocalCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("perfmodel.sweep.dask_run.prepared", lambda folder, study, rows, resume: nullcontext(rows))  # as if not shared
     with pytest.raises(DataError, match="no such folder on the worker"):
-        ask(STUDY, SEARCH, Output(tmp_path / "nowhere", "parquet", folder=True, dask=cluster.scheduler_address), MEMORY)
+        run_sweep(STUDY, SEARCH, Output(tmp_path / "nowhere", "parquet", folder=True, dask=cluster.scheduler_address), MEMORY)
 
 
 def test_the_command_on_a_scheduler_of_its_own(tmp_path: Path) -> None:
@@ -188,7 +188,7 @@ def test_workers_that_go_leave_what_they_wrote(tmp_path: Path) -> None:
     with LocalCluster(**settings, host="127.0.0.1", silence_logs=60) as cluster:
         output = Output(folder, "parquet", folder=True, dask=cluster.scheduler_address)
         with pytest.raises(DataError, match=r"has no workers; .* keeps \d+ whole files?\n.*--resume") as told:
-            ask(STUDY, SEARCH, output, MEMORY, lambda total: lambda points: cluster.scale(0))
+            run_sweep(STUDY, SEARCH, output, MEMORY, lambda total: lambda points: cluster.scale(0))
     assert f"keeps {len(list(folder.iterdir()))} whole" in str(told.value)
 
 
@@ -210,7 +210,7 @@ def test_a_worker_that_fails_is_one_message(cluster: LocalCluster, tmp_path: Pat
     """As where it lacks a library, or has another version of this one."""
     monkeypatch.setattr("perfmodel.sweep.dask_run.task", import_module)  # which takes other arguments
     with pytest.raises(DataError, match=r"--dask: \w+Error: .* keeps 0 whole files\n.*--resume"):
-        ask(STUDY, SEARCH, Output(tmp_path / "rows", "parquet", folder=True, dask=cluster.scheduler_address), MEMORY)
+        run_sweep(STUDY, SEARCH, Output(tmp_path / "rows", "parquet", folder=True, dask=cluster.scheduler_address), MEMORY)
 
 
 def wait_for(path: Path) -> None:
@@ -273,25 +273,25 @@ def test_a_folder_is_one_run_s(cluster: LocalCluster, tmp_path: Path) -> None:
         if not met:
             for dask in (None, cluster.scheduler_address):
                 with pytest.raises(UsageError, match="another run is writing"):
-                    ask(STUDY, SEARCH, replace(output, dask=dask), MEMORY)
+                    run_sweep(STUDY, SEARCH, replace(output, dask=dask), MEMORY)
                 met.append(dask)
 
-    whole = ask(STUDY, SEARCH, output, MEMORY, lambda total: meet)
+    whole = run_sweep(STUDY, SEARCH, output, MEMORY, lambda total: meet)
     assert len(met) == 2
     parts = sorted(output.path.iterdir()) if output.path else []
     parts[-1].unlink()
     parts[0].unlink()
-    again = ask(STUDY, SEARCH, output, 16 * MEMORY)
+    again = run_sweep(STUDY, SEARCH, output, 16 * MEMORY)
     assert sorted(output.path.iterdir() if output.path else []) == parts
     assert pq.read_table(tmp_path / "rows").num_rows == whole.counts.rows == again.counts.rows
 
 
 def test_a_task_writes_its_chunk_and_sums_it_up(tmp_path: Path, local: Any) -> None:
     """What a worker does, without one."""
-    from perfmodel.sweep.ask import consumers_of
     from perfmodel.sweep.dask_run import Job, task
     from perfmodel.sweep.grid import grid_of
     from perfmodel.sweep.run import Counts, Runner
+    from perfmodel.sweep.run_sweep import consumers_of
 
     runner = Runner(grid_of(STUDY), MEMORY)
     job = Job(STUDY, runner.rows, str(tmp_path), lambda grid: consumers_of(SEARCH, "roofline_s", grid), resume=True)

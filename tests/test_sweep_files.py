@@ -16,12 +16,11 @@ import pytest
 
 import perfmodel
 from perfmodel.core.errors import DataError, UsageError
-from perfmodel.sweep.ask import Output, Search, ask, complete
-from perfmodel.sweep.chunks import Chunk
 from perfmodel.sweep.resume import noted, progress_path, unfinished_path
-from perfmodel.sweep.run import Runner
+from perfmodel.sweep.run import Chunk, Runner
+from perfmodel.sweep.run_sweep import Output, Search, complete, run_sweep
 from perfmodel.sweep.study import Study
-from perfmodel.sweep.table import Field, Table
+from perfmodel.sweep.table import Field, RowTable
 from perfmodel.sweep.writers import formats
 from perfmodel.sweep.writers._sink import Sink
 from perfmodel.sweep.writers.parquet import arrow_table, schema
@@ -38,7 +37,7 @@ def to(path: Path, **more: Any) -> Output:
 
 
 def write(path: Path, *, resume: bool = False, memory: int = MEMORY, study: Study = STUDY) -> Any:
-    return ask(study, SEARCH, to(path, resume=resume), memory)
+    return run_sweep(study, SEARCH, to(path, resume=resume), memory)
 
 
 def read(path: Path) -> list[dict[str, Any]]:
@@ -100,7 +99,7 @@ def test_parquet_takes_arrays_as_they_are() -> None:
         "r": np.where(real < 0.3, np.nan, real),
         "i": np.where(real < 0.3, np.inf, real),
     }
-    table = Table((*fields, Field("r", "s", "real"), Field("i", "s", "real")), arrays, rows)
+    table = RowTable((*fields, Field("r", "s", "real"), Field("i", "s", "real")), arrays, rows)
     for part in (table, table.part(5, 812), table.part(3, 3)):
         made = arrow_table(part, schema(part.fields, {}))
         made.validate(full=True)
@@ -118,7 +117,7 @@ def test_counts_are_whole_and_missing_numbers_are_empty(tmp_path: Path) -> None:
     axes = {"n": [1 << 30], "d": 64, "batch": [1, 1 << 20], "algorithm": "flash1", "hardware": "h200"}
     study, search = complete(Study("attention", axes, columns=("flops", "roofline_s", "predicted_s")), Search())
     for form in formats():
-        ask(study, search, to(tmp_path / f"rows.{form}"))
+        run_sweep(study, search, to(tmp_path / f"rows.{form}"))
     small, large = read(tmp_path / "rows.csv")
     assert small["flops"] == str(4 * 2**60 * 64 if 4 * 2**60 * 64 < 2**53 else float(4 * 2**60 * 64))
     assert float(large["flops"]) == 2**20 * float(small["flops"])
@@ -291,7 +290,7 @@ def test_a_billion_points_in_bounded_memory() -> None:
 def test_a_folder_of_parts(tmp_path: Path, columns: Any) -> None:
     folder = tmp_path / "rows"
     output = Output(folder, "parquet", folder=True)
-    ask(STUDY, SEARCH, output, MEMORY)
+    run_sweep(STUDY, SEARCH, output, MEMORY)
     parts = sorted(folder.iterdir())
     assert len(parts) > 3
     assert [path.name for path in parts][:2] == ["part-00000000.parquet", "part-00000001.parquet"]
@@ -299,16 +298,16 @@ def test_a_folder_of_parts(tmp_path: Path, columns: Any) -> None:
     assert np.sort(pq.read_table(folder)["roofline_s"].to_numpy()).tolist() == np.sort(columns["roofline_s"]).tolist()
     before = {path: path.stat().st_mtime_ns for path in parts}
     parts[2].unlink()
-    result = ask(STUDY, SEARCH, Output(folder, "parquet", folder=True, resume=True), MEMORY)
+    result = run_sweep(STUDY, SEARCH, Output(folder, "parquet", folder=True, resume=True), MEMORY)
     assert result.counts.rows == ROWS == pq.read_table(folder).num_rows
     assert sum(before[path] != path.stat().st_mtime_ns for path in parts) == 1
     (folder / "notes.txt").write_text("mine")
     with pytest.raises(UsageError, match=r"holds notes\.txt"):
-        ask(STUDY, SEARCH, output, MEMORY)
+        run_sweep(STUDY, SEARCH, output, MEMORY)
     (folder / "notes.txt").unlink()
     other, _ = complete(Study("attention", {**AXES, "d": 64}), Search())
     with pytest.raises(UsageError, match="another study"):
-        ask(other, SEARCH, Output(folder, "parquet", folder=True, resume=True), MEMORY)
+        run_sweep(other, SEARCH, Output(folder, "parquet", folder=True, resume=True), MEMORY)
 
 
 def test_without_pyarrow_parquet_says_how_to_get_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run: Any) -> None:
@@ -340,8 +339,8 @@ def test_slow_rows_are_written_often_and_not_computed_again(tmp_path: Path, monk
     with monkeypatch.context() as patch:
         interrupt_after(patch, 2, KeyboardInterrupt())
         with pytest.raises(KeyboardInterrupt):
-            ask(study, search, to(path))
+            run_sweep(study, search, to(path))
     assert len(read(unfinished_path(path))) == 512
-    result = ask(study, search, to(path, resume=True))
+    result = run_sweep(study, search, to(path, resume=True))
     assert len(read(path)) == 640
     assert result.counts.rows == 640 - 512

@@ -17,10 +17,9 @@ from sweep_runs import AXES, ROWS, content, interrupted, names, rows_in, wait_un
 
 from perfmodel.commands._progress import Teller
 from perfmodel.core.errors import DataError, UsageError
-from perfmodel.sweep.ask import Search, complete
-from perfmodel.sweep.chunks import Chunk
 from perfmodel.sweep.resume import progress_path, unfinished_path
-from perfmodel.sweep.run import Runner
+from perfmodel.sweep.run import Chunk, Runner
+from perfmodel.sweep.run_sweep import Search, complete
 from perfmodel.sweep.study import Study
 from perfmodel.sweep.writers._sink import Sink
 

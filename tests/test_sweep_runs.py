@@ -14,8 +14,8 @@ import pytest
 from sweep_runs import AXES, ROWS, STUDY, at_chunk, content, interrupted, names, rows_in, wait_until, write
 
 from perfmodel.core.errors import DataError, UsageError
-from perfmodel.sweep.ask import Search, complete
 from perfmodel.sweep.resume import progress_path, unfinished_path
+from perfmodel.sweep.run_sweep import Search, complete
 from perfmodel.sweep.study import Study
 from perfmodel.sweep.writers import formats
 

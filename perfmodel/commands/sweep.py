@@ -17,7 +17,7 @@ from perfmodel.commands._shared import Command, JsonOption, check_outputs, emit,
 from perfmodel.commands._sweep_options import memory_bytes, merged, where_to
 
 if TYPE_CHECKING:
-    from perfmodel.sweep.ask import Output, Result
+    from perfmodel.sweep.run_sweep import Output, Result
 
 app = new_app()
 
@@ -69,7 +69,7 @@ def sweep(
     """
     rows, reports = where_to(output, form, resume, dask)
     outputs = check_outputs(reports)
-    from perfmodel.sweep.ask import ask, complete
+    from perfmodel.sweep.run_sweep import complete, run_sweep
 
     given = {"columns": columns, "minimize": minimize, "pareto": pareto, "top": top, "where": [*(where or ()), *(subject_to or ())]}
     study, search = complete(*merged(words or [], given))
@@ -77,7 +77,7 @@ def sweep(
     teller = Teller()
     try:
         with _terminated_is_interrupted():
-            result = ask(study, search, rows, budget, teller.expect)
+            result = run_sweep(study, search, rows, budget, teller.expect)
     except KeyboardInterrupt:
         teller.interrupted(None if rows is None else rows.path)
         raise

@@ -9,8 +9,8 @@ from perfmodel import __version__
 from perfmodel.core.units import format_count, format_si, format_time
 from perfmodel.report.document import Report, Table
 from perfmodel.report.sweep_pays import pays_data, pays_sentences, pays_table
-from perfmodel.sweep.ask import Result
 from perfmodel.sweep.base import FITS
+from perfmodel.sweep.run_sweep import Result
 from perfmodel.sweep.table import WHOLE, WORD, fields_of
 
 SHOWN_ROWS = 40

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from perfmodel.report.document import Table
-from perfmodel.sweep.ask import Result
+from perfmodel.sweep.run_sweep import Result
 from perfmodel.sweep.summary import Shares
 
 SHOWN_WORDS = 3

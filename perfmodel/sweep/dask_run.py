@@ -21,10 +21,9 @@ from time import monotonic, sleep
 from typing import Any
 
 from perfmodel.core.errors import DataError, PerfmodelError, UnavailableError, UsageError
-from perfmodel.sweep.chunks import Chunk
 from perfmodel.sweep.dataset import fill, prepared, whole_parts, write_part
 from perfmodel.sweep.grid import Grid, grid_of
-from perfmodel.sweep.run import Consumer, Progress, Runner
+from perfmodel.sweep.run import Chunk, Consumer, Progress, Runner
 from perfmodel.sweep.study import Study
 
 TASKS_PER_THREAD = 3

@@ -17,13 +17,12 @@ from shutil import rmtree
 from typing import Any
 
 from perfmodel.core.errors import DataError, UsageError
-from perfmodel.sweep.chunks import Chunk
 from perfmodel.sweep.files import SCHEMA, about
 from perfmodel.sweep.lock import alone_in
 from perfmodel.sweep.resume import STAGED, uninterrupted
-from perfmodel.sweep.run import Consumer, Progress, Runner
+from perfmodel.sweep.run import Chunk, Consumer, Progress, Runner
 from perfmodel.sweep.study import Study
-from perfmodel.sweep.table import Table
+from perfmodel.sweep.table import RowTable
 from perfmodel.sweep.writers._sink import Sink
 from perfmodel.sweep.writers.parquet import ParquetWriter, library
 
@@ -146,7 +145,7 @@ def write_part(
     return table.rows
 
 
-def _write(runner: Runner, study: Study, table: Table, path: Path) -> None:
+def _write(runner: Runner, study: Study, table: RowTable, path: Path) -> None:
     made = ParquetWriter(Sink(path), runner.fields, about(study, runner.rows))
     try:
         made.write(table)

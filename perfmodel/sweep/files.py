@@ -11,12 +11,11 @@ from typing import Any
 
 from perfmodel import __version__
 from perfmodel.core.errors import DataError, UsageError
-from perfmodel.sweep.chunks import Chunk
 from perfmodel.sweep.grid import Grid
 from perfmodel.sweep.lock import alone_at
 from perfmodel.sweep.resume import Progress, forget, noted, unfinished_path, uninterrupted
 from perfmodel.sweep.rows_file import RowsFile, carried_on, copy_path
-from perfmodel.sweep.run import Consumer, Runner
+from perfmodel.sweep.run import Chunk, Consumer, Runner
 from perfmodel.sweep.run import Progress as Tell
 from perfmodel.sweep.study import Study
 from perfmodel.sweep.writers import ready, writer

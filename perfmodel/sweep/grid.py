@@ -1,6 +1,6 @@
 """A grid: every combination of the values of its axes, cut into parts whose formulas are the same.
 
-Choices (devices, formats, switches) come first: each combination of them is a ``Part`` with one cell per value of the choice that
+Choices (devices, formats, switches) come first: each combination of them is a ``SubGrid`` with one cell per value of the choice that
 is compared. Within a part, the axes of numbers are ordered by length, the longest last, so that array operations run along it.
 Derived inputs are no axes: they vary along those of what they are derived from.
 """
@@ -25,7 +25,7 @@ from perfmodel.sweep.values import checked, is_expression, values_of
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class SubGrid:
     """One combination of choices, but for the compared one.
 
     ``fixed``: numbers with one value, ``axes``: those with several as arrays of float64, the longest axis last.
@@ -61,7 +61,7 @@ class Grid:
     filters: tuple[Expression, ...]
     given: tuple[str, ...]
     columns: tuple[str, ...]
-    parts: tuple[Part, ...] = field(default=())
+    parts: tuple[SubGrid, ...] = field(default=())
 
     @property
     def compared(self) -> Sequence[Any]:
@@ -89,14 +89,10 @@ class Grid:
         every = self.workload.pointwise or any(one.pointwise and self.choices[one.name] != (None,) for one in self.workload.inputs)
         return frozenset(name for name in self.columns if every or self.workload.column(name).pointwise)
 
-    def axes_of(self, name: str, part: Part) -> int:
-        """Along which axes of ``part`` a number varies, as bits."""
-        if name in self.derived:
-            bits = 0
-            for other in self.derived[name].names:
-                bits |= self.axes_of(other, part)
-            return bits
-        return 1 << list(part.axes).index(name) if name in part.axes else 0
+    def variants(self, part: SubGrid) -> dict[Any, dict[str, Any]]:
+        """The choices of ``part`` with each value of the compared one."""
+        name = self.workload.compared
+        return {value: {**part.choices, **({name: value} if name else {})} for value in self.compared}
 
     def source(self, name: str) -> str:
         """The input that ``name`` repeats, or itself."""
@@ -205,7 +201,7 @@ def constraints(workload: Workload, texts: Sequence[str], option: str) -> tuple[
     return inputs, tuple(one for one in parsed if one not in inputs)
 
 
-def _parts(grid: Grid) -> list[Part]:
+def _parts(grid: Grid) -> list[SubGrid]:
     workload = grid.workload
     others = {name: values for name, values in grid.choices.items() if name != workload.compared}
     axes = dict(sorted(grid.numbers.items(), key=lambda item: len(item[1])))
@@ -220,6 +216,6 @@ def _parts(grid: Grid) -> list[Part]:
     return found
 
 
-def _part(choices: Mapping[str, Any], numbers: Mapping[str, Any]) -> Part:
+def _part(choices: Mapping[str, Any], numbers: Mapping[str, Any]) -> SubGrid:
     fixed = {name: float(values[0]) for name, values in numbers.items() if len(values) == 1}
-    return Part(choices, fixed, {name: values for name, values in numbers.items() if len(values) > 1})
+    return SubGrid(choices, fixed, {name: values for name, values in numbers.items() if len(values) > 1})

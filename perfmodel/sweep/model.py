@@ -11,13 +11,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from perfmodel.core.arith import Number
 from perfmodel.core.checks import dtype_on
 from perfmodel.core.dtypes import DTYPES
 from perfmodel.core.errors import PerfmodelError, UsageError, suggest
 from perfmodel.core.hardware import Device
-from perfmodel.sweep.base import DEFAULT_DEVICE, FITS, Column, Input, LeftOut, Workload
-from perfmodel.sweep.devices import canonical, device_ids, device_named, lenders
+from perfmodel.sweep.base import DEFAULT_DEVICE, FITS, Column, Input, Variant, Workload, canonical, device_ids, device_named, lenders
 from perfmodel.sweep.kv_cache import MODEL, model_named
 from perfmodel.transformer.answer import Answer, answer
 from perfmodel.transformer.kv_cache import BITS
@@ -28,28 +26,14 @@ from perfmodel.transformer.step import DECODE, PREFILL, Split
 _VALUE = re.compile(r"(--[a-z-]+) \d+")
 """A size in a message: rows that fail alike are counted together, whatever theirs are."""
 
-_NOTHING: Mapping[str, Number] = {}
-
 
 @dataclass(frozen=True, slots=True)
-class ModelCell:
+class ModelVariant(Variant):
     """One model on one device, with everything that is no length, batch or number of devices."""
 
     model: ModelSpec
     device: Device
     choices: Mapping[str, Any]
-
-    def extras(self, values: Mapping[str, Any]) -> Mapping[str, Sequence[str]]:
-        """None."""
-        return {}
-
-    def prepare(self, values: Mapping[str, Any]) -> tuple[dict[str, Any], list[LeftOut]]:
-        """Nothing to add; what a single row cannot be is found out there."""
-        return {}, []
-
-    def formulas(self, numbers: Mapping[str, Number]) -> Mapping[str, Number]:
-        """None: see ``point``."""
-        return _NOTHING
 
     def _request(self, values: Mapping[str, int]) -> Request:
         chosen, form = self.choices, dtype_on(self.choices["dtype"], self.device)
@@ -103,13 +87,13 @@ def _columns(found: Answer) -> dict[str, float | None]:
     return {name: None if value is None else float(value) for name, value in numbers.items()}
 
 
-def cell(choices: Mapping[str, Any]) -> ModelCell:
-    """The cell for one combination of choices; PerfmodelError says why there is none."""
+def variant(choices: Mapping[str, Any]) -> ModelVariant:
+    """The variant for one combination of choices; PerfmodelError says why there is none."""
     if choices["phase"] not in PHASES:
         raise UsageError(f"--phase: unknown phase {choices['phase']!r}", suggest(choices["phase"], list(PHASES)))
     device = device_named(choices["hardware"])
     dtype_on(choices["dtype"], device)
-    return ModelCell(model_named(choices["model"]), device, choices)
+    return ModelVariant(model_named(choices["model"]), device, choices)
 
 
 def defaults(choices: Mapping[str, Any]) -> Mapping[str, float]:
@@ -175,7 +159,7 @@ WORKLOAD = Workload(
         Column(FITS, "", "1 if that fits the memory, 0 if not: then times are those of a GPU with more of it", whole=True),
         Column("max_batch", "sequences", "sequences that fit", whole=True),
     ),
-    cell=cell,
+    variant=variant,
     shown=("flops", "dram_bytes", "roofline_s", "predicted_s", "ttft_s", "tpot_s", "tokens_per_s", "memory_bytes", FITS, "max_batch"),
     objective="seconds",
     words={"time": "seconds", "io": "dram_bytes", "memory": "memory_bytes"},

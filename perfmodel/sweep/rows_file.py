@@ -11,7 +11,7 @@ from typing import Any
 from perfmodel.core.errors import DataError, UsageError
 from perfmodel.sweep.resume import Progress, done, forget, note, unfinished_path, uninterrupted
 from perfmodel.sweep.run import Runner
-from perfmodel.sweep.table import Table
+from perfmodel.sweep.table import RowTable
 from perfmodel.sweep.writers import Writer
 from perfmodel.sweep.writers._sink import Sink
 
@@ -23,7 +23,7 @@ class RowsFile:
         self.path, self.sink, self.writer = path, sink, writer
         self._note(replace(state, position=sink.position))
 
-    def append(self, table: Table) -> None:
+    def append(self, table: RowTable) -> None:
         """One more chunk, in the file and in its progress, or in neither."""
         self.writer.write(table)
         chunks, rows = self.state.chunks + 1, self.state.rows + table.rows

@@ -11,14 +11,14 @@ from typing import Any, Protocol
 
 from perfmodel.core.errors import UsageError, suggest
 from perfmodel.core.plugins import module_names
-from perfmodel.sweep.table import Field, Table
+from perfmodel.sweep.table import Field, RowTable
 from perfmodel.sweep.writers._sink import Sink
 
 
 class Writer(Protocol):
     """Writes tables."""
 
-    def write(self, table: Table) -> None:
+    def write(self, table: RowTable) -> None:
         """Append the rows of ``table``, all of them or, with an OSError, none."""
 
     def close(self) -> None:

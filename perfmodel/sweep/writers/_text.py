@@ -8,14 +8,14 @@ from typing import Any
 
 import numpy as np
 
-from perfmodel.sweep.table import COUNT, FLAG, REAL, WHOLE, WORD, Field, Table
+from perfmodel.sweep.table import COUNT, FLAG, REAL, WHOLE, WORD, Field, RowTable
 
 ROWS = 1 << 14
 """Rows that are text at once."""
 EXACT = 2.0**53
 
 
-def lines(table: Table, quote: Callable[[str], str], missing: str) -> Iterator[list[list[str]]]:
+def lines(table: RowTable, quote: Callable[[str], str], missing: str) -> Iterator[list[list[str]]]:
     """Stretches of ``table`` as one list of texts per column; ``quote`` for words, ``missing`` where there is no number."""
     for first in range(0, table.rows, ROWS):
         part = table.part(first, min(first + ROWS, table.rows))

@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from perfmodel.sweep.table import Field, Table
+from perfmodel.sweep.table import Field, RowTable
 from perfmodel.sweep.writers._sink import Sink, whole
 from perfmodel.sweep.writers._text import lines
 
@@ -19,7 +19,7 @@ class CsvWriter:
         if header:
             sink.write((",".join(_quoted(one.name) for one in fields) + "\n").encode())
 
-    def write(self, table: Table) -> None:
+    def write(self, table: RowTable) -> None:
         """Append the rows of ``table``, all or none."""
         with whole(self.sink):
             for columns in lines(table, _quoted, ""):

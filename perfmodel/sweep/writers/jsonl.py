@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from perfmodel.sweep.table import Field, Table
+from perfmodel.sweep.table import Field, RowTable
 from perfmodel.sweep.writers._sink import Sink, whole
 from perfmodel.sweep.writers._text import lines
 
@@ -18,7 +18,7 @@ class JsonLinesWriter:
         self.sink = sink
         self.form = "{" + ", ".join(f"{json.dumps(one.name)}: %s" for one in fields) + "}\n"
 
-    def write(self, table: Table) -> None:
+    def write(self, table: RowTable) -> None:
         """Append the rows of ``table``, all or none."""
         with whole(self.sink):
             for columns in lines(table, json.dumps, "null"):

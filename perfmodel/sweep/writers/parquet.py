@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from perfmodel.core.errors import UnavailableError
-from perfmodel.sweep.table import FLAG, WHOLE, WORD, Field, Table
+from perfmodel.sweep.table import FLAG, WHOLE, WORD, Field, RowTable
 from perfmodel.sweep.writers._sink import Sink
 
 _FOOTER_BYTES = 1 << 14
@@ -41,7 +41,7 @@ def schema(fields: tuple[Field, ...], about: Mapping[str, Any]) -> Any:
     return pa.schema(listed, metadata={"perfmodel": json.dumps(about)})
 
 
-def arrow_table(table: Table, described: Any) -> Any:
+def arrow_table(table: RowTable, described: Any) -> Any:
     """``table`` as Arrow has it; numbers are not copied."""
     pa = library()
     arrays = [_array(pa, one, table.column(one.name), described.field(one.name).type) for one in table.fields]
@@ -80,7 +80,7 @@ class ParquetWriter:
         pool = pa.system_memory_pool()  # which gives back at once what it does not need
         self._writer = pa.parquet.ParquetWriter(_File(sink), self.schema, memory_pool=pool, **coding)
 
-    def write(self, table: Table) -> None:
+    def write(self, table: RowTable) -> None:
         """Append one row group; OSError before anything is written if there is no room for it."""
         if table.rows:
             self.append(arrow_table(table, self.schema))

@@ -11,15 +11,13 @@ from typing import Any
 
 from perfmodel.core.errors import UsageError, suggest
 from perfmodel.sweep.base import Workload
-from perfmodel.sweep.evaluate import check_cells
+from perfmodel.sweep.evaluate import check_variants
 from perfmodel.sweep.files import write_file, write_stream
 from perfmodel.sweep.grid import Grid, grid_of
-from perfmodel.sweep.rows import Reader, Row, plain
 from perfmodel.sweep.run import Consumer, Counts, Progress, Runner
-from perfmodel.sweep.search import Best, Pareto
 from perfmodel.sweep.study import Study, workload_named
-from perfmodel.sweep.summary import Summary
-from perfmodel.sweep.table import WORD, Table
+from perfmodel.sweep.summary import Best, Pareto, Summary
+from perfmodel.sweep.table import Reader, Row
 
 DEFAULT_MEMORY = 1 << 30
 MOST_TOP = 10_000
@@ -122,12 +120,12 @@ def _check_rows(counts: Counts) -> None:
     raise UsageError(f"no row has an answer: {reason}{more}", "give other values; those that have none are left out of a sweep")
 
 
-def ask(
+def run_sweep(
     study: Study, search: Search, output: Output | None, memory: int = DEFAULT_MEMORY, expect: Callable[[int], Progress] | None = None
 ) -> Result:
     """Run ``study``, completed, and write its rows to ``output`` if there is one. ``expect``: told the number of rows, tells progress."""
     grid = grid_of(study)
-    check_cells(grid)
+    check_variants(grid)
     if output is not None:
         check_answers(grid)
     tell = None if expect is None else expect(grid.points)
@@ -137,7 +135,7 @@ def ask(
     if output is None:
         few = grid.points <= FEW_ROWS
         runner = Runner(grid, memory, tables=few)
-        rows = [row for chunk in runner.chunks() for row in _rows(runner.evaluate(chunk, consumers, tell))]
+        rows = [row for chunk in runner.chunks() for row in runner.evaluate(chunk, consumers, tell).listed()]
         rows = rows if few else None
     elif output.folder:
         _folder(grid, study, output, memory, consumers, make, tell)
@@ -163,12 +161,3 @@ def _folder(grid: Grid, study: Study, output: Output, memory: int, consumers: Se
 
     job = Job(study, runner.rows, str(output.path.resolve()), make, output.resume)
     write_cluster(output.dask, runner, job, consumers, tell)
-
-
-def _rows(table: Table) -> list[Row]:
-    """Rows as plain Python values."""
-    columns = {one.name: table.decoded(one.name).tolist() for one in table.fields}
-    for one in table.fields:
-        if one.kind != WORD:
-            columns[one.name] = [plain(value) for value in columns[one.name]]
-    return [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]

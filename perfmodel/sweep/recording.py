@@ -1,0 +1,158 @@
+"""Formulas run once on numbers that note what is done to them, then on blocks of arrays.
+
+The notes are plain steps, each a NumPy function of earlier results. Equal steps are one, and a block runs those that its columns need.
+A result has length 1 along every axis that it does not depend on, so that broadcasting keeps most of them small.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+
+from perfmodel.core.arith import Deferred, Number
+
+Function = Callable[..., Any]
+Array = Any
+"""A NumPy array of float64 with one dimension per axis, or a plain number."""
+
+SHORT = 256
+"""Elements of a row that NumPy need not lengthen."""
+_NEUTRAL = {np.add: 0, np.subtract: 0, np.multiply: 1, np.divide: 1}
+_COMMUTE = (np.add, np.multiply)
+
+
+class Recorded(Deferred):
+    """A column that is computed later. No formula may ask for its value: comparing it or asking for its truth is an error."""
+
+    __slots__ = ("function", "operands", "recording")
+    __array_ufunc__ = None
+
+    def __init__(self, recording: Recording, function: Function | str, operands: tuple[Number, ...]) -> None:
+        self.recording, self.function, self.operands = recording, function, operands
+
+    def __bool__(self) -> bool:
+        raise TypeError("a formula branches on a number that is not known yet")
+
+    def __floordiv__(self, other: Number) -> Number:
+        return self.recording.note(np.floor, self / other)
+
+    def __rfloordiv__(self, other: Number) -> Number:
+        return self.recording.note(np.floor, other / self)
+
+    def __pow__(self, exponent: float) -> Number:
+        if exponent != 0.5:
+            raise TypeError("only square roots are deferred; for powers there is arith.power")
+        return self.recording.note(np.sqrt, self)
+
+    def __neg__(self) -> Number:
+        return self.recording.note(np.negative, self)
+
+    def apply(self, function: str | Function, *arguments: Number) -> Number:
+        """A function of this and other numbers."""
+        if function == "ceil_div":
+            quotient = arguments[0] / arguments[1]
+            return self.recording.note(np.ceil, quotient)
+        return self.recording.note(getattr(np, function) if isinstance(function, str) else function, *arguments)
+
+
+def _operator(function: Function) -> tuple[Function, Function]:
+    """``x + y`` and its mirror image, for a plain x."""
+    return lambda x, y: x.recording.note(function, x, y), lambda x, y: x.recording.note(function, y, x)
+
+
+for _name, _function in {"add": np.add, "sub": np.subtract, "mul": np.multiply, "truediv": np.divide}.items():
+    for _method, _body in zip((f"__{_name}__", f"__r{_name}__"), _operator(_function), strict=True):
+        setattr(Recorded, _method, _body)
+
+
+class Recording:
+    """All steps of some formulas, by what they compute."""
+
+    def __init__(self) -> None:
+        self.known: dict[Any, Recorded] = {}
+
+    def leaf(self, name: str) -> Recorded:
+        """An input column."""
+        return self._step(name)
+
+    def note(self, function: Function, *operands: Number) -> Number:
+        """``function(*operands)``, computed later; what changes nothing is left out."""
+        if function in _NEUTRAL:
+            x, y = operands
+            for one, other in ((x, y), (y, x))[: 1 + (function in _COMMUTE)]:
+                if not isinstance(other, Recorded) and other == _NEUTRAL[function]:
+                    return one
+                if function is np.multiply and not isinstance(other, Recorded) and other == 0:
+                    return 0  # as every number here is finite
+            if function is np.subtract and x is y:
+                return 0
+        return self._step(function, *operands)
+
+    def _step(self, function: Function | str, *operands: Number) -> Recorded:
+        key = (function, *operands)
+        if key not in self.known:
+            self.known[key] = Recorded(self, function, operands)
+        return self.known[key]
+
+
+class Replay:
+    """The steps that ``columns`` need, in order."""
+
+    def __init__(self, columns: Mapping[str, Number]) -> None:
+        self.registers: list[Array] = []
+        self.leaves: dict[str, int] = {}
+        self.steps: list[tuple[Function, tuple[int, ...], int, tuple[int, ...]]] = []
+        self._known: dict[Any, int] = {}
+        self.outputs = {name: self._register(number) for name, number in columns.items()}
+        self._forget()
+
+    def _register(self, number: Number) -> int:
+        """Where ``number`` is, computed after what it needs."""
+        if number not in self._known:
+            if not isinstance(number, Recorded):
+                self._known[number] = self._new(np.array(float(number)))
+            elif isinstance(number.function, str):
+                self._known[number] = self.leaves[number.function] = self._new()
+            else:
+                inputs = tuple(map(self._register, number.operands))
+                self._known[number] = self._new()
+                self.steps.append((number.function, inputs, self._known[number], ()))
+        return self._known[number]
+
+    def _new(self, value: Array = None) -> int:
+        self.registers.append(value)
+        return len(self.registers) - 1
+
+    def _forget(self) -> None:
+        """After each step, the results that no later one needs."""
+        computed, seen = {step[2] for step in self.steps}, {*self.outputs.values()}
+        for index, (function, inputs, out, _) in reversed([*enumerate(self.steps)]):
+            last = computed & {*inputs} - seen
+            seen |= last
+            self.steps[index] = (function, inputs, out, tuple(last))
+
+    def run(self, leaves: Mapping[str, Array], outs: Mapping[str, Array]) -> None:
+        """Compute into ``outs``, arrays of the block's shape, from ``leaves``, which broadcast to it."""
+        registers = list(self.registers)
+        for name, register in self.leaves.items():
+            registers[register] = leaves[name]
+        with unbuffered():
+            for function, inputs, out, spent in self.steps:
+                registers[out] = function(*[registers[register] for register in inputs])
+                for register in spent:
+                    registers[register] = None
+            for name, register in self.outputs.items():
+                np.copyto(outs[name], registers[register])
+
+
+@contextmanager
+def unbuffered() -> Iterator[None]:
+    """NumPy takes rows of arrays that broadcast as they are: copied together into longer ones first, they take three times as long."""
+    before = np.setbufsize(SHORT)
+    try:
+        yield
+    finally:
+        np.setbufsize(before)
