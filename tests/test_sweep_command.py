@@ -17,12 +17,12 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from perfmodel.sweep.summary import front
 
 import perfmodel
 from perfmodel.catalog import data_folder
 from perfmodel.commands._progress import Teller
 from perfmodel.sweep.study import WORKLOADS, read_study
+from perfmodel.sweep.summary import front
 from tools import bench
 
 

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 from perfmodel.core.errors import UsageError, suggest
 
 if TYPE_CHECKING:
-    from perfmodel.sweep.run_sweep import Output, Search
+    from perfmodel.sweep.parts import Output
+    from perfmodel.sweep.run_sweep import Search
     from perfmodel.sweep.study import Study, StudyFile
 
 
@@ -89,7 +90,7 @@ def _check_suffix(name: str) -> None:
 
 
 def _rows_output(name: str, form: str | None, resume: bool, dask: str | None) -> Output:
-    from perfmodel.sweep.run_sweep import Output
+    from perfmodel.sweep.parts import Output
     from perfmodel.sweep.writers import formats
 
     folder = name.endswith("/") or dask is not None

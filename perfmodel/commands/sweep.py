@@ -17,7 +17,8 @@ from perfmodel.commands._shared import Command, JsonOption, check_outputs, emit,
 from perfmodel.commands._sweep_options import memory_bytes, merged, where_to
 
 if TYPE_CHECKING:
-    from perfmodel.sweep.run_sweep import Output, Result
+    from perfmodel.sweep.parts import Output
+    from perfmodel.sweep.run_sweep import SweepResult
 
 app = new_app()
 
@@ -102,7 +103,7 @@ def _terminated_is_interrupted() -> Iterator[None]:
         signal.signal(signal.SIGTERM, before)
 
 
-def _show(result: Result, rows: Output | None, json: bool, outputs: list[str]) -> None:
+def _show(result: SweepResult, rows: Output | None, json: bool, outputs: list[str]) -> None:
     """The report, on stderr where the rows took stdout."""
     from perfmodel.report.sweep import report
 

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
-from pathlib import Path
-from typing import Any
 
 from perfmodel.core.errors import UsageError, suggest
 from perfmodel.sweep.base import Workload
 from perfmodel.sweep.evaluate import check_variants
-from perfmodel.sweep.files import write_file, write_stream
 from perfmodel.sweep.grid import Grid, grid_of
+from perfmodel.sweep.parts import Output, is_stream, write_parts, write_stream
 from perfmodel.sweep.run import Consumer, Counts, Progress, Runner
 from perfmodel.sweep.study import Study, workload_named
 from perfmodel.sweep.summary import Best, Pareto, Summary
@@ -35,18 +33,7 @@ class Search:
 
 
 @dataclass(frozen=True, slots=True)
-class Output:
-    """Where rows go. ``path`` None: stdout. ``form``: the format. ``folder``: one Parquet file per chunk. ``dask``: a scheduler."""
-
-    path: Path | None
-    form: str
-    folder: bool = False
-    resume: bool = False
-    dask: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Result:
+class SweepResult:
     """``rows``: all of them if they are few, else None."""
 
     study: Study
@@ -122,7 +109,7 @@ def _check_rows(counts: Counts) -> None:
 
 def run_sweep(
     study: Study, search: Search, output: Output | None, memory: int = DEFAULT_MEMORY, expect: Callable[[int], Progress] | None = None
-) -> Result:
+) -> SweepResult:
     """Run ``study``, completed, and write its rows to ``output`` if there is one. ``expect``: told the number of rows, tells progress."""
     grid = grid_of(study)
     check_variants(grid)
@@ -137,27 +124,15 @@ def run_sweep(
         runner = Runner(grid, memory, tables=few)
         rows = [row for chunk in runner.chunks() for row in runner.evaluate(chunk, consumers, tell).listed()]
         rows = rows if few else None
-    elif output.folder:
-        _folder(grid, study, output, memory, consumers, make, tell)
-    elif output.path is None:
-        write_stream(Runner(grid, memory), study, output.form, consumers, tell)
+    elif output.dask is not None:
+        from perfmodel.sweep.dask_run import write_cluster
+
+        write_cluster(grid, study, output, memory, consumers, make, tell)
+    elif is_stream(output):
+        write_stream(Runner(grid, memory), study, output, consumers, tell)
     else:
-        write_file(grid, study, output.path, output.form, memory, consumers, tell, output.resume)
+        write_parts(grid, study, output, memory, consumers, tell)
     found = {type(one): one for one in consumers}
     if output is None or not output.resume:  # what was there before is not counted again
         _check_rows(found[Counts])  # type: ignore[arg-type]
-    return Result(study, grid, found[Counts], found[Summary], found.get(Best), found.get(Pareto), rows)  # type: ignore[arg-type]
-
-
-def _folder(grid: Grid, study: Study, output: Output, memory: int, consumers: Sequence[Consumer], make: Any, tell: Progress | None) -> None:
-    from perfmodel.sweep.dataset import write_folder
-
-    assert output.path is not None
-    runner = Runner(grid, memory)
-    if output.dask is None:
-        write_folder(runner, study, output.path, consumers, tell, output.resume)
-        return
-    from perfmodel.sweep.dask_run import Job, write_cluster
-
-    job = Job(study, runner.rows, str(output.path.resolve()), make, output.resume)
-    write_cluster(output.dask, runner, job, consumers, tell)
+    return SweepResult(study, grid, found[Counts], found[Summary], found.get(Best), found.get(Pareto), rows)  # type: ignore[arg-type]
