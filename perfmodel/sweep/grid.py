@@ -18,8 +18,7 @@ import numpy as np
 
 from perfmodel.core.errors import UsageError, suggest
 from perfmodel.sweep.base import Input, Workload
-from perfmodel.sweep.expression import Expression, parse
-from perfmodel.sweep.meaning import understood
+from perfmodel.sweep.expression import Expression, parse, typecheck
 from perfmodel.sweep.study import Study, workload_named
 from perfmodel.sweep.values import checked, is_expression, values_of
 
@@ -157,7 +156,7 @@ def _compute(workload: Workload, one: Input, raw: str, numbers: dict[str, Any], 
     """An expression is a derived input, or one value if it reads no other."""
     option = f"--{one.name.replace('_', '-')}"
     names = {other.name: other.name for other in workload.inputs if not other.choice}
-    expression = understood(parse(raw, option, names), workload, option)
+    expression = typecheck(parse(raw, option, names), workload, option)
     if expression.names:
         derived[one.name] = expression
         return
@@ -193,7 +192,7 @@ def constraints(workload: Workload, texts: Sequence[str], option: str) -> tuple[
     """Constraints on inputs alone, and those that read columns."""
     named = [*(one.name for one in workload.inputs), *(one.name for one in workload.columns)]
     known = dict(zip(named, named, strict=True)) | dict(workload.words)
-    parsed = [understood(parse(text, option, known), workload, option) for text in texts]
+    parsed = [typecheck(parse(text, option, known), workload, option) for text in texts]
     same = next((one for one in parsed if not one.names), None)
     if same is not None:
         raise UsageError(f"{option} {same.text[:60]!r} names no axis or column", "write it like 'n * batch <= 65536'")
