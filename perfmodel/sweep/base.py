@@ -6,13 +6,14 @@ is a ``Variant``. All other inputs are columns of numbers, over which a variant'
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any, Literal
 
 from perfmodel import catalog
 from perfmodel.core.arith import Number
+from perfmodel.core.errors import UsageError, suggest
 from perfmodel.core.hardware import Device
 from perfmodel.core.roofline import Estimate, Traffic
 from perfmodel.core.workload import LARGEST_SIZE
@@ -49,6 +50,11 @@ class Input:
     varies: bool = False
     pointwise: bool = False
     columns: tuple[str, ...] = ()
+
+    @property
+    def option(self) -> str:
+        """As it is written on the command line."""
+        return f"--{self.name.replace('_', '-')}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,13 +159,34 @@ class Workload:
     defaults: Callable[[Mapping[str, Any]], Mapping[str, float]] | None = None
     meant: Callable[[Mapping[str, Any]], Mapping[str, Any]] | None = None
 
-    def input(self, name: str) -> Input | None:
-        """The input called ``name``."""
-        return next((one for one in self.inputs if one.name == name), None)
+    @property
+    def named(self) -> dict[str, Input]:
+        """Inputs by name."""
+        return {one.name: one for one in self.inputs}
+
+    @property
+    def numbers(self) -> dict[str, str]:
+        """Names that may stand in a derived input, each for itself."""
+        return {one.name: one.name for one in self.inputs if not one.choice}
 
     def column(self, name: str) -> Column:
         """The column called ``name``, which exists."""
         return next(one for one in self.columns if one.name == name)
+
+    def column_named(self, name: str, option: str) -> Column:
+        """The column that ``name`` means, in ``option``; UsageError with the nearest names otherwise."""
+        known = [one.name for one in self.columns]
+        found = self.words.get(name, name)
+        if found not in known:
+            raise UsageError(f"{option}: {self.name} has no column {name!r}", suggest(name, [*self.words, *known]))
+        return self.column(found)
+
+    def check_names(self, axes: Iterable[str], place: str = "--") -> None:
+        """UsageError for an axis that there is not; ``place``: what stands before its name."""
+        for name in axes:
+            if name not in self.named:
+                shown = name.replace("_", "-") if place == "--" else name
+                raise UsageError(f"{place}{shown}: {self.name} has no such axis", suggest(name, list(self.named)))
 
 
 def _intensity(cost: Estimate, level: Traffic) -> Number:

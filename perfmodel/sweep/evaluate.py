@@ -100,8 +100,7 @@ class Evaluator:
         """Derived numbers that mean nothing, which are replaced by 1 so that they do no harm."""
         found = []
         for name, expression in self.grid.derived.items():
-            one = self.grid.workload.input(name)
-            assert one is not None
+            one = self.grid.workload.named[name]
             if expression.alias is not None:
                 values[name] = values[expression.alias]
                 continue
@@ -123,12 +122,13 @@ class Evaluator:
         self._skipped(first)
         extra = variant.prepare(first)[0]
         numbers: dict[str, Any] = {}
+        inputs = self.grid.workload.named
         for name, value in {**first, **extra}.items():
             if any(np.size(whole[one]) > 1 for one in depends.get(name, [name])):
                 numbers[name] = recording.leaf(self.grid.source(name))
             else:
                 plain = float(np.asarray(value).reshape(-1)[0])
-                real = name not in extra and getattr(self.grid.workload.input(name), "kind", "whole") == "number"
+                real = name not in extra and inputs[name].kind == "number"
                 numbers[name] = plain if real else int(plain)
         formulas = variant.formulas(numbers)
         return Replay({name: formulas[name] for name in self.fast})

@@ -267,7 +267,7 @@ class _Checker:
         parts = [self.named(part) for part in _parts(tree)]
         if tree[0] == _COMPARES:
             for one, other in ((0, 1), (1, 0)):
-                choice = self.workload.input(parts[one][1]) if parts[one][0] == NAME else None
+                choice = self.workload.named.get(parts[one][1]) if parts[one][0] == NAME else None
                 if choice is not None and choice.kind == "name" and parts[other][0] == TEXT:
                     parts[other] = (TEXT, self._word(choice, parts[other][1]))
         return (*tree[:2], *parts) if parts else tree
@@ -302,7 +302,7 @@ class _Checker:
         return self._joined(kinds) if sort == _KEEPS else ANY
 
     def _column_kind(self, name: str) -> str:
-        one = self.workload.input(name)
+        one = self.workload.named.get(name)
         if one is None:
             return _unit_kind(self.workload.column(name).unit)
         return {"name": TEXT, "flag": ANY, "number": ANY}.get(one.kind, _unit_kind(one.unit))

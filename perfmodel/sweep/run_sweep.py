@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
 
-from perfmodel.core.errors import UsageError, suggest
-from perfmodel.sweep.base import Workload
+from perfmodel.core.errors import UsageError
 from perfmodel.sweep.evaluate import check_variants
 from perfmodel.sweep.grid import Grid, grid_of
 from perfmodel.sweep.parts import Output, is_stream, write_parts, write_stream
@@ -28,7 +27,7 @@ class Search:
     """``minimize``: the column whose ``top`` least rows are wanted, ``pareto``: two columns; None for neither."""
 
     minimize: str | None = None
-    pareto: tuple[str, str] | None = None
+    pareto: tuple[str, ...] | None = None
     top: int = 10
 
 
@@ -48,27 +47,17 @@ class SweepResult:
 def complete(study: Study, search: Search) -> tuple[Study, Search]:
     """Both with full names of columns; the study with every column that the search reads."""
     workload = workload_named(study.workload)
-    minimize = None if search.minimize is None else column_named(workload, search.minimize, "--minimize")
-    pareto = None
-    if search.pareto is not None:
-        pareto = (column_named(workload, search.pareto[0], "--pareto"), column_named(workload, search.pareto[1], "--pareto"))
+
+    def named(names: Iterable[str], option: str) -> tuple[str, ...]:
+        return tuple(workload.column_named(name, option).name for name in names)
+
+    minimize = next(iter(named([search.minimize] if search.minimize is not None else [], "--minimize")), None)
+    pareto = None if search.pareto is None else named(search.pareto, "--pareto")
     if not 1 <= search.top <= MOST_TOP:
         raise UsageError(f"--top is {search.top}", f"give a whole number from 1 to {MOST_TOP:,}; for more rows use --where and -o")
-    if study.columns is None:
-        asked = [*workload.shown, workload.objective]
-    else:
-        asked = [column_named(workload, name, "--columns") for name in study.columns]
-    columns = [*asked, *(pareto or ()), *([minimize] if minimize else [])]
+    shown = [*workload.shown, workload.objective] if study.columns is None else named(study.columns, "--columns")
+    columns = [*shown, *(pareto or ()), *([minimize] if minimize else [])]
     return replace(study, columns=tuple(dict.fromkeys(columns))), Search(minimize, pareto, search.top)
-
-
-def column_named(workload: Workload, name: str, option: str) -> str:
-    """The column that ``name`` means; UsageError with the nearest names otherwise."""
-    found = workload.words.get(name, name)
-    known = [one.name for one in workload.columns]
-    if found not in known:
-        raise UsageError(f"{option}: {workload.name} has no column {name!r}", suggest(name, [*workload.words, *known]))
-    return found
 
 
 def consumers_of(search: Search, objective: str, grid: Grid) -> list[Consumer]:
@@ -77,7 +66,7 @@ def consumers_of(search: Search, objective: str, grid: Grid) -> list[Consumer]:
     if search.minimize is not None:
         made.append(Best(Reader.of(grid), search.minimize, search.top))
     if search.pareto is not None:
-        made.append(Pareto(Reader.of(grid), *search.pareto))
+        made.append(Pareto(Reader.of(grid), search.pareto[0], search.pareto[1]))
     return made
 
 

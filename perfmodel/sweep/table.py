@@ -49,8 +49,7 @@ def fields_of(grid: Grid) -> tuple[Field, ...]:
     """Inputs that were given, then results."""
     found = []
     for name in grid.given:
-        one = grid.workload.input(name)
-        assert one is not None
+        one = grid.workload.named[name]
         kind = _KINDS[one.kind]
         words = tuple(map(str, grid.choices[name])) if kind == WORD else ()
         found.append(Field(f"{name}_size_bytes" if one.kind == "size" else name, one.unit, kind, words))
