@@ -61,7 +61,7 @@ class Input:
 class Column:
     """A result. ``whole``: a count, written without a fraction. ``pointwise``: costs a separate, slow calculation for each row.
 
-    ``of``: how an estimate gives it, if it does.
+    ``of``: how an estimate or an answer gives it, if it does.
     """
 
     name: str
@@ -69,7 +69,7 @@ class Column:
     meaning: str
     whole: bool = False
     pointwise: bool = False
-    of: Callable[[Estimate], Number] | None = None
+    of: Callable[[Any], Number] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,9 +233,14 @@ PREDICTED = (
 )
 
 
+def computed(columns: Sequence[Column], result: Any) -> dict[str, Number]:
+    """Those of ``columns`` that ``result`` gives."""
+    return {one.name: one.of(result) for one in columns if one.of is not None}
+
+
 def costs(cost: Estimate) -> Mapping[str, Number]:
     """The columns of ``COSTS``."""
-    return {one.name: one.of(cost) for one in COSTS if one.of is not None}
+    return computed(COSTS, cost)
 
 
 @cache

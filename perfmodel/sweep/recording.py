@@ -6,11 +6,11 @@ A result has length 1 along every axis that it does not depend on, so that broad
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
+from numpy.lib.mixins import NDArrayOperatorsMixin
 
 from perfmodel.core.arith import Deferred, Number
 
@@ -19,16 +19,19 @@ Array = Any
 """A NumPy array of float64 with one dimension per axis, or a plain number."""
 
 SHORT = 256
-"""Elements of a row that NumPy need not lengthen."""
+"""Elements of a row from which NumPy takes arrays that broadcast as they are; to copy them into longer rows takes three times as long."""
+_COMPARE = (np.less, np.less_equal, np.greater, np.greater_equal)
 _NEUTRAL = {np.add: 0, np.subtract: 0, np.multiply: 1, np.divide: 1}
-_COMMUTE = (np.add, np.multiply)
 
 
-class Recorded(Deferred):
-    """A column that is computed later. No formula may ask for its value: comparing it or asking for its truth is an error."""
+class Recorded(NDArrayOperatorsMixin, Deferred):
+    """A column that is computed later: NumPy's functions of it are noted. No formula may ask for its value.
+
+    Comparing it, or asking for its truth, is an error.
+    """
 
     __slots__ = ("function", "operands", "recording")
-    __array_ufunc__ = None
+    __eq__, __ne__, __hash__ = object.__eq__, object.__ne__, object.__hash__
 
     def __init__(self, recording: Recording, function: Function | str, operands: tuple[Number, ...]) -> None:
         self.recording, self.function, self.operands = recording, function, operands
@@ -36,36 +39,14 @@ class Recorded(Deferred):
     def __bool__(self) -> bool:
         raise TypeError("a formula branches on a number that is not known yet")
 
-    def __floordiv__(self, other: Number) -> Number:
-        return self.recording.note(np.floor, self / other)
+    def __array_ufunc__(self, function: Any, method: str, *operands: Number, **out: Any) -> Number:
+        if function in _COMPARE:
+            bool(self)
+        return self.recording.note(function, *operands)
 
-    def __rfloordiv__(self, other: Number) -> Number:
-        return self.recording.note(np.floor, other / self)
-
-    def __pow__(self, exponent: float) -> Number:
-        if exponent != 0.5:
-            raise TypeError("only square roots are deferred; for powers there is arith.power")
-        return self.recording.note(np.sqrt, self)
-
-    def __neg__(self) -> Number:
-        return self.recording.note(np.negative, self)
-
-    def apply(self, function: str | Function, *arguments: Number) -> Number:
-        """A function of this and other numbers."""
-        if function == "ceil_div":
-            quotient = arguments[0] / arguments[1]
-            return self.recording.note(np.ceil, quotient)
-        return self.recording.note(getattr(np, function) if isinstance(function, str) else function, *arguments)
-
-
-def _operator(function: Function) -> tuple[Function, Function]:
-    """``x + y`` and its mirror image, for a plain x."""
-    return lambda x, y: x.recording.note(function, x, y), lambda x, y: x.recording.note(function, y, x)
-
-
-for _name, _function in {"add": np.add, "sub": np.subtract, "mul": np.multiply, "truediv": np.divide}.items():
-    for _method, _body in zip((f"__{_name}__", f"__r{_name}__"), _operator(_function), strict=True):
-        setattr(Recorded, _method, _body)
+    def apply(self, function: Function, *arguments: Number) -> Number:
+        """A function of this and other numbers that takes whole arrays alone."""
+        return self.recording.note(function, *arguments)
 
 
 class Recording:
@@ -80,15 +61,20 @@ class Recording:
 
     def note(self, function: Function, *operands: Number) -> Number:
         """``function(*operands)``, computed later; what changes nothing is left out."""
+        if function is np.floor_divide:
+            return self.note(np.floor, self.note(np.divide, *operands))
+        if function is np.power:
+            if operands[1] != 0.5:
+                raise TypeError("only square roots are deferred; for powers there is arith.power")
+            return self.note(np.sqrt, operands[0])
         if function in _NEUTRAL:
             x, y = operands
-            for one, other in ((x, y), (y, x))[: 1 + (function in _COMMUTE)]:
-                if not isinstance(other, Recorded) and other == _NEUTRAL[function]:
-                    return one
-                if function is np.multiply and not isinstance(other, Recorded) and other == 0:
-                    return 0  # as every number here is finite
-            if function is np.subtract and x is y:
-                return 0
+            if y == _NEUTRAL[function]:
+                return x
+            if function in (np.add, np.multiply) and x == _NEUTRAL[function]:
+                return y
+            if (function is np.multiply and (x == 0 or y == 0)) or (function is np.subtract and x is y):
+                return 0  # as every number here is finite
         return self._step(function, *operands)
 
     def _step(self, function: Function | str, *operands: Number) -> Recorded:
@@ -139,20 +125,13 @@ class Replay:
         registers = list(self.registers)
         for name, register in self.leaves.items():
             registers[register] = leaves[name]
-        with unbuffered():
+        before = np.setbufsize(SHORT)
+        try:
             for function, inputs, out, spent in self.steps:
                 registers[out] = function(*[registers[register] for register in inputs])
                 for register in spent:
                     registers[register] = None
             for name, register in self.outputs.items():
                 np.copyto(outs[name], registers[register])
-
-
-@contextmanager
-def unbuffered() -> Iterator[None]:
-    """NumPy takes rows of arrays that broadcast as they are: copied together into longer ones first, they take three times as long."""
-    before = np.setbufsize(SHORT)
-    try:
-        yield
-    finally:
-        np.setbufsize(before)
+        finally:
+            np.setbufsize(before)

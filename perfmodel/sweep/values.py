@@ -101,17 +101,15 @@ def _names(one: Input, item: Any) -> Iterable[str]:
 
 def _number(one: Input, item: Any) -> int | float:
     """An int where it is whole; a size with its unit in bytes."""
-    if isinstance(item, bool):
-        raise UsageError(f"{one.option}: {item!r} is no number", _HOW)
-    if isinstance(item, (int, float)):
+    if isinstance(item, (int, float)) and not isinstance(item, bool):
         return item
-    if isinstance(item, bytes):
-        raise UsageError(f"{one.option}: {item!r} is no number", _HOW)
     if not isinstance(item, str):
         try:  # a number of another library
-            return int(item) if item == int(item) else float(item)
+            if not isinstance(item, (bool, bytes)):
+                return int(item) if item == int(item) else float(item)
         except (OverflowError, TypeError, ValueError):
-            raise UsageError(f"{one.option}: {item!r} is no number", _HOW) from None
+            pass
+        raise UsageError(f"{one.option}: {item!r} is no number", _HOW)
     match = _QUANTITY.fullmatch(item)
     if match is None:
         raise UsageError(f"{one.option}: {item[:40]!r} is no number", _HOW)

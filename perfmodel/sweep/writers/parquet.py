@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 from collections.abc import Mapping, Sequence
 from importlib import import_module
@@ -84,10 +85,8 @@ class ParquetWriter:
         self._writer.close()
 
 
-class _Counted:
-    """A stream as pyarrow takes it, which asks where it is: a pipe does not know."""
-
-    closed = False
+class _Counted(io.RawIOBase):
+    """A stream as pyarrow takes it, which asks where it is: a pipe does not know. It is closed by who opened it."""
 
     def __init__(self, stream: BinaryIO) -> None:
         self.stream, self.position = stream, 0
@@ -102,25 +101,9 @@ class _Counted:
         """Bytes so far."""
         return self.position
 
-    def flush(self) -> None:
-        """Let the bytes reach the disk or a reader."""
-        self.stream.flush()
-
     def writable(self) -> bool:
         """It is."""
         return True
-
-    def readable(self) -> bool:
-        """It is not."""
-        return False
-
-    def seekable(self) -> bool:
-        """It need not be."""
-        return False
-
-    def close(self) -> None:
-        """The stream is closed by who opened it."""
-        self.closed = True
 
 
 def writer(stream: BinaryIO, fields: tuple[Field, ...], about: Mapping[str, Any], first: bool) -> ParquetWriter:
