@@ -23,7 +23,7 @@ from perfmodel.core.errors import UsageError, suggest
 if TYPE_CHECKING:
     from perfmodel.core.hardware import Device
     from perfmodel.kernels.attention.request import Comparison
-    from perfmodel.sweep.table import Table
+    from perfmodel.sweep.table import RowTable
 
 MOST_BYTES = 1 << 32
 """Of columns in memory, unless more is allowed."""
@@ -42,8 +42,7 @@ def attention(*, hardware: str | Device | None = None, implementation: str | Non
     """
     from perfmodel.core.hardware import Device
     from perfmodel.kernels.attention.request import AttentionRequest
-    from perfmodel.sweep.base import DEFAULT_DEVICE
-    from perfmodel.sweep.devices import device_named
+    from perfmodel.sweep.base import DEFAULT_DEVICE, device_named
 
     known = [field.name for field in fields(AttentionRequest) if field.name != "hardware"]
     for name in options:
@@ -101,7 +100,7 @@ class Columns(Mapping[str, Any]):
     ``units`` by column; ``left_out``: how many rows have no answer, by reason; ``excluded``: how many constraints took away.
     """
 
-    def __init__(self, table: Table, left_out: Mapping[str, int], excluded: int) -> None:
+    def __init__(self, table: RowTable, left_out: Mapping[str, int], excluded: int) -> None:
         self._table, self.left_out, self.excluded = table, dict(left_out), excluded
         self.units = {one.name: one.unit for one in table.fields}
         self._decoded: dict[str, Any] = {}

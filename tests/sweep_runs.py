@@ -10,9 +10,9 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from perfmodel.sweep.ask import Output, Search, ask, complete
-from perfmodel.sweep.chunks import Chunk
-from perfmodel.sweep.run import Runner
+from perfmodel.sweep.parts import Output, kept
+from perfmodel.sweep.run import Chunk, Runner
+from perfmodel.sweep.run_sweep import Search, complete, run_sweep
 from perfmodel.sweep.study import Study
 
 AXES = {"n": "64:6400:+64", "d": [64, 128], "batch": "1:20:+1", "algorithm": ["standard", "flash2"], "hardware": "h200"}
@@ -23,13 +23,24 @@ STUDY, SEARCH = complete(Study("attention", AXES), Search())
 
 def write(path: Path, *, resume: bool = False, memory: int = MEMORY, study: Study = STUDY) -> Any:
     form = path.suffix.removeprefix(".") or "parquet"
-    return ask(study, SEARCH, Output(path, form, folder=not path.suffix, resume=resume), memory)
+    return run_sweep(study, SEARCH, Output(path, form, folder=not path.suffix, resume=resume), memory)
 
 
 def rows_in(path: Path) -> int:
-    if path.is_dir() or path.suffix == ".parquet":
-        return int(pq.read_table(path).num_rows)
+    """Of a file, or of the parts in a folder."""
+    if path.is_dir():
+        parts = sorted(path.glob("part-*"))
+        return sum(map(rows_in, parts)) + (len(parts) - 1 if parts and parts[0].suffix == ".csv" else 0)  # one has a header
+    if path.suffix == ".parquet":
+        return int(pq.read_metadata(path).num_rows)
     return len(path.read_text().splitlines()) - (path.suffix == ".csv")
+
+
+def unfinished(path: Path) -> Path:
+    """The parts of what is to become ``path``."""
+    found = kept(path)
+    assert found is not None
+    return found
 
 
 def content(path: Path) -> Any:

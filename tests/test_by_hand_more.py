@@ -35,7 +35,7 @@ from perfmodel.study.base import MOST_FORMULAS, Scope
 from perfmodel.study.kinds._pairwise import ROOF, Pairwise, SweptSeries
 from perfmodel.sweep import attention as attention_sweep
 from perfmodel.sweep import kv_cache, matmul, model
-from perfmodel.sweep.columns import costs
+from perfmodel.sweep.base import costs
 from perfmodel.timing.base import Case
 from perfmodel.timing.models import gemm, numba_flash1
 from perfmodel.timing.models._flash_blocks import TAIL, Blocks, _key_tile_visits, interleaved_cycles

@@ -21,8 +21,8 @@ from hypothesis import strategies as st
 import perfmodel
 from perfmodel.catalog import data_folder
 from perfmodel.commands._progress import Teller
-from perfmodel.sweep.search import front
 from perfmodel.sweep.study import WORKLOADS, read_study
+from perfmodel.sweep.summary import front
 from tools import bench
 
 

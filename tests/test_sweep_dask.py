@@ -11,7 +11,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from dataclasses import replace
 from importlib import import_module
@@ -22,9 +22,10 @@ import pyarrow.parquet as pq
 import pytest
 from distributed import Client, LocalCluster
 
-from perfmodel.core.errors import DataError, UsageError
+from perfmodel.core.errors import DataError
 from perfmodel.sweep import dask_run
-from perfmodel.sweep.ask import Output, Search, ask, complete
+from perfmodel.sweep.parts import Output, Parts
+from perfmodel.sweep.run_sweep import Search, complete, run_sweep
 from perfmodel.sweep.study import Study
 
 AXES = {"n": "64:65536:+64", "d": [64, 128], "batch": "1:32:+1", "algorithm": ["standard", "flash1", "flash2"], "hardware": "h200"}
@@ -57,7 +58,7 @@ def cluster() -> Iterator[LocalCluster]:
 @pytest.fixture(scope="module")
 def local(tmp_path_factory: pytest.TempPathFactory) -> Any:
     folder = tmp_path_factory.mktemp("local") / "rows"
-    return ask(STUDY, SEARCH, Output(folder, "parquet", folder=True), MEMORY), pq.read_table(folder)
+    return run_sweep(STUDY, SEARCH, Output(folder, "parquet", folder=True), MEMORY), pq.read_table(folder)
 
 
 def test_a_worker_killed_midway_changes_nothing(cluster: LocalCluster, local: Any, tmp_path: Path) -> None:
@@ -73,10 +74,10 @@ def test_a_worker_killed_midway_changes_nothing(cluster: LocalCluster, local: An
                 address = [*busy, *client.nthreads()][0]
                 killed.append(client.run(os.getpid, workers=[address])[address])
             os.kill(killed[0], signal.SIGKILL)
-            written.extend(folder.glob("part-*"))
+            written.extend(folder.glob(".*/part-*"))
 
     output = Output(folder, "parquet", folder=True, dask=cluster.scheduler_address)
-    found = ask(STUDY, SEARCH, output, MEMORY, lambda total: kill_one)
+    found = run_sweep(STUDY, SEARCH, output, MEMORY, lambda total: kill_one)
     with Client(cluster, set_as_default=False) as client:
         client.wait_for_workers(3, timeout=30)
         assert killed[0] not in client.run(os.getpid).values()
@@ -94,16 +95,17 @@ def test_a_worker_killed_midway_changes_nothing(cluster: LocalCluster, local: An
     # carried on: only what is missing is written
     lost, kept = parts[3], parts[5].stat().st_mtime_ns
     lost.unlink()
-    again = ask(STUDY, SEARCH, Output(folder, "parquet", folder=True, resume=True, dask=cluster.scheduler_address), MEMORY)
+    again = run_sweep(STUDY, SEARCH, Output(folder, "parquet", folder=True, resume=True, dask=cluster.scheduler_address), MEMORY)
     assert pq.read_table(folder).equals(rows)
     assert parts[5].stat().st_mtime_ns == kept
     assert again.counts == expected.counts
 
 
 def test_what_goes_wrong_on_a_worker_is_said_here(cluster: LocalCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("perfmodel.sweep.dask_run.prepared", lambda folder, study, rows, resume: nullcontext(rows))  # as if not shared
+    nowhere = Parts(tmp_path / "nowhere", tmp_path / "nowhere", "parquet", STUDY, 1000)
+    monkeypatch.setattr("perfmodel.sweep.dask_run.opened", lambda output, study, rows: nullcontext(nowhere))  # as if not shared
     with pytest.raises(DataError, match="no such folder on the worker"):
-        ask(STUDY, SEARCH, Output(tmp_path / "nowhere", "parquet", folder=True, dask=cluster.scheduler_address), MEMORY)
+        run_sweep(STUDY, SEARCH, Output(tmp_path / "nowhere", "parquet", folder=True, dask=cluster.scheduler_address), MEMORY)
 
 
 def test_the_command_on_a_scheduler_of_its_own(tmp_path: Path) -> None:
@@ -126,7 +128,7 @@ def test_the_command_on_a_scheduler_of_its_own(tmp_path: Path) -> None:
     )
     processes = [scheduler]
     try:
-        wait_for(tmp_path / "s.json")
+        wait_for((tmp_path / "s.json").exists)
         worker = [
             sys.executable,
             "-m",
@@ -157,7 +159,7 @@ def assert_a_lost_scheduler_is_one_message(address: str, scheduler: subprocess.P
     """What the client leaves behind is said after the command's end, so in a process of its own."""
     line = f"sweep --n 1:1000000 --batch 1:200 --d 64 --memory 2MiB --hardware h200 --dask {address} -o {folder}"
     with subprocess.Popen([sys.executable, "-m", "perfmodel", *line.split()], stderr=subprocess.PIPE, text=True) as process:
-        wait_for(folder / "part-00000000.parquet")
+        wait_for(lambda: any(folder.glob(".*/part-*")))
         scheduler.kill()
         _, told = process.communicate(timeout=30)
     said = [text for text in told.splitlines() if " rows, " not in text]  # but for its progress
@@ -188,8 +190,8 @@ def test_workers_that_go_leave_what_they_wrote(tmp_path: Path) -> None:
     with LocalCluster(**settings, host="127.0.0.1", silence_logs=60) as cluster:
         output = Output(folder, "parquet", folder=True, dask=cluster.scheduler_address)
         with pytest.raises(DataError, match=r"has no workers; .* keeps \d+ whole files?\n.*--resume") as told:
-            ask(STUDY, SEARCH, output, MEMORY, lambda total: lambda points: cluster.scale(0))
-    assert f"keeps {len(list(folder.iterdir()))} whole" in str(told.value)
+            run_sweep(STUDY, SEARCH, output, MEMORY, lambda total: lambda points: cluster.scale(0))
+    assert f"keeps {len(list(folder.glob('.*/part-*')))} whole" in str(told.value)
 
 
 @pytest.mark.usefixtures("hasty")
@@ -210,14 +212,14 @@ def test_a_worker_that_fails_is_one_message(cluster: LocalCluster, tmp_path: Pat
     """As where it lacks a library, or has another version of this one."""
     monkeypatch.setattr("perfmodel.sweep.dask_run.task", import_module)  # which takes other arguments
     with pytest.raises(DataError, match=r"--dask: \w+Error: .* keeps 0 whole files\n.*--resume"):
-        ask(STUDY, SEARCH, Output(tmp_path / "rows", "parquet", folder=True, dask=cluster.scheduler_address), MEMORY)
+        run_sweep(STUDY, SEARCH, Output(tmp_path / "rows", "parquet", folder=True, dask=cluster.scheduler_address), MEMORY)
 
 
-def wait_for(path: Path) -> None:
+def wait_for(holds: Callable[[], bool]) -> None:
     deadline = time.monotonic() + 30
-    while not path.exists() and time.monotonic() < deadline:
+    while not holds() and time.monotonic() < deadline:
         time.sleep(0.05)
-    assert path.exists()
+    assert holds()
 
 
 def test_no_scheduler_is_one_message(run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -264,37 +266,28 @@ def test_something_else_answers(tmp_path: Path) -> None:
         thread.join()
 
 
-def test_a_folder_is_one_run_s(cluster: LocalCluster, tmp_path: Path) -> None:
-    """A second run is refused meanwhile; carried on, chunks stay as they were begun, whatever memory is given then."""
+def test_chunks_stay_as_they_were_begun(cluster: LocalCluster, tmp_path: Path) -> None:
+    """Whatever memory is given when a folder is carried on."""
     output = Output(tmp_path / "rows", "parquet", folder=True, resume=True, dask=cluster.scheduler_address)
-    met = []
-
-    def meet(points: int) -> None:
-        if not met:
-            for dask in (None, cluster.scheduler_address):
-                with pytest.raises(UsageError, match="another run is writing"):
-                    ask(STUDY, SEARCH, replace(output, dask=dask), MEMORY)
-                met.append(dask)
-
-    whole = ask(STUDY, SEARCH, output, MEMORY, lambda total: meet)
-    assert len(met) == 2
+    whole = run_sweep(STUDY, SEARCH, output, MEMORY)
     parts = sorted(output.path.iterdir()) if output.path else []
     parts[-1].unlink()
     parts[0].unlink()
-    again = ask(STUDY, SEARCH, output, 16 * MEMORY)
+    again = run_sweep(STUDY, SEARCH, replace(output, dask=None), 16 * MEMORY)
     assert sorted(output.path.iterdir() if output.path else []) == parts
     assert pq.read_table(tmp_path / "rows").num_rows == whole.counts.rows == again.counts.rows
 
 
 def test_a_task_writes_its_chunk_and_sums_it_up(tmp_path: Path, local: Any) -> None:
     """What a worker does, without one."""
-    from perfmodel.sweep.ask import consumers_of
-    from perfmodel.sweep.dask_run import Job, task
+    from perfmodel.sweep.dask_run import ClusterSweep, task
     from perfmodel.sweep.grid import grid_of
     from perfmodel.sweep.run import Counts, Runner
+    from perfmodel.sweep.run_sweep import consumers_of
 
     runner = Runner(grid_of(STUDY), MEMORY)
-    job = Job(STUDY, runner.rows, str(tmp_path), lambda grid: consumers_of(SEARCH, "roofline_s", grid), resume=True)
+    parts = Parts(tmp_path, tmp_path, "parquet", STUDY, runner.rows)
+    job = ClusterSweep(parts, lambda grid: consumers_of(SEARCH, "roofline_s", grid), anew=False)
     total = Counts()
     for chunk in runner.chunks():
         for _ in range(2):  # a chunk that is there is not written again, but summed up

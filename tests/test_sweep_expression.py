@@ -10,8 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from perfmodel.core.errors import UsageError
-from perfmodel.sweep.expression import parse
-from perfmodel.sweep.parser import MAX_TOKENS
+from perfmodel.sweep.expression import MAX_TOKENS, parse
 
 
 @pytest.mark.parametrize(

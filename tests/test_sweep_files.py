@@ -16,14 +16,13 @@ import pytest
 
 import perfmodel
 from perfmodel.core.errors import DataError, UsageError
-from perfmodel.sweep.ask import Output, Search, ask, complete
-from perfmodel.sweep.chunks import Chunk
-from perfmodel.sweep.resume import noted, progress_path, unfinished_path
-from perfmodel.sweep.run import Runner
+from perfmodel.sweep import parts
+from perfmodel.sweep.parts import kept
+from perfmodel.sweep.run import Chunk, Runner
+from perfmodel.sweep.run_sweep import Output, Search, complete, run_sweep
 from perfmodel.sweep.study import Study
-from perfmodel.sweep.table import Field, Table
+from perfmodel.sweep.table import Field, RowTable
 from perfmodel.sweep.writers import formats
-from perfmodel.sweep.writers._sink import Sink
 from perfmodel.sweep.writers.parquet import arrow_table, schema
 
 AXES = {"n": "64:6400:+64", "d": [64, 128], "batch": "1:10:+1", "causal": "both", "algorithm": ["standard", "flash2"], "hardware": "h200"}
@@ -38,7 +37,7 @@ def to(path: Path, **more: Any) -> Output:
 
 
 def write(path: Path, *, resume: bool = False, memory: int = MEMORY, study: Study = STUDY) -> Any:
-    return ask(study, SEARCH, to(path, resume=resume), memory)
+    return run_sweep(study, SEARCH, to(path, resume=resume), memory)
 
 
 def read(path: Path) -> list[dict[str, Any]]:
@@ -49,6 +48,16 @@ def read(path: Path) -> list[dict[str, Any]]:
         return [json.loads(line) for line in path.read_text().splitlines()]
     found: list[dict[str, Any]] = pq.read_table(path).to_pylist()
     return found
+
+
+def unfinished(path: Path) -> list[dict[str, Any]]:
+    """The rows in the parts of what is to become ``path``."""
+    place = kept(path)
+    assert place is not None
+    found = sorted(place.glob("part-*"))
+    if path.suffix == ".csv":
+        return list(csv.DictReader(line for one in found for line in one.read_text().splitlines()))
+    return [row for one in found for row in read(one)]
 
 
 @pytest.fixture(scope="module")
@@ -63,7 +72,7 @@ def test_every_format_holds_every_row(tmp_path: Path, columns: Any, form: str) -
     found = read(path)
     assert len(found) == ROWS == columns.rows == result.counts.rows
     assert list(found[0]) == list(columns)
-    assert not progress_path(path).exists()
+    assert kept(path) is None
     # chunks of another size order rows otherwise: compare as sets of rows
     key = ("n", "d", "batch", "causal", "algorithm")
     expected = {tuple(str(columns[name][i]).lower() for name in key): i for i in range(ROWS)}
@@ -100,7 +109,7 @@ def test_parquet_takes_arrays_as_they_are() -> None:
         "r": np.where(real < 0.3, np.nan, real),
         "i": np.where(real < 0.3, np.inf, real),
     }
-    table = Table((*fields, Field("r", "s", "real"), Field("i", "s", "real")), arrays, rows)
+    table = RowTable((*fields, Field("r", "s", "real"), Field("i", "s", "real")), arrays, rows)
     for part in (table, table.part(5, 812), table.part(3, 3)):
         made = arrow_table(part, schema(part.fields, {}))
         made.validate(full=True)
@@ -118,7 +127,7 @@ def test_counts_are_whole_and_missing_numbers_are_empty(tmp_path: Path) -> None:
     axes = {"n": [1 << 30], "d": 64, "batch": [1, 1 << 20], "algorithm": "flash1", "hardware": "h200"}
     study, search = complete(Study("attention", axes, columns=("flops", "roofline_s", "predicted_s")), Search())
     for form in formats():
-        ask(study, search, to(tmp_path / f"rows.{form}"))
+        run_sweep(study, search, to(tmp_path / f"rows.{form}"))
     small, large = read(tmp_path / "rows.csv")
     assert small["flops"] == str(4 * 2**60 * 64 if 4 * 2**60 * 64 < 2**53 else float(4 * 2**60 * 64))
     assert float(large["flops"]) == 2**20 * float(small["flops"])
@@ -149,26 +158,27 @@ def test_an_interrupted_file_is_valid_and_carried_on(tmp_path: Path, monkeypatch
             interrupt_after(patch, after, KeyboardInterrupt())
             with pytest.raises(KeyboardInterrupt):
                 write(path, resume=True)
-        part = read(unfinished_path(path))
+        part = unfinished(path)
         assert part == read(whole)[: len(part)]
         assert 0 < len(part) < ROWS
     carried = write(path, resume=True, memory=1 << 30)  # chunks stay as they were begun
     assert read(path) == read(whole)
-    assert not progress_path(path).exists()
+    assert kept(path) is None
     assert carried.counts == result.counts
     assert carried.summary.best == result.summary.best
     assert sorted(name.name for name in tmp_path.iterdir()) == [f"rows.{form}", f"whole.{form}"]
 
 
-def test_half_a_chunk_behind_the_last_whole_one_is_cut_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_part_that_is_not_whole_is_not_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     whole, path = tmp_path / "whole.csv", tmp_path / "rows.csv"
     write(whole)
     with monkeypatch.context() as patch:
         interrupt_after(patch, 2, KeyboardInterrupt())
         with pytest.raises(KeyboardInterrupt):
             write(path)
-    with unfinished_path(path).open("ab") as file:
-        file.write(b"nvidia-h200-sxm,fla")  # as a killed process leaves it
+    place = kept(path)
+    assert place is not None
+    (place / ".part-00000002.csv.0123abcd").write_bytes(b"nvidia-h200-sxm,fla")  # as a killed process leaves it
     write(path, resume=True)
     assert path.read_bytes() == whole.read_bytes()
 
@@ -185,30 +195,6 @@ def test_carrying_on_takes_the_same_study(tmp_path: Path, monkeypatch: pytest.Mo
     other, _ = complete(Study("attention", {**AXES, "d": 64}), Search())
     with pytest.raises(UsageError, match="another study"):
         write(path, resume=True, study=other)
-    for broken in ("{}", "[1]", '{"study": 3', json.dumps({"study": STUDY.fingerprint(), "rows_per_chunk": "x"})):
-        progress_path(path).write_text(broken)
-        with pytest.raises(DataError, match="not the progress of a sweep"):
-            noted(path, STUDY.fingerprint())
-    progress_path(path).write_text(
-        json.dumps({"study": STUDY.fingerprint(), "rows_per_chunk": 9, "chunks": 1, "rows": 9, "position": 1 << 40})
-    )
-    with pytest.raises(DataError, match="shorter than"):
-        noted(path, STUDY.fingerprint())
-    progress_path(path).write_text(json.dumps({"study": STUDY.fingerprint(), "rows_per_chunk": 0, "chunks": 1, "rows": 9, "position": 1}))
-    with pytest.raises(DataError, match="does not fit"):
-        noted(path, STUDY.fingerprint())
-
-
-def test_a_parquet_file_without_footer_is_not_carried_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = tmp_path / "rows.parquet"
-    with monkeypatch.context() as patch:
-        interrupt_after(patch, 2, KeyboardInterrupt())
-        with pytest.raises(KeyboardInterrupt):
-            write(path)
-    part = unfinished_path(path)
-    part.write_bytes(part.read_bytes()[:-4] + b"XXXX")
-    with pytest.raises(UsageError, match="no footer"):
-        write(path, resume=True)
 
 
 LIMITED = """
@@ -221,30 +207,31 @@ sys.exit(main(sys.argv[2:]))
 LINE = "sweep --n 64:6400:+64 --d 64,128 --batch 1:10:+1 --causal both --hardware h200 --memory 1MiB"
 
 
-@pytest.mark.parametrize(("form", "limit"), [("csv", 300_000), ("jsonl", 700_000), ("parquet", 300_000)])
-def test_a_full_disk_is_a_clear_error_and_a_file_that_reads(tmp_path: Path, form: str, limit: int) -> None:
+@pytest.mark.parametrize(("form", "limit"), [("csv", 300_000), ("jsonl", 700_000), ("parquet", 100_000), ("csv", 10_000)])
+def test_a_full_disk_is_a_clear_error_and_rows_that_read(tmp_path: Path, form: str, limit: int) -> None:
     """A limit on the size of files stands for a disk without room: writing fails in the same way, with another error number."""
     path = tmp_path / f"rows.{form}"
     line = [*LINE.split(), "-o", str(path)]
     full = subprocess.run([sys.executable, "-c", LIMITED, str(limit), *line], capture_output=True, text=True, check=False)
     assert (full.returncode, "Traceback" in full.stderr) == (1, False), full.stderr
     assert "File too large" in full.stderr
-    assert "--resume" in full.stderr
-    part = read(unfinished_path(path))
-    assert f"{len(part):,} rows can be read" in full.stderr
-    assert 0 < len(part) < ROWS
-    assert unfinished_path(path).stat().st_size <= limit
+    assert "make room and go on with --resume" in full.stderr
+    assert not path.exists()
+    if limit == 10_000:  # no room for the first part
+        assert list(tmp_path.iterdir()) == []
+        return
+    part = unfinished(path)
+    assert len(part) == ROWS
     on = subprocess.run([sys.executable, "-m", "perfmodel", *line, "--resume"], capture_output=True, text=True, check=True)
     assert f"{ROWS:,} rows." in on.stdout
-    assert read(path)[: len(part)] == part
-    assert len(read(path)) == ROWS
+    assert read(path) == part
 
 
 def test_no_room_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(*_: Any) -> int:
+    def full(*_: Any, **more: Any) -> int:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(Sink, "write", full)
+    monkeypatch.setattr(parts, "writer", full)
     for form in ("csv", "parquet"):
         with pytest.raises(DataError, match="No space left on device"):
             write(tmp_path / f"rows.{form}")
@@ -291,24 +278,24 @@ def test_a_billion_points_in_bounded_memory() -> None:
 def test_a_folder_of_parts(tmp_path: Path, columns: Any) -> None:
     folder = tmp_path / "rows"
     output = Output(folder, "parquet", folder=True)
-    ask(STUDY, SEARCH, output, MEMORY)
-    parts = sorted(folder.iterdir())
-    assert len(parts) > 3
-    assert [path.name for path in parts][:2] == ["part-00000000.parquet", "part-00000001.parquet"]
+    run_sweep(STUDY, SEARCH, output, MEMORY)
+    found = sorted(folder.iterdir())
+    assert len(found) > 3
+    assert [path.name for path in found][:2] == ["part-00000000.parquet", "part-00000001.parquet"]
     assert pq.read_table(folder).num_rows == ROWS
     assert np.sort(pq.read_table(folder)["roofline_s"].to_numpy()).tolist() == np.sort(columns["roofline_s"]).tolist()
-    before = {path: path.stat().st_mtime_ns for path in parts}
-    parts[2].unlink()
-    result = ask(STUDY, SEARCH, Output(folder, "parquet", folder=True, resume=True), MEMORY)
+    before = {path: path.stat().st_mtime_ns for path in found}
+    found[2].unlink()
+    result = run_sweep(STUDY, SEARCH, Output(folder, "parquet", folder=True, resume=True), MEMORY)
     assert result.counts.rows == ROWS == pq.read_table(folder).num_rows
-    assert sum(before[path] != path.stat().st_mtime_ns for path in parts) == 1
+    assert sum(before[path] != path.stat().st_mtime_ns for path in found) == 1
     (folder / "notes.txt").write_text("mine")
     with pytest.raises(UsageError, match=r"holds notes\.txt"):
-        ask(STUDY, SEARCH, output, MEMORY)
+        run_sweep(STUDY, SEARCH, output, MEMORY)
     (folder / "notes.txt").unlink()
     other, _ = complete(Study("attention", {**AXES, "d": 64}), Search())
     with pytest.raises(UsageError, match="another study"):
-        ask(other, SEARCH, Output(folder, "parquet", folder=True, resume=True), MEMORY)
+        run_sweep(other, SEARCH, Output(folder, "parquet", folder=True, resume=True), MEMORY)
 
 
 def test_without_pyarrow_parquet_says_how_to_get_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run: Any) -> None:
@@ -340,8 +327,8 @@ def test_slow_rows_are_written_often_and_not_computed_again(tmp_path: Path, monk
     with monkeypatch.context() as patch:
         interrupt_after(patch, 2, KeyboardInterrupt())
         with pytest.raises(KeyboardInterrupt):
-            ask(study, search, to(path))
-    assert len(read(unfinished_path(path))) == 512
-    result = ask(study, search, to(path, resume=True))
+            run_sweep(study, search, to(path))
+    assert len(unfinished(path)) == 512
+    result = run_sweep(study, search, to(path, resume=True))
     assert len(read(path)) == 640
     assert result.counts.rows == 640 - 512

@@ -15,8 +15,8 @@ import perfmodel
 from perfmodel.catalog import device_ids
 from perfmodel.core.errors import DataError, UsageError
 from perfmodel.sweep.base import Input
-from perfmodel.sweep.chunks import blocks_of, chunks
-from perfmodel.sweep.grid import Part, grid_of
+from perfmodel.sweep.grid import SubGrid, grid_of
+from perfmodel.sweep.run import blocks_of, chunks
 from perfmodel.sweep.study import WORKLOADS, Study, read_study, workload_named
 from perfmodel.sweep.values import is_expression, values_of
 
@@ -116,7 +116,6 @@ def test_derived_axes() -> None:
     grid = grid_of(Study("attention", axes))
     [part] = grid.parts
     assert (list(part.axes), part.lengths, part.points) == (["n", "heads", "d"], (2, 2, 3), 12)
-    assert [grid.axes_of(name, part) for name in ("n", "kv_len", "kv_heads", "dv", "batch")] == [1, 1, 2, 4, 0]
     assert grid.source("dv") == "d"
 
 
@@ -229,14 +228,13 @@ lengths = st.lists(st.integers(2, 7), max_size=4)
 
 @given(lengths=lengths, points=st.integers(1, 60))
 def test_blocks_cover_a_part_once(lengths: list[int], points: int) -> None:
-    part = Part({}, {}, {str(i): np.arange(length) for i, length in enumerate(lengths)})
-    blocks, seen = blocks_of(part, points), np.zeros(tuple(lengths), int)
+    part = SubGrid({}, {}, {str(i): np.arange(length) for i, length in enumerate(lengths)})
+    seen = np.zeros(tuple(lengths), int)
     order = []
-    for index in range(blocks.count):
-        slices = blocks.slices(index)
+    for slices in blocks_of(part, points):
         seen[slices] += 1
         order.append(np.arange(prod(lengths)).reshape(lengths)[slices].min())
-        assert prod(one.stop - one.start for one in slices) <= max(points, 1) or blocks.step == 1
+        assert prod(one.stop - one.start for one in slices) <= points
     assert (seen == 1).all()
     assert order == sorted(order)
 
@@ -248,7 +246,7 @@ def test_chunks_cover_a_grid_once(rows: int, n: int, algorithms: str) -> None:
     found = list(chunks(grid, rows))
     assert [chunk.index for chunk in found] == list(range(len(found)))
     assert sum(chunk.points for chunk in found) == grid.configurations
-    blocks = [(run.part, block) for chunk in found for run in chunk.runs for block in range(run.first, run.last)]
+    blocks = [(number, tuple((one.start, one.stop) for one in slices)) for chunk in found for number, slices in chunk.blocks]
     assert blocks == sorted(set(blocks))
     most = max(rows // len(grid.compared), 1)
     assert all(chunk.points <= most for chunk in found)

@@ -13,16 +13,16 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from sweep_runs import AXES, ROWS, content, interrupted, names, rows_in, wait_until, write
+from sweep_runs import AXES, ROWS, content, interrupted, names, rows_in, unfinished, wait_until, write
 
 from perfmodel.commands._progress import Teller
 from perfmodel.core.errors import DataError, UsageError
-from perfmodel.sweep.ask import Search, complete
-from perfmodel.sweep.chunks import Chunk
-from perfmodel.sweep.resume import progress_path, unfinished_path
-from perfmodel.sweep.run import Runner
+from perfmodel.sweep import parts
+from perfmodel.sweep.parts import kept
+from perfmodel.sweep.run import Chunk, Runner
+from perfmodel.sweep.run_sweep import Search, complete
 from perfmodel.sweep.study import Study
-from perfmodel.sweep.writers._sink import Sink
+from perfmodel.sweep.writers import formats
 
 FULL = OSError(errno.ENOSPC, "No space left on device")
 
@@ -59,70 +59,70 @@ def killed(path: Path, chunk: int, *, resume: bool = False) -> None:
 # Killed, interrupted, out of room
 
 
-@pytest.mark.parametrize("form", ["csv", "parquet"])
+@pytest.mark.parametrize("form", formats())
 def test_killed_while_it_is_carried_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, form: str) -> None:
     path, alone = tmp_path / f"rows.{form}", tmp_path / f"alone.{form}"
     write(alone)
     interrupted(path, monkeypatch)
-    before = rows_in(unfinished_path(path))
+    before = rows_in(unfinished(path))
     killed(path, 4, resume=True)
-    assert rows_in(unfinished_path(path)) >= before > 0
+    assert rows_in(unfinished(path)) >= before > 0
     write(path, resume=True)
     assert content(path) == content(alone)
     assert names(tmp_path) == [alone.name, path.name]
 
 
-def test_what_a_killed_run_left_is_cleared_away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_a_killed_run_left_is_cleared_away(tmp_path: Path) -> None:
     path, folder = tmp_path / "rows.parquet", tmp_path / "rows"
-    interrupted(path, monkeypatch)
-    killed(path, 3, resume=True)
-    assert ".rows.parquet.resumed" in names(tmp_path)
+    other, _ = complete(Study("attention", {**AXES, "d": 64}), Search())
+    killed(path, 3)
     killed(folder, 2)
-    left = folder / ".part-00000002.parquet.0123abcd"
-    left.write_bytes(b"PAR1")
+    left = [place / ".part-00000002.parquet.0123abcd" for place in (unfinished(path), unfinished(folder), folder)]
+    for one in left:
+        one.write_bytes(b"PAR1")
     (folder / ".mine").touch()
-    write(path)
+    write(path, study=other)
     write(folder, resume=True)
     assert names(tmp_path) == ["rows", "rows.parquet"]
     assert ".mine" in names(folder)
-    assert not left.exists()
-    assert rows_in(folder) == rows_in(path) == ROWS
+    assert not any(one.exists() for one in left)
+    assert rows_in(folder) == ROWS == 2 * rows_in(path)
 
 
 def test_an_interrupted_part_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def write_half(self: Any, table: Any) -> None:
-        self.sink.write(b"half")
         raise KeyboardInterrupt
 
-    with monkeypatch.context() as patch:
-        patch.setattr("perfmodel.sweep.writers.parquet.ParquetWriter.write", write_half)
-        with pytest.raises(KeyboardInterrupt):
-            write(tmp_path / "rows")
-    assert names(tmp_path / "rows") == []
+    for name in ("rows", "rows.parquet"):
+        with monkeypatch.context() as patch:
+            patch.setattr("perfmodel.sweep.writers.parquet.ParquetWriter.write", write_half)
+            with pytest.raises(KeyboardInterrupt):
+                write(tmp_path / name)
+    assert (names(tmp_path), names(tmp_path / "rows")) == (["rows"], [])
 
 
 def test_the_old_parts_stay_until_the_new_ones_are_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Interrupted, killed, carried on: a reader of the folder sees all rows of the old run, then all of the new one."""
     folder, other = tmp_path / "rows", complete(Study("attention", {**AXES, "d": 64}), Search())[0]
 
-    def parts() -> dict[str, bytes]:
+    def files() -> dict[str, bytes]:
         return {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()}
 
     write(folder, study=other)
-    old = parts()
+    old = files()
     interrupted(folder, monkeypatch, 0)
-    assert (parts(), names(folder)) == (old, sorted(old))
+    assert (files(), names(folder)) == (old, sorted(old))
     interrupted(folder, monkeypatch, 2)
-    assert parts() == old
+    assert files() == old
     killed(folder, 4)
     with pytest.raises(UsageError, match="another study"):
         write(folder, resume=True, study=other)
     killed(folder, 5, resume=True)
-    assert parts() == old
+    assert files() == old
     write(folder, resume=True)
     assert rows_in(folder) == ROWS
-    assert names(folder) == sorted(parts())
-    assert not set(parts().values()) & set(old.values())
+    assert names(folder) == sorted(files())
+    assert not set(files().values()) & set(old.values())
 
 
 @pytest.mark.parametrize("name", ["rows.csv", "rows.jsonl", "rows.parquet"])
@@ -136,11 +136,10 @@ def test_the_old_file_stays_until_the_new_one_is_whole(tmp_path: Path, monkeypat
     interrupted(path, monkeypatch)
     interrupted(path, monkeypatch, 4, resume=True)
     with monkeypatch.context() as patch:
-        full_from(patch, "write", 5)
+        full_from(patch, 5)
         with pytest.raises(DataError, match="No space left"):
             write(path, resume=True)
-    if path.suffix != ".parquet":  # which cannot be carried on then
-        killed(path, 5, resume=True)
+    killed(path, 5, resume=True)
     assert path.read_bytes() == b"what was there"
     write(path, resume=True)
     assert (rows_in(path), path.stat().st_mode & 0o777) == (ROWS, 0o640)
@@ -157,41 +156,49 @@ def test_an_interrupt_claims_no_rows_that_are_not_there(tmp_path: Path, capsys: 
         assert capsys.readouterr().err == "perfmodel: interrupted; no rows were written\n"
 
 
-def full_from(monkeypatch: pytest.MonkeyPatch, method: str, index: int) -> None:
-    """The disk is full once chunk ``index`` is evaluated."""
-    plain, before, full = Runner.evaluate, getattr(Sink, method), [index < 0]
+def full_from(monkeypatch: pytest.MonkeyPatch, index: int) -> None:
+    """The disk is full once chunk ``index`` is evaluated; -1: once all parts are put together."""
+    plain, plainly = Runner.evaluate, parts.writer
 
     def evaluate(self: Runner, chunk: Chunk, *rest: Any) -> Any:
-        full[0] = full[0] or chunk.index == index
+        if chunk.index == index:
+            monkeypatch.setattr(parts, "writer", full)
         return plain(self, chunk, *rest)
 
-    def limited(self: Sink, data: Any) -> Any:
-        if full[0]:
-            raise FULL
-        return before(self, data)
+    def full(*given: Any, **more: Any) -> Any:
+        plainly(*given, **more)
+        raise FULL
 
     monkeypatch.setattr(Runner, "evaluate", evaluate)
-    monkeypatch.setattr(Sink, method, limited)
+    if index < 0:
+        monkeypatch.setattr(parts, "joined", full_join)
 
 
-@pytest.mark.parametrize(
-    ("method", "index", "more"), [("reserve", -1, False), ("write", -1, False), ("reserve", 4, True), ("write", 4, False)]
-)
-def test_no_room_to_carry_parquet_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: str, index: int, more: bool) -> None:
-    """Neither for the copy, nor for what follows, nor for the footer: the old rows stay, and how to go on is told."""
-    path, part = tmp_path / "rows.parquet", tmp_path / "rows.part.parquet"
+def full_join(form: str, paths: Any, path: Path) -> None:
+    path.write_bytes(b"half")
+    raise FULL
+
+
+@pytest.mark.parametrize("name", ["rows.csv", "rows.parquet", "rows"])
+@pytest.mark.parametrize("index", [4, -1])
+def test_no_room_to_carry_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, index: int) -> None:
+    """Neither for what follows, nor to put all of it together: the rows so far stay, and how to go on is told."""
+    path = tmp_path / name
     interrupted(path, monkeypatch)
-    before = rows_in(part)
+    place, before = unfinished(path), rows_in(unfinished(path))
+    if name == "rows" and index < 0:
+        return  # which takes no room
     with monkeypatch.context() as patch:
-        full_from(patch, method, index)
-        with pytest.raises(DataError, match=r"No space left on device\n.*rows can be read; make room and go on with --resume") as told:
+        full_from(patch, index)
+        with pytest.raises(DataError, match=r"No space left on device\n.*can be read; make room and go on with --resume") as told:
             write(path, resume=True)
-    assert f"first {rows_in(part):,} rows" in str(told.value)
-    assert (rows_in(part) > before) == more
-    assert rows_in(part) >= before > 0
-    assert names(tmp_path) == ["rows.parquet.progress", "rows.part.parquet"]
+    assert str(place) in str(told.value)
+    assert before < rows_in(place) <= ROWS
+    assert (rows_in(place) == ROWS) == (index < 0)
+    assert not list(place.glob(".part*"))
     write(path, resume=True)
     assert rows_in(path) == ROWS
+    assert names(tmp_path) == [name]
 
 
 # Folders
@@ -203,7 +210,7 @@ def test_a_folder_is_carried_on_in_chunks_as_it_was_begun(tmp_path: Path, monkey
     for memory in (1 << 16, 1 << 30):
         folder = tmp_path / str(memory)
         interrupted(folder, monkeypatch)
-        assert 0 < rows_in(folder) < ROWS
+        assert 0 < rows_in(unfinished(folder)) < ROWS
         result = write(folder, resume=True, memory=memory)
         assert (rows_in(folder), result.counts.rows) == (ROWS, ROWS)
         assert content(folder) == content(alone)
@@ -245,21 +252,20 @@ def test_a_signal_ends_a_run_between_chunks(tmp_path: Path) -> None:
         line = f"sweep --n 1:1000000 --batch 1:200 --d 64 --memory 8MiB --hardware h200 -o {path}{'' if path.suffix else '/'}"
         with subprocess.Popen([sys.executable, "-m", "perfmodel", *line.split()], stderr=subprocess.PIPE, text=True) as process:
             try:
-                place = unfinished_path(path) if path.suffix else path
-                wait_until(lambda place=place: place.exists() and bulk(place) > 1_000_000)
+                wait_until(lambda path=path: bulk(path) > 1_000_000)
                 process.send_signal(sent)
                 _, err = process.communicate(timeout=20)
             finally:
                 process.kill()
         assert process.returncode == 130
         assert "--resume" in err
-        assert f"{place} holds the rows so far" in err
+        assert f"{unfinished(path)} holds the rows so far" in err
         assert "Traceback" not in err
-        assert rows_in(place) > 0
-        assert place == path or not path.exists()
-        assert path.is_dir() or progress_path(path).exists()
-        assert not list(tmp_path.rglob(".*"))
+        assert rows_in(unfinished(path)) > 0
+        assert not path.is_file()
+        assert not list(tmp_path.rglob(".part*"))
 
 
 def bulk(path: Path) -> int:
-    return sum(one.stat().st_size for one in path.glob("part*")) if path.is_dir() else path.stat().st_size
+    place = kept(path)
+    return 0 if place is None else sum(one.stat().st_size for one in place.glob("part*"))

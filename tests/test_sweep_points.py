@@ -22,9 +22,7 @@ from perfmodel.kernels.attention.read_by import READ_BY, is_read
 from perfmodel.kernels.attention.request import AttentionRequest
 from perfmodel.kernels.matmul import Matmul
 from perfmodel.kernels.matmul import evaluate as evaluate_matmul
-from perfmodel.sweep.base import DEFAULT_DEVICE
-from perfmodel.sweep.columns import COSTS, costs
-from perfmodel.sweep.devices import device_named
+from perfmodel.sweep.base import COSTS, DEFAULT_DEVICE, costs, device_named
 from perfmodel.transformer.cache_plan import CacheWorkload
 from perfmodel.transformer.cache_plan import evaluate as evaluate_cache
 from perfmodel.transformer.kv_cache import CacheFormat

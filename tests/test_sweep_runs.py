@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import subprocess
 import sys
@@ -14,8 +13,8 @@ import pytest
 from sweep_runs import AXES, ROWS, STUDY, at_chunk, content, interrupted, names, rows_in, wait_until, write
 
 from perfmodel.core.errors import DataError, UsageError
-from perfmodel.sweep.ask import Search, complete
-from perfmodel.sweep.resume import progress_path, unfinished_path
+from perfmodel.sweep.parts import kept
+from perfmodel.sweep.run_sweep import Search, complete
 from perfmodel.sweep.study import Study
 from perfmodel.sweep.writers import formats
 
@@ -23,81 +22,45 @@ from perfmodel.sweep.writers import formats
 
 
 @pytest.mark.parametrize("name", ["rows.csv", "rows.jsonl", "rows.parquet", "rows"])
-@pytest.mark.parametrize("resume", [False, True])
-def test_a_second_run_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, resume: bool) -> None:
-    """By the same name and by a link; what the first one writes is as if it had been alone."""
+@pytest.mark.parametrize("same", [False, True])
+def test_two_runs_never_mix(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, same: bool) -> None:
+    """The one that ends first is as if it had been alone; the other one says why it does not go on, or does the same again."""
     alone, path, link = tmp_path / f"alone-{name}", tmp_path / name, tmp_path / f"link-{name}"
-    write(alone)
+    other = STUDY if same else complete(Study("attention", {**AXES, "d": 64}), Search())[0]
+    write(alone, study=other)
     link.symlink_to(path)
-    other, _ = complete(Study("attention", {**AXES, "d": 64}), Search())
-    met = []
 
     def meet() -> None:
-        for place in (path, link):
-            for study in (STUDY, other):
-                with pytest.raises(UsageError, match="another run is writing"):
-                    write(place, resume=resume, study=study)
-                met.append(place)
+        if not same:
+            with pytest.raises(UsageError, match="begun by another study"):
+                write(link, resume=True, study=other)
+        write(link, study=other)
 
-    at_chunk(monkeypatch, 2, meet)
-    write(path)
-    assert len(met) == 4
+    with monkeypatch.context() as patch:
+        at_chunk(patch, 2, meet)
+        with pytest.raises(DataError, match=f"another run has written to {path}"):
+            write(path)
     assert content(path) == content(alone)
-    assert names(tmp_path) == sorted([f"alone-{name}", name, f"link-{name}"])
-    write(link)  # once it has ended
     assert link.is_symlink()
-    assert content(path) == content(alone)
+    assert names(tmp_path) == sorted([f"alone-{name}", name, f"link-{name}"])
+    assert not list(tmp_path.rglob(".*"))
 
 
 def test_two_processes_at_once(tmp_path: Path) -> None:
-    """The first one goes on for as long as it is let; the second says why it does not."""
     path = tmp_path / "rows.csv"
     line = f"sweep --n 1:5000000 --d 64 --memory 8MiB --hardware h200 -o {path}"
     long = [sys.executable, "-m", "perfmodel", *line.split()]
-    with subprocess.Popen(long, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as first:
+    with subprocess.Popen(long, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as first:
         try:
-            part = unfinished_path(path)
-            wait_until(lambda: part.exists() and part.stat().st_size > 1_000_000)
-            second = subprocess.run(
-                [*long[:3], "sweep", "--n", "1:3", "--d", "64", "-o", path], capture_output=True, text=True, check=False
-            )
+            wait_until(lambda: kept(path) is not None)
+            second = subprocess.run([*long[:3], "sweep", "--n", "1:3", "--d", "64", "-o", path], capture_output=True, check=False)
+            _, told = first.communicate(timeout=20)
         finally:
             first.kill()
-    assert (second.returncode, second.stderr.count("\n")) == (2, 2)
-    assert f"another run is writing to {path}" in second.stderr
-    assert b"\0" not in part.read_bytes()
-    assert not path.exists()
-    done = subprocess.run([*long[:3], "sweep", "--n", "1:3", "--d", "64", "-o", path], capture_output=True, text=True, check=False)
-    assert (done.returncode, names(tmp_path)) == (0, ["rows.csv"]), done.stderr  # the lock has gone with its process
-
-
-def test_a_file_that_another_run_has_just_finished(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its progress file is taken away between opening and locking: the lock must be on the one that is there."""
-    import fcntl
-
-    path, plain, locked = tmp_path / "rows.csv", fcntl.flock, []
-
-    def flock(handle: int, how: int) -> None:
-        if not locked:
-            progress_path(path).unlink()
-        locked.append(handle)
-        plain(handle, how)
-
-    monkeypatch.setattr(fcntl, "flock", flock)
-    write(path)
-    assert len(locked) == 2
-    assert names(tmp_path) == ["rows.csv"]
-
-
-def test_a_file_system_without_locks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def flock(handle: int, how: int) -> None:
-        raise OSError(errno.ENOLCK, "No locks available")
-
-    for target, value in (("fcntl.flock", flock), ("perfmodel.sweep.lock.fcntl", None)):
-        monkeypatch.setattr(target, value)
-        for name in ("rows.csv", "rows"):
-            write(tmp_path / name)
-            assert rows_in(tmp_path / name) == ROWS
+    assert (second.returncode, first.returncode) == (0, 1), told
+    assert f"another run has written to {path}" in told
+    assert "Traceback" not in told
+    assert (names(tmp_path), rows_in(path)) == (["rows.csv"], 6)
 
 
 # Links, pipes, devices, folders that cannot be written
@@ -107,7 +70,7 @@ def test_a_link_stays_a_link(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     link, path = tmp_path / "link.parquet", tmp_path / "rows.parquet"
     link.symlink_to(path)
     interrupted(link, monkeypatch)
-    assert progress_path(path).exists()
+    assert kept(link) is not None
     write(link, resume=True)
     assert link.is_symlink()
     assert rows_in(path) == ROWS
@@ -134,7 +97,6 @@ def test_a_pipe_and_a_device(tmp_path: Path, form: str) -> None:
     with pytest.raises(UsageError, match="no file that rows can be read back from"):
         write(null, resume=True)
     assert names(tmp_path) == sorted([f"null.{form}", f"pipe.{form}", f"rows.{form}"])
-    assert not progress_path(Path(os.devnull)).exists()
 
 
 def test_a_full_device(tmp_path: Path) -> None:

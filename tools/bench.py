@@ -29,10 +29,10 @@ from perfmodel.core.units import format_si, format_time
 from perfmodel.kernels.attention.algorithms import names
 from perfmodel.kernels.attention.request import AttentionRequest
 from perfmodel.report.document import Report, Table
-from perfmodel.sweep.ask import DEFAULT_MEMORY
-from perfmodel.sweep.devices import device_named
+from perfmodel.sweep.base import device_named
 from perfmodel.sweep.grid import grid_of
 from perfmodel.sweep.run import Runner
+from perfmodel.sweep.run_sweep import DEFAULT_MEMORY
 from perfmodel.sweep.study import Study
 from perfmodel.sweep.table import row_bytes
 

@@ -52,7 +52,7 @@ class Teller:
         self.done()
         if path is None:
             return
-        from perfmodel.sweep.resume import kept
+        from perfmodel.sweep.parts import kept
 
         place = kept(path)
         text = f"{place} holds the rows so far\n  go on with the same options and --resume" if place else "no rows were written"

@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING, Any
 from perfmodel.core.errors import UsageError, suggest
 
 if TYPE_CHECKING:
-    from perfmodel.sweep.ask import Output, Search
+    from perfmodel.sweep.parts import Output
+    from perfmodel.sweep.run_sweep import Search
     from perfmodel.sweep.study import Study, StudyFile
 
 
 def merged(words: Sequence[str], given: Mapping[str, Any]) -> tuple[Study, Search]:
     """The study that ``words`` name or spell out, options before what its file says."""
-    from perfmodel.sweep.ask import Search
+    from perfmodel.sweep.run_sweep import Search
     from perfmodel.sweep.study import WORKLOADS, Study, StudyFile, listed, read_study
 
     named = words[:1] if words and not words[0].startswith("-") else []
@@ -89,7 +90,7 @@ def _check_suffix(name: str) -> None:
 
 
 def _rows_output(name: str, form: str | None, resume: bool, dask: str | None) -> Output:
-    from perfmodel.sweep.ask import Output
+    from perfmodel.sweep.parts import Output
     from perfmodel.sweep.writers import formats
 
     folder = name.endswith("/") or dask is not None
@@ -115,7 +116,7 @@ def _rows_output(name: str, form: str | None, resume: bool, dask: str | None) ->
 def memory_bytes(text: str | None) -> int:
     """The memory that ``--memory`` gives a sweep."""
     from perfmodel.core.checks import size_bytes
-    from perfmodel.sweep.ask import DEFAULT_MEMORY
+    from perfmodel.sweep.run_sweep import DEFAULT_MEMORY
 
     if text is None:
         return DEFAULT_MEMORY

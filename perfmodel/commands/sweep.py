@@ -17,7 +17,8 @@ from perfmodel.commands._shared import Command, JsonOption, check_outputs, emit,
 from perfmodel.commands._sweep_options import memory_bytes, merged, where_to
 
 if TYPE_CHECKING:
-    from perfmodel.sweep.ask import Output, Result
+    from perfmodel.sweep.parts import Output
+    from perfmodel.sweep.run_sweep import SweepResult
 
 app = new_app()
 
@@ -69,7 +70,7 @@ def sweep(
     """
     rows, reports = where_to(output, form, resume, dask)
     outputs = check_outputs(reports)
-    from perfmodel.sweep.ask import ask, complete
+    from perfmodel.sweep.run_sweep import complete, run_sweep
 
     given = {"columns": columns, "minimize": minimize, "pareto": pareto, "top": top, "where": [*(where or ()), *(subject_to or ())]}
     study, search = complete(*merged(words or [], given))
@@ -77,7 +78,7 @@ def sweep(
     teller = Teller()
     try:
         with _terminated_is_interrupted():
-            result = ask(study, search, rows, budget, teller.expect)
+            result = run_sweep(study, search, rows, budget, teller.expect)
     except KeyboardInterrupt:
         teller.interrupted(None if rows is None else rows.path)
         raise
@@ -102,7 +103,7 @@ def _terminated_is_interrupted() -> Iterator[None]:
         signal.signal(signal.SIGTERM, before)
 
 
-def _show(result: Result, rows: Output | None, json: bool, outputs: list[str]) -> None:
+def _show(result: SweepResult, rows: Output | None, json: bool, outputs: list[str]) -> None:
     """The report, on stderr where the rows took stdout."""
     from perfmodel.report.sweep import report
 

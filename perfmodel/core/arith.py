@@ -21,12 +21,15 @@ Number: TypeAlias = Any
 
 
 class Deferred:
-    """A number that is known only later: it takes part in arithmetic and remembers it. No ABC: its type is asked for all the time."""
+    """A number that is known only later: it takes part in arithmetic and NumPy's functions, and remembers it.
+
+    Plain class, not ABC: isinstance is on the hot path.
+    """
 
     __slots__ = ()
 
-    def apply(self, function: str | Callable[..., Any], *arguments: Number) -> Number:
-        """``function(*arguments)``, some of them deferred: one of this module by name, or any that takes arrays."""
+    def apply(self, function: Callable[..., Any], *arguments: Number) -> Number:
+        """``function(*arguments)``, some of them deferred, for a function that takes whole arrays."""
         raise NotImplementedError
 
 
@@ -37,12 +40,8 @@ def is_deferred(*values: Number) -> bool:
 
 def deferrable(function: Callable[..., Any], *arguments: Number) -> Number:
     """``function(*arguments)``, later if some of them are deferred: for what only whole arrays can be given to."""
-    later = _deferred(*arguments)
+    later = next((value for value in arguments if isinstance(value, Deferred)), None)
     return function(*arguments) if later is None else later.apply(function, *arguments)
-
-
-def _deferred(*values: Number) -> Deferred | None:
-    return next((value for value in values if isinstance(value, Deferred)), None)
 
 
 def _is_scalar(*values: Number) -> bool:
@@ -59,8 +58,7 @@ def ceil_div(a: Number, b: Number) -> Number:
         return -(-a // b)
     if is_traced(a, b):
         return call("ceil", -(-plain(a) // plain(b)), a / b)
-    later = _deferred(a, b)
-    return _ceil(a / b) if later is None else later.apply("ceil_div", a, b)
+    return _ceil(a / b)
 
 
 def floor(x: Number) -> Number:
@@ -73,7 +71,7 @@ def floor(x: Number) -> Number:
         return int(x)
     if is_traced(x):
         return call("floor", floor(x.value), x)
-    return x.apply("floor", x) if isinstance(x, Deferred) else _floor(x)
+    return _floor(x)
 
 
 def power(x: Number, exponent: int) -> Number:
@@ -91,9 +89,6 @@ def minimum(a: Number, b: Number) -> Number:
         return min(a, b)
     if is_traced(a, b):
         return call("min", min(plain(a), plain(b)), a, b)
-    later = _deferred(a, b)
-    if later is not None:
-        return later.apply("minimum", a, b)
     import numpy as np
 
     return np.minimum(a, b)
@@ -105,9 +100,6 @@ def maximum(a: Number, b: Number) -> Number:
         return max(a, b)
     if is_traced(a, b):
         return call("max", max(plain(a), plain(b)), a, b)
-    later = _deferred(a, b)
-    if later is not None:
-        return later.apply("maximum", a, b)
     import numpy as np
 
     return np.maximum(a, b)

@@ -9,8 +9,8 @@ from perfmodel import __version__
 from perfmodel.core.units import format_count, format_si, format_time
 from perfmodel.report.document import Report, Table
 from perfmodel.report.sweep_pays import pays_data, pays_sentences, pays_table
-from perfmodel.sweep.ask import Result
 from perfmodel.sweep.base import FITS
+from perfmodel.sweep.run_sweep import SweepResult
 from perfmodel.sweep.table import WHOLE, WORD, fields_of
 
 SHOWN_ROWS = 40
@@ -18,7 +18,7 @@ SHOWN_GROUPS = 20
 SHOWN_REASONS = 5
 
 
-def report(result: Result, written: str = "") -> Report:
+def report(result: SweepResult, written: str = "") -> Report:
     """``result`` as a Report; its data follows the schema perfmodel.sweep/1. ``written``: where rows went, in words."""
     tables = [_rows_table("rows", result.rows, result)] if result.rows and len(result.rows) <= SHOWN_ROWS else []
     tables += [*_groups(result), *pays_table(result), *_found(result)]
@@ -27,7 +27,7 @@ def report(result: Result, written: str = "") -> Report:
     return Report(title, verdict, tables, _notes(result), data(result))
 
 
-def data(result: Result) -> dict[str, Any]:
+def data(result: SweepResult) -> dict[str, Any]:
     """The object of schema perfmodel.sweep/1; ``rows`` are null where they are many."""
     fields = fields_of(result.grid)
     workload = result.grid.workload
@@ -50,14 +50,14 @@ def data(result: Result) -> dict[str, Any]:
 # Words
 
 
-def _axes(result: Result) -> str:
+def _axes(result: SweepResult) -> str:
     grid = result.grid
     counted = {name: len(values) for name, values in {**grid.choices, **grid.numbers}.items() if len(values) > 1}
     words = ", ".join(f"{count:,} x {name}" for name, count in counted.items())
     return f"{grid.points:,} rows" + (f" ({words})" if words else "")
 
 
-def _counts(result: Result) -> list[str]:
+def _counts(result: SweepResult) -> list[str]:
     counts = result.counts
     words = [f"{counts.rows:,} rows"]
     if counts.excluded:
@@ -67,7 +67,7 @@ def _counts(result: Result) -> list[str]:
     return ["; ".join(words) + "."]
 
 
-def _best(result: Result) -> list[str]:
+def _best(result: SweepResult) -> list[str]:
     column = result.summary.objective
     best = min(result.summary.best.values(), key=lambda row: float(row[column]), default=None)
     if best is None:
@@ -77,7 +77,7 @@ def _best(result: Result) -> list[str]:
     return [f"Least {column}: {_cell(column, best[column], result)} at {named}.{mark}"]
 
 
-def _groups(result: Result) -> list[Table]:
+def _groups(result: SweepResult) -> list[Table]:
     """The best row of every combination of choices that are swept."""
     summary = result.summary
     if len(summary.best) < 2:
@@ -87,7 +87,7 @@ def _groups(result: Result) -> list[Table]:
     return [_rows_table(f"least {summary.objective} by {', '.join(summary.swept)}{more}", rows[:SHOWN_GROUPS], result)]
 
 
-def _found(result: Result) -> list[Table]:
+def _found(result: SweepResult) -> list[Table]:
     """What was searched for."""
     tables = []
     if result.best is not None:
@@ -107,7 +107,7 @@ def _spread(rows: Sequence[dict[str, Any]], most: int) -> list[dict[str, Any]]:
     return [rows[round(index * (len(rows) - 1) / (most - 1))] for index in range(most)]
 
 
-def _rows_table(title: str, rows: Sequence[Mapping[str, Any]], result: Result) -> Table:
+def _rows_table(title: str, rows: Sequence[Mapping[str, Any]], result: SweepResult) -> Table:
     fields = fields_of(result.grid)
     names = [one.name for one in fields if rows and one.name in rows[0]]
     words = {one.name for one in fields if one.kind == WORD}
@@ -115,7 +115,7 @@ def _rows_table(title: str, rows: Sequence[Mapping[str, Any]], result: Result) -
     return Table(title, names, cells, "".join("l" if name in words else "r" for name in names))
 
 
-def _cell(name: str, value: Any, result: Result) -> str:
+def _cell(name: str, value: Any, result: SweepResult) -> str:
     one = next((one for one in fields_of(result.grid) if one.name == name), None)
     if value is None:
         return "-"
@@ -130,7 +130,7 @@ def _cell(name: str, value: Any, result: Result) -> str:
     return format_count(int(value)) if one.kind == WHOLE or float(value).is_integer() else f"{value:.4g}"
 
 
-def _unfit(result: Result) -> list[str]:
+def _unfit(result: SweepResult) -> list[str]:
     """What is to be known where a row that is shown does not fit."""
     shown = [*(result.rows or ())[:SHOWN_ROWS], *result.summary.best.values(), *(result.best.rows if result.best else ())]
     if all(row.get(FITS) != 0 for row in shown):
@@ -138,7 +138,7 @@ def _unfit(result: Result) -> list[str]:
     return ["fits NO: times are those of a GPU with more memory. Rows that fit alone: --where 'fits == 1'."]
 
 
-def _notes(result: Result) -> list[str]:
+def _notes(result: SweepResult) -> list[str]:
     reasons = sorted(result.counts.left_out.items(), key=lambda item: -item[1])
     notes = _unfit(result) + [f"Without an answer: {number:,} rows: {reason}." for reason, number in reasons[:SHOWN_REASONS]]
     if len(reasons) > SHOWN_REASONS:

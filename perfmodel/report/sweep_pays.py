@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from perfmodel.report.document import Table
-from perfmodel.sweep.ask import Result
+from perfmodel.sweep.run_sweep import SweepResult
 from perfmodel.sweep.summary import Shares
 
 SHOWN_WORDS = 3
@@ -35,7 +35,7 @@ class Pays:
     never_at: Sequence[Stretch] = ()
 
 
-def pays(result: Result) -> Iterator[Pays]:
+def pays(result: SweepResult) -> Iterator[Pays]:
     """Every axis along which it matters which one is taken."""
     for other, axes in result.summary.shares.items():
         for axis, shares in axes.items():
@@ -87,7 +87,7 @@ def _plain(value: Any) -> int | float:
     return int(value) if float(value).is_integer() else float(value)
 
 
-def pays_sentences(result: Result) -> list[str]:
+def pays_sentences(result: SweepResult) -> list[str]:
     """In how many configurations each other one has less."""
     summary = result.summary
     found = []
@@ -106,7 +106,7 @@ def _part(wins: int, of: int) -> str:
     return f"{share} of {of:,}"
 
 
-def pays_table(result: Result) -> list[Table]:
+def pays_table(result: SweepResult) -> list[Table]:
     """One line per axis along which the answer changes."""
     rows = [
         [
@@ -137,7 +137,7 @@ def _told(first: float, last: float) -> str:
     return f"{first:,}" if first == last else f"{first:,} to {last:,}"
 
 
-def pays_data(result: Result) -> dict[str, Any] | None:
+def pays_data(result: SweepResult) -> dict[str, Any] | None:
     """The same for JSON; None where nothing is compared."""
     summary = result.summary
     if not summary.compared:

@@ -3,49 +3,105 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any
 
 from perfmodel.core.arith import Number
 from perfmodel.core.cost import Tile
 from perfmodel.core.dtypes import DTYPES, dtype_named
-from perfmodel.core.errors import UsageError, suggest
+from perfmodel.core.errors import PerfmodelError, UsageError, suggest
+from perfmodel.core.hardware import Device
 from perfmodel.core.workload import BACKWARD, FORWARD, LARGEST_SIZE, Attention
 from perfmodel.kernels.attention.algorithms import find, names
+from perfmodel.kernels.attention.base import Algorithm
 from perfmodel.kernels.attention.evaluate import BOTH, Result, both, evaluate_tile, sram_bytes_for
 from perfmodel.kernels.attention.patterns import block_pattern
 from perfmodel.kernels.attention.read_by import READ_BY, check_read
 from perfmodel.kernels.attention.request import Comparison
-from perfmodel.kernels.attention.tiles import LARGEST_EDGE
-from perfmodel.sweep.attention_tiles import TILE, Tiled, extras, tiles
-from perfmodel.sweep.base import DEFAULT_DEVICE, Column, Input, LeftOut, Workload
-from perfmodel.sweep.columns import COSTS, MEMORY, PREDICTED, costs
-from perfmodel.sweep.devices import canonical, device_ids, device_named, lenders
+from perfmodel.kernels.attention.tiles import LARGEST_EDGE, fitting_tile, tallest
+from perfmodel.sweep.base import (
+    COSTS,
+    DEFAULT_DEVICE,
+    MEMORY,
+    PREDICTED,
+    Column,
+    Input,
+    Skipped,
+    TileSizes,
+    Variant,
+    Workload,
+    canonical,
+    costs,
+    device_ids,
+    device_named,
+    lenders,
+)
 from perfmodel.timing.attention_offer import answered, check_compared
 from perfmodel.timing.offer import algorithm_of, check_implementation
 
 _PASSES = {FORWARD: (FORWARD,), BACKWARD: (BACKWARD,), BOTH: (FORWARD, BACKWARD)}
 _SIZES = ("n", "kv_len", "d", "dv", "batch", "heads", "kv_heads")
+_TILE = ("br", "bc", "threads", "head_dim")
+_OF_TILE = ("d", "dv", "block_q", "block_kv", "sram")
+"""What a tile depends on, beside the query rows where they are few."""
 
 
 @dataclass(frozen=True, slots=True)
-class AttentionCell(Tiled):
-    """One algorithm on one device in one number format."""
+class AttentionVariant(Variant):
+    """One algorithm on one device in one number format; ``probe`` is a workload with all choices and small sizes."""
 
+    algorithm: Algorithm
+    device: Device
+    passes: Sequence[str]
+    probe: Attention
+    sram_bytes: int | None
     implementation: str | None = None
+    sizes: TileSizes = field(init=False, compare=False, repr=False)
+
+    def __post_init__(self) -> None:
+        names = [f"{direction} {name}" for direction in self.passes for name in _TILE]
+        object.__setattr__(self, "sizes", TileSizes(names, self._tiles))
+
+    def _tiles(self, rows: int, d: int, dv: int, br: int, bc: int, sram_bytes: int) -> Mapping[str, Number] | str:
+        """Sizes of the tiles of every pass, or why there is none. ``br``, ``bc``: edges that are given, else 0."""
+        rows = tallest(rows)
+        w = replace(self.probe, n=rows, kv_len=rows, d=d, dv=dv)
+        found: dict[str, Number] = {}
+        for direction in self.passes:
+            try:
+                tile = fitting_tile(self.algorithm, w, self.device, direction, sram_bytes, br or None, bc or None)
+            except PerfmodelError as error:
+                return error.message
+            found |= {f"{direction} {name}": getattr(tile, name) for name in _TILE}
+        return found
+
+    def _few_rows(self, values: Mapping[str, Any]) -> Any:
+        """Query rows of a walk, where some are so few that they may decide on the tile; else the most that do."""
+        rows = values["n"] * (values["heads"] // values["kv_heads"] if self.probe.packed else 1)
+        few = (rows <= LARGEST_EDGE // 2).any() if hasattr(rows, "any") else rows <= LARGEST_EDGE // 2
+        return rows if few else LARGEST_EDGE
 
     def extras(self, values: Mapping[str, Any]) -> Mapping[str, Sequence[str]]:
-        """Sizes of the tiles; a block of ``values`` is then prepared with as few different cases as they need."""
-        return {**extras(self, values), **({"kv_heads": ["heads", "kv_heads"]} if self.grouped else {})}
+        """Sizes of the tiles; and the heads where they cannot share K and V."""
+        found = {"kv_heads": ["heads", "kv_heads"]} if self.grouped else {}
+        if self.algorithm.tiling is None:
+            return found
+        rows = [] if self._few_rows(values) is LARGEST_EDGE else ["n", *(["heads", "kv_heads"] if self.probe.packed else [])]
+        depends = [name for name in (*_OF_TILE, *rows) if name in values]
+        return {**found, **dict.fromkeys(self.sizes.names, depends)}
 
-    def prepare(self, values: Mapping[str, Any]) -> tuple[dict[str, Any], list[LeftOut]]:
+    def prepare(self, values: Mapping[str, Any]) -> tuple[dict[str, Any], list[Skipped]]:
         """Tile sizes; rows whose heads do not form groups, or for which no tile fits, are left out."""
-        found, left_out = tiles(self, values)
+        found: dict[str, Any] = {}
+        left_out: list[Skipped] = []
+        if self.algorithm.tiling is not None:
+            given = (values.get(name, 0) for name in _OF_TILE[:-1])
+            found, left_out = self.sizes.of(self._few_rows(values), *given, values.get("sram", self.sram_bytes or 0))
         if values["heads"] is not values["kv_heads"]:
-            left_out.append(LeftOut("kv_heads does not divide heads", values["heads"] % values["kv_heads"] != 0))
+            left_out.append(Skipped("kv_heads does not divide heads", values["heads"] % values["kv_heads"] != 0))
             if self.grouped:
-                left_out.append(LeftOut(self.grouped, values["heads"] != values["kv_heads"]))
+                left_out.append(Skipped(self.grouped, values["heads"] != values["kv_heads"]))
                 found["kv_heads"] = values["heads"] + 0 * values["kv_heads"]  # what cannot be counted must not be tried
         return found, left_out
 
@@ -74,7 +130,7 @@ class AttentionCell(Tiled):
     def _result(self, w: Attention, direction: str, numbers: Mapping[str, Number]) -> Result:
         if self.algorithm.tiling is None:
             return evaluate_tile(self.algorithm, w, self.device, direction, Tile(1, 1))
-        br, bc, threads, head_dim = (numbers[f"{direction} {name}"] for name in TILE)
+        br, bc, threads, head_dim = (numbers[f"{direction} {name}"] for name in _TILE)
         tile = self.algorithm.tiling.complete(w, self.device, Tile(br, bc, threads, head_dim=head_dim))
         return evaluate_tile(self.algorithm, w, self.device, direction, tile)
 
@@ -98,8 +154,8 @@ def _columns(results: Sequence[Result]) -> dict[str, Any]:
     return {**costs(result.total), "memory_bytes": result.memory_bytes, "extra_memory_bytes": result.extra_memory_bytes, **edges}
 
 
-def cell(choices: Mapping[str, Any]) -> AttentionCell:
-    """The cell for one combination of choices; PerfmodelError says why there is none."""
+def variant(choices: Mapping[str, Any]) -> AttentionVariant:
+    """The variant for one combination of choices; PerfmodelError says why there is none."""
     device, algorithm = device_named(choices["hardware"]), find(choices["algorithm"])
     if choices["pass"] not in _PASSES:
         raise UsageError(f"--pass: unknown pass {choices['pass']!r}", suggest(choices["pass"], list(_PASSES)))
@@ -130,7 +186,7 @@ def cell(choices: Mapping[str, Any]) -> AttentionCell:
         check_implementation(implementation, "attention", device, lenders)
         implementation = implementation if algorithm_of(implementation) == algorithm.name else None
     sram = sram_bytes_for([algorithm], device) if not choices["sram_given"] else None
-    return AttentionCell(algorithm, device, _PASSES[choices["pass"]], probe, sram, implementation)
+    return AttentionVariant(algorithm, device, _PASSES[choices["pass"]], probe, sram, implementation)
 
 
 def split(
@@ -217,7 +273,7 @@ WORKLOAD = Workload(
         Column("tile_bc", "rows", "keys of the tile", whole=True),
         *PREDICTED,
     ),
-    cell=cell,
+    variant=variant,
     shown=("flops", "executed_flops", "accesses_elements", "sram_bytes", "dram_bytes", "lower_s", "roofline_s"),
     objective="roofline_s",
     words={"time": "roofline_s", "io": "sram_bytes", "memory": "memory_bytes"},

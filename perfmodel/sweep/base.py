@@ -1,16 +1,21 @@
 """What can be swept: a kind of workload with its inputs and columns, and how a block of a grid is evaluated.
 
 Inputs are of two sorts. A choice (a device, a number format, a switch) changes which formulas apply; each combination of choices
-is a ``Cell``. All other inputs are columns of numbers, over which a cell's formulas run unchanged.
+is a ``Variant``. All other inputs are columns of numbers, over which a variant's formulas run unchanged.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol
+from functools import cache
+from typing import Any, Literal
 
+from perfmodel import catalog
 from perfmodel.core.arith import Number
+from perfmodel.core.errors import UsageError, suggest
+from perfmodel.core.hardware import Device
+from perfmodel.core.roofline import Estimate, Traffic
 from perfmodel.core.workload import LARGEST_SIZE
 
 DEFAULT_DEVICE = "nvidia-a100-sxm-80gb"
@@ -23,7 +28,7 @@ Kind = Literal["whole", "size", "number", "name", "flag"]
 
 @dataclass(frozen=True, slots=True)
 class Input:
-    """An option of the workload's command. ``default``: a value, the expression that gives it, or None to let a cell choose.
+    """An option of the workload's command. ``default``: a value, the expression that gives it, or None to let a variant choose.
 
     ``choice``: whether it decides which formulas apply. ``names``: what ``all`` stands for. ``least``, ``most``: of a number, which
     must be below ``below``. ``varies``: its default depends on the choices (``Workload.defaults``).
@@ -46,47 +51,90 @@ class Input:
     pointwise: bool = False
     columns: tuple[str, ...] = ()
 
+    @property
+    def option(self) -> str:
+        """As it is written on the command line."""
+        return f"--{self.name.replace('_', '-')}"
+
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A result. ``whole``: a count, written without a fraction. ``pointwise``: costs a separate, slow calculation for each row."""
+    """A result. ``whole``: a count, written without a fraction. ``pointwise``: costs a separate, slow calculation for each row.
+
+    ``of``: how an estimate or an answer gives it, if it does.
+    """
 
     name: str
     unit: str
     meaning: str
     whole: bool = False
     pointwise: bool = False
+    of: Callable[[Any], Number] | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class LeftOut:
+class Skipped:
     """Rows that have no answer: why, and which (an array that broadcasts to the block)."""
 
     reason: str
     where: Any
 
 
-class Cell(Protocol):
-    """One combination of choices."""
+class Variant:
+    """One combination of choices. What a kind of workload does not need it leaves as it is here."""
+
+    __slots__ = ()
 
     def extras(self, values: Mapping[str, Any]) -> Mapping[str, Sequence[str]]:
-        """Inputs that the cell adds (the sizes of a tile), each with the inputs that it depends on, for a grid of ``values``."""
+        """Inputs that the variant adds (the sizes of a tile), each with the inputs that it depends on, for a grid of ``values``."""
+        return {}
 
-    def prepare(self, values: Mapping[str, Any]) -> tuple[dict[str, Any], list[LeftOut]]:
+    def prepare(self, values: Mapping[str, Any]) -> tuple[dict[str, Any], list[Skipped]]:
         """Those inputs for a block, and the rows to leave out. ``values``: arrays that broadcast to the block, or plain numbers."""
+        return {}, []
 
     def formulas(self, numbers: Mapping[str, Number]) -> Mapping[str, Number]:
         """Columns as formulas of the inputs."""
+        return {}
 
     def point(self, values: Mapping[str, int], columns: Sequence[str]) -> Mapping[str, float | None]:
         """The ``columns`` that are computed for each row by itself; PerfmodelError if it has no answer."""
+        raise NotImplementedError
+
+
+class TileSizes:
+    """Sizes of tiles for blocks of rows. ``choose``: sizes by name, or why there are none; asked once for every different case."""
+
+    MOST_KEPT = 64
+
+    def __init__(self, names: Sequence[str], choose: Callable[..., Mapping[str, Number] | str]) -> None:
+        self.names, self.choose = names, cache(choose)
+        self._known: dict[bytes, tuple[Any, list[Mapping[str, Number] | str]]] = {}
+
+    def of(self, *axes: Any) -> tuple[dict[str, Any], list[Skipped]]:
+        """Sizes for the cases that ``axes``, which broadcast, make up, 1 where there are none; those rows by reason."""
+        import numpy as np
+
+        laid = np.broadcast_arrays(*axes)
+        stacked = np.stack([axis.ravel() for axis in laid]).astype(np.int64)
+        key = stacked.tobytes()
+        if key not in self._known:
+            if len(self._known) >= self.MOST_KEPT:
+                self._known.clear()
+            cases, where = np.unique(stacked, axis=1, return_inverse=True)
+            self._known[key] = where.reshape(-1), [self.choose(*case) for case in cases.T.tolist()]
+        where, chosen = self._known[key]
+        columns = {name: [1 if isinstance(one, str) else one[name] for one in chosen] for name in self.names}
+        reasons = dict.fromkeys(one for one in chosen if isinstance(one, str))
+        missing = [Skipped(reason, np.array([one == reason for one in chosen])[where].reshape(laid[0].shape)) for reason in reasons]
+        return {name: np.array(column, float)[where].reshape(laid[0].shape) for name, column in columns.items()}, missing
 
 
 @dataclass(frozen=True, slots=True)
 class Workload:
     """A kind of workload.
 
-    ``cell`` makes the cell for one combination of choices; PerfmodelError where there is none. ``shown``: columns that are
+    ``variant`` makes the variant for one combination of choices; PerfmodelError where there is none. ``shown``: columns that are
     written unless others are asked for. ``compared``: the choice whose values are held against each other, its first value the
     reference. ``always``: inputs written even if they were not given. ``words``: short names of columns in constraints.
     ``objective``: what is best, if nothing is said. ``split``: parts of a grid that need a choice of their own. ``check``: raises
@@ -97,7 +145,7 @@ class Workload:
     name: str
     inputs: tuple[Input, ...]
     columns: tuple[Column, ...]
-    cell: Callable[[Mapping[str, Any]], Cell]
+    variant: Callable[[Mapping[str, Any]], Variant]
     shown: tuple[str, ...]
     objective: str
     words: Mapping[str, str] = field(default_factory=dict)
@@ -111,10 +159,109 @@ class Workload:
     defaults: Callable[[Mapping[str, Any]], Mapping[str, float]] | None = None
     meant: Callable[[Mapping[str, Any]], Mapping[str, Any]] | None = None
 
-    def input(self, name: str) -> Input | None:
-        """The input called ``name``."""
-        return next((one for one in self.inputs if one.name == name), None)
+    @property
+    def named(self) -> dict[str, Input]:
+        """Inputs by name."""
+        return {one.name: one for one in self.inputs}
+
+    @property
+    def numbers(self) -> dict[str, str]:
+        """Names that may stand in a derived input, each for itself."""
+        return {one.name: one.name for one in self.inputs if not one.choice}
 
     def column(self, name: str) -> Column:
         """The column called ``name``, which exists."""
         return next(one for one in self.columns if one.name == name)
+
+    def column_named(self, name: str, option: str) -> Column:
+        """The column that ``name`` means, in ``option``; UsageError with the nearest names otherwise."""
+        known = [one.name for one in self.columns]
+        found = self.words.get(name, name)
+        if found not in known:
+            raise UsageError(f"{option}: {self.name} has no column {name!r}", suggest(name, [*self.words, *known]))
+        return self.column(found)
+
+    def check_names(self, axes: Iterable[str], place: str = "--") -> None:
+        """UsageError for an axis that there is not; ``place``: what stands before its name."""
+        for name in axes:
+            if name not in self.named:
+                shown = name.replace("_", "-") if place == "--" else name
+                raise UsageError(f"{place}{shown}: {self.name} has no such axis", suggest(name, list(self.named)))
+
+
+def _intensity(cost: Estimate, level: Traffic) -> Number:
+    """FLOP/B; NaN where the level sees no byte."""
+    return float("nan") if isinstance(level.total, int) and level.total == 0 else cost.intensity(level)
+
+
+COSTS = (
+    Column("flops", "FLOP", "matmul FLOP on visible scores; a multiply-add counts 2", whole=True, of=lambda e: e.flops),
+    Column(
+        "executed_flops",
+        "FLOP",
+        "matmul FLOP as run: recomputation, masked parts of tiles, padding",
+        whole=True,
+        of=lambda e: e.executed_flops,
+    ),
+    Column("tensor_flops", "FLOP", "executed on the tensor unit", whole=True, of=lambda e: e.work.tensor),
+    Column("vector_flops", "FLOP", "executed on the vector unit", whole=True, of=lambda e: e.work.vector),
+    Column("exponentials", "OP", "executed on the special function unit", whole=True, of=lambda e: e.work.sfu),
+    Column("accesses_elements", "elements", "loads and stores of the two-level model", whole=True, of=lambda e: e.reads + e.writes),
+    Column("reads_elements", "elements", "loads among them", whole=True, of=lambda e: e.reads),
+    Column("writes_elements", "elements", "stores among them", whole=True, of=lambda e: e.writes),
+    Column("sram_bytes", "B", "bytes between L2 and SMs", whole=True, of=lambda e: e.sram.total),
+    Column("sram_read_bytes", "B", "those read", whole=True, of=lambda e: e.sram.read),
+    Column("sram_write_bytes", "B", "those written", whole=True, of=lambda e: e.sram.write),
+    Column("dram_bytes", "B", "bytes that pass the memory pins", whole=True, of=lambda e: e.dram.total),
+    Column("dram_read_bytes", "B", "those read", whole=True, of=lambda e: e.dram.read),
+    Column("dram_write_bytes", "B", "those written", whole=True, of=lambda e: e.dram.write),
+    Column("sram_intensity_flop_per_byte", "FLOP/B", "flops over sram_bytes", of=lambda e: _intensity(e, e.sram)),
+    Column("dram_intensity_flop_per_byte", "FLOP/B", "flops over dram_bytes", of=lambda e: _intensity(e, e.dram)),
+    Column("lower_s", "s", "lower bound, inputs cold", of=lambda e: e.lower_s),
+    Column("lower_warm_s", "s", "lower bound, inputs and outputs in the caches", of=lambda e: e.lower_warm_s),
+    Column("roofline_s", "s", "roof: all terms overlap", of=lambda e: e.roofline_s),
+    Column("no_overlap_s", "s", "terms of the roof added up", of=lambda e: e.no_overlap_s),
+)
+MEMORY = (
+    Column("memory_bytes", "B", "every tensor allocated at once", whole=True),
+    Column("extra_memory_bytes", "B", "the part beyond inputs and outputs", whole=True),
+)
+PREDICTED = (
+    Column("predicted_s", "s", "predicted time of a kernel that exists", pointwise=True),
+    Column("predicted_low_s", "s", "lower end of its 80 % interval", pointwise=True),
+    Column("predicted_high_s", "s", "upper end of its 80 % interval", pointwise=True),
+)
+
+
+def computed(columns: Sequence[Column], result: Any) -> dict[str, Number]:
+    """Those of ``columns`` that ``result`` gives."""
+    return {one.name: one.of(result) for one in columns if one.of is not None}
+
+
+def costs(cost: Estimate) -> Mapping[str, Number]:
+    """The columns of ``COSTS``."""
+    return computed(COSTS, cost)
+
+
+@cache
+def device_named(name: str) -> Device:
+    """The device that ``name`` means, as everywhere."""
+    return catalog.find_device(name)
+
+
+def canonical(name: str) -> str:
+    """The id of the device that ``name`` means; a path stays one."""
+    found = device_named(name)
+    return name if name.endswith((".yaml", ".yml")) or "/" in name else found.id
+
+
+@cache
+def device_ids() -> tuple[str, ...]:
+    """Every shipped device."""
+    return tuple(catalog.device_ids())
+
+
+@cache
+def lenders() -> tuple[Device, ...]:
+    """Devices whose calibrations may be borrowed."""
+    return tuple(catalog.calibrated_devices())

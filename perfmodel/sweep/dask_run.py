@@ -12,19 +12,17 @@ import logging
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from importlib import import_module
 from itertools import islice
-from pathlib import Path
 from threading import local
 from time import monotonic, sleep
 from typing import Any
 
 from perfmodel.core.errors import DataError, PerfmodelError, UnavailableError, UsageError
-from perfmodel.sweep.chunks import Chunk
-from perfmodel.sweep.dataset import fill, prepared, whole_parts, write_part
 from perfmodel.sweep.grid import Grid, grid_of
-from perfmodel.sweep.run import Consumer, Progress, Runner
+from perfmodel.sweep.parts import Output, Parts, opened
+from perfmodel.sweep.run import Chunk, Consumer, Progress, Runner, chunks
 from perfmodel.sweep.study import Study
 
 TASKS_PER_THREAD = 3
@@ -37,38 +35,33 @@ Consumers = Callable[[Grid], Sequence[Consumer]]
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
-    """All that a worker must know: ``consumers`` makes what sums rows up, ``rows`` are those of a chunk."""
+class ClusterSweep:
+    """All that a worker must know: ``consumers`` makes what sums rows up, ``anew``: whether parts that are there are written again."""
 
-    study: Study
-    rows: int
-    folder: str
+    parts: Parts
     consumers: Consumers
-    resume: bool
+    anew: bool
 
 
 _KEPT = local()
 """The runner of the last study, in each thread of a worker: tasks of one study follow one another."""
 
 
-def _runner(job: Job) -> Runner:
-    key = (job.study.fingerprint(), job.rows)
+def _runner(parts: Parts) -> Runner:
+    key = (parts.study.fingerprint(), parts.rows)
     if getattr(_KEPT, "key", None) != key:
-        _KEPT.key, _KEPT.runner = key, Runner(grid_of(job.study), 0, rows=job.rows)
+        _KEPT.key, _KEPT.runner = key, Runner(grid_of(parts.study), 0, rows=parts.rows)
     found: Runner = _KEPT.runner
     return found
 
 
-def task(job: Job, chunk: Chunk) -> Sequence[Consumer]:
+def task(job: ClusterSweep, chunk: Chunk) -> Sequence[Consumer]:
     """One chunk on a worker: its file written, unless it is there, and what its rows sum up to."""
-    runner, folder = _runner(job), Path(job.folder)
+    runner = _runner(job.parts)
     consumers = job.consumers(runner.grid)
-    if not folder.is_dir():
-        raise DataError(f"{folder}: no such folder on the worker", "name a folder on a file system that all workers share")
-    if job.resume:
-        fill(runner, job.study, chunk, folder, consumers)
-    else:
-        write_part(runner, job.study, chunk, folder, consumers)
+    if not job.parts.place.is_dir():
+        raise DataError(f"{job.parts.target}: no such folder on the worker", "name a folder on a file system that all workers share")
+    job.parts.write(runner, chunk, consumers, anew=job.anew)
     return consumers
 
 
@@ -119,20 +112,25 @@ async def _reached(address: str) -> None:
     await comm.close()
 
 
-def write_cluster(address: str, runner: Runner, job: Job, consumers: Sequence[Consumer], tell: Progress | None) -> None:
-    """Every chunk on the cluster at ``address``; ``consumers`` take in what the tasks have seen, in the order of the chunks."""
+def write_cluster(
+    grid: Grid, study: Study, output: Output, memory: int, consumers: Sequence[Consumer], make: Consumers, tell: Progress | None
+) -> None:
+    """Every chunk on the cluster; ``consumers`` take in what the tasks have seen with theirs from ``make``, in the order of the chunks."""
+    address = str(output.dask)
     with connected(address) as client:
         try:
             threads = _threads(client)
         except OSError as error:
             raise UsageError(f"--dask {address!r}: {error}", f"nothing was written; start some: dask worker {address}") from None
-        with prepared(Path(job.folder), job.study, job.rows, job.resume) as rows:
-            job, runner = replace(job, rows=rows), Runner(runner.grid, 0, tables=False, rows=rows)
-            for chunk, seen in _results(client, threads, job, runner.chunks()):
+        with opened(output, study, Runner(grid, memory).rows) as parts:
+            job, count = ClusterSweep(parts, make, not output.resume), 0
+            for chunk, seen in _results(client, threads, job, chunks(grid, parts.rows)):
                 for own, other in zip(consumers, seen, strict=True):
                     own.merge(other)
                 if tell is not None:
-                    tell(chunk.points * len(runner.grid.compared))
+                    tell(chunk.points * len(grid.compared))
+                count += 1
+            parts.finish(count)
 
 
 def _threads(client: Any) -> int:
@@ -149,27 +147,27 @@ def _threads(client: Any) -> int:
     raise OSError("the scheduler has no workers")
 
 
-def _results(client: Any, threads: int, job: Job, chunks: Iterator[Chunk]) -> Iterator[tuple[Chunk, Sequence[Consumer]]]:
+def _results(client: Any, threads: int, job: ClusterSweep, pieces: Iterator[Chunk]) -> Iterator[tuple[Chunk, Sequence[Consumer]]]:
     """Chunks with what their tasks found, in order; a new one is handed out as one comes back. DataError says what is kept."""
 
     def send(chunk: Chunk) -> tuple[Chunk, Any]:
-        key = f"perfmodel-sweep-{job.study.fingerprint()}-{chunk.index}"
+        key = f"perfmodel-sweep-{job.parts.study.fingerprint()}-{chunk.index}"
         return chunk, client.submit(task, job, chunk, key=key, retries=RETRIES, pure=False)
 
     try:
-        running = deque(map(send, islice(chunks, TASKS_PER_THREAD * threads)))
+        running = deque(map(send, islice(pieces, TASKS_PER_THREAD * threads)))
         while running:
             chunk, future = running.popleft()
             yield chunk, _result(client, future)
             future.release()
-            running.extend(map(send, islice(chunks, 1)))
+            running.extend(map(send, islice(pieces, 1)))
     except PerfmodelError:
         raise
     except Exception as error:
         words = str(error).partition("\n")[0]
         text = words if type(error) is OSError else f"{type(error).__name__}: {words}"
-        kept = whole_parts(Path(job.folder))
-        text = f"--dask: {text}; {job.folder} keeps {kept:,} whole file{'' if kept == 1 else 's'}"
+        kept = sum(1 for _ in job.parts.place.glob("part-*"))
+        text = f"--dask: {text}; {job.parts.target} keeps {kept:,} whole file{'' if kept == 1 else 's'}"
         raise DataError(text, "look into the cluster's logs, then go on with the same options and --resume") from None
 
 

@@ -1,49 +1,66 @@
-"""Blocks of a grid evaluated: inputs laid out along their axes, derived and checked, and every cell run on them."""
+"""Blocks of a grid evaluated: inputs laid out along their axes, derived and checked, and every variant run on them."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import prod
 from typing import Any
 
 import numpy as np
 
 from perfmodel.core.errors import PerfmodelError
-from perfmodel.sweep.cells import Answer, CellRunner, Values
-from perfmodel.sweep.chunks import BLOCK_POINTS, Slices
-from perfmodel.sweep.grid import Grid, Part
-from perfmodel.sweep.part_values import PartValues
+from perfmodel.sweep.base import Skipped, Variant
+from perfmodel.sweep.grid import Grid, SubGrid
+from perfmodel.sweep.recording import Recording, Replay
+
+Slices = tuple[slice, ...]
+Values = Mapping[str, Any]
+
+
+@dataclass(slots=True)
+class VariantBlock:
+    """One variant in one block. ``columns``: arrays of the block's shape; ``valid``: which rows count, None for all.
+
+    ``name``: its value of the compared choice. ``left_out``: how many rows have no answer, by reason; ``excluded``: how many the
+    constraints take away.
+    """
+
+    name: Any
+    columns: dict[str, Any]
+    valid: Any = None
+    left_out: dict[str, int] = field(default_factory=dict)
+    excluded: int = 0
 
 
 @dataclass(frozen=True, slots=True)
-class Block:
+class GridBlock:
     """One block evaluated: its inputs ``values``, which broadcast to ``lengths``, and an answer for each value of the compared choice."""
 
-    part: Part
+    part: SubGrid
     compared: str | None
     slices: Slices
     lengths: tuple[int, ...]
     values: Values
-    answers: Sequence[Answer]
+    answers: Sequence[VariantBlock]
 
     @property
     def points(self) -> int:
         """Configurations in it."""
         return prod(self.lengths)
 
-    def inputs(self, answer: Answer) -> Values:
+    def inputs(self, answer: VariantBlock) -> Values:
         """Every input of one answer, choices too."""
         return {**self.part.choices, **self.values, str(self.compared): answer.name}
 
 
-def check_cells(grid: Grid) -> None:
+def check_variants(grid: Grid) -> None:
     """The error of every combination of choices, if there is but one: they have no answer, whatever the numbers."""
     errors: dict[str, PerfmodelError] = {}
     for part in grid.parts:
-        for value in grid.compared:
+        for choices in grid.variants(part).values():
             try:
-                grid.workload.cell({**part.choices, **({grid.workload.compared: value} if grid.workload.compared else {})})
+                grid.workload.variant(choices)
                 return
             except PerfmodelError as error:
                 errors.setdefault(error.message, error)
@@ -51,42 +68,143 @@ def check_cells(grid: Grid) -> None:
         raise next(iter(errors.values()))
 
 
-class Evaluator(PartValues):
-    """One part of a grid, ready to be evaluated in blocks of at most ``points``."""
+class Evaluator:
+    """One part of a grid, ready to be evaluated in blocks."""
 
-    def __init__(self, grid: Grid, part: Part, points: int = BLOCK_POINTS) -> None:
-        super().__init__(grid, part, points)
-        self.cells: dict[Any, CellRunner | str] = {}
-        whole = self.values(tuple(slice(0, length) for length in part.lengths))
-        for value in grid.compared:
-            chosen = {**part.choices, **({grid.workload.compared: value} if grid.workload.compared else {})}
+    def __init__(self, grid: Grid, part: SubGrid) -> None:
+        self.grid, self.part = grid, part
+        self.fast = [name for name in grid.columns if name not in grid.pointwise]
+        self.slow = [name for name in grid.columns if name in grid.pointwise]
+        self.variants: dict[Any, tuple[Variant, Replay] | str] = {}
+        whole = self._values(tuple(slice(0, length) for length in part.lengths))
+        for value, choices in grid.variants(part).items():
             try:
                 with np.errstate(all="ignore"):  # some derived numbers mean nothing
-                    self.cells[value] = CellRunner(self, grid.workload.cell(chosen), whole)
+                    variant = grid.workload.variant(choices)
+                    self.variants[value] = variant, self._recorded(variant, whole)
             except PerfmodelError as error:
-                self.cells[value] = error.message
+                self.variants[value] = error.message
 
-    def block(self, slices: Slices, outs: Mapping[Any, Mapping[str, Any]]) -> Block:
+    def _values(self, slices: Slices) -> dict[str, Any]:
+        """Every number as an array that broadcasts to the block, or as a plain one; what repeats another is the same object."""
+        found: dict[str, Any] = dict(self.part.fixed)
+        for axis, (name, stretch) in enumerate(zip(self.part.axes, slices, strict=True)):
+            shape = [1] * len(slices)
+            shape[axis] = -1
+            found[name] = self.part.axes[name][stretch].reshape(shape)
+        for name, expression in self.grid.derived.items():
+            found[name] = expression.value(found) if expression.alias is None else found[expression.alias]
+        return found
+
+    def _skipped(self, values: dict[str, Any]) -> list[Skipped]:
+        """Derived numbers that mean nothing, which are replaced by 1 so that they do no harm."""
+        found = []
+        for name, expression in self.grid.derived.items():
+            one = self.grid.workload.named[name]
+            if expression.alias is not None:
+                values[name] = values[expression.alias]
+                continue
+            value = np.asarray(values[name], float)
+            wrong = ~((value >= one.least) & (value <= one.most) & ((value == np.floor(value)) | (one.kind == "number")))
+            if wrong.any():
+                whole = "" if one.kind == "number" else "whole "
+                found.append(Skipped(f"{name} = {expression.text} is no {whole}number of its range", wrong))
+                value = np.where(wrong, 1.0, value)
+            values[name] = value
+        return found
+
+    def _recorded(self, variant: Variant, whole: Values) -> Replay:
+        """The variant's formulas, with numbers of one value written into them."""
+        depends, recording = variant.extras(whole), Recording()
+        first = self._values(tuple(slice(0, 1) for _ in self.part.lengths))
+        if not self.fast:
+            return Replay({})
+        self._skipped(first)
+        extra = variant.prepare(first)[0]
+        numbers: dict[str, Any] = {}
+        inputs = self.grid.workload.named
+        for name, value in {**first, **extra}.items():
+            if any(np.size(whole[one]) > 1 for one in depends.get(name, [name])):
+                numbers[name] = recording.leaf(self.grid.source(name))
+            else:
+                plain = float(np.asarray(value).reshape(-1)[0])
+                real = name not in extra and inputs[name].kind == "number"
+                numbers[name] = plain if real else int(plain)
+        formulas = variant.formulas(numbers)
+        return Replay({name: formulas[name] for name in self.fast})
+
+    def block(self, slices: Slices, outs: Mapping[Any, Mapping[str, Any]]) -> GridBlock:
         """The block at ``slices``. ``outs``: by value of the compared choice, arrays to write its columns to."""
         lengths = tuple(one.stop - one.start for one in slices)
         with np.errstate(all="ignore"):
-            values = self.values(slices)
-            wrong = self.unusable(values)
-            wanted = self._wanted(values)
+            values = self._values(slices)
+            skipped = self._skipped(values)
             answers = []
-            for name, runner in self.cells.items():
-                if isinstance(runner, str):
-                    answers.append(Answer(name, {}, np.zeros(lengths, bool), {runner: prod(lengths)}))
+            for name, known in self.variants.items():
+                if isinstance(known, str):
+                    answers.append(VariantBlock(name, {}, np.zeros(lengths, bool), {known: prod(lengths)}))
                 else:
-                    answers.append(runner.run(name, values, slices, outs[name], wrong, wanted))
-            return Block(self.part, self.grid.workload.compared, slices, lengths, values, answers)
+                    answers.append(self._answer(VariantBlock(name, dict(outs[name])), *known, values, skipped, lengths))
+            return GridBlock(self.part, self.grid.workload.compared, slices, lengths, values, answers)
 
-    def _wanted(self, values: Values) -> Any:
-        """Which rows the constraints on inputs let through; None for all."""
-        wanted = None
-        named = {**self.part.choices, **values}
-        for expression in self.grid.where:
-            if self.grid.workload.compared not in expression.names:
-                holds = np.asarray(expression.value(named), bool)
-                wanted = holds if wanted is None else wanted & holds
-        return wanted
+    def _answer(
+        self, answer: VariantBlock, variant: Variant, replay: Replay, values: Values, skipped: list[Skipped], lengths: tuple[int, ...]
+    ) -> VariantBlock:
+        """``answer`` with its columns filled in, and the rows marked that do not count."""
+        extra, missing = variant.prepare(values)
+        replay.run({**values, **extra}, answer.columns)
+        inputs = {**self.part.choices, **values, str(self.grid.workload.compared): answer.name}
+        self._exclude(answer, self.grid.where, inputs, lengths)
+        _leave_out(answer, [*skipped, *missing], lengths)
+        if self.slow:
+            _leave_out(answer, self._points(answer, variant, values, lengths), lengths)
+        self._exclude(answer, self.grid.filters, {**inputs, **answer.columns}, lengths)
+        return answer
+
+    def _exclude(self, answer: VariantBlock, constraints: Sequence[Any], named: Values, lengths: tuple[int, ...]) -> None:
+        """Take away the rows that ``constraints`` exclude."""
+        for expression in constraints:
+            holds = np.broadcast_to(np.asarray(expression.value(named), bool), lengths)
+            if not holds.all():
+                kept = holds if answer.valid is None else answer.valid & holds
+                answer.excluded += _count(answer.valid, lengths) - _count(kept, lengths)
+                answer.valid = kept
+
+    def _points(self, answer: VariantBlock, variant: Variant, values: Values, lengths: tuple[int, ...]) -> list[Skipped]:
+        """Fill the columns that are computed row by row; NaN, and the rows by reason, where there is no answer."""
+        rows = range(prod(lengths)) if answer.valid is None else np.flatnonzero(answer.valid).tolist()
+        laid = {name: np.broadcast_to(value, lengths) for name, value in values.items()}
+        flat = {name: answer.columns[name].reshape(-1) for name in self.slow}
+        for column in flat.values():
+            column.fill(np.nan)
+        unanswered: dict[str, list[int]] = {}
+        for row in rows:
+            place = np.unravel_index(row, lengths)
+            try:
+                found = variant.point({name: _plain(value[place]) for name, value in laid.items()}, self.slow)
+            except PerfmodelError as error:
+                unanswered.setdefault(error.message, []).append(row)
+                continue
+            for name, column in flat.items():
+                column[row] = np.nan if found[name] is None else found[name]
+        return [Skipped(reason, np.isin(np.arange(prod(lengths)), which).reshape(lengths)) for reason, which in unanswered.items()]
+
+
+def _plain(value: Any) -> Any:
+    return int(value) if float(value).is_integer() else float(value)
+
+
+def _count(valid: Any, lengths: tuple[int, ...]) -> int:
+    return prod(lengths) if valid is None else int(np.count_nonzero(valid))
+
+
+def _leave_out(answer: VariantBlock, skipped: Sequence[Skipped], lengths: tuple[int, ...]) -> None:
+    """Mark the rows without an answer, each by its first reason."""
+    for one in skipped:
+        if np.any(one.where):
+            valid = np.ones(lengths, bool) if answer.valid is None else answer.valid
+            hit = valid & one.where
+            number = int(np.count_nonzero(hit))
+            if number:
+                answer.left_out[one.reason] = answer.left_out.get(one.reason, 0) + number
+                answer.valid = valid & ~hit

@@ -1,54 +1,91 @@
 """A small language for derived axes and constraints: ``heads / 4``, ``memory < 80 GB and n * batch <= 65536``.
 
 Numbers with or without units, names of columns, quoted text, ``+ - * / // % **``, comparisons (which chain), ``and or not``, and the
-functions ``min max ceil floor sqrt log2``. A text is parsed into a tree of these and nothing else; no part of it is ever run as
-code. Values are numbers, texts or NumPy arrays of float64.
+functions ``min max ceil floor sqrt log2``. Python's parser reads a text in which a placeholder stands for every number, name and quoted
+text; its tree may hold these forms and nothing else, and no part of it is ever run as code. Values are numbers, texts or NumPy arrays of
+float64.
+
+A tree must mean something: quantities of one kind are compared, words are known ones, nothing is divided by zero; what is refused would
+else hold for every row, or for none. A bare number may stand for any quantity, and so may a product or a quotient, whose factors may
+carry units of their own: ``n * d * 2 < 80 GB``.
 """
 
 from __future__ import annotations
 
-import operator
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Any
+import ast
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import reduce
+from itertools import pairwise
+from math import isfinite, isinf
+from typing import Any, NoReturn
 
-from perfmodel.core.errors import UsageError
-from perfmodel.sweep.parser import Parser
+import numpy as np
+
+from perfmodel.core.errors import DataError, UsageError, cut, suggest
+from perfmodel.core.units import parse_any
+from perfmodel.sweep.base import Input, Workload
 
 MAX_LENGTH = 1000
+MAX_TOKENS = 200
+MAX_DEPTH = 40
 
-_ARITHMETIC: dict[str, Callable[[Any, Any], Any]] = {
-    "+": operator.add,
-    "-": operator.sub,
-    "*": operator.mul,
-    "/": operator.truediv,
-    "//": operator.floordiv,
-    "%": operator.mod,
-    "**": operator.pow,
+_TOKEN = re.compile(
+    r"\s*(?:(?P<number>[0-9]+(?:_[0-9]+)*(?:\.[0-9]+)?(?:[eE][+-]?[0-9]{1,3})?)"
+    r"(?:\s*(?!(?:and|or|not)\b)(?P<unit>[A-Za-z]+(?:/s)?(?![A-Za-z0-9_(])))?"
+    r"|(?P<name>[A-Za-z_][A-Za-z0-9_]*)|(?P<text>\"[^\"]*\"|'[^']*')|(?P<sign>\*\*|//|<=|>=|==|!=|[-+*/%<>(),]))"
+)
+_CONSTRAINTS = ("where", "subject_to")
+"""How the place of a constraint ends."""
+
+NUMBER, TEXT, NAME = "number", "text", "name"
+_KEEPS, _DIVIDES, _REAL, _COMPARES, _LOGIC = "keeps", "divides", "real", "compares", "logic"
+"""Operations whose result is of the kind of their operands; those that 0 ends; other arithmetic; comparisons; and, or, not."""
+_FUNCTIONS = {
+    "min": (2, _KEEPS, np.minimum),
+    "max": (2, _KEEPS, np.maximum),
+    "ceil": (1, _KEEPS, np.ceil),
+    "floor": (1, _KEEPS, np.floor),
+    "sqrt": (1, _REAL, np.sqrt),
+    "log2": (1, _REAL, np.log2),
 }
-_COMPARISONS: dict[str, Callable[[Any, Any], Any]] = {
-    "<": operator.lt,
-    "<=": operator.le,
-    ">": operator.gt,
-    ">=": operator.ge,
-    "==": operator.eq,
-    "!=": operator.ne,
+"""How many arguments each takes at least."""
+_OPERATIONS: dict[type[ast.AST], tuple[str, Any]] = {
+    ast.Add: (_KEEPS, np.add),
+    ast.Sub: (_KEEPS, np.subtract),
+    ast.USub: (_KEEPS, np.negative),
+    ast.Mult: (_REAL, np.multiply),
+    ast.Pow: (_REAL, np.power),
+    ast.Div: (_DIVIDES, np.divide),
+    ast.FloorDiv: (_DIVIDES, np.floor_divide),
+    ast.Mod: (_DIVIDES, np.mod),
+    ast.Lt: (_COMPARES, np.less),
+    ast.LtE: (_COMPARES, np.less_equal),
+    ast.Gt: (_COMPARES, np.greater),
+    ast.GtE: (_COMPARES, np.greater_equal),
+    ast.Eq: (_COMPARES, np.equal),
+    ast.NotEq: (_COMPARES, np.not_equal),
+    ast.And: (_LOGIC, np.logical_and),
+    ast.Or: (_LOGIC, np.logical_or),
+    ast.Not: (_LOGIC, np.logical_not),
 }
+
+Tree = tuple[Any, ...]
+"""A number with its unit as written or None, a text, a name; or an operation: its sort, NumPy's function, and the operands."""
 
 
 @dataclass(frozen=True, slots=True)
 class Expression:
-    """A parsed text. ``names``: the columns that it reads. ``alias``: the column that it merely repeats, if so."""
+    """A text that was read. ``names``: the columns that it reads. ``alias``: the column that it merely repeats, if so."""
 
     text: str
     names: tuple[str, ...]
     alias: str | None
-    tree: Any
+    tree: Tree
 
     def value(self, columns: Mapping[str, Any]) -> Any:
         """Its value where the columns have theirs; float64, so that nothing wraps."""
-        import numpy as np
-
         with np.errstate(all="ignore"):
             return _value(self.tree, columns)
 
@@ -65,51 +102,225 @@ def parse(text: str, where: str, known: Mapping[str, str] | None = None) -> Expr
     """
     if len(text) > MAX_LENGTH:
         raise UsageError(f"{where}: longer than {MAX_LENGTH} characters", "split it into several constraints")
-    parser = Parser(text, where, known)
-    tree = parser.tree()
-    alias = tree[1] if tree[0] == "name" else None
-    return Expression(text, tuple(dict.fromkeys(parser.names)), alias, tree)
+    tree = _Reader(text, where, known).tree()
+    return Expression(text, tuple(dict.fromkeys(_names(tree))), tree[1] if tree[0] == NAME else None, tree)
 
 
-def _value(tree: Any, columns: Mapping[str, Any]) -> Any:
-    kind, *parts = tree
-    if kind in ("number", "text"):
-        return parts[0]
-    if kind == "name":
-        return columns[parts[0]]
-    if kind == "call":
-        return _called(parts[0], [_value(part, columns) for part in parts[1:]])
-    if kind in ("binary", "compare"):
-        left, right = (_value(part, columns) for part in parts[1:])
-        return _combined(parts[0], left, right)
-    values = [_value(part, columns) for part in parts]
-    return _logic(kind, values)
+def _names(tree: Tree) -> list[str]:
+    return [tree[1]] if tree[0] == NAME else [name for part in _parts(tree) for name in _names(part)]
 
 
-def _called(function: str, values: list[Any]) -> Any:
-    import numpy as np
-
-    found = getattr(np, function)(*values[:2])
-    for value in values[2:]:
-        found = getattr(np, function)(found, value)
-    return found
+def _parts(tree: Tree) -> Tree:
+    return () if tree[0] in (NUMBER, TEXT, NAME) else tree[2:]
 
 
-def _combined(sign: str, left: Any, right: Any) -> Any:
-    if sign in _COMPARISONS:
-        return _COMPARISONS[sign](left, right)
-    import numpy as np
+def _value(tree: Tree, columns: Mapping[str, Any]) -> Any:
+    sort, first = tree[:2]
+    if sort in (NUMBER, TEXT, NAME):
+        return columns[first] if sort == NAME else first
+    values = [_value(part, columns) for part in _parts(tree)]
+    if sort in (_KEEPS, _DIVIDES, _REAL):
+        for value in values:
+            if isinstance(value, str):
+                raise UsageError(f"a constraint reckons with the text {value!r}", "compare it with == or !=")
+        values = [np.asarray(value, float) for value in values]
+    return reduce(first, values) if len(values) > 1 else first(*values)
 
-    if isinstance(left, str) or isinstance(right, str):
-        raise UsageError(f"a constraint reckons with the text {left if isinstance(left, str) else right!r}", "compare it with == or !=")
-    return _ARITHMETIC[sign](np.asarray(left, float), np.asarray(right, float))
+
+class _Reader:
+    """Turns ``text`` into a tree."""
+
+    def __init__(self, text: str, where: str, known: Mapping[str, str] | None) -> None:
+        self.text, self.where, self.known = text, where, known
+        self.leaves: dict[str, Tree] = {}
+        self.signs = self._split()
+
+    def fail(self, what: str) -> NoReturn:
+        """UsageError with the text."""
+        constraint = self.where.endswith(_CONSTRAINTS)  # else it stands for an axis
+        fix = "memory < 80 GB and n * batch <= 65536" if constraint else "64 or 64,128 or 512:131072:x2, or heads / 4 of another axis"
+        raise UsageError(f"{self.where} {self.text.strip()[:60]!r}: {what}", f"write it like: {fix}")
+
+    def _split(self) -> list[str]:
+        """Signs, and a placeholder for each leaf."""
+        found: list[str] = []
+        place = 0
+        while self.text[place:].strip():
+            match = _TOKEN.match(self.text, place)
+            if match is None:
+                self.fail(f"{self.text[place:].strip()[:1]!r} has no meaning")
+            place, name = match.end(), match["name"]
+            found.append(match["sign"] or (name if name in ("and", "or", "not") else f"_{len(found)}"))
+            if match["number"]:
+                self.leaves[found[-1]] = (NUMBER, self._number(match["number"], match["unit"]), match["unit"])
+            elif found[-1].startswith("_"):
+                self.leaves[found[-1]] = (NAME, name) if name else (TEXT, match["text"][1:-1])
+        if len(found) > MAX_TOKENS:
+            self.fail(f"more than {MAX_TOKENS} words and signs")
+        return found
+
+    def _number(self, digits: str, unit: str | None) -> float:
+        if isinf(float(digits)):
+            self.fail(f"{cut(digits)} is too large")
+        try:
+            return float(digits) if unit is None else float(parse_any(f"{digits} {unit}"))
+        except DataError:
+            self.fail(f"{unit!r} is no unit; known are B, s, FLOP/s, B/s, Hz, W with their prefixes")
+
+    def tree(self) -> Tree:
+        """The whole text."""
+        depth = 0
+        for sign in self.signs:
+            depth += (sign == "(") - (sign == ")")
+            self._descend(depth)
+        try:
+            return self._read(ast.parse(" ".join(self.signs), mode="eval").body, 0)
+        except SyntaxError as error:
+            self._unread(error)
+
+    def _descend(self, depth: int) -> None:
+        if depth > MAX_DEPTH:
+            self.fail(f"nested deeper than {MAX_DEPTH} levels")
+
+    def _unread(self, error: SyntaxError) -> NoReturn:
+        """What Python's parser stumbles over, in words."""
+        if "never closed" in error.msg or "forgot a comma" in error.msg:
+            self.fail("a ')' is missing")
+        place = 1
+        for sign in self.signs if error.offset else ():  # none at the end
+            if place >= (error.offset or 0):
+                self._stray(sign)
+            place += len(sign) + 1
+        self.fail("something is missing at its end")
+
+    def _stray(self, sign: str) -> NoReturn:
+        self.fail(f"{self.leaves.get(sign, (None, sign))[1]!r} does not belong here")
+
+    def _read(self, tree: ast.AST, depth: int) -> Tree:
+        """``tree`` as one of ours; what the language does not have is refused."""
+        self._descend(depth)
+        match tree:
+            case ast.Name(id=sign):
+                return self._leaf(sign)
+            case ast.BinOp(left=left, right=right, op=sign):
+                return (*_OPERATIONS[type(sign)], self._read(left, depth), self._read(right, depth + isinstance(sign, ast.Pow)))
+            case ast.BoolOp(op=sign, values=parts):
+                return (*_OPERATIONS[type(sign)], *(self._read(part, depth) for part in parts))
+            case ast.UnaryOp(op=ast.Not() | ast.USub() as sign, operand=part):
+                return (*_OPERATIONS[type(sign)], self._read(part, depth + isinstance(sign, ast.USub)))
+            case ast.Compare(left=left, ops=signs, comparators=others):
+                pairs = pairwise([self._read(part, depth) for part in (left, *others)])
+                found = [(*_OPERATIONS[type(sign)], *pair) for sign, pair in zip(signs, pairs, strict=True)]
+                return found[0] if len(found) == 1 else (_LOGIC, np.logical_and, *found)
+            case ast.Call(func=ast.Name(id=sign), args=parts, keywords=[]):
+                return self._call(self.leaves[sign], [self._read(part, depth + 1) for part in parts])
+            case _:
+                return self._stray({ast.Tuple: ",", ast.Starred: "*", ast.UnaryOp: "+"}.get(type(tree), "("))
+
+    def _leaf(self, sign: str) -> Tree:
+        sort, name = self.leaves[sign][:2]
+        if sort != NAME:
+            return self.leaves[sign]
+        if self.known is not None and name not in self.known:
+            self.fail(f"there is no column {name!r} ({suggest(name, list(self.known))}); text stands in quotes")
+        return (NAME, name if self.known is None else self.known[name])
+
+    def _call(self, leaf: Tree, parts: list[Tree]) -> Tree:
+        name = leaf[1]
+        if leaf[0] != NAME:
+            self._stray("(")
+        if name not in _FUNCTIONS:
+            self.fail(f"there is no function {name!r}; there are {', '.join(_FUNCTIONS)}")
+        least, sort, function = _FUNCTIONS[name]
+        if len(parts) < least or (least == 1 and len(parts) > 1):
+            self.fail(f"{name} takes {'one number' if least == 1 else 'two numbers or more'}")
+        return (sort, function, *parts)
 
 
-def _logic(kind: str, values: list[Any]) -> Any:
-    import numpy as np
+ANY, COUNT = "any", "a count"
+_COUNTED = ("", "FLOP", "OP", "rows", "columns", "elements", "sequences", "tokens")
+_PHYSICAL = ("FLOP/s", "OP/s", "FLOP/B", "B/s", "1/s", "Hz", "B", "s", "W")
+"""Units that differ in kind from each other and from what is counted."""
+_SAYS = {"B": "bytes", "s": "a time", "1/s": "a rate in 1/s"}
 
-    if kind == "negative":
-        return -np.asarray(values[0], float)
-    if kind == "not":
-        return np.logical_not(values[0])
-    return np.logical_and(*values) if kind == "and" else np.logical_or(*values)
+
+def typecheck(expression: Expression, workload: Workload, where: str) -> Expression:
+    """``expression`` with the words in it as the axes have them; UsageError if it, in option ``where``, means nothing."""
+    checker = _Checker(expression, workload, where)
+    tree = checker.named(expression.tree)
+    if checker.kind(tree) == TEXT:
+        raise UsageError(f"{where} {expression.text.strip()[:60]!r} is a text", "compare it with another, by == or !=")
+    return replace(expression, tree=tree)
+
+
+@dataclass(frozen=True, slots=True)
+class _Checker:
+    expression: Expression
+    workload: Workload
+    where: str
+
+    def _refuse(self, what: str, fix: str | None) -> UsageError:
+        return UsageError(f"{self.where} {self.expression.text.strip()[:60]!r}: {what}", fix)
+
+    def named(self, tree: Tree) -> Tree:
+        """``tree`` with every word that a choice is held against in the form that the choice has."""
+        parts = [self.named(part) for part in _parts(tree)]
+        if tree[0] == _COMPARES:
+            for one, other in ((0, 1), (1, 0)):
+                choice = self.workload.named.get(parts[one][1]) if parts[one][0] == NAME else None
+                if choice is not None and choice.kind == "name" and parts[other][0] == TEXT:
+                    parts[other] = (TEXT, self._word(choice, parts[other][1]))
+        return (*tree[:2], *parts) if parts else tree
+
+    def _word(self, choice: Input, text: str) -> str:
+        if choice.canonical is not None:
+            try:
+                return choice.canonical(text)
+            except UsageError as error:
+                raise self._refuse(error.message, error.fix) from None
+        if choice.names is not None and text not in choice.names():
+            raise self._refuse(f"{choice.name} is never {text!r}", suggest(text, list(choice.names())))
+        return text
+
+    def kind(self, tree: Tree) -> str:
+        """What sort of value ``tree`` has."""
+        sort = tree[0]
+        if sort == NUMBER:
+            return ANY if tree[2] is None else _unit_kind(tree[2])
+        if sort in (TEXT, NAME):
+            return TEXT if sort == TEXT else self._column_kind(tree[1])
+        kinds = [self.kind(part) for part in _parts(tree)]
+        if sort == _COMPARES:
+            self._joined(kinds)
+            return ANY
+        if TEXT in kinds:
+            raise self._refuse("it reckons with a text", "compare it with == or !=")
+        if sort == _DIVIDES and _constant(tree[3]) == 0:
+            raise self._refuse("it divides by zero", "take the 0 out")
+        if not isfinite(_constant(tree) or 0):
+            raise self._refuse("a number in it is too large, or none", "write smaller numbers")
+        return self._joined(kinds) if sort == _KEEPS else ANY
+
+    def _column_kind(self, name: str) -> str:
+        one = self.workload.named.get(name)
+        if one is None:
+            return _unit_kind(self.workload.column(name).unit)
+        return {"name": TEXT, "flag": ANY, "number": ANY}.get(one.kind, _unit_kind(one.unit))
+
+    def _joined(self, kinds: list[str]) -> str:
+        """The kind that all of them have."""
+        found = list(dict.fromkeys(kind for kind in kinds if kind != ANY))
+        if len(found) > 1 or (found == [TEXT] and ANY in kinds):
+            told = " with ".join(_SAYS.get(kind, kind) for kind in (found if len(found) > 1 else [TEXT, "a number"]))
+            raise self._refuse(f"it compares {told}", "hold quantities of one kind against each other: memory < 80 GB, time < 80 ms")
+        return found[0] if found else ANY
+
+
+def _unit_kind(unit: str) -> str:
+    """The kind of a quantity in ``unit``, which may have a prefix."""
+    return COUNT if unit in _COUNTED else next(known for known in _PHYSICAL if unit.endswith(known))
+
+
+def _constant(tree: Tree) -> float | None:
+    """Its value; None if it reads a column."""
+    return None if _names(tree) else float(Expression("", (), None, tree).value({}))

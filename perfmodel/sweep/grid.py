@@ -1,14 +1,14 @@
 """A grid: every combination of the values of its axes, cut into parts whose formulas are the same.
 
-Choices (devices, formats, switches) come first: each combination of them is a ``Part`` with one cell per value of the choice that
-is compared. Within a part, the axes of numbers are ordered by length, the longest last, so that array operations run along it.
+Choices (devices, formats, switches) come first: each combination of them is a ``SubGrid`` with one variant per value of the choice
+that is compared. Within a part, the axes of numbers are ordered by length, the longest last, so that array operations run along it.
 Derived inputs are no axes: they vary along those of what they are derived from.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from graphlib import CycleError, TopologicalSorter
 from itertools import product
 from math import prod
@@ -16,16 +16,15 @@ from typing import Any
 
 import numpy as np
 
-from perfmodel.core.errors import UsageError, suggest
+from perfmodel.core.errors import UsageError
 from perfmodel.sweep.base import Input, Workload
-from perfmodel.sweep.expression import Expression, parse
-from perfmodel.sweep.meaning import understood
+from perfmodel.sweep.expression import Expression, parse, typecheck
 from perfmodel.sweep.study import Study, workload_named
 from perfmodel.sweep.values import checked, is_expression, values_of
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class SubGrid:
     """One combination of choices, but for the compared one.
 
     ``fixed``: numbers with one value, ``axes``: those with several as arrays of float64, the longest axis last.
@@ -61,7 +60,7 @@ class Grid:
     filters: tuple[Expression, ...]
     given: tuple[str, ...]
     columns: tuple[str, ...]
-    parts: tuple[Part, ...] = field(default=())
+    parts: tuple[SubGrid, ...]
 
     @property
     def compared(self) -> Sequence[Any]:
@@ -89,14 +88,10 @@ class Grid:
         every = self.workload.pointwise or any(one.pointwise and self.choices[one.name] != (None,) for one in self.workload.inputs)
         return frozenset(name for name in self.columns if every or self.workload.column(name).pointwise)
 
-    def axes_of(self, name: str, part: Part) -> int:
-        """Along which axes of ``part`` a number varies, as bits."""
-        if name in self.derived:
-            bits = 0
-            for other in self.derived[name].names:
-                bits |= self.axes_of(other, part)
-            return bits
-        return 1 << list(part.axes).index(name) if name in part.axes else 0
+    def variants(self, part: SubGrid) -> dict[Any, dict[str, Any]]:
+        """The choices of ``part`` with each value of the compared one."""
+        name = self.workload.compared
+        return {value: {**part.choices, **({name: value} if name else {})} for value in self.compared}
 
     def source(self, name: str) -> str:
         """The input that ``name`` repeats, or itself."""
@@ -110,19 +105,19 @@ def grid_of(study: Study) -> Grid:
     choices, numbers, derived = _inputs(workload, study.axes if workload.meant is None else workload.meant(study.axes))
     if workload.check is not None:
         workload.check(choices, study.axes)
-    shown = _columns(workload, study.columns)
+    shown = [workload.column_named(name, "--columns").name for name in (workload.shown if study.columns is None else study.columns)]
     where, filters = constraints(workload, study.where, "--where")
-    varying = {one.name for one in workload.inputs if one.varies}
-    valued = {one.name for one in workload.inputs if one.choice and (one.kind == "flag" or choices[one.name] != (None,))}
-    for name in {name for one in (*where, *filters) for name in one.names} - {one.name for one in workload.columns}:
-        if name not in valued and name not in numbers and name not in derived and name not in varying:
-            raise UsageError(f"--where: {name} has no value here", f"give --{name.replace('_', '-')}")
-    read = {name for one in filters for name in one.names if workload.input(name) is None}
-    wanted = tuple(dict.fromkeys([*shown, *sorted(read)]))
+    read = {name for one in (*where, *filters) for name in one.names}
+    columns = read & {one.name for one in workload.columns}
+    for name in read - columns - {*numbers, *derived}:
+        one = workload.named[name]
+        if not one.varies and not (one.choice and (one.kind == "flag" or choices[name] != (None,))):
+            raise UsageError(f"--where: {name} has no value here", f"give {one.option}")
+    wanted = tuple(dict.fromkeys([*shown, *sorted(columns)]))
     _check_read(workload, study.axes, wanted)
-    given = [one.name for one in workload.inputs if one.name in study.axes or one.name in workload.always]
-    partial = Grid(workload, choices, numbers, _ordered(derived, workload), where, filters, tuple(given), wanted)
-    return Grid(workload, choices, numbers, partial.derived, where, filters, tuple(given), wanted, tuple(_parts(partial)))
+    given = tuple(one.name for one in workload.inputs if one.name in study.axes or one.name in workload.always)
+    parts = tuple(_parts(workload, choices, numbers, derived))
+    return Grid(workload, choices, numbers, derived, where, filters, given, wanted, parts)
 
 
 def _check_read(workload: Workload, axes: Mapping[str, Any], wanted: Sequence[str]) -> None:
@@ -133,17 +128,16 @@ def _check_read(workload: Workload, axes: Mapping[str, Any], wanted: Sequence[st
 
 
 def _inputs(workload: Workload, axes: Mapping[str, Any]) -> tuple[dict[str, Sequence[Any]], dict[str, Any], dict[str, Expression]]:
-    known = {one.name: one for one in workload.inputs}
-    for name in axes:
-        if name not in known:
-            raise UsageError(f"--{name.replace('_', '-')}: {workload.name} has no such axis", suggest(name, list(known)))
+    """Values of choices and of numbers, and derived inputs."""
+    workload.check_names(axes)
     choices: dict[str, Sequence[Any]] = {}
     numbers: dict[str, Any] = {}
     derived: dict[str, Expression] = {}
     for one in workload.inputs:
         raw = axes.get(one.name, one.default)
         if raw is None and one.required:
-            raise UsageError(f"--{one.name.replace('_', '-')} is missing", f"give it as {_example(one)}")
+            example = "NAME" if one.kind == "name" else f"4096 or {one.option} 512:131072:x2"
+            raise UsageError(f"{one.option} is missing", f"give it as {one.option} {example}")
         if one.choice:
             choices[one.name] = (None,) if raw is None else tuple(values_of(one, raw))
         elif raw is not None and is_expression(one, raw):
@@ -152,25 +146,20 @@ def _inputs(workload: Workload, axes: Mapping[str, Any]) -> tuple[dict[str, Sequ
             numbers[one.name] = np.array(values_of(one, raw), float)
     for name, expression in derived.items():
         for other in expression.names:
-            if other not in numbers and other not in derived and not known[other].varies:
-                raise UsageError(f"--{name.replace('_', '-')} {expression.text!r} needs {other}, which has no value", f"give --{other}")
-    return choices, numbers, derived
+            if other not in numbers and other not in derived and not workload.named[other].varies:
+                option = workload.named[name].option
+                raise UsageError(f"{option} {expression.text!r} needs {other}, which has no value", f"give --{other}")
+    return choices, numbers, _ordered(derived, workload)
 
 
 def _compute(workload: Workload, one: Input, raw: str, numbers: dict[str, Any], derived: dict[str, Expression]) -> None:
     """An expression is a derived input, or one value if it reads no other."""
-    option = f"--{one.name.replace('_', '-')}"
-    names = {other.name: other.name for other in workload.inputs if not other.choice}
-    expression = understood(parse(raw, option, names), workload, option)
+    expression = typecheck(parse(raw, one.option, workload.numbers), workload, one.option)
     if expression.names:
         derived[one.name] = expression
         return
     value = float(expression.value({}))
     numbers[one.name] = np.array([checked(one, int(value) if value.is_integer() else value)], float)
-
-
-def _example(one: Input) -> str:
-    return {"name": f"--{one.name} NAME"}.get(one.kind, f"--{one.name} 4096 or --{one.name} 512:131072:x2")
 
 
 def _ordered(derived: Mapping[str, Expression], workload: Workload) -> dict[str, Expression]:
@@ -182,44 +171,29 @@ def _ordered(derived: Mapping[str, Expression], workload: Workload) -> dict[str,
         raise UsageError(f"derived inputs of {workload.name} go in a circle: {circle}", "give one of them values") from None
 
 
-def _columns(workload: Workload, names: Sequence[str] | None) -> tuple[str, ...]:
-    known = [one.name for one in workload.columns]
-    found = []
-    for name in workload.shown if names is None else names:
-        column = workload.words.get(name, name)
-        if column not in known:
-            raise UsageError(f"--columns: {workload.name} has no column {name!r}", suggest(name, known))
-        found.append(column)
-    return tuple(dict.fromkeys(found))
-
-
 def constraints(workload: Workload, texts: Sequence[str], option: str) -> tuple[tuple[Expression, ...], tuple[Expression, ...]]:
     """Constraints on inputs alone, and those that read columns."""
     named = [*(one.name for one in workload.inputs), *(one.name for one in workload.columns)]
     known = dict(zip(named, named, strict=True)) | dict(workload.words)
-    parsed = [understood(parse(text, option, known), workload, option) for text in texts]
+    parsed = [typecheck(parse(text, option, known), workload, option) for text in texts]
     same = next((one for one in parsed if not one.names), None)
     if same is not None:
         raise UsageError(f"{option} {same.text[:60]!r} names no axis or column", "write it like 'n * batch <= 65536'")
-    inputs = tuple(one for one in parsed if all(workload.input(name) is not None for name in one.names))
+    results = {one.name for one in workload.columns}
+    inputs = tuple(one for one in parsed if not results & {*one.names})
     return inputs, tuple(one for one in parsed if one not in inputs)
 
 
-def _parts(grid: Grid) -> list[Part]:
-    workload = grid.workload
-    others = {name: values for name, values in grid.choices.items() if name != workload.compared}
-    axes = dict(sorted(grid.numbers.items(), key=lambda item: len(item[1])))
-    found = []
+def _parts(
+    workload: Workload, choices: Mapping[str, Sequence[Any]], numbers: Mapping[str, Any], derived: Mapping[str, Expression]
+) -> Iterator[SubGrid]:
+    others = {name: values for name, values in choices.items() if name != workload.compared}
+    axes = dict(sorted(numbers.items(), key=lambda item: len(item[1])))
     for combination in product(*others.values()):
-        choices = dict(zip(others, combination, strict=True))
-        usual = {} if workload.defaults is None else workload.defaults(choices)
-        missing = {name: np.array([float(value)]) for name, value in usual.items() if name not in axes and name not in grid.derived}
-        numbers = {**missing, **axes}
-        pieces = [(choices, numbers)] if workload.split is None else workload.split(choices, numbers, grid.derived)
-        found += [_part(chosen, values) for chosen, values in pieces]
-    return found
-
-
-def _part(choices: Mapping[str, Any], numbers: Mapping[str, Any]) -> Part:
-    fixed = {name: float(values[0]) for name, values in numbers.items() if len(values) == 1}
-    return Part(choices, fixed, {name: values for name, values in numbers.items() if len(values) > 1})
+        chosen = dict(zip(others, combination, strict=True))
+        usual = {} if workload.defaults is None else workload.defaults(chosen)
+        missing = {name: np.array([float(value)]) for name, value in usual.items() if name not in axes and name not in derived}
+        whole = (chosen, {**missing, **axes})
+        for part, values in [whole] if workload.split is None else workload.split(*whole, derived):
+            fixed = {name: float(array[0]) for name, array in values.items() if len(array) == 1}
+            yield SubGrid(part, fixed, {name: array for name, array in values.items() if len(array) > 1})

@@ -11,8 +11,7 @@ from perfmodel import catalog
 from perfmodel.core.arith import Number
 from perfmodel.core.errors import UsageError
 from perfmodel.core.hardware import Device
-from perfmodel.sweep.base import DEFAULT_DEVICE, Column, Input, LeftOut, Workload
-from perfmodel.sweep.devices import canonical, device_ids, device_named
+from perfmodel.sweep.base import DEFAULT_DEVICE, Column, Input, Variant, Workload, canonical, device_ids, device_named
 from perfmodel.transformer.cache_plan import CacheWorkload, stored_bytes, workload
 from perfmodel.transformer.kv_cache import (
     BITS,
@@ -45,21 +44,13 @@ MODEL = Input(
 
 
 @dataclass(frozen=True, slots=True)
-class CacheCell:
+class CacheVariant(Variant):
     """One model on one device in one number format; ``weights`` in bytes, ``room`` what they and the reserve leave, None if unknown."""
 
     probe: CacheWorkload
     device: Device
     weights: int
     room: int | None
-
-    def extras(self, values: Mapping[str, Any]) -> Mapping[str, Sequence[str]]:
-        """None."""
-        return {}
-
-    def prepare(self, values: Mapping[str, Any]) -> tuple[dict[str, Any], list[LeftOut]]:
-        """Nothing to add, nothing to leave out."""
-        return {}, []
 
     def _form(self, numbers: Mapping[str, Number]) -> CacheFormat:
         return replace(self.probe.form, block_size=numbers["block_size"])
@@ -86,14 +77,14 @@ class CacheCell:
         return {"max_context": found}
 
 
-def cell(choices: Mapping[str, Any]) -> CacheCell:
-    """The cell for one combination of choices; PerfmodelError says why there is none."""
+def variant(choices: Mapping[str, Any]) -> CacheVariant:
+    """The variant for one combination of choices; PerfmodelError says why there is none."""
     device, spec = device_named(choices["hardware"]), model_named(choices["model"])
     form = CacheFormat(choices["dtype"], choices["rope_dtype"], 1, choices["scale_group"])
     probe = workload(spec, 1, 1, form, choices["weights_dtype"], choices["reserve"])
     weights = int(stored_bytes(probe))
     capacity = device.dram.capacity
-    return CacheCell(probe, device, weights, None if capacity is None else int(capacity.number) - weights - probe.reserve)
+    return CacheVariant(probe, device, weights, None if capacity is None else int(capacity.number) - weights - probe.reserve)
 
 
 def defaults(choices: Mapping[str, Any]) -> Mapping[str, float]:
@@ -129,7 +120,7 @@ WORKLOAD = Workload(
         Column("max_batch", "sequences", "sequences whose cache fits", whole=True),
         Column("max_context", "tokens", "tokens to which every sequence can grow", whole=True, pointwise=True),
     ),
-    cell=cell,
+    variant=variant,
     shown=("bytes_per_token", "bytes_per_sequence", "cache_bytes", "memory_bytes", "max_batch"),
     objective="memory_bytes",
     words={"memory": "memory_bytes", "io": "cache_bytes"},

@@ -16,9 +16,23 @@ from perfmodel.core.roofline import estimate, total
 from perfmodel.core.workload import FORWARD
 from perfmodel.kernels.matmul import Matmul, default_columns, extra_memory_bytes, io_lower_bound, kernels
 from perfmodel.kernels.tile import OnChip, choose_tile, on_chip, with_sram
-from perfmodel.sweep.base import DEFAULT_DEVICE, Column, Input, LeftOut, Workload
-from perfmodel.sweep.columns import COSTS, MEMORY, PREDICTED, costs
-from perfmodel.sweep.devices import canonical, device_ids, device_named, lenders
+from perfmodel.sweep.base import (
+    COSTS,
+    DEFAULT_DEVICE,
+    MEMORY,
+    PREDICTED,
+    Column,
+    Input,
+    Skipped,
+    TileSizes,
+    Variant,
+    Workload,
+    canonical,
+    costs,
+    device_ids,
+    device_named,
+    lenders,
+)
 from perfmodel.timing.offer import check_implementation, offer
 
 _TILE = ("br", "bc", "threads")
@@ -26,40 +40,34 @@ _EDGES = ("tile_m", "tile_n")
 
 
 @dataclass(frozen=True, slots=True)
-class MatmulCell:
+class MatmulVariant(Variant):
     """One device and number format; ``probe`` has them and the split of k."""
 
     device: Device
     chip: OnChip
     probe: Matmul
     implementation: str | None = None
-    memo: dict[tuple[int, int], Tile | str] = field(default_factory=dict, compare=False)
+    sizes: TileSizes = field(init=False, compare=False, repr=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "sizes", TileSizes(_TILE, self._tile))
+
+    def _tile(self, br: int, bc: int) -> Mapping[str, Number] | str:
+        """Sizes of the tile with the edges given, 0 if not, or why there is none."""
+        try:
+            tile = choose_tile(self.probe.dtype, self.chip, br or None, bc or None, default_columns(self.device))
+        except PerfmodelError as error:
+            return error.message
+        return {name: getattr(tile, name) for name in _TILE}
 
     def extras(self, values: Mapping[str, Any]) -> Mapping[str, Sequence[str]]:
         """Sizes of the tile, which depend on the edges given alone."""
         return {name: [edge for edge in _EDGES if edge in values] for name in _TILE}
 
-    def prepare(self, values: Mapping[str, Any]) -> tuple[dict[str, Any], list[LeftOut]]:
+    def prepare(self, values: Mapping[str, Any]) -> tuple[dict[str, Any], list[Skipped]]:
         """Sizes of the tile, and the rows where it does not fit or k cannot be split."""
-        import numpy as np
-
-        edges = np.broadcast_arrays(*(values.get(edge, 0) for edge in _EDGES))
-        chosen = [self._tile((int(br), int(bc))) for br, bc in zip(*(edge.ravel() for edge in edges), strict=True)]
-        tiles = [tile if isinstance(tile, Tile) else Tile(1, 1) for tile in chosen]
-        found = {name: np.array([getattr(tile, name) for tile in tiles], float).reshape(edges[0].shape) for name in _TILE}
-        left_out = [LeftOut("split_k is more than k", np.asarray(values["k"]) < self.probe.split_k)]
-        for reason in dict.fromkeys(tile for tile in chosen if isinstance(tile, str)):
-            left_out.append(LeftOut(reason, np.array([tile == reason for tile in chosen]).reshape(edges[0].shape)))
-        return found, left_out
-
-    def _tile(self, edges: tuple[int, int]) -> Tile | str:
-        if edges not in self.memo:
-            br, bc = edges
-            try:
-                self.memo[edges] = choose_tile(self.probe.dtype, self.chip, br or None, bc or None, default_columns(self.device))
-            except PerfmodelError as error:
-                self.memo[edges] = error.message
-        return self.memo[edges]
+        found, left_out = self.sizes.of(*(values.get(edge, 0) for edge in _EDGES))
+        return found, [Skipped("split_k is more than k", values["k"] < self.probe.split_k), *left_out]
 
     def formulas(self, numbers: Mapping[str, Number]) -> Mapping[str, Number]:
         """Every column but predicted times."""
@@ -82,14 +90,14 @@ class MatmulCell:
         return {"predicted_s": found.seconds, "predicted_low_s": found.low, "predicted_high_s": found.high}
 
 
-def cell(choices: Mapping[str, Any]) -> MatmulCell:
-    """The cell for one combination of choices; PerfmodelError says why there is none."""
+def variant(choices: Mapping[str, Any]) -> MatmulVariant:
+    """The variant for one combination of choices; PerfmodelError says why there is none."""
     device = device_named(choices["hardware"])
     device = device if choices["sram"] is None else with_sram(device, choices["sram"])
     probe = Matmul(1, 1, choices["split_k"], 1, choices["split_k"], dtype_on(choices["dtype"], device)).check()
     if choices["implementation"] is not None:
         check_implementation(choices["implementation"], "matmul", device, lenders)
-    return MatmulCell(device, on_chip(device), probe, choices["implementation"])
+    return MatmulVariant(device, on_chip(device), probe, choices["implementation"])
 
 
 WORKLOAD = Workload(
@@ -115,7 +123,7 @@ WORKLOAD = Workload(
         Column("tile_columns", "columns", "columns of the tile", whole=True),
         *PREDICTED,
     ),
-    cell=cell,
+    variant=variant,
     shown=("flops", "executed_flops", "accesses_elements", "sram_bytes", "dram_bytes", "lower_s", "roofline_s"),
     objective="roofline_s",
     words={"time": "roofline_s", "io": "sram_bytes", "memory": "memory_bytes"},

@@ -11,15 +11,25 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from perfmodel.core.arith import Number
 from perfmodel.core.checks import dtype_on
 from perfmodel.core.dtypes import DTYPES
 from perfmodel.core.errors import PerfmodelError, UsageError, suggest
 from perfmodel.core.hardware import Device
-from perfmodel.sweep.base import DEFAULT_DEVICE, FITS, Column, Input, LeftOut, Workload
-from perfmodel.sweep.devices import canonical, device_ids, device_named, lenders
+from perfmodel.sweep.base import (
+    DEFAULT_DEVICE,
+    FITS,
+    Column,
+    Input,
+    Variant,
+    Workload,
+    canonical,
+    computed,
+    device_ids,
+    device_named,
+    lenders,
+)
 from perfmodel.sweep.kv_cache import MODEL, model_named
-from perfmodel.transformer.answer import Answer, answer
+from perfmodel.transformer.answer import answer
 from perfmodel.transformer.kv_cache import BITS
 from perfmodel.transformer.request import DEFAULT_GENERATED, GENERATE, PHASES, Request, default_length, formats
 from perfmodel.transformer.spec import ModelSpec
@@ -27,29 +37,16 @@ from perfmodel.transformer.step import DECODE, PREFILL, Split
 
 _VALUE = re.compile(r"(--[a-z-]+) \d+")
 """A size in a message: rows that fail alike are counted together, whatever theirs are."""
-
-_NOTHING: Mapping[str, Number] = {}
+_FITS = "1 if that fits the memory, 0 if not: then times are those of a GPU with more of it"
 
 
 @dataclass(frozen=True, slots=True)
-class ModelCell:
+class ModelVariant(Variant):
     """One model on one device, with everything that is no length, batch or number of devices."""
 
     model: ModelSpec
     device: Device
     choices: Mapping[str, Any]
-
-    def extras(self, values: Mapping[str, Any]) -> Mapping[str, Sequence[str]]:
-        """None."""
-        return {}
-
-    def prepare(self, values: Mapping[str, Any]) -> tuple[dict[str, Any], list[LeftOut]]:
-        """Nothing to add; what a single row cannot be is found out there."""
-        return {}, []
-
-    def formulas(self, numbers: Mapping[str, Number]) -> Mapping[str, Number]:
-        """None: see ``point``."""
-        return _NOTHING
 
     def _request(self, values: Mapping[str, int]) -> Request:
         chosen, form = self.choices, dtype_on(self.choices["dtype"], self.device)
@@ -71,45 +68,19 @@ class ModelCell:
     def point(self, values: Mapping[str, int], columns: Sequence[str]) -> Mapping[str, float | None]:
         """Every column of one row."""
         try:
-            return _columns(answer(self._request(values), lenders))
+            found = answer(self._request(values), lenders)
         except PerfmodelError as error:
             raise type(error)(_VALUE.sub(r"\1", error.message), error.fix) from None
+        return {name: None if value is None else float(value) for name, value in computed(WORKLOAD.columns, found).items()}
 
 
-def _columns(found: Answer) -> dict[str, float | None]:
-    cost, memory, times = found.cost, found.memory, found.prediction or (None, None, None)
-    numbers = {
-        "flops": cost.flops,
-        "sram_bytes": cost.sram.total,
-        "dram_bytes": cost.dram.total,
-        "lower_s": cost.lower_s,
-        "lower_warm_s": cost.lower_warm_s,
-        "roofline_s": cost.roofline_s,
-        "predicted_s": times[0],
-        "predicted_low_s": times[1],
-        "predicted_high_s": times[2],
-        "seconds": found.seconds,
-        "ttft_s": found.ttft_s,
-        "tpot_s": found.tpot_s,
-        "tokens_per_s": found.tokens_per_s,
-        "mfu": found.mfu,
-        "weights_bytes": memory.weights,
-        "kv_cache_bytes": memory.kv_cache,
-        "activations_bytes": memory.activations,
-        "memory_bytes": memory.total,
-        FITS: memory.fits,
-        "max_batch": memory.max_batch,
-    }
-    return {name: None if value is None else float(value) for name, value in numbers.items()}
-
-
-def cell(choices: Mapping[str, Any]) -> ModelCell:
-    """The cell for one combination of choices; PerfmodelError says why there is none."""
+def variant(choices: Mapping[str, Any]) -> ModelVariant:
+    """The variant for one combination of choices; PerfmodelError says why there is none."""
     if choices["phase"] not in PHASES:
         raise UsageError(f"--phase: unknown phase {choices['phase']!r}", suggest(choices["phase"], list(PHASES)))
     device = device_named(choices["hardware"])
     dtype_on(choices["dtype"], device)
-    return ModelCell(model_named(choices["model"]), device, choices)
+    return ModelVariant(model_named(choices["model"]), device, choices)
 
 
 def defaults(choices: Mapping[str, Any]) -> Mapping[str, float]:
@@ -154,28 +125,34 @@ WORKLOAD = Workload(
         Input("ep", "whole", "groups of GPUs that hold different experts", 1),
     ),
     columns=(
-        Column("flops", "FLOP", "matmul FLOP on visible scores", whole=True),
-        Column("sram_bytes", "B", "bytes between L2 and SMs", whole=True),
-        Column("dram_bytes", "B", "bytes that pass the memory pins", whole=True),
-        Column("lower_s", "s", "lower bound, inputs cold"),
-        Column("lower_warm_s", "s", "lower bound, inputs and outputs in the caches"),
-        Column("roofline_s", "s", "roof: all terms overlap"),
-        Column("predicted_s", "s", "predicted time, where all kernels are calibrated"),
-        Column("predicted_low_s", "s", "lower end of its 80 % interval"),
-        Column("predicted_high_s", "s", "upper end of its 80 % interval"),
-        Column("seconds", "s", "predicted time, else the roof"),
-        Column("ttft_s", "s", "time to the first token"),
-        Column("tpot_s", "s", "time per output token"),
-        Column("tokens_per_s", "1/s", "over all sequences"),
-        Column("mfu", "", "FLOP of the model on visible scores over what the GPUs could do in the time"),
-        Column("weights_bytes", "B", "weights on the fullest GPU", whole=True),
-        Column("kv_cache_bytes", "B", "KV cache on it", whole=True),
-        Column("activations_bytes", "B", "activations on it", whole=True),
-        Column("memory_bytes", "B", "all of it", whole=True),
-        Column(FITS, "", "1 if that fits the memory, 0 if not: then times are those of a GPU with more of it", whole=True),
-        Column("max_batch", "sequences", "sequences that fit", whole=True),
+        Column("flops", "FLOP", "matmul FLOP on visible scores", whole=True, of=lambda a: a.cost.flops),
+        Column("sram_bytes", "B", "bytes between L2 and SMs", whole=True, of=lambda a: a.cost.sram.total),
+        Column("dram_bytes", "B", "bytes that pass the memory pins", whole=True, of=lambda a: a.cost.dram.total),
+        Column("lower_s", "s", "lower bound, inputs cold", of=lambda a: a.cost.lower_s),
+        Column("lower_warm_s", "s", "lower bound, inputs and outputs in the caches", of=lambda a: a.cost.lower_warm_s),
+        Column("roofline_s", "s", "roof: all terms overlap", of=lambda a: a.cost.roofline_s),
+        Column("predicted_s", "s", "predicted time, where all kernels are calibrated", of=lambda a: a.prediction and a.prediction[0]),
+        Column("predicted_low_s", "s", "lower end of its 80 % interval", of=lambda a: a.prediction and a.prediction[1]),
+        Column("predicted_high_s", "s", "upper end of its 80 % interval", of=lambda a: a.prediction and a.prediction[2]),
+        Column("seconds", "s", "predicted time, else the roof", of=lambda a: a.seconds),
+        Column("ttft_s", "s", "time to the first token", of=lambda a: a.ttft_s),
+        Column("tpot_s", "s", "time per output token", of=lambda a: a.tpot_s),
+        Column("tokens_per_s", "1/s", "over all sequences", of=lambda a: a.tokens_per_s),
+        Column("mfu", "", "FLOP of the model on visible scores over what the GPUs could do in the time", of=lambda a: a.mfu),
+        Column("weights_bytes", "B", "weights on the fullest GPU", whole=True, of=lambda a: a.memory.weights),
+        Column("kv_cache_bytes", "B", "KV cache on it", whole=True, of=lambda a: a.memory.kv_cache),
+        Column("activations_bytes", "B", "activations on it", whole=True, of=lambda a: a.memory.activations),
+        Column("memory_bytes", "B", "all of it", whole=True, of=lambda a: a.memory.total),
+        Column(
+            FITS,
+            "",
+            "1 if that fits the memory, 0 if not: then times are those of a GPU with more of it",
+            whole=True,
+            of=lambda a: a.memory.fits,
+        ),
+        Column("max_batch", "sequences", "sequences that fit", whole=True, of=lambda a: a.memory.max_batch),
     ),
-    cell=cell,
+    variant=variant,
     shown=("flops", "dram_bytes", "roofline_s", "predicted_s", "ttft_s", "tpot_s", "tokens_per_s", "memory_bytes", FITS, "max_batch"),
     objective="seconds",
     words={"time": "seconds", "io": "dram_bytes", "memory": "memory_bytes"},

@@ -1,4 +1,8 @@
-"""A sweep from its first chunk to its last: blocks evaluated, shown to whoever sums them up, and gathered into tables."""
+"""A sweep from its first chunk to its last: blocks evaluated, shown to whoever sums them up, and gathered into tables.
+
+A block, which fits the processor's caches, fixes the first axes of a part, takes a stretch of the next one and all of the rest. Chunks
+are blocks that fit the memory given. Both come in one order, so that a chunk means the same rows on every machine and in every run.
+"""
 
 from __future__ import annotations
 
@@ -9,20 +13,72 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from perfmodel.sweep.chunks import Chunk, Run, block_points, chunk_rows, chunks
-from perfmodel.sweep.evaluate import Block, Evaluator
-from perfmodel.sweep.grid import Grid
-from perfmodel.sweep.table import FLAG, WORD, Table, fields_of, row_bytes
+from perfmodel.sweep.evaluate import Evaluator, GridBlock, Slices, VariantBlock
+from perfmodel.sweep.grid import Grid, SubGrid
+from perfmodel.sweep.table import FLAG, WORD, RowTable, fields_of, row_bytes
 
+BLOCK_POINTS = 1 << 15
+"""Points of a block: a result of 256 KiB, so that those in use stay in a core's caches."""
+MOST_CHUNK_ROWS = 1 << 20
+SLOW_ROWS = 256
+"""Of a block and a chunk where rows are computed one by one: about a second's work, so that little is lost with it."""
+SHARE_OF_MEMORY = 0.25
+"""Of the memory given, for the columns of a chunk; writers hold it a second time, encoded, and libraries take the rest."""
 MOST_REASONS, OTHER_REASONS = 1000, "other reasons"
+
 Progress = Callable[[int], None]
 """Told how many points have been evaluated since it was last told."""
+
+
+def blocks_of(part: SubGrid, points: int = BLOCK_POINTS) -> Iterator[Slices]:
+    """Blocks of at most ``points``, or of one value per axis: stretches along one axis, all axes after it whole.
+
+    >>> [block[0] for block in blocks_of(SubGrid({}, {}, {"d": [0] * 3, "n": [0] * 100}), 250)]
+    [slice(0, 2, None), slice(2, 3, None)]
+    """
+    lengths, axis, inner = part.lengths, len(part.lengths) - 1, 1
+    if not lengths:
+        yield ()
+        return
+    while axis > 0 and inner * lengths[axis] <= points:
+        inner *= lengths[axis]
+        axis -= 1
+    step, rest = max(points // inner, 1), tuple(slice(0, length) for length in lengths[axis + 1 :])
+    for place in np.ndindex(*lengths[:axis]):
+        for start in range(0, lengths[axis], step):
+            yield (*(slice(one, one + 1) for one in place), slice(start, min(start + step, lengths[axis])), *rest)
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """Rows that are computed and written together. ``blocks``: each the number of its part and its place there."""
+
+    index: int
+    blocks: tuple[tuple[int, Slices], ...]
+    points: int
+
+
+def chunks(grid: Grid, rows: int) -> Iterator[Chunk]:
+    """Chunks of at most ``rows`` rows, or of one block."""
+    points = max(rows // len(grid.compared), 1)
+    most, index, held = min(points, SLOW_ROWS if grid.slow else BLOCK_POINTS), 0, 0
+    blocks: list[tuple[int, Slices]] = []
+    for number, part in enumerate(grid.parts):
+        for block in blocks_of(part, most):
+            size = prod(one.stop - one.start for one in block)
+            if held and held + size > points:
+                yield Chunk(index, tuple(blocks), held)
+                index, held, blocks = index + 1, 0, []
+            held += size
+            blocks.append((number, block))
+    if held:
+        yield Chunk(index, tuple(blocks), held)
 
 
 class Consumer(Protocol):
     """Sees every block. Consumers of different chunks can be merged, in the order of the chunks."""
 
-    def update(self, block: Block) -> None:
+    def update(self, block: GridBlock) -> None:
         """Take in one block, whose arrays will be used again."""
 
     def merge(self, other: Any) -> None:
@@ -37,7 +93,7 @@ class Counts:
     excluded: int = 0
     left_out: dict[str, int] = field(default_factory=dict)
 
-    def update(self, block: Block) -> None:
+    def update(self, block: GridBlock) -> None:
         """Count one block."""
         for answer in block.answers:
             self.rows += block.points if answer.valid is None else int(np.count_nonzero(answer.valid))
@@ -57,64 +113,52 @@ class Counts:
 
 
 class Runner:
-    """Evaluates the chunks of a grid, in whatever order; ``tables``: whether rows are wanted or only what consumers make of them."""
+    """Evaluates the chunks of a grid, in whatever order, in ``memory_bytes`` or as chunks of ``rows``.
+
+    ``tables``: whether rows are wanted or only what consumers make of them.
+    """
 
     def __init__(self, grid: Grid, memory_bytes: int, *, tables: bool = True, rows: int | None = None) -> None:
         self.grid, self.fields, self.tables = grid, fields_of(grid), tables
-        self.rows = rows or chunk_rows(grid, memory_bytes, row_bytes(self.fields))
-        self._evaluators: dict[int, Evaluator] = {}
-        self._table = Table.empty(self.fields, 0)
-        self._scratch: dict[Any, dict[str, Any]] = {}
+        most = SLOW_ROWS if grid.slow else MOST_CHUNK_ROWS
+        self.rows = rows or max(1, min(most, int(SHARE_OF_MEMORY * memory_bytes / row_bytes(self.fields))))
+        self._evaluator: tuple[int, Evaluator] | None = None
+        self._table = RowTable.empty(self.fields, 0)
 
     def chunks(self) -> Iterator[Chunk]:
         """All chunks, in order."""
         return chunks(self.grid, self.rows)
 
-    def evaluate(self, chunk: Chunk, consumers: Iterable[Consumer] = (), progress: Progress | None = None) -> Table:
+    def evaluate(self, chunk: Chunk, consumers: Iterable[Consumer] = (), progress: Progress | None = None) -> RowTable:
         """The rows of ``chunk``, in memory that the next call uses again; no rows where no tables are wanted."""
         consumers = list(consumers)
-        capacity = chunk.points * len(self.grid.compared) if self.tables else 0
+        largest = max(prod(one.stop - one.start for one in slices) for _, slices in chunk.blocks)
+        capacity = (chunk.points if self.tables else largest) * len(self.grid.compared)
         if self._table.capacity < capacity:
-            self._table = Table.empty(self.fields, capacity)
+            self._table = RowTable.empty(self.fields, capacity)
         self._table.rows = 0
-        for run in chunk.runs:
-            for block in self._blocks(run):
-                for consumer in consumers:
-                    consumer.update(block)
-                if self.tables:
-                    self._append(block)
-                if progress is not None:
-                    progress(block.points * len(block.answers))
+        for number, slices in chunk.blocks:
+            block = self._block(number, slices)
+            for consumer in consumers:
+                consumer.update(block)
+            if self.tables:
+                self._append(block)
+            if progress is not None:
+                progress(block.points * len(block.answers))
         return self._table
 
-    def _blocks(self, run: Run) -> Iterator[Block]:
-        evaluator = self._evaluator(run.part)
-        for index in range(run.first, run.last):
-            slices = evaluator.blocks.slices(index)
-            yield evaluator.block(slices, self._outs(tuple(one.stop - one.start for one in slices)))
+    def _block(self, number: int, slices: Slices) -> GridBlock:
+        """That at ``slices`` of part ``number``; its variants write their columns into the table, one after the other."""
+        if self._evaluator is None or self._evaluator[0] != number:  # the one before is let go: parts come one after another
+            self._evaluator = number, Evaluator(self.grid, self.grid.parts[number])
+        lengths = tuple(one.stop - one.start for one in slices)
+        points, first, outs = prod(lengths), self._table.rows, {}
+        for value in self.grid.compared:
+            outs[value] = {name: self._table.arrays[name][first : first + points].reshape(lengths) for name in self.grid.columns}
+            first += points
+        return self._evaluator[1].block(slices, outs)
 
-    def _evaluator(self, index: int) -> Evaluator:
-        """That of part ``index``; the one before is let go, as parts come one after another."""
-        if index not in self._evaluators:
-            self._evaluators = {index: Evaluator(self.grid, self.grid.parts[index], block_points(self.grid, self.rows))}
-        return self._evaluators[index]
-
-    def _outs(self, lengths: tuple[int, ...]) -> dict[Any, dict[str, Any]]:
-        """Where each cell writes its columns: into the table, one cell after the other, or into the same scratch every time."""
-        points, found = prod(lengths), {}
-        for position, value in enumerate(self.grid.compared):
-            first = self._table.rows + position * points if self.tables else 0
-            arrays = self._table.arrays if self.tables else self._scratch_of(value, points)
-            found[value] = {name: arrays[name][first : first + points].reshape(lengths) for name in self.grid.columns}
-        return found
-
-    def _scratch_of(self, value: Any, points: int) -> dict[str, Any]:
-        known = self._scratch.get(value)
-        if known is None or any(len(array) < points for array in known.values()):
-            self._scratch[value] = {name: np.empty(points) for name in self.grid.columns}
-        return self._scratch[value]
-
-    def _append(self, block: Block) -> None:
+    def _append(self, block: GridBlock) -> None:
         """Fill in the inputs of a block's rows, and close the gaps that rows without an answer leave."""
         table, start = self._table, self._table.rows
         for answer in block.answers:
@@ -126,11 +170,12 @@ class Runner:
                     flat = array.reshape(-1)
                     table.arrays[name][target] = flat if valid is None else flat[valid]
             if count:
-                self._inputs(target, block.inputs(answer), valid, block.lengths)
+                self._inputs(target, block, answer, valid)
             table.rows += count
             start += block.points
 
-    def _inputs(self, target: slice, values: Mapping[str, Any], valid: Any, lengths: tuple[int, ...]) -> None:
+    def _inputs(self, target: slice, block: GridBlock, answer: VariantBlock, valid: Any) -> None:
+        values = block.inputs(answer)
         for one, name in zip(self.fields, self.grid.given, strict=False):
             value = values[name]
             if one.kind == WORD:
@@ -139,6 +184,6 @@ class Runner:
                 value = bool(value)
             rows = self._table.arrays[one.name][target]
             if valid is None:
-                np.copyto(rows.reshape(lengths), value, casting="unsafe")
+                np.copyto(rows.reshape(block.lengths), value, casting="unsafe")
             else:
-                rows[...] = np.broadcast_to(value, lengths).reshape(-1)[valid]
+                rows[...] = np.broadcast_to(value, block.lengths).reshape(-1)[valid]

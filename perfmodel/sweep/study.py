@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 
 from perfmodel import __version__
 from perfmodel.core.errors import DataError, UsageError, suggest
-from perfmodel.sweep.base import Workload
+from perfmodel.sweep.base import Input, Workload
 
 WORKLOADS = ("attention", "matmul", "kv-cache", "model")
 
@@ -122,22 +122,19 @@ def _check_axes(path: Path, file: StudyFile) -> None:
         raise _wrong(path, ("workload",), f"sweep.workload: {error.message}", error.fix) from None
     for name, raw in file.axes.items():
         try:
-            _check_axis(workload, name, raw)
+            workload.check_names([name], "sweep.axes.")
+            _check_axis(workload.named[name], raw, workload)
         except UsageError as error:
             message = error.message.replace(f"--{name.replace('_', '-')}", f"sweep.axes.{name}", 1)
             raise _wrong(path, ("axes", name), message, error.fix) from None
 
 
-def _check_axis(workload: Workload, name: str, raw: Any) -> None:
+def _check_axis(one: Input, raw: Any, workload: Workload) -> None:
     from perfmodel.sweep.expression import parse
     from perfmodel.sweep.values import is_expression, values_of
 
-    one = workload.input(name)
-    if one is None:
-        known = [one.name for one in workload.inputs]
-        raise UsageError(f"sweep.axes.{name}: {workload.name} has no such axis", suggest(name, known))
     if is_expression(one, raw):
-        parse(raw, f"sweep.axes.{name}", {one.name: one.name for one in workload.inputs if not one.choice})
+        parse(raw, f"sweep.axes.{one.name}", workload.numbers)
     else:
         values_of(one, raw)
 

@@ -1,4 +1,4 @@
-"""What a sweep shows, summed up while it runs: the best row of every group, and where one algorithm stops beating another."""
+"""What a sweep shows, summed up while it runs: the best rows, of every group and by one or two columns, and who beats whom where."""
 
 from __future__ import annotations
 
@@ -7,10 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from perfmodel.sweep.cells import Answer
-from perfmodel.sweep.evaluate import Block
+from perfmodel.sweep.evaluate import GridBlock, VariantBlock
 from perfmodel.sweep.grid import Grid
-from perfmodel.sweep.rows import Reader, Row, better, least
+from perfmodel.sweep.table import Reader, Row
 
 PREDICTED = "predicted_s"
 OFTEN_UNKNOWN = "predicted"
@@ -63,7 +62,7 @@ class Summary:
         swept = tuple(name for name, values in grid.choices.items() if len(values) > 1)
         return cls(Reader.of(grid), objective, swept, grid.compared[0] if len(grid.compared) > 1 else None)
 
-    def update(self, block: Block) -> None:
+    def update(self, block: GridBlock) -> None:
         """Take in one block."""
         for answer in block.answers:
             self._best(block, answer)
@@ -73,8 +72,8 @@ class Summary:
             for answer in usable.values():
                 self._compare(block, reference, answer)
 
-    def _best(self, block: Block, answer: Answer) -> None:
-        place = least(answer.columns[self.objective], answer.valid) if answer.columns else None
+    def _best(self, block: GridBlock, answer: VariantBlock) -> None:
+        place = _least(answer.columns[self.objective], answer.valid) if answer.columns else None
         if place is None:
             return
         inputs = block.inputs(answer)
@@ -86,7 +85,7 @@ class Summary:
         if known is None or value < known[self.objective]:
             self.best[key] = self.reader.row(block, answer, place)
 
-    def _compare(self, block: Block, reference: Answer, answer: Answer) -> None:
+    def _compare(self, block: GridBlock, reference: VariantBlock, answer: VariantBlock) -> None:
         """Count where ``answer`` is better, along every axis."""
         wins = answer.columns[self.objective] < reference.columns[self.objective]
         both = None
@@ -113,7 +112,7 @@ class Summary:
         known = np.isfinite(first) & np.isfinite(other) & (True if both is None else both)
         _count(self.predicted, name, int(np.count_nonzero(known & (other < first))), int(np.count_nonzero(known)))
 
-    def _axes(self, block: Block, name: str, wins: Any, both: Any) -> None:
+    def _axes(self, block: GridBlock, name: str, wins: Any, both: Any) -> None:
         for axis, (one, values) in enumerate(block.part.axes.items()):
             if len(values) <= MOST_VALUES:
                 length = block.lengths[axis]
@@ -129,7 +128,8 @@ class Summary:
     def merge(self, other: Summary) -> None:
         """Take in what another has seen."""
         for key, row in other.best.items():
-            if better(row, self.best.get(key), self.objective):
+            best = self.best.get(key)
+            if best is None or row[self.objective] < best[self.objective]:
                 self.best[key] = row
         for name, axes in other.shares.items():
             for axis, shares in axes.items():
@@ -150,3 +150,110 @@ def _along(flags: Any, axis: int) -> Any:
     """How many are set for each value of one axis."""
     rest = tuple(other for other in range(flags.ndim) if other != axis)
     return np.count_nonzero(flags, axis=rest) if rest else flags.astype(float)
+
+
+def _least(column: Any, valid: Any) -> int | None:
+    """Flat index of the smallest value among the valid ones that are numbers; None if there is none."""
+    flat = column.reshape(-1)
+    if valid is not None:
+        flat = np.where(np.broadcast_to(valid, column.shape).reshape(-1), flat, np.inf)
+    place = int(np.argmin(flat))
+    if np.isnan(flat[place]):
+        flat = np.where(np.isnan(flat), np.inf, flat)
+        place = int(np.argmin(flat))
+    return place if np.isfinite(flat[place]) else None
+
+
+def _usable(answer: VariantBlock, *columns: str) -> Any:
+    """Flat mask of the rows that are valid and have all ``columns``."""
+    arrays = [answer.columns[name].reshape(-1) for name in columns]
+    usable = np.isfinite(arrays[0])
+    for array in arrays[1:]:
+        usable &= np.isfinite(array)
+    if answer.valid is not None:
+        usable &= np.broadcast_to(answer.valid, answer.columns[columns[0]].shape).reshape(-1)
+    return usable
+
+
+@dataclass(slots=True)
+class Best:
+    """The ``top`` rows with the least ``column``, the earlier one first where two are equal."""
+
+    reader: Reader
+    column: str
+    top: int = 10
+    rows: list[Row] = field(default_factory=list)
+
+    def update(self, block: GridBlock) -> None:
+        """Take in one block."""
+        for answer in block.answers:
+            if not answer.columns:
+                continue
+            values = answer.columns[self.column].reshape(-1)
+            limit = self.rows[-1][self.column] if len(self.rows) >= self.top else np.inf
+            if answer.valid is None and not values.min() < limit:
+                continue
+            places = np.flatnonzero(_usable(answer, self.column) & (values < limit))
+            if len(places) > self.top:
+                places = places[np.argsort(values[places], kind="stable")[: self.top]]
+            self._add([self.reader.row(block, answer, int(place)) for place in places])
+
+    def merge(self, other: Best) -> None:
+        """Take in the best rows of another."""
+        self._add(other.rows)
+
+    def _add(self, rows: list[Row]) -> None:
+        self.rows = sorted([*self.rows, *rows], key=lambda row: row[self.column])[: self.top]
+
+
+@dataclass(slots=True)
+class Pareto:
+    """Rows of which no other one is at most as large in both columns and smaller in one; by ascending ``first``.
+
+    Of rows that are equal in both columns the earliest is kept.
+    """
+
+    reader: Reader
+    first: str
+    second: str
+    rows: list[Row] = field(default_factory=list)
+
+    def update(self, block: GridBlock) -> None:
+        """Take in one block."""
+        for answer in block.answers:
+            if not answer.columns:
+                continue
+            places = np.flatnonzero(_usable(answer, self.first, self.second))
+            x, y = (answer.columns[name].reshape(-1)[places] for name in (self.first, self.second))
+            if self.rows and len(places):
+                kept = y < self._reached(x)
+                places, x, y = places[kept], x[kept], y[kept]
+            if len(places):
+                self._add([self.reader.row(block, answer, int(places[index])) for index in front(x, y)])
+
+    def _reached(self, x: Any) -> Any:
+        """The least second value that the front has at most at ``x``."""
+        own = np.array([row[self.first] for row in self.rows], float), np.array([row[self.second] for row in self.rows], float)
+        places = np.searchsorted(own[0], x, side="right") - 1
+        return np.where(places >= 0, own[1][places], np.inf)
+
+    def merge(self, other: Pareto) -> None:
+        """Take in the front of another."""
+        self._add(other.rows)
+
+    def _add(self, rows: list[Row]) -> None:
+        both = [*self.rows, *rows]
+        x, y = (np.array([row[name] for row in both], float) for name in (self.first, self.second))
+        self.rows = [both[index] for index in front(x, y)]
+
+
+def front(x: Any, y: Any) -> Any:
+    """Indices of the points that no other one beats, by ascending x.
+
+    >>> front(np.array([1.0, 2.0, 3.0, 2.0]), np.array([5.0, 3.0, 4.0, 3.0])).tolist()
+    [0, 1]
+    """
+    order = np.lexsort((y, x))
+    lowest = np.minimum.accumulate(y[order])
+    before = np.concatenate(([np.inf], lowest[:-1]))
+    return order[y[order] < before]

@@ -1,18 +1,25 @@
-"""Rows in memory: one NumPy array per column; words as codes, each word kept once."""
+"""Rows in memory: tables of one NumPy array per column, words as codes; and single rows of a block as plain Python values."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from math import isfinite
 from typing import Any
 
 import numpy as np
 
 from perfmodel.core.errors import visible
+from perfmodel.sweep.evaluate import GridBlock, VariantBlock
 from perfmodel.sweep.grid import Grid
 
 WORD, FLAG, WHOLE, COUNT, REAL = "word", "flag", "whole", "count", "real"
 _TYPES: Mapping[str, Any] = {WORD: np.int32, FLAG: np.bool_, WHOLE: np.int64, COUNT: np.float64, REAL: np.float64}
+_KINDS = {"name": WORD, "flag": FLAG, "whole": WHOLE, "size": WHOLE, "number": REAL}
+EXACT = 2.0**53
+"""Counts up to this are whole numbers in float64."""
+
+Row = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,15 +49,12 @@ def fields_of(grid: Grid) -> tuple[Field, ...]:
     """Inputs that were given, then results."""
     found = []
     for name in grid.given:
-        one = grid.workload.input(name)
-        assert one is not None
-        kind = {"name": WORD, "flag": FLAG, "whole": WHOLE, "size": WHOLE, "number": REAL}[one.kind]
+        one = grid.workload.named[name]
+        kind = _KINDS[one.kind]
         words = tuple(map(str, grid.choices[name])) if kind == WORD else ()
         found.append(Field(f"{name}_size_bytes" if one.kind == "size" else name, one.unit, kind, words))
-    for name in grid.columns:
-        column = grid.workload.column(name)
-        found.append(Field(name, column.unit, COUNT if column.whole else REAL))
-    return tuple(found)
+    columns = map(grid.workload.column, grid.columns)
+    return (*found, *(Field(one.name, one.unit, COUNT if one.whole else REAL) for one in columns))
 
 
 def row_bytes(fields: Sequence[Field]) -> int:
@@ -59,7 +63,7 @@ def row_bytes(fields: Sequence[Field]) -> int:
 
 
 @dataclass(slots=True)
-class Table:
+class RowTable:
     """``rows`` of the arrays are in use."""
 
     fields: tuple[Field, ...]
@@ -67,7 +71,7 @@ class Table:
     rows: int = 0
 
     @classmethod
-    def empty(cls, fields: tuple[Field, ...], capacity: int) -> Table:
+    def empty(cls, fields: tuple[Field, ...], capacity: int) -> RowTable:
         """Room for ``capacity`` rows."""
         return cls(fields, {one.name: np.empty(capacity, one.type) for one in fields})
 
@@ -85,6 +89,48 @@ class Table:
         one = next(one for one in self.fields if one.name == name)
         return np.array(one.words, object)[self.column(name)] if one.kind == WORD else self.column(name)
 
-    def part(self, first: int, last: int) -> Table:
+    def part(self, first: int, last: int) -> RowTable:
         """Rows ``first`` to ``last`` - 1; not a copy."""
-        return Table(self.fields, {name: values[first:last] for name, values in self.arrays.items()}, last - first)
+        return RowTable(self.fields, {name: values[first:last] for name, values in self.arrays.items()}, last - first)
+
+    def listed(self) -> list[Row]:
+        """Rows as plain Python values, None where there is no number."""
+        columns = {one.name: self.decoded(one.name).tolist() for one in self.fields}
+        for one in self.fields:
+            if one.kind in (COUNT, REAL):
+                columns[one.name] = [value if isfinite(value) else None for value in columns[one.name]]
+        return [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
+
+
+@dataclass(frozen=True, slots=True)
+class Reader:
+    """Takes rows out of blocks: the inputs ``given``, then ``columns``; ``counts``: which of those are whole numbers."""
+
+    given: Sequence[str]
+    columns: Sequence[str]
+    counts: frozenset[str]
+
+    @classmethod
+    def of(cls, grid: Grid) -> Reader:
+        """A reader of the rows of ``grid``."""
+        return cls(grid.given, grid.columns, frozenset(one.name for one in grid.workload.columns if one.whole))
+
+    def row(self, block: GridBlock, answer: VariantBlock, place: int) -> Row:
+        """The row at flat index ``place``."""
+        index = np.unravel_index(place, block.lengths)
+        inputs = block.inputs(answer)
+        found = {name: _input(inputs[name], index, block.lengths) for name in self.given}
+        return found | {name: _number(float(answer.columns[name][index]), whole=name in self.counts) for name in self.columns}
+
+
+def _input(value: Any, index: tuple[Any, ...], lengths: tuple[int, ...]) -> Any:
+    if isinstance(value, np.ndarray):
+        value = float(np.broadcast_to(value, lengths)[index])
+    return _number(value, whole=value.is_integer()) if isinstance(value, float) else value
+
+
+def _number(value: float, *, whole: bool) -> int | float | None:
+    """A column's value as Python has it: an int where it is a count and exact; None where there is none."""
+    if not isfinite(value):
+        return None
+    return int(value) if whole and abs(value) <= EXACT else value

@@ -45,14 +45,10 @@ def values_of(one: Input, raw: Any) -> Sequence[Any]:
             return listed
         found |= dict.fromkeys(listed)
         if len(found) > MOST_VALUES:
-            raise UsageError(f"--{_option(one)}: more than {MOST_VALUES:,} values", "use a larger step, or another axis")
+            raise UsageError(f"{one.option}: more than {MOST_VALUES:,} values", "use a larger step, or another axis")
     if not found:
-        raise UsageError(f"--{_option(one)}: no values", _HOW)
+        raise UsageError(f"{one.option}: no values", _HOW)
     return list(found)
-
-
-def _option(one: Input) -> str:
-    return one.name.replace("_", "-")
 
 
 def _items(raw: Any) -> Iterable[Any]:
@@ -76,7 +72,7 @@ def _listed(one: Input, item: Any) -> Iterable[Any]:
     if one.kind == "name":
         return _names(one, item)
     if isinstance(item, str) and len(item) > MOST_CHARACTERS:
-        raise UsageError(f"--{_option(one)}: {item[:40]!r}... is longer than any number", _HOW)
+        raise UsageError(f"{one.option}: {item[:40]!r}... is longer than any number", _HOW)
     match = _RANGE.fullmatch(item) if isinstance(item, str) else None
     if match is None:
         return [checked(one, _number(one, item))]
@@ -87,45 +83,43 @@ def _flags(one: Input, item: Any) -> Iterable[bool]:
     if isinstance(item, bool):
         return [item]
     if str(item).lower() not in _FLAGS:
-        raise UsageError(f"--{_option(one)} is {item!r}", "give true, false or both")
+        raise UsageError(f"{one.option} is {item!r}", "give true, false or both")
     return _FLAGS[str(item).lower()]
 
 
 def _names(one: Input, item: Any) -> Iterable[str]:
     if not isinstance(item, str) or not item:
-        raise UsageError(f"--{_option(one)} is {item!r}", "give a name")
+        raise UsageError(f"{one.option} is {item!r}", "give a name")
     if item == "all" and one.names is not None:
         return one.names()
     if one.canonical is not None:
         return [one.canonical(item)]
     if one.names is not None and item not in one.names():
-        raise UsageError(f"--{_option(one)}: unknown {one.name} {item!r}", suggest(item, [*one.names(), "all"]))
+        raise UsageError(f"{one.option}: unknown {one.name} {item!r}", suggest(item, [*one.names(), "all"]))
     return [item]
 
 
 def _number(one: Input, item: Any) -> int | float:
     """An int where it is whole; a size with its unit in bytes."""
-    if isinstance(item, bool):
-        raise UsageError(f"--{_option(one)}: {item!r} is no number", _HOW)
-    if isinstance(item, (int, float)):
+    if isinstance(item, (int, float)) and not isinstance(item, bool):
         return item
-    if isinstance(item, bytes):
-        raise UsageError(f"--{_option(one)}: {item!r} is no number", _HOW)
     if not isinstance(item, str):
         try:  # a number of another library
-            return int(item) if item == int(item) else float(item)
+            if not isinstance(item, (bool, bytes)):
+                return int(item) if item == int(item) else float(item)
         except (OverflowError, TypeError, ValueError):
-            raise UsageError(f"--{_option(one)}: {item!r} is no number", _HOW) from None
+            pass
+        raise UsageError(f"{one.option}: {item!r} is no number", _HOW)
     match = _QUANTITY.fullmatch(item)
     if match is None:
-        raise UsageError(f"--{_option(one)}: {item[:40]!r} is no number", _HOW)
+        raise UsageError(f"{one.option}: {item[:40]!r} is no number", _HOW)
     if (one.kind == "size") != (match[2] is not None):
         fix = "give a size such as 163KiB" if one.kind == "size" else _HOW
-        raise UsageError(f"--{_option(one)}: {item[:40]!r} {'has no unit' if one.kind == 'size' else 'has a unit'}", fix)
+        raise UsageError(f"{one.option}: {item[:40]!r} {'has no unit' if one.kind == 'size' else 'has a unit'}", fix)
     try:
         return parse_quantity(f"{match[1]} {match[2]}", "B") if match[2] else _plain(match[1])
     except DataError as error:
-        raise UsageError(f"--{_option(one)}: {error.message}", "give a size such as 163KiB") from None
+        raise UsageError(f"{one.option}: {error.message}", "give a size such as 163KiB") from None
 
 
 def _plain(digits: str) -> int | float:
@@ -139,7 +133,7 @@ def checked(one: Input, value: int | float) -> int | float:
     if not inside or (whole and value != int(value)):
         what, most = "a whole number" if whole else "a number", f"{one.most:g}" if one.most < MOST_VALUES else f"{one.most:.0e}"
         upto = f"to {most}" if one.below is None else f"up to, not including, {one.below:g}"
-        raise UsageError(f"--{_option(one)} is {value}", f"give {what} from {one.least:g} {upto}")
+        raise UsageError(f"{one.option} is {value}", f"give {what} from {one.least:g} {upto}")
     return int(value) if whole else value
 
 
@@ -148,17 +142,17 @@ def _range(one: Input, match: re.Match[str]) -> Iterable[int | float]:
     text = match["step"] or "1"
     times = match["how"] == "x"
     if not (one.kind == "size" and match["how"] == "+") and re.fullmatch(_NUMBER, text.strip()) is None:
-        raise UsageError(f"--{_option(one)}: {text.strip()[:40]!r} is no {'factor' if times else 'step'}", _HOW)
+        raise UsageError(f"{one.option}: {text.strip()[:40]!r} is no {'factor' if times else 'step'}", _HOW)
     step = _number(one, text.strip()) if one.kind == "size" and match["how"] == "+" else _plain(text.strip())
     if first > last or step <= (1 if times else 0):
-        raise UsageError(f"--{_option(one)}: the range {match[0]!r} is empty or endless", "write it like 512:131072:x2 or 1:100:+3")
+        raise UsageError(f"{one.option}: the range {match[0]!r} is empty or endless", "write it like 512:131072:x2 or 1:100:+3")
     return _multiplied(one, first, last, step) if times else _added(one, first, last, step)
 
 
 def _added(one: Input, first: int | float, last: int | float, step: int | float) -> Iterable[int | float]:
     count = int((last - first) // step) + 1
     if count > MOST_VALUES:
-        raise UsageError(f"--{_option(one)}: {count:,} values", f"an axis has at most {MOST_VALUES:,}: use a larger step")
+        raise UsageError(f"{one.option}: {count:,} values", f"an axis has at most {MOST_VALUES:,}: use a larger step")
     if isinstance(first, int) and isinstance(step, int):
         return range(first, first + count * step, step)
     return [checked(one, first + index * step) for index in range(count)]
@@ -167,10 +161,10 @@ def _added(one: Input, first: int | float, last: int | float, step: int | float)
 def _multiplied(one: Input, first: int | float, last: int | float, factor: int | float) -> Iterable[int | float]:
     """Whole numbers stay whole: a fraction is rounded."""
     if first <= 0:
-        raise UsageError(f"--{_option(one)}: a range of factors cannot begin at {first}", "begin above zero")
+        raise UsageError(f"{one.option}: a range of factors cannot begin at {first}", "begin above zero")
     steps = math.log(last / first) / math.log(factor) + 1
     if steps > MOST_VALUES:
-        raise UsageError(f"--{_option(one)}: {steps:,.0f} steps", f"an axis has at most {MOST_VALUES:,}: use a larger factor")
+        raise UsageError(f"{one.option}: {steps:,.0f} steps", f"an axis has at most {MOST_VALUES:,}: use a larger factor")
     found: dict[int | float, None] = {}
     value, index = first, 0
     while value <= last:

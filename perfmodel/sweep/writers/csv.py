@@ -4,36 +4,33 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, BinaryIO
 
-from perfmodel.sweep.table import Field, Table
-from perfmodel.sweep.writers._sink import Sink, whole
-from perfmodel.sweep.writers._text import lines
+from perfmodel.sweep.table import Field, RowTable
+from perfmodel.sweep.writers import lines
 
 
 class CsvWriter:
-    """Appends rows to a sink."""
+    """Appends rows to a stream."""
 
-    def __init__(self, sink: Sink, fields: tuple[Field, ...], *, header: bool) -> None:
-        self.sink = sink
-        if header:
-            sink.write((",".join(_quoted(one.name) for one in fields) + "\n").encode())
+    def __init__(self, stream: BinaryIO) -> None:
+        self.stream = stream
 
-    def write(self, table: Table) -> None:
-        """Append the rows of ``table``, all or none."""
-        with whole(self.sink):
-            for columns in lines(table, _quoted, ""):
-                self.sink.write(("\n".join(map(",".join, zip(*columns, strict=True))) + "\n").encode())
+    def write(self, table: RowTable) -> None:
+        """Append the rows of ``table``."""
+        for columns in lines(table, _quoted, ""):
+            self.stream.write(("\n".join(map(",".join, zip(*columns, strict=True))) + "\n").encode())
 
     def close(self) -> None:
         """Nothing is missing at any time."""
-        self.sink.close()
 
 
 def _quoted(word: str) -> str:
     return '"' + word.replace('"', '""') + '"' if re.search('[",\r\n]', word) else word
 
 
-def writer(sink: Sink, fields: tuple[Field, ...], about: Mapping[str, Any], resumed: bool) -> CsvWriter:
-    """A writer of CSV, which has no place for ``about``."""
-    return CsvWriter(sink, fields, header=not resumed)
+def writer(stream: BinaryIO, fields: tuple[Field, ...], about: Mapping[str, Any], first: bool) -> CsvWriter:
+    """A writer of CSV, which has no place for ``about``; column names stand in the first file."""
+    if first:
+        stream.write((",".join(_quoted(one.name) for one in fields) + "\n").encode())
+    return CsvWriter(stream)

@@ -1,27 +1,18 @@
-"""Parquet: one row group per table, words as a dictionary, the unit of a column in its metadata.
-
-A Parquet file can be read only once its footer is written, which names every row group. Room for a row group and the footer is
-therefore reserved on the disk before the group is written: if it fills up, the footer still fits.
-"""
+"""Parquet: one row group per table, words as a dictionary, the unit of a column in its metadata."""
 
 from __future__ import annotations
 
+import io
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from importlib import import_module
-from typing import Any
+from pathlib import Path
+from typing import Any, BinaryIO
 
 import numpy as np
 
 from perfmodel.core.errors import UnavailableError
-from perfmodel.sweep.table import FLAG, WHOLE, WORD, Field, Table
-from perfmodel.sweep.writers._sink import Sink
-
-_FOOTER_BYTES = 1 << 14
-_FOOTER_BYTES_PER_COLUMN = 512
-"""Of each row group, in the footer; seen: about 150."""
-_SPARE = 1.1
-"""An encoded column over its plain size at most: numbers that do not compress, with their page headers."""
+from perfmodel.sweep.table import FLAG, WHOLE, WORD, Field, RowTable
 
 
 def library() -> Any:
@@ -41,7 +32,7 @@ def schema(fields: tuple[Field, ...], about: Mapping[str, Any]) -> Any:
     return pa.schema(listed, metadata={"perfmodel": json.dumps(about)})
 
 
-def arrow_table(table: Table, described: Any) -> Any:
+def arrow_table(table: RowTable, described: Any) -> Any:
     """``table`` as Arrow has it; numbers are not copied."""
     pa = library()
     arrays = [_array(pa, one, table.column(one.name), described.field(one.name).type) for one in table.fields]
@@ -69,71 +60,63 @@ def _strings(pa: Any, words: list[str]) -> Any:
 
 
 class ParquetWriter:
-    """Appends row groups to a sink."""
+    """Appends row groups to a stream, by the schema of their columns."""
 
-    def __init__(self, sink: Sink, fields: tuple[Field, ...], about: Mapping[str, Any]) -> None:
+    def __init__(self, stream: BinaryIO, described: Any) -> None:
         pa = library()
-        self.sink, self.fields, self.schema, self.groups = sink, fields, schema(fields, about), 0
-        few = [one.name for one in fields if one.kind in (WORD, WHOLE)]  # inputs have few values
-        real = [one.name for one in fields if one.type is np.float64]  # split by byte, they compress twice as fast and better
+        self.schema = described
+        real = [one.name for one in described if one.type == pa.float64()]  # split by byte, they compress twice as fast and better
+        few = [one.name for one in described if one.name not in real and one.type != pa.bool_()]  # inputs have few values
         coding = {"compression": "zstd", "compression_level": 1, "use_dictionary": few or False, "use_byte_stream_split": real or False}
         pool = pa.system_memory_pool()  # which gives back at once what it does not need
-        self._writer = pa.parquet.ParquetWriter(_File(sink), self.schema, memory_pool=pool, **coding)
+        self._writer = pa.parquet.ParquetWriter(_Counted(stream), described, memory_pool=pool, **coding)
 
-    def write(self, table: Table) -> None:
-        """Append one row group; OSError before anything is written if there is no room for it."""
+    def write(self, table: RowTable) -> None:
+        """Append one row group."""
         if table.rows:
             self.append(arrow_table(table, self.schema))
 
     def append(self, rows: Any) -> None:
         """The same for an Arrow table."""
-        footer = _FOOTER_BYTES + _FOOTER_BYTES_PER_COLUMN * len(self.fields) * (self.groups + 1)
-        self.sink.reserve(int(rows.nbytes * _SPARE) + footer)
         self._writer.write_table(rows, row_group_size=max(rows.num_rows, 1))
-        self.groups += 1
 
     def close(self) -> None:
         """Write the footer."""
         self._writer.close()
-        self.sink.close()
 
 
-class _File:
-    """What pyarrow takes for a file."""
+class _Counted(io.RawIOBase):
+    """A stream as pyarrow takes it, which asks where it is: a pipe does not know. It is closed by who opened it."""
 
-    closed = False
-
-    def __init__(self, sink: Sink) -> None:
-        self.sink = sink
+    def __init__(self, stream: BinaryIO) -> None:
+        self.stream, self.position = stream, 0
 
     def write(self, data: Any) -> int:
         """Pass it on."""
-        return self.sink.write(memoryview(data))
+        self.stream.write(memoryview(data))
+        self.position += len(data)
+        return len(data)
 
     def tell(self) -> int:
         """Bytes so far."""
-        return self.sink.position
-
-    def flush(self) -> None:
-        """Nothing is held back."""
+        return self.position
 
     def writable(self) -> bool:
         """It is."""
         return True
 
-    def readable(self) -> bool:
-        """It is not."""
-        return False
 
-    def seekable(self) -> bool:
-        """It need not be."""
-        return False
-
-    def close(self) -> None:
-        """The sink is closed by its writer."""
-        self.closed = True
-
-
-def writer(sink: Sink, fields: tuple[Field, ...], about: Mapping[str, Any], resumed: bool) -> ParquetWriter:
+def writer(stream: BinaryIO, fields: tuple[Field, ...], about: Mapping[str, Any], first: bool) -> ParquetWriter:
     """A writer of one Parquet file."""
-    return ParquetWriter(sink, fields, about)
+    return ParquetWriter(stream, schema(fields, about))
+
+
+def join(paths: Sequence[Path], stream: BinaryIO) -> None:
+    """The row groups of several files in one, under what the first says of itself."""
+    pa = library()
+    made = ParquetWriter(stream, pa.parquet.read_schema(paths[0]))
+    for path in paths:
+        with pa.parquet.ParquetFile(path) as source:
+            for group in range(source.num_row_groups):
+                made.append(source.read_row_group(group))
+    made.close()

@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
-from pathlib import Path
-from typing import Any
 
-from perfmodel.core.errors import UsageError, suggest
-from perfmodel.sweep.base import Workload
-from perfmodel.sweep.evaluate import check_cells
-from perfmodel.sweep.files import write_file, write_stream
+from perfmodel.core.errors import UsageError
+from perfmodel.sweep.evaluate import check_variants
 from perfmodel.sweep.grid import Grid, grid_of
-from perfmodel.sweep.rows import Reader, Row, plain
+from perfmodel.sweep.parts import Output, is_stream, write_parts, write_stream
 from perfmodel.sweep.run import Consumer, Counts, Progress, Runner
-from perfmodel.sweep.search import Best, Pareto
 from perfmodel.sweep.study import Study, workload_named
-from perfmodel.sweep.summary import Summary
-from perfmodel.sweep.table import WORD, Table
+from perfmodel.sweep.summary import Best, Pareto, Summary
+from perfmodel.sweep.table import Reader, Row
 
 DEFAULT_MEMORY = 1 << 30
 MOST_TOP = 10_000
@@ -32,23 +27,12 @@ class Search:
     """``minimize``: the column whose ``top`` least rows are wanted, ``pareto``: two columns; None for neither."""
 
     minimize: str | None = None
-    pareto: tuple[str, str] | None = None
+    pareto: tuple[str, ...] | None = None
     top: int = 10
 
 
 @dataclass(frozen=True, slots=True)
-class Output:
-    """Where rows go. ``path`` None: stdout. ``form``: the format. ``folder``: one Parquet file per chunk. ``dask``: a scheduler."""
-
-    path: Path | None
-    form: str
-    folder: bool = False
-    resume: bool = False
-    dask: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Result:
+class SweepResult:
     """``rows``: all of them if they are few, else None."""
 
     study: Study
@@ -63,27 +47,17 @@ class Result:
 def complete(study: Study, search: Search) -> tuple[Study, Search]:
     """Both with full names of columns; the study with every column that the search reads."""
     workload = workload_named(study.workload)
-    minimize = None if search.minimize is None else column_named(workload, search.minimize, "--minimize")
-    pareto = None
-    if search.pareto is not None:
-        pareto = (column_named(workload, search.pareto[0], "--pareto"), column_named(workload, search.pareto[1], "--pareto"))
+
+    def named(names: Iterable[str], option: str) -> tuple[str, ...]:
+        return tuple(workload.column_named(name, option).name for name in names)
+
+    minimize = next(iter(named([search.minimize] if search.minimize is not None else [], "--minimize")), None)
+    pareto = None if search.pareto is None else named(search.pareto, "--pareto")
     if not 1 <= search.top <= MOST_TOP:
         raise UsageError(f"--top is {search.top}", f"give a whole number from 1 to {MOST_TOP:,}; for more rows use --where and -o")
-    if study.columns is None:
-        asked = [*workload.shown, workload.objective]
-    else:
-        asked = [column_named(workload, name, "--columns") for name in study.columns]
-    columns = [*asked, *(pareto or ()), *([minimize] if minimize else [])]
+    shown = [*workload.shown, workload.objective] if study.columns is None else named(study.columns, "--columns")
+    columns = [*shown, *(pareto or ()), *([minimize] if minimize else [])]
     return replace(study, columns=tuple(dict.fromkeys(columns))), Search(minimize, pareto, search.top)
-
-
-def column_named(workload: Workload, name: str, option: str) -> str:
-    """The column that ``name`` means; UsageError with the nearest names otherwise."""
-    found = workload.words.get(name, name)
-    known = [one.name for one in workload.columns]
-    if found not in known:
-        raise UsageError(f"{option}: {workload.name} has no column {name!r}", suggest(name, [*workload.words, *known]))
-    return found
 
 
 def consumers_of(search: Search, objective: str, grid: Grid) -> list[Consumer]:
@@ -92,7 +66,7 @@ def consumers_of(search: Search, objective: str, grid: Grid) -> list[Consumer]:
     if search.minimize is not None:
         made.append(Best(Reader.of(grid), search.minimize, search.top))
     if search.pareto is not None:
-        made.append(Pareto(Reader.of(grid), *search.pareto))
+        made.append(Pareto(Reader.of(grid), search.pareto[0], search.pareto[1]))
     return made
 
 
@@ -122,12 +96,12 @@ def _check_rows(counts: Counts) -> None:
     raise UsageError(f"no row has an answer: {reason}{more}", "give other values; those that have none are left out of a sweep")
 
 
-def ask(
+def run_sweep(
     study: Study, search: Search, output: Output | None, memory: int = DEFAULT_MEMORY, expect: Callable[[int], Progress] | None = None
-) -> Result:
+) -> SweepResult:
     """Run ``study``, completed, and write its rows to ``output`` if there is one. ``expect``: told the number of rows, tells progress."""
     grid = grid_of(study)
-    check_cells(grid)
+    check_variants(grid)
     if output is not None:
         check_answers(grid)
     tell = None if expect is None else expect(grid.points)
@@ -137,38 +111,17 @@ def ask(
     if output is None:
         few = grid.points <= FEW_ROWS
         runner = Runner(grid, memory, tables=few)
-        rows = [row for chunk in runner.chunks() for row in _rows(runner.evaluate(chunk, consumers, tell))]
+        rows = [row for chunk in runner.chunks() for row in runner.evaluate(chunk, consumers, tell).listed()]
         rows = rows if few else None
-    elif output.folder:
-        _folder(grid, study, output, memory, consumers, make, tell)
-    elif output.path is None:
-        write_stream(Runner(grid, memory), study, output.form, consumers, tell)
+    elif output.dask is not None:
+        from perfmodel.sweep.dask_run import write_cluster
+
+        write_cluster(grid, study, output, memory, consumers, make, tell)
+    elif is_stream(output):
+        write_stream(Runner(grid, memory), study, output, consumers, tell)
     else:
-        write_file(grid, study, output.path, output.form, memory, consumers, tell, output.resume)
+        write_parts(grid, study, output, memory, consumers, tell)
     found = {type(one): one for one in consumers}
     if output is None or not output.resume:  # what was there before is not counted again
         _check_rows(found[Counts])  # type: ignore[arg-type]
-    return Result(study, grid, found[Counts], found[Summary], found.get(Best), found.get(Pareto), rows)  # type: ignore[arg-type]
-
-
-def _folder(grid: Grid, study: Study, output: Output, memory: int, consumers: Sequence[Consumer], make: Any, tell: Progress | None) -> None:
-    from perfmodel.sweep.dataset import write_folder
-
-    assert output.path is not None
-    runner = Runner(grid, memory)
-    if output.dask is None:
-        write_folder(runner, study, output.path, consumers, tell, output.resume)
-        return
-    from perfmodel.sweep.dask_run import Job, write_cluster
-
-    job = Job(study, runner.rows, str(output.path.resolve()), make, output.resume)
-    write_cluster(output.dask, runner, job, consumers, tell)
-
-
-def _rows(table: Table) -> list[Row]:
-    """Rows as plain Python values."""
-    columns = {one.name: table.decoded(one.name).tolist() for one in table.fields}
-    for one in table.fields:
-        if one.kind != WORD:
-            columns[one.name] = [plain(value) for value in columns[one.name]]
-    return [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
+    return SweepResult(study, grid, found[Counts], found[Summary], found.get(Best), found.get(Pareto), rows)  # type: ignore[arg-type]

@@ -1,0 +1,275 @@
+"""Rows in files: a part for each chunk, put together once all of them are there.
+
+A part gets its name only when it is whole, and parts that are there are what ``--resume`` goes on from. They stand in a folder beside the
+file, or hidden in the folder, that they will become, which is named by study and rows per chunk: a chunk always means the same rows
+there, written again it takes the place of an equal part, and two runs never mix. Until the end an older file or folder stays as it was.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import re
+import secrets
+import shutil
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from perfmodel import __version__
+from perfmodel.core.errors import DataError, UsageError
+from perfmodel.sweep.grid import Grid
+from perfmodel.sweep.run import Chunk, Consumer, Progress, Runner
+from perfmodel.sweep.study import Study
+from perfmodel.sweep.writers import joined, ready, writer
+from perfmodel.sweep.writers.parquet import library
+
+SCHEMA = "perfmodel.sweep/1"
+_PART = re.compile(r"part-[0-9]{8,}\.parquet")
+_STAGED = re.compile(r"(?P<study>[0-9a-f]{16})-(?P<rows>[0-9]+)\.parts")
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """Where rows go. ``path`` None: stdout. ``form``: the format. ``folder``: one Parquet file per chunk. ``dask``: a scheduler."""
+
+    path: Path | None
+    form: str
+    folder: bool = False
+    resume: bool = False
+    dask: str | None = None
+
+
+def is_stream(output: Output) -> bool:
+    """Whether rows go to standard output, or into a pipe or device."""
+    path = output.path
+    return path is None or (os.path.exists(path) and not os.path.isfile(path) and not output.folder)
+
+
+def about(study: Study, rows_per_chunk: int) -> Mapping[str, Any]:
+    """What a file says of itself, where its format has a place for that."""
+    named = {"schema": SCHEMA, "version": __version__, "inputs": study.told(), "study": study.fingerprint()}
+    return {**named, "rows_per_chunk": rows_per_chunk}
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """Parts in the folder ``place``, of at most ``rows`` rows each, that become the file or folder ``target``."""
+
+    target: Path
+    place: Path
+    form: str
+    study: Study
+    rows: int
+
+    def path(self, index: int) -> Path:
+        """The part of chunk ``index``."""
+        return self.place / f"part-{index:08}.{self.form}"
+
+    def write(self, runner: Runner, chunk: Chunk, consumers: Sequence[Consumer], tell: Progress | None = None, *, anew: bool) -> None:
+        """Evaluate ``chunk`` into its part, unless it is there and not wanted ``anew``.
+
+        Consumers see it all the same, but for rows that are computed one by one. DataError if it cannot be written.
+        """
+        path = self.path(chunk.index)
+        if not anew and path.exists():
+            if not runner.grid.slow:
+                runner.evaluate(chunk, consumers, tell)
+            return
+        table = runner.evaluate(chunk, consumers, tell)
+        unfinished = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+        try:
+            with unfinished.open("wb") as stream:
+                made = writer(self.form, stream, runner.fields, about(self.study, self.rows), first=chunk.index == 0)
+                try:
+                    made.write(table)
+                finally:
+                    made.close()
+            unfinished.replace(path)
+        except FileNotFoundError:
+            raise self._gone() from None
+        except OSError as error:
+            fix = f"the parts in {self.place} can be read; make room and go on with --resume"
+            raise DataError(f"{path}: {error.strerror or error}", fix) from None
+        finally:
+            with suppress(OSError):
+                unfinished.unlink(missing_ok=True)
+
+    def _gone(self) -> DataError:
+        fix = "let one run end before the next begins, or name another place"
+        return DataError(f"{self.place} is gone: another run has written to {self.target}", fix)
+
+    def finish(self, count: int) -> None:
+        """All ``count`` parts are there: they take the place of what ``target`` was, with its permissions."""
+        parts = [self.path(index) for index in range(count)]
+        if not all(path.exists() for path in parts):
+            raise self._gone()
+        if self.target.is_dir():
+            for left in self.target.glob(".part-*"):  # of a run that was killed
+                left.unlink()
+            if self.place == self.target:
+                return
+            for old in self.target.glob("part-*"):
+                old.unlink()
+            for path in parts:
+                path.replace(self.target / path.name)
+        else:
+            whole = self.place / f".{secrets.token_hex(4)}"
+            joined(self.form, parts, whole)
+            with suppress(FileNotFoundError):
+                shutil.copymode(self.target, whole)
+            whole.replace(self.target)
+        _remove(self.place)
+
+
+def _remove(place: Path) -> None:
+    """A folder of parts, at once, so that no run that still writes there takes it for its own."""
+    removed = place.with_name(f".{place.name}.{secrets.token_hex(4)}")
+    place.rename(removed)
+    shutil.rmtree(removed, ignore_errors=True)
+
+
+def _staged(target: Path) -> dict[Path, tuple[str, int]]:
+    """Folders of parts that were to become ``target``, with their study and rows per chunk."""
+    root, prefix = (target, ".") if target.is_dir() else (target.parent, f"{target.name}.")
+    names = [name for name in os.listdir(root) if name.startswith(prefix)]
+    found = {root / name: _STAGED.fullmatch(name.removeprefix(prefix)) for name in names}
+    return {path: (match["study"], int(match["rows"])) for path, match in found.items() if match}
+
+
+def kept(path: Path) -> Path | None:
+    """Where the rows of an interrupted run are that was to write to the file or folder ``path``; None if there are none."""
+    path = Path(os.path.realpath(path))
+    places = [*_staged(path), path] if path.is_dir() else [*_staged(path)] if path.parent.is_dir() else []
+    return next((place for place in places if any(place.glob("part-*"))), None)
+
+
+@contextmanager
+def opened(output: Output, study: Study, rows: int) -> Iterator[Parts]:
+    """Parts to write, of at most ``rows`` rows or of as many as those that are there already.
+
+    UsageError, and nothing is changed, if there is nothing to carry on that is of ``study``, or if a folder is no sweep's.
+    """
+    assert output.path is not None
+    ready(output.form)
+    try:
+        parts = _parts(output, output.path, study, rows)
+    except OSError as error:
+        text = f"{output.path}: {error.strerror or error}"
+        raise (UsageError(f"--output: {text}", "name a folder that can be written") if output.folder else DataError(text)) from None
+    try:
+        yield parts
+    except OSError as error:
+        text = f"{parts.target}: {error.strerror or error}"
+        raise DataError(text, f"the parts in {parts.place} can be read; make room and go on with --resume") from None
+    finally:
+        if parts.place != parts.target:
+            with suppress(OSError):
+                parts.place.rmdir()  # nothing was written
+
+
+def _parts(output: Output, target: Path, study: Study, rows: int) -> Parts:
+    if output.folder:
+        target.mkdir(exist_ok=True)
+    target = Path(os.path.realpath(target))
+    if target.is_symlink():  # still: it leads to itself
+        raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
+    old, staged = _read(target) if output.folder else {}, _staged(target)
+    place = _place(target, study, rows)
+    if output.resume:
+        mine = [path for path, (begun, _) in staged.items() if begun == study.fingerprint()]
+        if mine:
+            place, rows = mine[0], staged[mine[0]][1]
+        elif staged:
+            fix = "give the same options as then, or another place"
+            raise UsageError(f"--resume: {target} was begun by another study, or another version", fix)
+        elif old:
+            place, rows = target, _rows_per_chunk(old, study)
+        elif target.is_file():
+            raise UsageError(f"--resume: {target} is whole, or was not begun by a sweep", "leave out --resume to write it anew")
+    for path in staged:
+        if not output.resume and path != place:
+            _remove(path)
+    place.mkdir(exist_ok=True)
+    return Parts(target, place, output.form, study, rows)
+
+
+def _place(target: Path, study: Study, rows: int) -> Path:
+    name = f"{study.fingerprint()}-{rows}.parts"
+    return target / f".{name}" if target.is_dir() else target.with_name(f"{target.name}.{name}")
+
+
+def _read(folder: Path) -> dict[Path, Mapping[str, Any]]:
+    """What each file in ``folder`` says of itself; UsageError if one was not written by a sweep."""
+    found = [path for path in sorted(folder.iterdir()) if not path.name.startswith(".")]
+    for path in found:
+        if not _PART.fullmatch(path.name):
+            raise UsageError(f"--output: {folder} holds {path.name}, which is no part of a sweep", "name an empty or a new folder")
+    said = {path: _said(path) for path in found}
+    for path, text in said.items():
+        if text.get("schema") != SCHEMA:
+            raise UsageError(f"--output: {path} is not from a sweep, or is damaged", "move it away, or name an empty or a new folder")
+    return said
+
+
+def _said(path: Path) -> Mapping[str, Any]:
+    """The metadata of a Parquet file; none where it cannot be read."""
+    pa = library()
+    try:
+        metadata = (path.is_file() and pa.parquet.read_schema(path).metadata) or {}
+        found = json.loads(metadata.get(b"perfmodel", b"{}"))
+    except (pa.ArrowException, OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _rows_per_chunk(parts: Mapping[Path, Mapping[str, Any]], study: Study) -> int:
+    """By which all ``parts`` were cut. UsageError if they are not all of ``study``, or cut differently."""
+    for path, text in parts.items():
+        if text.get("study") != study.fingerprint() or not isinstance(text.get("rows_per_chunk"), int):
+            fix = "give the same options as then, or another folder"
+            raise UsageError(f"--resume: {path} is of another study, or another version", fix)
+    sizes: set[int] = {text["rows_per_chunk"] for text in parts.values()}
+    if len(sizes) > 1:
+        folder = next(iter(parts)).parent
+        raise UsageError(f"--resume: files in {folder} hold some rows twice or lack some", "leave out --resume to write them anew")
+    return sizes.pop()
+
+
+def write_parts(grid: Grid, study: Study, output: Output, memory: int, consumers: Sequence[Consumer], tell: Progress | None) -> None:
+    """Every chunk into its part, and those into the file or folder."""
+    with opened(output, study, Runner(grid, memory).rows) as parts:
+        runner, count = Runner(grid, 0, rows=parts.rows), 0
+        for chunk in runner.chunks():
+            parts.write(runner, chunk, consumers, tell, anew=not output.resume)
+            count += 1
+        parts.finish(count)
+
+
+def write_stream(runner: Runner, study: Study, output: Output, consumers: Sequence[Consumer], tell: Progress | None) -> None:
+    """Every chunk to standard output, or into a pipe or device."""
+    ready(output.form)
+    if output.path is None:
+        _stream(runner, study, output.form, sys.stdout.buffer, consumers, tell)
+        return
+    if output.resume:
+        raise UsageError(f"--resume: {output.path} is no file that rows can be read back from", "leave out --resume")
+    try:
+        with output.path.open("wb") as stream:
+            _stream(runner, study, output.form, stream, consumers, tell)
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        raise DataError(f"{output.path}: {error.strerror or error}") from None
+
+
+def _stream(runner: Runner, study: Study, form: str, stream: BinaryIO, consumers: Sequence[Consumer], tell: Progress | None) -> None:
+    made = writer(form, stream, runner.fields, about(study, runner.rows))
+    for chunk in runner.chunks():
+        made.write(runner.evaluate(chunk, consumers, tell))
+    made.close()
+    stream.flush()
