@@ -15,7 +15,7 @@ from report_example import ceilings, crowded, example, long_names, point
 
 from perfmodel.catalog import device_ids, find_device
 from perfmodel.report.charts.chart_tables import marks_table, numbers, point_notes, roofs_table
-from perfmodel.report.charts.draw import Pen
+from perfmodel.report.charts.draw import DARK, LIGHT, ROLES, Pen
 from perfmodel.report.charts.format_number import as_text, percent, text
 from perfmodel.report.charts.frame import LINEAR, PICTURE, Axis, Size, fitted, power_of_two_text, tick_text
 from perfmodel.report.charts.labels import rectangle, segment, shortened, text_box, text_width
@@ -38,7 +38,6 @@ from perfmodel.report.charts.roofline_metrics import (
 )
 from perfmodel.report.charts.scene import Grid, Group, Marker, Path, Rect, Scene, Shape, Text
 from perfmodel.report.charts.schema import Bar, BarChart, Interval, Limit, LineChart, Mark, Point, Roofline, Series
-from perfmodel.report.charts.themes import DARK, LIGHT, ROLES
 from perfmodel.report.document import Report, Table
 from perfmodel.report.roofline_chart import ceilings as device_ceilings
 

@@ -7,14 +7,13 @@ import re
 from collections import Counter
 
 from perfmodel.report.charts.chart_tables import numbers
-from perfmodel.report.charts.draw import clean, inline
+from perfmodel.report.charts.draw import SERIES, clean, inline
 from perfmodel.report.charts.format_number import ABSENT, UNITS, digits, interval, percent, shown_columns, text
 from perfmodel.report.charts.layout import scene, size_of
 from perfmodel.report.charts.roofline_axes import first_level, key, keys_of, levels_of, shown_keys
 from perfmodel.report.charts.roofline_metrics import share_of_roof, time_s
 from perfmodel.report.charts.roofline_points import groups_of
 from perfmodel.report.charts.schema import LEVELS, Chart, Roofline
-from perfmodel.report.charts.themes import SERIES
 from perfmodel.report.document import Column, DataTable, Table, Value
 
 _BARE = {"FLOP/B": lambda value: digits(value, 4), "count": UNITS["count"]}
