@@ -11,7 +11,7 @@ from perfmodel.catalog import device_ids, find_device
 from perfmodel.report.charts.chart_tables import point_notes
 from perfmodel.report.charts.frame import PICTURE, Axis
 from perfmodel.report.charts.roofline import scene
-from perfmodel.report.charts.roofline_axes import levels_of, limits
+from perfmodel.report.charts.roofline_roofs import limits
 from perfmodel.report.charts.scene import Group, Marker, Path, Rect, Shape, Text
 from perfmodel.report.charts.schema import COMPUTE, Interval, Point, Roofline
 from perfmodel.report.roofline_chart import ceilings, roofline
@@ -63,7 +63,7 @@ def axes(chart: Roofline, shapes: list[Shape]) -> tuple[Axis, Axis]:
 def check(chart: Roofline) -> None:
     """Every line and every marker of every level, from the pixels that are drawn."""
     top = max(c.value for c in chart.ceilings if c.kind == COMPUTE)
-    for level in levels_of(chart):
+    for level in chart.levels():
         shapes = drawn(scene(chart, PICTURE).children, level)
         x, y = axes(chart, shapes)
         own = [c.value for c in chart.ceilings if c.level == level]

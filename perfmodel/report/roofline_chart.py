@@ -13,9 +13,8 @@ from perfmodel.core.hardware import Device, Quantity
 from perfmodel.core.roofline import Estimate
 from perfmodel.core.trace import Step
 from perfmodel.core.units import parse_any
-from perfmodel.report.charts.roofline_metrics import bound, flag, sentence, time_s
+from perfmodel.report.charts.roofline_metrics import bound, flag, overcounted, sentence, time_s
 from perfmodel.report.charts.schema import COMPUTE, LEVELS, MEASURED, MEMORY, Before, Ceiling, Interval, Point, Roofline
-from perfmodel.report.charts.soft_roofs import overcounted
 from perfmodel.report.document import Formula, ProfileUse
 
 if TYPE_CHECKING:

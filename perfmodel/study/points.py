@@ -16,8 +16,8 @@ from perfmodel.kernels.matmul import evaluate as evaluate_matmul
 from perfmodel.kernels.matmul_explain import explain as explain_matmul
 from perfmodel.report.attention_verdict import left_out
 from perfmodel.report.charts.format_number import text
+from perfmodel.report.charts.roofline_metrics import soft_bound
 from perfmodel.report.charts.schema import Interval, Point
-from perfmodel.report.charts.soft_roofs import soft_bound
 from perfmodel.report.roofline_chart import point, predicted_by, with_shares
 from perfmodel.study.base import Scope
 from perfmodel.study.workloads import Workload, request_words, shape_words

@@ -9,9 +9,8 @@ from perfmodel.report.charts.format_number import percent, text
 from perfmodel.report.charts.frame import Size
 from perfmodel.report.charts.labels import shortened, text_width
 from perfmodel.report.charts.roofline_metrics import share_of_roof, time_s
-from perfmodel.report.charts.roofline_points import SHAPES, groups_of
-from perfmodel.report.charts.scene import Group, Marker, Scene, Shape, Text
-from perfmodel.report.charts.schema import Chart, Roofline
+from perfmodel.report.charts.scene import SHAPES, Group, Marker, Scene, Shape, Text
+from perfmodel.report.charts.schema import Chart, Point, Roofline
 
 WIDTH, HEIGHT, MARGIN, FONT = 1120.0, 630.0, 28.0, 13.0
 """One panel, 16 to 9."""
@@ -63,17 +62,21 @@ def panel(chart: Chart) -> Scene:
 def _key(chart: Roofline, top: float) -> list[Shape]:
     """Number, name and share of the roof of as many points as there is room for."""
     left, right, line = WIDTH - MARGIN - KEY_WIDTH, WIDTH - MARGIN, KEY_FONT * 1.5
-    room = int((HEIGHT - MARGIN - top) / line)
-    groups = groups_of(chart)
+    room, groups = int((HEIGHT - MARGIN - top) / line), chart.groups
     shown = chart.points if len(chart.points) <= room else chart.points[: room - 1]
     shapes: list[Shape] = [Text("key-value", right, top - line, "of its roof", "end")]
     for place, point in enumerate(shown):
-        y, series, share = top + place * line, groups.index(point.group), share_of_roof(point)
-        said = percent(share) if share is not None else text(time_s(point), "s")
+        y, series, said = top + place * line, groups.index(point.group), reached(point)
+        name = shortened(point.name, KEY_FONT, right - left - 54 - text_width(said, KEY_FONT))
         shapes.append(Marker("measured", left + 5, y - KEY_FONT * 0.35, 3.6, SHAPES[series % len(SHAPES)], series))
-        shapes.append(Text("key-number", left + 34, y, str(point.number), "end"))
-        shapes.append(Text("key-name", left + 42, y, shortened(point.name, KEY_FONT, right - left - 54 - text_width(said, KEY_FONT))))
+        shapes += [Text("key-number", left + 34, y, str(point.number), "end"), Text("key-name", left + 42, y, name)]
         shapes.append(Text("key-value", right, y, said, "end"))
     if len(shown) < len(chart.points):
         shapes.append(Text("key-value", left, top + len(shown) * line, f"and {len(chart.points) - len(shown)} more, in the report's table"))
     return shapes
+
+
+def reached(point: Point) -> str:
+    """The share of its roof that a point reaches; its time where no roof is known."""
+    share = share_of_roof(point)
+    return text(time_s(point), "s") if share is None else percent(share)

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from dataclasses import replace
 
-from perfmodel.report.charts.frame import Plot, Size
-from perfmodel.report.charts.labels import Placer, rectangle, segment, text_width
-from perfmodel.report.charts.roofline_axes import key
-from perfmodel.report.charts.roofline_metrics import EQUAL, intensity
-from perfmodel.report.charts.scene import XY, Group, Marker, Path, Shape, Text
-from perfmodel.report.charts.schema import COMPUTE, MEMORY, Interval, Point, Roofline
-from perfmodel.report.charts.soft_roofs import overcounted
+from perfmodel.report.charts.frame import Plot
+from perfmodel.report.charts.labels import Line, leader, rings, square, text_width
+from perfmodel.report.charts.roofline_metrics import EQUAL, intensity, overcounted
+from perfmodel.report.charts.roofline_roofs import Layer
+from perfmodel.report.charts.scene import SHAPES, XY, Group, Marker, Path, Shape, Text
+from perfmodel.report.charts.schema import Interval, Point, Roofline
 
 LEAST_RADIUS, MOST_RADIUS, PLAIN_RADIUS = 3.5, 15.0, 5.0
 SAME_PLACE = 4.0
@@ -22,12 +20,6 @@ AWAY = (3.0, 6.0, 11.0, 18.0, 27.0, 38.0, 50.0, 64.0, 80.0, 100.0)
 COVERED = 8
 """A label under a marker is as bad as one over that many lines, which its halo interrupts."""
 AT_ROOFS = "drawn at their roofs, since not all are predicted"
-SHAPES = ("circle", "square", "triangle", "diamond")
-
-
-def groups_of(chart: Roofline) -> list[str]:
-    """Groups of its points, in the order of their first one: each has a colour and a shape."""
-    return list(dict.fromkeys(point.group for point in chart.points))
 
 
 def at_roofs(chart: Roofline) -> bool:
@@ -43,30 +35,21 @@ def as_drawn(chart: Roofline) -> Roofline:
     return replace(chart, points=plain)
 
 
+def _markers(point: Point) -> list[tuple[str, Interval]]:
+    """Its times by the role of their markers, the one that counts last: measured, else predicted, else at the roof."""
+    if not (point.measured or point.predicted):
+        return [("at-roof", Interval(point.roofline_s))] if point.roofline_s else []
+    return [(role, known) for role, known in (("predicted", point.predicted), ("measured", point.measured)) if known]
+
+
+def drawn_s(point: Point) -> float:
+    """The time at which it is drawn; 0 where none is known."""
+    return next((known.value for _, known in reversed(_markers(point))), 0.0)
+
+
 def placeable(chart: Roofline, level: str) -> list[Point]:
     """Points that have a place at ``level``: FLOP, bytes there that are known to pass, and any time."""
-    return [
-        point
-        for point in chart.points
-        if intensity(point, level) is not None and time_of(point) is not None and not overcounted(point, level)
-    ]
-
-
-def above(chart: Roofline, level: str) -> list[Point]:
-    """Points that lie above the roofs of ``level`` and of their unit, which only a wrong count, rate or clock explains."""
-    return [point for point in placeable(chart, level) if _rate(point) > _roof(chart, point, level) * (1 + EQUAL)]
-
-
-def _rate(point: Point) -> float:
-    return point.flops / (time_of(point) or math.inf)
-
-
-def _roof(chart: Roofline, point: Point, level: str) -> float:
-    """FLOP/s of the highest roof over its place: of the bytes of ``level``, and of its unit and dtype."""
-    unit = key(point.unit, point.dtype)
-    memory = [c.value * (intensity(point, level) or 0) for c in chart.ceilings if c.kind == MEMORY and c.level == level]
-    compute = [c.value for c in chart.ceilings if c.kind == COMPUTE and key(c.unit, c.dtype) == unit]
-    return min(max(memory, default=math.inf), max(compute, default=math.inf))
+    return [point for point in chart.points if intensity(point, level) and drawn_s(point) and not overcounted(point, level)]
 
 
 def absent(chart: Roofline, level: str) -> list[Point]:
@@ -75,10 +58,16 @@ def absent(chart: Roofline, level: str) -> list[Point]:
     return [point for point in chart.points if point.number not in there]
 
 
-def time_of(point: Point) -> float | None:
-    """The time at which it is drawn: measured, else predicted, else at the roof."""
-    known = point.measured or point.predicted
-    return known.value if known else point.roofline_s or None
+def above(chart: Roofline, level: str) -> list[Point]:
+    """Points that lie above the roofs of ``level`` and of their unit, which only a wrong count, rate or clock explains."""
+    return [point for point in placeable(chart, level) if point.flops / drawn_s(point) > _roof(chart, point, level) * (1 + EQUAL)]
+
+
+def _roof(chart: Roofline, point: Point, level: str) -> float:
+    """FLOP/s of the highest roof over its place: of the bytes of ``level``, and of its unit and dtype."""
+    memory = [c.value * (intensity(point, level) or 0) for c in chart.memory_roofs(level)]
+    compute = [c.value for c in chart.compute_roofs() if c.key == point.key]
+    return min(max(memory, default=math.inf), max(compute, default=math.inf))
 
 
 def radius(point: Point) -> float:
@@ -86,55 +75,41 @@ def radius(point: Point) -> float:
     return PLAIN_RADIUS if point.share is None else max(LEAST_RADIUS, MOST_RADIUS * math.sqrt(point.share))
 
 
-def spot(point: Point, seconds: float, level: str, plot: Plot) -> XY:
+def _spot(point: Point, seconds: float, level: str, plot: Plot) -> XY:
     """Where ``point`` lies if it takes ``seconds``; at the edge of the plot if it lies beyond."""
-    x = plot.x.at(plot.x.clamped(intensity(point, level) or plot.x.low))
-    return x, plot.y.at(plot.y.clamped(point.flops / seconds))
+    return plot.at(intensity(point, level) or plot.x.low, point.flops / seconds)
 
 
 def beyond(point: Point, level: str, plot: Plot) -> bool:
-    """Whether ``point`` lies outside of the axes."""
-    best = time_of(point)
-    return best is not None and not (plot.x.holds(intensity(point, level) or 0) and plot.y.holds(point.flops / best))
+    """Whether ``point``, which has a place at ``level``, lies outside of the axes."""
+    return not (plot.x.holds(intensity(point, level) or 0) and plot.y.holds(point.flops / drawn_s(point)))
 
 
-def obstacles(chart: Roofline, level: str, plot: Plot, placer: Placer) -> None:
-    """Tell ``placer`` where markers are, so that labels avoid them; many in one place are as bad as one."""
-    told: list[tuple[XY, float]] = []
-    for point in sorted(placeable(chart, level), key=lambda one: -radius(one)):
-        for known in filter(None, (point.measured, point.predicted, _roof_only(point))):
-            (x, y), r = spot(point, known.value, level, plot), radius(point) + 1
-            if not any(math.dist((x, y), other) + r < wide + SAME_PLACE for other, wide in told):
-                told.append(((x, y), r))
-                placer.avoided += [rectangle(x - r, y - r, 2 * r, 2 * r)] * COVERED
+def obstacles(layer: Layer) -> None:
+    """Keep labels off the markers; many in one place are as bad as one."""
+    covered: list[tuple[XY, float]] = []
+    for point in sorted(placeable(layer.chart, layer.level), key=lambda one: -radius(one)):
+        for _, known in reversed(_markers(point)):
+            at, r = _spot(point, known.value, layer.level, layer.plot), radius(point) + 1
+            if not any(math.dist(at, other) + r < wide + SAME_PLACE for other, wide in covered):
+                covered.append((at, r))
+                layer.placer.avoided += [square(at, r)] * COVERED
 
 
-def _roof_only(point: Point) -> Interval | None:
-    return None if point.measured or point.predicted or not point.roofline_s else Interval(point.roofline_s)
-
-
-def points(chart: Roofline, level: str, plot: Plot, size: Size, placer: Placer) -> list[Shape]:
-    """Every point that has a place at ``level``, large ones first so that small ones lie on top; then their numbers."""
-    there, groups = placeable(chart, level), groups_of(chart)
+def points(layer: Layer) -> list[Shape]:
+    """Every point that has a place at the level, large ones first so that small ones lie on top; then their numbers."""
+    there, groups = placeable(layer.chart, layer.level), layer.chart.groups
     ordered = sorted(there, key=lambda point: (-radius(point), point.number))
-    return [*(_point(point, groups.index(point.group), level, plot) for point in ordered), *numbers(there, level, plot, size, placer)]
-
-
-def _tags(point: Point) -> dict[str, str]:
-    return {"point": str(point.number), "key": key(point.unit, point.dtype)}
+    return [*(_point(point, groups.index(point.group), layer.level, layer.plot) for point in ordered), *_numbers(there, layer)]
 
 
 def _point(point: Point, series: int, level: str, plot: Plot) -> Group:
-    shape, r = SHAPES[series % len(SHAPES)], radius(point)
-    shapes: list[Shape] = _arrow(point, level, plot)
-    shapes += _interval(point, series, level, plot)
-    if point.measured and point.predicted:
-        ends = [spot(point, known.value, level, plot) for known in (point.predicted, point.measured)]
-        shapes += [Path("join", ends, series=series)] if math.dist(*ends) > r else []
-    for role, known in (("predicted", point.predicted), ("measured", point.measured), ("at-roof", _roof_only(point))):
-        if known:
-            shapes.append(Marker(role, *spot(point, known.value, level, plot), r, shape, series))
-    return Group(shapes, _tags(point), f"#point-{point.number}")
+    r, spots = radius(point), [(role, _spot(point, known.value, level, plot)) for role, known in _markers(point)]
+    shapes = [*_arrow(point, level, plot), *_interval(point, series, level, plot)]
+    if len(spots) > 1 and math.dist(spots[0][1], spots[1][1]) > r:
+        shapes.append(Path("join", [at for _, at in spots], series=series))
+    shapes += [Marker(role, *at, r, SHAPES[series % len(SHAPES)], series) for role, at in spots]
+    return Group(shapes, {"point": str(point.number), "key": point.key}, f"#point-{point.number}")
 
 
 def _interval(point: Point, series: int, level: str, plot: Plot) -> list[Shape]:
@@ -142,44 +117,43 @@ def _interval(point: Point, series: int, level: str, plot: Plot) -> list[Shape]:
     known = point.predicted
     if known is None or known.low is None or known.high is None:
         return []
-    middle, low, high = (spot(point, seconds, level, plot) for seconds in (known.value, known.low, known.high))
+    middle, low, high = (_spot(point, seconds, level, plot) for seconds in (known.value, known.low, known.high))
     seen = max(math.dist(middle, low), math.dist(middle, high)) > radius(point)
     return [Path("whisker", [low, high], series=series)] if seen else []
 
 
 def _arrow(point: Point, level: str, plot: Plot) -> list[Shape]:
     """From where the point was in the baseline to where it is."""
-    old, best = point.before, time_of(point)
-    if old is None or best is None or not old.bytes.get(level):
+    old = point.before
+    if old is None or not old.bytes.get(level):
         return []
     was = Point(0, old.name, old.flops, old.bytes)
-    start, end = spot(was, old.time_s, level, plot), spot(point, best, level, plot)
-    length = math.dist(start, end)
-    shapes: list[Shape] = [Marker("before", *start, 3.5, "diamond")]
-    if length < radius(point) + 8:
-        return shapes
+    start, end = _spot(was, old.time_s, level, plot), _spot(point, drawn_s(point), level, plot)
+    length, r = math.dist(start, end), radius(point)
+    marker = Marker("before", *start, 3.5, "diamond")
+    if length < r + 8:
+        return [marker]
     ux, uy = (end[0] - start[0]) / length, (end[1] - start[1]) / length
-    tip = (end[0] - ux * (radius(point) + 1), end[1] - uy * (radius(point) + 1))
+    tip = (end[0] - ux * (r + 1), end[1] - uy * (r + 1))
     back = (tip[0] - ux * 7, tip[1] - uy * 7)
     head = [tip, (back[0] - uy * 3.2, back[1] + ux * 3.2), (back[0] + uy * 3.2, back[1] - ux * 3.2)]
-    return [*shapes, Path("arrow", [start, back]), Path("arrow-head", head, closed=True)]
+    return [marker, Path("arrow", [start, back]), Path("arrow-head", head, closed=True)]
 
 
 # Numbers
 
 
-def numbers(there: list[Point], level: str, plot: Plot, size: Size, placer: Placer) -> list[Shape]:
+def _numbers(there: list[Point], layer: Layer) -> list[Shape]:
     """The number of each point beside it; points in one place share a label; none where there is no room."""
-    places = {point.number: spot(point, time_of(point) or 1.0, level, plot) for point in there}
-    centre = (sum(x for x, _ in places.values()) / max(len(places), 1), sum(y for _, y in places.values()) / max(len(places), 1))
-    clusters = _clusters(there, places)
-    outwards = sorted(clusters, key=lambda c: (len(c) > 1, -math.dist(places[c[0].number], centre)))
+    places = {point.number: _spot(point, drawn_s(point), layer.level, layer.plot) for point in there}
+    count = max(len(places), 1)
+    centre = (sum(x for x, _ in places.values()) / count, sum(y for _, y in places.values()) / count)
+    clusters = [(cluster, places[cluster[0].number]) for cluster in _clusters(there, places)]
     found: list[Shape] = []
-    for cluster in outwards:
-        at = places[cluster[0].number]
-        others = [places[other[0].number] for other in clusters if other is not cluster]
-        shapes = _number(cluster, at, others, centre, size, placer)
-        tags = {"key": key(cluster[0].unit, cluster[0].dtype), "number": " ".join(str(point.number) for point in cluster)}
+    for cluster, at in sorted(clusters, key=lambda one: (len(one[0]) > 1, -math.dist(one[1], centre))):
+        others = [place for other, place in clusters if other is not cluster]
+        tags = {"key": cluster[0].key, "number": " ".join(str(point.number) for point in cluster)}
+        shapes = _number(cluster, at, others, centre, layer)
         found += [Group(shapes, tags)] if shapes else []
     return found
 
@@ -188,8 +162,8 @@ def _clusters(there: list[Point], places: dict[int, XY]) -> list[list[Point]]:
     """Points of one unit and dtype that lie in one place, together."""
     clusters: list[list[Point]] = []
     for point in there:
-        at, own = places[point.number], key(point.unit, point.dtype)
-        near = (c for c in clusters if key(c[0].unit, c[0].dtype) == own and math.dist(places[c[0].number], at) < SAME_PLACE)
+        at = places[point.number]
+        near = (c for c in clusters if c[0].key == point.key and math.dist(places[c[0].number], at) < SAME_PLACE)
         home = next(near, None)
         if home is None:
             clusters.append([point])
@@ -198,33 +172,30 @@ def _clusters(there: list[Point], places: dict[int, XY]) -> list[list[Point]]:
     return clusters
 
 
-def _number(cluster: list[Point], at: XY, others: list[XY], centre: XY, size: Size, placer: Placer) -> list[Shape]:
+def _number(cluster: list[Point], at: XY, others: list[XY], centre: XY, layer: Layer) -> list[Shape]:
     """The label of the points at ``at``, with a thin line to them where it had to go further away."""
-    r = max(map(radius, cluster))
+    r, font, placer = max(map(radius, cluster)), layer.font, layer.placer
     text = ranges(sorted(point.number for point in cluster))
+    half = text_width(text, font, bold=True) / 2
 
     def nearer(label: Text) -> int:
         """How many other places the label would seem to belong to, and labels that a line to it would cross."""
-        middle = (label.x, label.y - size.font * 0.35)
-        own = math.dist(middle, at)
-        line = segment([at, middle])
-        crossed = sum(line.meets(other) for other in placer.taken) if own > r + 2 * size.font else 0
+        middle = (label.x, label.y - font * 0.35)
+        own, line = math.dist(middle, at), Line(at, middle)
+        crossed = sum(line.meets(other) for other in placer.taken) if own > r + 2 * font else 0
         return crossed + sum(math.dist(middle, other) < own for other in others)
 
-    found = placer.place(_around(text, at, r, centre, size), size.font, bold=True, cost=nearer)
-    if found is None:
-        return []
-    x, y, half = found.x, found.y - size.font * 0.35, text_width(text, size.font, bold=True) / 2
-    if math.hypot(max(abs(x - at[0]) - half, 0), y - at[1]) < r + size.font * 1.1:
-        return [found]
-    if abs(y - at[1]) < size.font:
-        edge = (x + math.copysign(half + 2, at[0] - x), y)
-    else:
-        edge = (min(max(at[0], x - half), x + half), y + math.copysign(size.font * 0.6, at[1] - y))
-    part = (r + 1) / max(math.dist(edge, at), r + 1)
-    line = [(at[0] + (edge[0] - at[0]) * part, at[1] + (edge[1] - at[1]) * part), edge]
-    placer.avoided.append(segment(line))
-    return [Path("leader", line), found]
+    outwards = math.atan2(centre[1] - at[1], at[0] - centre[0]) if math.dist(at, centre) > 1 else 0.0
+    places = rings(at, outwards, AWAY, r + half - 2, r + font * 0.25)
+    found = placer.place((Text("number", x, y + font * 0.35, text, "middle") for x, y in places), bold=True, cost=nearer)
+    for x, y in [(label.x, label.y - font * 0.35) for label in found]:
+        if math.hypot(max(abs(x - at[0]) - half, 0), y - at[1]) >= r + font * 1.1:
+            beside = (x + math.copysign(half + 2, at[0] - x), y)
+            below = (min(max(at[0], x - half), x + half), y + math.copysign(font * 0.6, at[1] - y))
+            line = leader(at, beside if abs(y - at[1]) < font else below, r + 1)
+            placer.avoid(line)
+            return [line, *found]
+    return [*found]
 
 
 def ranges(found: list[int]) -> str:
@@ -240,16 +211,3 @@ def ranges(found: list[int]) -> str:
         else:
             runs.append([number])
     return ", ".join(f"{run[0]}–{run[-1]}" if len(run) > 2 else ", ".join(map(str, run)) for run in runs)
-
-
-def _around(text: str, at: XY, r: float, centre: XY, size: Size) -> Iterator[Text]:
-    """Places around a marker on ever wider circles, on each those away from the centre of all points first."""
-    half = text_width(text, size.font, bold=True) / 2
-    outwards = math.atan2(centre[1] - at[1], at[0] - centre[0]) if math.dist(at, centre) > 1 else 0.0
-    for away in AWAY:
-        for turn in range(16):
-            offset = (turn + 1) // 2 * (1 if turn % 2 else -1)
-            angle = outwards + offset * math.pi / 8
-            x = at[0] + math.cos(angle) * (r + away + half - 2)
-            y = at[1] - math.sin(angle) * (r + away + size.font * 0.25)
-            yield Text("number", x, y + size.font * 0.35, text, "middle")

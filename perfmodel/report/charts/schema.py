@@ -50,6 +50,16 @@ class Ceiling(SavedPart):
     level: str = ""
     source: str = ""
 
+    @property
+    def key(self) -> str:
+        """What a selector calls a compute roof and the points under it, such as ``tensor bf16``."""
+        return f"{self.unit} {self.dtype}".strip()
+
+    @property
+    def measured(self) -> bool:
+        """Whether it is no datasheet's word."""
+        return self.evidence == MEASURED
+
 
 @dataclass(frozen=True, slots=True)
 class Before(SavedPart):
@@ -88,6 +98,11 @@ class Point(SavedPart):
     note: str = ""
     soft: str = ""
 
+    @property
+    def key(self) -> str:
+        """The ``key`` of its compute roof."""
+        return f"{self.unit} {self.dtype}".strip()
+
 
 @dataclass(frozen=True, slots=True)
 class Roofline(SavedPart):
@@ -106,6 +121,42 @@ class Roofline(SavedPart):
     dtypes: list[str] = field(default_factory=list)
     caption: str = ""
     kind: Literal["roofline"] = "roofline"
+
+    @property
+    def groups(self) -> list[str]:
+        """Groups of its points, in the order of their first one: each has a colour and a shape."""
+        return list(dict.fromkeys(point.group for point in self.points))
+
+    def compute_roofs(self) -> list[Ceiling]:
+        """Roofs in FLOP/s, the highest first."""
+        return sorted((c for c in self.ceilings if c.kind == COMPUTE), key=lambda c: -c.value)
+
+    def memory_roofs(self, level: str) -> list[Ceiling]:
+        """Roofs in B/s of ``level``, the highest first: an axis of its bytes carries no other level's."""
+        return sorted((c for c in self.ceilings if c.kind == MEMORY and c.level == level), key=lambda c: -c.value)
+
+    def all_keys(self) -> list[str]:
+        """Units with their dtypes that have a roof or a point, by falling peak."""
+        return list(dict.fromkeys([*(c.key for c in self.compute_roofs()), *(point.key for point in self.points)]))
+
+    def shown_keys(self) -> list[str]:
+        """Those shown first: of the dtypes asked for, else the points', and the fp32 vector unit, where softmax and reductions run."""
+        keys = self.all_keys()
+        if self.dtypes:
+            return [known for known in keys if known.split()[-1] in self.dtypes]
+        wanted = {point.key for point in self.points} | {"vector fp32"}
+        return [known for known in keys if known in wanted] or keys[:1]
+
+    def levels(self) -> list[str]:
+        """Levels at which any point has bytes, from DRAM inwards; where there is no point, those that have a roof."""
+        known = {level for point in self.points for level, moved in point.bytes.items() if moved}
+        roofs = set() if self.points else {c.level for c in self.ceilings}
+        return [level for level in reversed(LEVELS) if level in (known or roofs)] or [self.level]
+
+    def first_level(self) -> str:
+        """The level that a picture opens at."""
+        known = self.levels()
+        return self.level if self.level in known else known[0]
 
 
 @dataclass(frozen=True, slots=True)

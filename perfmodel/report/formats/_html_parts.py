@@ -8,11 +8,9 @@ from collections import Counter
 
 from perfmodel.report.charts.chart_tables import numbers
 from perfmodel.report.charts.draw import SERIES, clean, inline
-from perfmodel.report.charts.format_number import ABSENT, UNITS, digits, interval, percent, shown_columns, text
-from perfmodel.report.charts.layout import scene, size_of
-from perfmodel.report.charts.roofline_axes import first_level, key, keys_of, levels_of, shown_keys
-from perfmodel.report.charts.roofline_metrics import share_of_roof, time_s
-from perfmodel.report.charts.roofline_points import groups_of
+from perfmodel.report.charts.format_number import ABSENT, UNITS, digits, interval, shown_columns, text
+from perfmodel.report.charts.layout import reached, scene, size_of
+from perfmodel.report.charts.roofline_metrics import share_of_roof
 from perfmodel.report.charts.schema import LEVELS, Chart, Roofline
 from perfmodel.report.document import Column, DataTable, Table, Value
 
@@ -57,12 +55,12 @@ def _numbers(chart: Chart, name: str) -> str:
 
 
 def _selectors(chart: Roofline, name: str) -> str:
-    levels, opened, shown = levels_of(chart), first_level(chart), shown_keys(chart)
+    levels, opened, shown = chart.levels(), chart.first_level(), chart.shown_keys()
     radios = "".join(
         _choice(f'radio" name="{name}-level" data-level value="{clean(level)}"', LEVELS.get(level, level), level == opened)
         for level in levels
     )
-    boxes = "".join(_choice(f'checkbox" data-key value="{clean(known)}"', known, known in shown) for known in keys_of(chart))
+    boxes = "".join(_choice(f'checkbox" data-key value="{clean(known)}"', known, known in shown) for known in chart.all_keys())
     level = f"<fieldset><legend>Bytes of</legend>{radios}</fieldset>" if len(levels) > 1 else ""
     return f'<div class="tools">{level}<fieldset><legend>Roofs and points</legend>{boxes}</fieldset></div>'
 
@@ -75,19 +73,18 @@ def _key(chart: Roofline) -> str:
     """The points by number, with the share of the roof that each reaches."""
     if not chart.points:
         return ""
-    groups = groups_of(chart)
+    groups = chart.groups
     rows = []
     for point in chart.points:
-        share, spent = share_of_roof(point), time_s(point)
+        share = share_of_roof(point)
         width = (
             ""
             if share is None
             else f'<span class="meter s{groups.index(point.group) % SERIES}"><u class="w{round(100 * min(share, 1))}"></u></span>'
         )
-        said = percent(share) if share is not None else text(spent, "s")
-        words = f"<b>{point.number}</b><span>{clean(point.name)}</span><i>{said}</i>{width}"
+        words = f"<b>{point.number}</b><span>{clean(point.name)}</span><i>{reached(point)}</i>{width}"
         link = f'<a href="#point-{point.number}">{words}</a>'
-        rows.append(f'<li data-key="{clean(key(point.unit, point.dtype))}">{link}</li>')
+        rows.append(f'<li data-key="{clean(point.key)}">{link}</li>')
     return f'<div class="sideh"><span>points</span><span>of its roof</span></div><ol class="key">{"".join(rows)}</ol>'
 
 

@@ -9,8 +9,7 @@ from perfmodel.core.errors import PerfmodelError
 from perfmodel.core.hardware import Device
 from perfmodel.report.against import PREDICTED, Side, against
 from perfmodel.report.charts.format_number import text
-from perfmodel.report.charts.roofline_metrics import RESOURCES, bound
-from perfmodel.report.charts.soft_roofs import soft_bound
+from perfmodel.report.charts.roofline_metrics import RESOURCES, bound, soft_bound
 from perfmodel.study.points import Found
 
 ROOF = "at the roof"

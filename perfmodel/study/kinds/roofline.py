@@ -13,9 +13,8 @@ from perfmodel.core.hardware import Device
 from perfmodel.core.units import format_time
 from perfmodel.report.charts.format_number import percent
 from perfmodel.report.charts.format_number import text as cell
-from perfmodel.report.charts.roofline_metrics import flag, share_of_roof
+from perfmodel.report.charts.roofline_metrics import WHY, flag, share_of_roof, soft_bound
 from perfmodel.report.charts.schema import Point, Roofline
-from perfmodel.report.charts.soft_roofs import WHY, soft_bound
 from perfmodel.report.roofline_chart import at_one_level, brief, point_of_row, roofline, said
 from perfmodel.study.base import Part, Scope, on
 from perfmodel.study.fields import Fields
