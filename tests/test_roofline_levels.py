@@ -18,7 +18,7 @@ from perfmodel.report.roofline_chart import ceilings, roofline
 from perfmodel.report.saved import from_data
 from perfmodel.study.base import Scope
 from perfmodel.study.kinds.roofline import Section
-from perfmodel.study.options import workload_of
+from perfmodel.study.workloads import workload_of
 
 WORKLOADS = [
     ("attention", "n=4096 d=64 heads=16 batch=8"),

@@ -109,7 +109,7 @@ def _of_options(
     from perfmodel.study.build import joined
     from perfmodel.study.kernels import NcuFile
     from perfmodel.study.kinds.roofline import Section
-    from perfmodel.study.options import records_of
+    from perfmodel.study.recorded import records_of
 
     if given["flops"] and not given["ncu"]:
         raise UsageError("--flops without --ncu", "FLOP are told of kernels that ncu counted")

@@ -31,7 +31,7 @@ def build(file: StudyFile, command: str = "", kinds: Sequence[str] = ()) -> Repo
         try:
             parts.append(section.build(scope))
         except PerfmodelError as error:
-            raise file.told(place, error) from None
+            raise file.placed(place, error) from None
     return joined(file.study.title, parts, scope, command, file.study.notes or [])
 
 

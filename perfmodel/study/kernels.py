@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import ClassVar
 
 from perfmodel.core.checks import flop_count
 from perfmodel.core.dtypes import DTYPES
@@ -14,6 +13,7 @@ from perfmodel.core.units import format_si
 from perfmodel.report.charts.schema import Interval, Point
 from perfmodel.report.roofline_chart import multicasts, with_shares
 from perfmodel.study.base import Scope
+from perfmodel.study.schema import Options
 from perfmodel.validation.ncu_points import COMMAND, FROM_REPORT, NO_TENSOR, NO_VECTOR, SECTIONS, KernelCount, read_kernels
 
 UNNUMBERED = 0
@@ -25,13 +25,11 @@ UNCOUNTED = "FLOP unknown: collect sm__ops_path_tensor_* and *_pred_on.sum (--nc
 
 
 @dataclass(frozen=True, slots=True)
-class NcuFile:
+class NcuFile(Options):
     """What ``ncu --csv`` wrote. ``flops``: FLOP of kernels that the file does not count, by a part of their name or by #ID.
 
     A count is written as ``137.4GFLOP``, with ``@fp16`` behind it for its format (fp32 by default).
     """
-
-    __pydantic_config__: ClassVar[dict[str, str]] = {"extra": "forbid"}
 
     file: str
     flops: dict[str, str] = field(default_factory=dict)

@@ -10,7 +10,8 @@ from perfmodel.core.errors import UsageError, suggest
 from perfmodel.core.workload import Attention
 from perfmodel.kernels.matmul import Matmul
 from perfmodel.study.base import Scope
-from perfmodel.study.workloads import shape_words
+from perfmodel.study.schema import Options
+from perfmodel.study.workloads import options_of, shape_words
 from perfmodel.validation.compare import Row, compare, device_or_error
 from perfmodel.validation.records import Record, profiled, shipped_records
 from perfmodel.validation.session import label
@@ -20,13 +21,12 @@ SHIPPED = "shipped"
 
 
 @dataclass(frozen=True, slots=True)
-class RecordChoice:
+class RecordChoice(Options):
     """Which records: each condition that is given must hold. ``most``: at most so many, evenly from every group.
 
     ``shape``: values of shape keys, one or several. ``held_out``: only those that no fit saw.
     """
 
-    __pydantic_config__: ClassVar[dict[str, str]] = {"extra": "forbid"}
     OPTION_NAMES: ClassVar[dict[str, str]] = {"pass": "direction"}
 
     file: str = SHIPPED
@@ -53,6 +53,15 @@ class RecordChoice:
 
 def _listed(value: Any) -> list[Any]:
     return value if isinstance(value, list) else [value]
+
+
+def records_of(text: str) -> RecordChoice:
+    """``shipped hardware=h200 most=12``: a file, or the shipped ones, and conditions."""
+    words = text.split()
+    if words and "=" not in words[0]:
+        words[0] = f"file={words[0]}"
+    choice: RecordChoice = options_of("--records", words, RecordChoice)
+    return choice
 
 
 def rows_of(choice: RecordChoice, scope: Scope) -> list[Row]:

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Annotated, ClassVar
 
 from perfmodel.core.hardware import Device
 from perfmodel.report.batch import report
 from perfmodel.report.charts.schema import LineChart, Mark, Series
 from perfmodel.report.document import Column, DataTable, Value
 from perfmodel.study.base import XY, Part, Scope
-from perfmodel.study.fields import Fields
+from perfmodel.study.schema import Options
 from perfmodel.study.workloads import ModelOptions
 from perfmodel.transformer.batch import CACHE_PART, COMPUTE_PART, WEIGHTS_PART, Curve, curve
 from perfmodel.transformer.step import DECODE
@@ -29,13 +28,11 @@ class _Line:
 
 
 @dataclass(frozen=True, slots=True)
-class Section:
+class Section(Options):
     """``models``: each with the length at which it decodes (``kv_len``); their batch is what the picture goes over."""
 
-    __pydantic_config__: ClassVar[dict[str, str]] = {"extra": "forbid"}
-
     devices: list[str]
-    models: list[Annotated[ModelOptions, Fields(ModelOptions)]]
+    models: list[ModelOptions]
     title: str = ""
     caption: str = ""
 

@@ -4,32 +4,28 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
-from typing import Annotated, ClassVar
 
 from perfmodel.core.errors import UsageError
 from perfmodel.core.hardware import Device
 from perfmodel.core.trace import Step
 from perfmodel.kernels.attention.algorithms import find
 from perfmodel.kernels.attention.evaluate import Result
-from perfmodel.kernels.attention.request import AttentionRequest
 from perfmodel.report.charts.format_number import text
 from perfmodel.report.charts.roofline_metrics import SHORT
 from perfmodel.report.charts.schema import Limit, LineChart, Series
 from perfmodel.report.document import Column, DataTable, Value
 from perfmodel.report.metrics import BOUND_WORDS
 from perfmodel.study.base import XY, Part, Scope, on
-from perfmodel.study.fields import Fields
-from perfmodel.study.workloads import shape_words
+from perfmodel.study.schema import Options
+from perfmodel.study.workloads import AttentionOptions, shape_words
 
 
 @dataclass(frozen=True, slots=True)
-class Section:
+class Section(Options):
     """``block_kv``: columns B_c of a tile, one evaluation each. ``rows``: B_r, by default min(B_c, d) as in the paper's algorithm."""
 
-    __pydantic_config__: ClassVar[dict[str, str]] = {"extra": "forbid"}
-
     devices: list[str]
-    attention: Annotated[AttentionRequest, Fields(AttentionRequest)]
+    attention: AttentionOptions
     block_kv: list[int]
     algorithm: str = "flash1"
     rows: int | None = None

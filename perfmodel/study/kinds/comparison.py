@@ -3,23 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Annotated, ClassVar
 
 from perfmodel.report.compare import DEFAULT_THRESHOLD, changes, tables, verdict
 from perfmodel.study.base import Part, Scope
-from perfmodel.study.fields import Fields
+from perfmodel.study.schema import Options
 from perfmodel.study.sides import sides
 from perfmodel.study.workloads import Workload
 
 
 @dataclass(frozen=True, slots=True)
-class Section:
+class Section(Options):
     """``between``: two names, of devices, of attention algorithms or of implementations. ``device``: where algorithms run."""
 
-    __pydantic_config__: ClassVar[dict[str, str]] = {"extra": "forbid"}
-
     between: list[str]
-    workloads: list[Annotated[Workload, Fields(Workload)]] = field(default_factory=list)
+    workloads: list[Workload] = field(default_factory=list)
     device: str | None = None
     threshold: float = DEFAULT_THRESHOLD
     title: str = ""

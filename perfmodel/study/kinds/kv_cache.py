@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Annotated, ClassVar
 
 from perfmodel.core.errors import UsageError
 from perfmodel.core.hardware import Device
@@ -13,7 +12,7 @@ from perfmodel.report.charts.format_number import text
 from perfmodel.report.charts.schema import Bar, BarChart, Limit, LineChart, Series
 from perfmodel.report.document import Column, DataTable, Value
 from perfmodel.study.base import Part, Scope, on
-from perfmodel.study.fields import Fields
+from perfmodel.study.schema import Options
 from perfmodel.study.workloads import ModelOptions
 from perfmodel.transformer.cache_explain import explain
 from perfmodel.transformer.cache_plan import CacheResult, evaluate, workload
@@ -21,10 +20,8 @@ from perfmodel.transformer.kv_cache import CacheFormat, attention_kinds
 
 
 @dataclass(frozen=True, slots=True)
-class Cache:
+class Cache(Options):
     """A model's cache: ``kv_heads`` as if every layer had that many; ``dtype`` of its elements."""
-
-    __pydantic_config__: ClassVar[dict[str, str]] = {"extra": "forbid"}
 
     model: str
     name: str = ""
@@ -35,13 +32,11 @@ class Cache:
 
 
 @dataclass(frozen=True, slots=True)
-class Section:
+class Section(Options):
     """``caches`` at the lengths ``n``, of ``batch`` sequences; what fits is told at the last length."""
 
-    __pydantic_config__: ClassVar[dict[str, str]] = {"extra": "forbid"}
-
     devices: list[str]
-    caches: list[Annotated[Cache, Fields(Cache)]]
+    caches: list[Cache]
     n: list[int]
     batch: int = 1
     title: str = ""

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated, ClassVar
 
 from perfmodel.report.charts.schema import Pair, ScatterChart
 from perfmodel.report.document import Column, DataTable, Value
 from perfmodel.study.base import Part, Scope
-from perfmodel.study.fields import Fields
 from perfmodel.study.recorded import RecordChoice, row_name, rows_of, thinned
+from perfmodel.study.schema import Options
 from perfmodel.validation.compare import Group, Row, groups
 from perfmodel.validation.statistics import quantile
 
@@ -19,12 +18,10 @@ BAND = (0.1, 0.9)
 
 
 @dataclass(frozen=True, slots=True)
-class Section:
+class Section(Options):
     """``records``: which are compared. ``shown``: at most so many stand in the picture; figures are of all of them."""
 
-    __pydantic_config__: ClassVar[dict[str, str]] = {"extra": "forbid"}
-
-    records: Annotated[RecordChoice, Fields(RecordChoice)]
+    records: RecordChoice
     shown: int = 80
     title: str = ""
     caption: str = ""

@@ -6,7 +6,6 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Annotated, ClassVar
 
 from perfmodel.core.errors import UsageError
 from perfmodel.core.hardware import Device
@@ -17,10 +16,10 @@ from perfmodel.report.charts.roofline_metrics import WHY, flag, share_of_roof, s
 from perfmodel.report.charts.schema import Point, Roofline
 from perfmodel.report.roofline_chart import at_one_level, brief, point_of_row, roofline, said
 from perfmodel.study.base import Part, Scope, on
-from perfmodel.study.fields import Fields
 from perfmodel.study.kernels import UNCOUNTED, NcuFile, advice, certain, kernels_of, known_flops, points_of
 from perfmodel.study.points import Found, asked, too_large
 from perfmodel.study.recorded import RecordChoice, row_name, rows_of
+from perfmodel.study.schema import Options
 from perfmodel.study.workloads import Workload
 from perfmodel.validation.compare import Row
 from perfmodel.validation.statistics import quantile
@@ -32,15 +31,13 @@ MANY = 6
 
 
 @dataclass(frozen=True, slots=True)
-class Section:
+class Section(Options):
     """``devices``: of workloads and profiled kernels; records name their own. ``level``: the memory level shown first."""
 
-    __pydantic_config__: ClassVar[dict[str, str]] = {"extra": "forbid"}
-
     devices: list[str] = field(default_factory=list)
-    workloads: list[Annotated[Workload, Fields(Workload)]] = field(default_factory=list)
-    records: Annotated[RecordChoice, Fields(RecordChoice)] | None = None
-    ncu: Annotated[NcuFile, Fields(NcuFile)] | None = None
+    workloads: list[Workload] = field(default_factory=list)
+    records: RecordChoice | None = None
+    ncu: NcuFile | None = None
     title: str = ""
     caption: str = ""
     level: str = ""

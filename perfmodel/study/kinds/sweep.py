@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Annotated, ClassVar, Literal
+from typing import Literal
 
 from perfmodel.core.errors import PerfmodelError, UsageError
 from perfmodel.core.hardware import Device
@@ -13,9 +13,9 @@ from perfmodel.report.charts.roofline_metrics import SHORT, bound
 from perfmodel.report.charts.schema import LineChart, Mark, Series
 from perfmodel.report.document import Column, DataTable, Value
 from perfmodel.study.base import XY, Part, Scope, on
-from perfmodel.study.fields import Fields
 from perfmodel.study.kinds._pairwise import Pairwise, SweptSeries, alike, alone, plain, seconds, too_large
 from perfmodel.study.points import Found, answers
+from perfmodel.study.schema import Options
 from perfmodel.study.workloads import Workload
 
 Show = Literal["time", "rate", "dram", "l2", "accesses", "memory"]
@@ -40,13 +40,11 @@ SHOWN: dict[str, tuple[str, str, Callable[[Found], float | None]]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Section:
+class Section(Options):
     """``workload`` with each of ``values`` in the place of its size ``over``. ``show``: a picture each."""
 
-    __pydantic_config__: ClassVar[dict[str, str]] = {"extra": "forbid"}
-
     devices: list[str]
-    workload: Annotated[Workload, Fields(Workload)]
+    workload: Workload
     over: str
     values: list[int]
     show: list[Show] | None = None

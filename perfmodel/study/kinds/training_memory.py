@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Annotated, ClassVar
 
 from perfmodel.catalog import find_model
 from perfmodel.core.errors import UsageError
@@ -12,17 +11,15 @@ from perfmodel.report.charts.format_number import text
 from perfmodel.report.charts.schema import Bar, BarChart, Limit
 from perfmodel.report.document import Column, DataTable, Value
 from perfmodel.study.base import Part, Scope
-from perfmodel.study.fields import Fields
+from perfmodel.study.schema import Options
 from perfmodel.transformer.training.checks import recompute_named
 from perfmodel.transformer.training.memory import MemoryResult, evaluate
 from perfmodel.transformer.training.question import Parallel, Training
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class Run(Options):
     """A training step; names and meanings are those of ``training.question``."""
-
-    __pydantic_config__: ClassVar[dict[str, str]] = {"extra": "forbid"}
 
     model: str
     batch: int
@@ -62,13 +59,11 @@ class Run:
 
 
 @dataclass(frozen=True, slots=True)
-class Section:
+class Section(Options):
     """``runs`` on one of their GPUs, the fullest; capacities of ``devices`` beside them."""
 
-    __pydantic_config__: ClassVar[dict[str, str]] = {"extra": "forbid"}
-
     devices: list[str]
-    runs: list[Annotated[Run, Fields(Run)]] = field(default_factory=list)
+    runs: list[Run] = field(default_factory=list)
     title: str = ""
     caption: str = ""
 
