@@ -9,7 +9,7 @@ from perfmodel.core.hardware import Device
 from perfmodel.report.batch import report
 from perfmodel.report.charts.schema import LineChart, Mark, Series
 from perfmodel.report.document import Column, DataTable, Value
-from perfmodel.study.base import XY, Part, Scope
+from perfmodel.study.base import XY, Scope, SectionResult
 from perfmodel.study.schema import Options
 from perfmodel.study.workloads import ModelOptions
 from perfmodel.transformer.batch import CACHE_PART, COMPUTE_PART, WEIGHTS_PART, Curve, curve
@@ -36,7 +36,7 @@ class Section(Options):
     title: str = ""
     caption: str = ""
 
-    def build(self, scope: Scope) -> Part:
+    def build(self, scope: Scope) -> SectionResult:
         """Throughput, the parts of a step, and a row per batch."""
         lines = [self._line(model, device, scope) for device in scope.devices(self.devices) for model in self.models]
         verdict, notes = [], []
@@ -46,7 +46,7 @@ class Section(Options):
             notes += told.notes
         title = self.title or "decode against the batch"
         charts = [self._throughput(lines, title), *(self._parts(line, title) for line in lines[:2])]
-        return Part(verdict, list(charts), [self._table(lines, title)], list(dict.fromkeys(notes)))
+        return SectionResult(verdict, list(charts), [self._table(lines, title)], list(dict.fromkeys(notes)))
 
     def _line(self, options: ModelOptions, device: Device, scope: Scope) -> _Line:
         found = curve(replace(options, phase=DECODE).request(device), scope.lenders)

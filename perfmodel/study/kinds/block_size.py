@@ -15,7 +15,7 @@ from perfmodel.report.charts.roofline_metrics import SHORT
 from perfmodel.report.charts.schema import Limit, LineChart, Series
 from perfmodel.report.document import Column, DataTable, Value
 from perfmodel.report.metrics import BOUND_WORDS
-from perfmodel.study.base import XY, Part, Scope, on
+from perfmodel.study.base import XY, Scope, SectionResult, on
 from perfmodel.study.schema import Options
 from perfmodel.study.workloads import AttentionOptions, shape_words
 
@@ -32,13 +32,13 @@ class Section(Options):
     title: str = ""
     caption: str = ""
 
-    def build(self, scope: Scope) -> Part:
+    def build(self, scope: Scope) -> SectionResult:
         """Accesses and times over the block size, beside standard attention."""
         if find(self.algorithm).tiling is None:
             raise UsageError(f"algorithm: {self.algorithm} has no blocks", "give flash1 or flash2")
         devices = scope.devices(self.devices)
         parts = [self._of(device, scope, len(devices) > 1) for device in devices]
-        return Part(
+        return SectionResult(
             [said for part in parts for said in part.verdict],
             [chart for part in parts for chart in part.charts],
             [table for part in parts for table in part.data_tables],
@@ -46,7 +46,7 @@ class Section(Options):
             [formula for part in parts for formula in part.formulas],
         )
 
-    def _of(self, device: Device, scope: Scope, several: bool) -> Part:
+    def _of(self, device: Device, scope: Scope, several: bool) -> SectionResult:
         standard = self._result(device, "standard", None)
         assert standard is not None
         found, notes = {}, []
@@ -58,7 +58,7 @@ class Section(Options):
         if not found:
             raise UsageError(f"block_kv: no block fits {device.id}: {notes[0]}", "give smaller ones")
         title = (self.title or f"{self.algorithm} over the block size") + (f", {device.name}" if several else "")
-        return Part(
+        return SectionResult(
             [on(device, several) + self._sentence(found, standard)],
             [self._accesses(found, standard, title), self._times(found, standard, title)],
             [self._table(found, standard, title)],

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from perfmodel.report.compare import DEFAULT_THRESHOLD, changes, tables, verdict
-from perfmodel.study.base import Part, Scope
+from perfmodel.study.base import Scope, SectionResult
+from perfmodel.study.operands import operands
 from perfmodel.study.schema import Options
-from perfmodel.study.sides import sides
 from perfmodel.study.workloads import Workload
 
 
@@ -21,12 +21,12 @@ class Section(Options):
     threshold: float = DEFAULT_THRESHOLD
     title: str = ""
 
-    def build(self, scope: Scope) -> Part:
+    def build(self, scope: Scope) -> SectionResult:
         """The table of changes; on one device also a roofline with arrows."""
-        made = sides(self.between, self.workloads, self.device, scope)
+        made = operands(self.between, self.workloads, self.device, scope)
         found = changes(made.before.readings, made.after.readings, self.threshold)
         title = self.title or f"{made.before.name} against {made.after.name}"
         charts = [made.chart] if made.chart is not None else []
         said = verdict(found, made.before.name, made.after.name, self.threshold, (made.before.readings, made.after.readings))
         said = [f"{self.title}: {said[0]}", *said[1:]] if self.title else said
-        return Part([*said, *made.warnings], list(charts), tables(title, found, made.before.name, made.after.name), made.notes)
+        return SectionResult([*said, *made.warnings], list(charts), tables(title, found, made.before.name, made.after.name), made.notes)

@@ -11,7 +11,7 @@ from perfmodel.core.hardware import Device
 from perfmodel.report.charts.format_number import text
 from perfmodel.report.charts.schema import Bar, BarChart, Limit, LineChart, Series
 from perfmodel.report.document import Column, DataTable, Value
-from perfmodel.study.base import Part, Scope, on
+from perfmodel.study.base import Scope, SectionResult, on
 from perfmodel.study.schema import Options
 from perfmodel.study.workloads import ModelOptions
 from perfmodel.transformer.cache_explain import explain
@@ -42,7 +42,7 @@ class Section(Options):
     title: str = ""
     caption: str = ""
 
-    def build(self, scope: Scope) -> Part:
+    def build(self, scope: Scope) -> SectionResult:
         """Bytes over the length, and weights and cache against the capacity of each device."""
         if not self.n or not self.caches:
             raise UsageError("n and caches: name at least one of each", "such as n: [2048, 8192]")
@@ -51,7 +51,7 @@ class Section(Options):
         found = {device.id: [(_name(c), [self._result(c, n, device) for n in lengths]) for c in self.caches] for device in devices}
         first = found[devices[0].id]
         bars = [self._bars(found[device.id], device, len(devices) > 1) for device in devices]
-        return Part(
+        return SectionResult(
             [on(device, len(devices) > 1) + said for device in devices for said in self._sentences(found[device.id], device)],
             [self._lines(first, devices), *bars],
             [self._table(found, devices)],

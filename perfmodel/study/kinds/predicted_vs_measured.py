@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from perfmodel.report.charts.schema import Pair, ScatterChart
 from perfmodel.report.document import Column, DataTable, Value
-from perfmodel.study.base import Part, Scope
+from perfmodel.study.base import Scope, SectionResult
 from perfmodel.study.recorded import RecordChoice, row_name, rows_of, thinned
 from perfmodel.study.schema import Options
 from perfmodel.validation.compare import Group, Row, groups
@@ -26,7 +26,7 @@ class Section(Options):
     title: str = ""
     caption: str = ""
 
-    def build(self, scope: Scope) -> Part:
+    def build(self, scope: Scope) -> SectionResult:
         """The scatter, and a row per group."""
         rows = rows_of(self.records, scope)
         by_device = len({row.record.hardware for row in rows}) > 1
@@ -40,7 +40,7 @@ class Section(Options):
             notes.append(f"{title}: {len(rows)} records, evenly chosen from those of every group that meet the conditions.")
         if len(predicted) > self.shown:
             notes.append(f"The picture shows {self.shown} of {len(predicted)} measurements, evenly chosen; the figures are of all.")
-        return Part([_sentence(title, rows, predicted)], list(charts), [_table(title, found, by_device)], notes)
+        return SectionResult([_sentence(title, rows, predicted)], list(charts), [_table(title, found, by_device)], notes)
 
 
 def _scatter(title: str, caption: str, found: Sequence[Group], predicted: Sequence[Row], shown: int, by_device: bool) -> ScatterChart:

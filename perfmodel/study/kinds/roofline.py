@@ -15,10 +15,20 @@ from perfmodel.report.charts.format_number import text as cell
 from perfmodel.report.charts.roofline_metrics import WHY, flag, share_of_roof, soft_bound
 from perfmodel.report.charts.schema import Point, Roofline
 from perfmodel.report.roofline_chart import at_one_level, brief, point_of_row, roofline, said
-from perfmodel.study.base import Part, Scope, on
-from perfmodel.study.kernels import UNCOUNTED, NcuFile, advice, certain, kernels_of, known_flops, points_of
-from perfmodel.study.points import Found, asked, too_large
-from perfmodel.study.recorded import RecordChoice, row_name, rows_of
+from perfmodel.study.base import Scope, SectionResult, on
+from perfmodel.study.points import WorkloadAnswer, asked, too_large
+from perfmodel.study.recorded import (
+    UNCOUNTED,
+    NcuFile,
+    RecordChoice,
+    advice,
+    certain,
+    kernels_of,
+    known_flops,
+    points_of,
+    row_name,
+    rows_of,
+)
 from perfmodel.study.schema import Options
 from perfmodel.study.workloads import Workload
 from perfmodel.validation.compare import Row
@@ -42,7 +52,7 @@ class Section(Options):
     caption: str = ""
     level: str = ""
 
-    def build(self, scope: Scope) -> Part:
+    def build(self, scope: Scope) -> SectionResult:
         """A roofline per device."""
         if not self.devices and (self.workloads or self.ncu or self.records is None):
             raise UsageError("devices is missing", "name at least one, such as h200")
@@ -55,14 +65,14 @@ class Section(Options):
         if self.ncu is not None and len(devices) > 1:
             raise UsageError("ncu: the profile is of one device", "name that one alone")
         parts = [self._of(device, rows, scope, len(devices) > 1) for device in devices.values()]
-        return Part(
+        return SectionResult(
             [told for part in parts for told in part.verdict],
             [*self._leveled([chart for part in parts for chart in part.charts if isinstance(chart, Roofline)])],
             notes=[*_absent(unknown), *(note for part in parts for note in part.notes)],
             formulas=[formula for part in parts for formula in part.formulas],
         )
 
-    def _of(self, device: Device, rows: Sequence[Row], scope: Scope, several: bool) -> Part:
+    def _of(self, device: Device, rows: Sequence[Row], scope: Scope, several: bool) -> SectionResult:
         found = [(w, answer) for w in self.workloads for answer in asked(w, device, scope)]
         points, notes, verdict = [], [told for _, one in found for told in one.missing], []
         for w, one in found:
@@ -77,7 +87,7 @@ class Section(Options):
         if absent and not chart.points:
             verdict += [on(device, several) + told for told in absent]
         explained = [f for _, one in found if one.steps for f in scope.explain(one.series, f"{one.point.name} on {device.id}", one.steps)]
-        return Part(verdict, [chart], notes=[*notes, *absent, *lacking], formulas=explained)
+        return SectionResult(verdict, [chart], notes=[*notes, *absent, *lacking], formulas=explained)
 
     def _leveled(self, charts: list[Roofline]) -> list[Roofline]:
         return [replace(chart, level=self.level) for chart in charts] if self.level else at_one_level(charts)
@@ -97,7 +107,7 @@ class Section(Options):
         return points, advice(kernels)
 
 
-def _shown(w: Workload, one: Found, several: bool) -> list[Point]:
+def _shown(w: Workload, one: WorkloadAnswer, several: bool) -> list[Point]:
     """Its kernels where they are known one by one, named after it where there are others; else it as a whole."""
     if not one.parts:
         return [one.point]
@@ -148,13 +158,13 @@ def _absent(rows: Sequence[Row]) -> list[str]:
     return [f"{count} record{'s are' if count > 1 else ' is'} not shown: {reason}." for reason, count in counts.items()]
 
 
-def _said(found: Found, chart: Roofline, device: Device) -> str:
+def _said(found: WorkloadAnswer, chart: Roofline, device: Device) -> str:
     """The sentence of the whole; of a model also what takes most of its time. What does not fit the memory cannot run."""
     words, text = too_large(found, device), _of_parts(found, said(found.point, chart))
     return f"{found.point.name} CANNOT RUN: {words}. With room for it, {text}" if words else text
 
 
-def _of_parts(found: Found, text: str) -> str:
+def _of_parts(found: WorkloadAnswer, text: str) -> str:
     if not found.parts:
         return text
     most = max(found.parts, key=lambda part: part.share or 0)
@@ -162,7 +172,7 @@ def _of_parts(found: Found, text: str) -> str:
     return f"{text[:-1]}; {percent(most.share or 0)} of the time is in {most.name} ({format_time(spent or 0)}).{_above(found)}"
 
 
-def _above(found: Found) -> str:
+def _above(found: WorkloadAnswer) -> str:
     """Which of its kernels are predicted above their roofs, and why that may be; empty if none is."""
     over = [(part, share) for part in found.parts if (share := share_of_roof(part)) is not None and share > 1 + SHOWN]
     if not over:

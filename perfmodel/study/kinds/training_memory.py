@@ -10,7 +10,7 @@ from perfmodel.core.errors import UsageError
 from perfmodel.report.charts.format_number import text
 from perfmodel.report.charts.schema import Bar, BarChart, Limit
 from perfmodel.report.document import Column, DataTable, Value
-from perfmodel.study.base import Part, Scope
+from perfmodel.study.base import Scope, SectionResult
 from perfmodel.study.schema import Options
 from perfmodel.transformer.training.checks import recompute_named
 from perfmodel.transformer.training.memory import MemoryResult, evaluate
@@ -67,7 +67,7 @@ class Section(Options):
     title: str = ""
     caption: str = ""
 
-    def build(self, scope: Scope) -> Part:
+    def build(self, scope: Scope) -> SectionResult:
         """Bars of what the peak is made of."""
         devices = scope.devices(self.devices)
         if not self.runs or not devices:
@@ -77,7 +77,7 @@ class Section(Options):
         title = self.title or "memory of a training step"
         bars = [Bar(name, list(_parts(one).items())) for name, one in found]
         said = [_sentence(name, one, limits) for name, one in found]
-        return Part(said, [BarChart(title, "B", bars, limits, self.caption)], [_table(title, found, devices[0].name)])
+        return SectionResult(said, [BarChart(title, "B", bars, limits, self.caption)], [_table(title, found, devices[0].name)])
 
 
 def _parts(one: MemoryResult) -> dict[str, int | float]:
