@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 from perfmodel.report.charts.schema import Chart, Roofline, SavedPart
 
@@ -42,6 +43,7 @@ class Column(SavedPart):
 
 
 Value = str | int | float | None
+_Item = TypeVar("_Item")
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +53,11 @@ class DataTable(SavedPart):
     title: str
     columns: list[Column]
     rows: list[list[Value]]
+
+    @classmethod
+    def of(cls, title: str, items: Iterable[_Item], columns: Sequence[tuple[Column, Callable[[_Item], Value]]]) -> DataTable:
+        """A row per item; each column with its value of an item."""
+        return cls(title, [column for column, _ in columns], [[value(item) for _, value in columns] for item in items])
 
 
 @dataclass(frozen=True, slots=True)

@@ -135,13 +135,15 @@ def _even(group: list[Any], size: int) -> list[Any]:
     return [group[place * (len(group) - 1) // (size - 1)] for place in range(size)]
 
 
+def row_group(row: Row) -> str:
+    """Implementation, and pass unless forward."""
+    return f"{row.record.implementation} {row.record.direction}".removesuffix(" forward")
+
+
 def row_name(row: Row) -> str:
     """Implementation, pass unless forward, and shape in a few words."""
-    record, case = row.record, row.case
-    direction = "" if record.direction == "forward" else f" {record.direction}"
-    if case is not None and isinstance(case.workload, (Attention, Matmul)):
-        return f"{record.implementation}{direction}, {shape_words(case.workload)}"
-    return label(row)
+    work = None if row.case is None else row.case.workload
+    return f"{row_group(row)}, {shape_words(work)}" if isinstance(work, (Attention, Matmul)) else label(row)
 
 
 # Kernels that Nsight Compute counted
