@@ -59,6 +59,10 @@ class DataTable(SavedPart):
         """A row per item; each column with its value of an item."""
         return cls(title, [column for column, _ in columns], [[value(item) for _, value in columns] for item in items])
 
+    def records(self) -> list[dict[str, Value]]:
+        """Its rows by the keys of their columns."""
+        return [{column.key: value for column, value in zip(self.columns, row, strict=True)} for row in self.rows]
+
 
 @dataclass(frozen=True, slots=True)
 class Formula(SavedPart):

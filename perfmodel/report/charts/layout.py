@@ -32,15 +32,14 @@ def scene(chart: Chart, size: Size) -> Scene:
 # The sheet
 
 
-def panels(charts: list[Chart]) -> list[tuple[float, float, Scene]]:
-    """Left, top and scene of every chart: one alone, several in two columns."""
-    drawn = [panel(chart) for chart in charts]
-    placed, top = [], 0.0
+def sheet(charts: list[Chart], title: str) -> Scene:
+    """All of ``charts`` as one picture: one alone, several in two columns."""
+    drawn, shapes, height = [panel(chart) for chart in charts], list[Shape](), 0.0
     for first in range(0, len(drawn), 2):
         row = drawn[first : first + 2]
-        placed += [(WIDTH * column, top, scene) for column, scene in enumerate(row)]
-        top += max(scene.height for scene in row)
-    return placed
+        shapes += [Group(scene.children, move=(WIDTH * column, height)) for column, scene in enumerate(row)]
+        height += max(scene.height for scene in row)
+    return Scene(WIDTH * min(len(drawn), 2), height, shapes, title, " ".join(scene.description for scene in drawn))
 
 
 def panel(chart: Chart) -> Scene:
