@@ -19,7 +19,6 @@ from perfmodel.report.charts.draw import DARK, LIGHT, ROLES, Pen
 from perfmodel.report.charts.format_number import as_text, percent, text
 from perfmodel.report.charts.frame import LINEAR, PICTURE, Axis, Size, fitted, power_of_two_text, tick_text
 from perfmodel.report.charts.labels import Box, Line, shortened, square, text_box, text_width
-from perfmodel.report.charts.layout import panel, scene, size_of
 from perfmodel.report.charts.roofline_metrics import (
     bound,
     error,
@@ -36,6 +35,7 @@ from perfmodel.report.charts.roofline_roofs import limits, plot_of
 from perfmodel.report.charts.scene import Grid, Group, Marker, Path, Rect, Scene, Shape, Text
 from perfmodel.report.charts.schema import Bar, BarChart, Interval, Limit, LineChart, Mark, Point, Roofline, Series
 from perfmodel.report.document import Report, Table
+from perfmodel.report.formats.svg import panel, scene, size_of
 from perfmodel.report.roofline_chart import ceilings as device_ceilings
 
 WIDE, NARROW = Size(760, 500, 12), Size(368, 400, 11)

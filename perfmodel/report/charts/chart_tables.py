@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterable, Sequence
 
 from perfmodel.core.units import format_si
 from perfmodel.report.charts.format_number import text
+from perfmodel.report.charts.roofline import above
 from perfmodel.report.charts.roofline_metrics import SHORT, bound, error, intensity, next_roof, noise, remarks, share_of_roof
-from perfmodel.report.charts.roofline_points import above
 from perfmodel.report.charts.schema import COMPUTE, LEVELS, MEMORY, BarChart, Chart, LineChart, Point, Roofline, ScatterChart
 from perfmodel.report.document import Column, DataTable, Table, Value
 

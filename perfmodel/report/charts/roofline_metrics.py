@@ -66,6 +66,12 @@ def share_of_roof(point: Point) -> float | None:
     return None if spent is None or point.roofline_s is None else point.roofline_s / spent
 
 
+def reached(point: Point) -> str:
+    """The share of its roof that a point reaches; its time where no roof is known."""
+    share = share_of_roof(point)
+    return text(time_s(point), "s") if share is None else percent(share)
+
+
 def error(point: Point) -> float | None:
     """predicted / measured - 1."""
     return point.predicted.value / point.measured.value - 1 if point.predicted and point.measured else None

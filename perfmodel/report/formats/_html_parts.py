@@ -10,10 +10,10 @@ from collections.abc import Sequence
 from perfmodel.report.charts.chart_tables import numbers
 from perfmodel.report.charts.draw import SERIES, clean, inline
 from perfmodel.report.charts.format_number import ABSENT, UNITS, digits, interval, shown_columns, text
-from perfmodel.report.charts.layout import reached, scene, size_of
-from perfmodel.report.charts.roofline_metrics import share_of_roof
+from perfmodel.report.charts.roofline_metrics import reached, share_of_roof
 from perfmodel.report.charts.schema import LEVELS, Chart, Roofline
 from perfmodel.report.document import Column, DataTable, Table, Value
+from perfmodel.report.formats.svg import scene, size_of
 
 _BARE = {"FLOP/B": lambda value: digits(value, 4), "count": UNITS["count"]}
 """Units that stand in the head of a column instead of in its cells."""
