@@ -32,7 +32,7 @@ from perfmodel.kernels.softmax import VARIANTS, Softmax, kernel
 from perfmodel.remat.strategies import keep_all
 from perfmodel.report.against import PREDICTED
 from perfmodel.study.base import MOST_FORMULAS, Scope
-from perfmodel.study.kinds._pairwise import ROOF, Pairwise, SweptSeries
+from perfmodel.study.kinds.sweep import ROOF, Pairwise, SweptSeries
 from perfmodel.sweep import attention as attention_sweep
 from perfmodel.sweep import kv_cache, matmul, model
 from perfmodel.sweep.base import costs

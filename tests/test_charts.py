@@ -14,32 +14,28 @@ from hypothesis import strategies as st
 from report_example import ceilings, crowded, example, long_names, point
 
 from perfmodel.catalog import device_ids, find_device
-from perfmodel.report.charts.chart_tables import marks_table, numbers, point_notes, roofs_table
-from perfmodel.report.charts.draw import Pen
+from perfmodel.report.charts.chart_tables import brief_table, marks_table, numbers, point_notes, points_table, roofs_table
+from perfmodel.report.charts.draw import DARK, LIGHT, ROLES, Pen
 from perfmodel.report.charts.format_number import as_text, percent, text
 from perfmodel.report.charts.frame import LINEAR, PICTURE, Axis, Size, fitted, power_of_two_text, tick_text
-from perfmodel.report.charts.labels import rectangle, segment, shortened, text_box, text_width
-from perfmodel.report.charts.layout import panel, scene, size_of
-from perfmodel.report.charts.roofline_axes import first_level, keys_of, levels_of, limits, plot_of, shown_keys
+from perfmodel.report.charts.labels import Box, Line, shortened, square, text_box, text_width
 from perfmodel.report.charts.roofline_metrics import (
     bound,
-    brief_table,
     error,
     flag,
     intensity,
     launch_bound,
     next_roof,
     noise,
-    points_table,
-    remarks,
     sentence,
     share_of_roof,
     soft_roof,
 )
+from perfmodel.report.charts.roofline_roofs import limits, plot_of
 from perfmodel.report.charts.scene import Grid, Group, Marker, Path, Rect, Scene, Shape, Text
 from perfmodel.report.charts.schema import Bar, BarChart, Interval, Limit, LineChart, Mark, Point, Roofline, Series
-from perfmodel.report.charts.themes import DARK, LIGHT, ROLES
 from perfmodel.report.document import Report, Table
+from perfmodel.report.formats.svg import panel, scene, size_of
 from perfmodel.report.roofline_chart import ceilings as device_ceilings
 
 WIDE, NARROW = Size(760, 500, 12), Size(368, 400, 11)
@@ -80,8 +76,8 @@ def problems(picture: Scene, font: float, level: str | None = None, keys: set[st
 def every_state(chart: Roofline, size: Size) -> list[str]:
     picture = scene(chart, size)
     found = []
-    for level in levels_of(chart):
-        for keys in (set(shown_keys(chart)), set(keys_of(chart)), {keys_of(chart)[0]}):
+    for level in chart.levels():
+        for keys in (set(chart.shown_keys()), set(chart.all_keys()), {chart.all_keys()[0]}):
             found += problems(picture, size.font, level, keys)
     return found
 
@@ -192,8 +188,8 @@ def test_roofs_are_where_their_rates_are_and_say_so() -> None:
 def test_a_roof_that_is_not_shown_first_waits_behind_its_selector() -> None:
     chart = example().rooflines[0]
     picture = scene(chart, WIDE)
-    assert shown_keys(chart) == ["tensor bf16", "vector fp32"]
-    assert keys_of(chart) == ["tensor fp8", "tensor bf16", "tensor fp16", "vector fp32"]
+    assert chart.shown_keys() == ["tensor bf16", "vector fp32"]
+    assert chart.all_keys() == ["tensor fp8", "tensor bf16", "tensor fp16", "vector fp32"]
 
     def words(keys: set[str], level: str = "dram") -> set[str]:
         return {shape.text for shape, _ in flat(picture.children, level, keys) if isinstance(shape, Text)}
@@ -201,8 +197,8 @@ def test_a_roof_that_is_not_shown_first_waits_behind_its_selector() -> None:
     assert "tensor fp8 2 PFLOP/s" in words({"tensor fp8"}) - words({"tensor bf16"})
     assert "500 FLOP/B" in words({"tensor fp8"})
     assert "111 FLOP/B" in words({"tensor bf16"}, "l2") - words({"tensor bf16"})
-    assert shown_keys(replace(chart, dtypes=["fp16"])) == ["tensor fp16"]
-    assert first_level(replace(chart, level="sram")) == "dram"  # no point has bytes there
+    assert replace(chart, dtypes=["fp16"]).shown_keys() == ["tensor fp16"]
+    assert replace(chart, level="sram").first_level() == "dram"  # no point has bytes there
 
 
 def test_an_arrow_leads_from_the_baseline() -> None:
@@ -259,7 +255,7 @@ def test_the_table_has_numbers_in_base_units() -> None:
     printed = as_text(table)
     assert "900 us (850 us to 1 ms)" in printed.rows[2]
     assert "predicted, low" not in printed.columns
-    assert remarks(example().rooflines)[0].startswith("3: calibrated here")
+    assert point_notes(example().rooflines)[0].startswith("3: calibrated here")
     assert len(brief_table(example().rooflines).columns) < len(table.columns)
 
 
@@ -355,15 +351,15 @@ def test_an_axis_is_monotonic_and_keeps_its_ends(low: float, factor: float, part
 
 
 def test_boxes_meet_only_where_they_overlap() -> None:
-    assert rectangle(0, 0, 10, 10).meets(rectangle(9, 9, 5, 5))
-    assert not rectangle(0, 0, 10, 10).meets(rectangle(10, 0, 5, 5))
-    line = segment([(0, 0), (100, 100)])
-    assert line.meets(rectangle(45, 45, 10, 10))
-    assert not line.meets(rectangle(60, 20, 20, 20))  # beside the line, inside of the box around it
-    assert segment([(0, 50), (100, 50)]).meets(rectangle(40, 45, 5, 10))
-    assert not segment([(0, 50), (30, 50)]).meets(rectangle(40, 45, 5, 10))  # it ends before
-    assert not segment([(0, 45), (100, 45)]).meets(rectangle(40, 45, 5, 10))  # along its edge
-    assert not segment([(50, 0), (50, 100)]).meets(rectangle(51, 10, 5, 5))
+    assert Box(0, 0, 10, 10).meets(Box(9, 9, 14, 14))
+    assert not Box(0, 0, 10, 10).meets(Box(10, 0, 15, 5))
+    line = Line((0, 0), (100, 100))
+    assert line.meets(Box(45, 45, 55, 55))
+    assert not line.meets(Box(60, 20, 80, 40))  # beside the line, inside of the box around it
+    assert Line((0, 50), (100, 50)).meets(Box(40, 45, 45, 55))
+    assert not Line((0, 50), (30, 50)).meets(Box(40, 45, 45, 55))  # it ends before
+    assert not Line((0, 45), (100, 45)).meets(Box(40, 45, 45, 55))  # along its edge
+    assert not Line((50, 0), (50, 100)).meets(Box(51, 10, 56, 15))
     label = Text("tick", 50, 50, "MMM", "end")
     assert text_box(label, 10).right == pytest.approx(51.5)
     assert text_box(label, 10, air=0).left == pytest.approx(50 - text_width("MMM", 10))
@@ -414,7 +410,7 @@ def test_a_prediction_above_its_roof_is_said_to_be() -> None:
     assert "nothing left to gain" not in said
     assert soft_roof(fast) in dict(zip([c.key for c in points_table([replace(chart, points=[fast])]).columns],
                                        points_table([replace(chart, points=[fast])]).rows[0], strict=True))["note"]  # fmt: skip
-    assert remarks([replace(chart, points=[fast])])[0].startswith("1: predicted 1.25x above its roof")
+    assert point_notes([replace(chart, points=[fast])])[0].startswith("1: predicted 1.25x above its roof")
     for other in (replace(fast, predicted=Interval(24.95e-6)), replace(fast, measured=Interval(30e-6)), replace(fast, roofline_s=None)):
         assert soft_roof(other) == ""
 
@@ -437,7 +433,7 @@ def test_a_soft_roof_is_no_aim() -> None:
     for hard in (replace(near, soft=""), replace(near, terms={"l2": 16e-6, "tensor": 20e-6})):
         assert "soft" not in sentence(hard, ceilings)
     chart = replace(example().rooflines[0], points=[near])
-    assert any("its largest roof is soft" in said for said in remarks([chart]))
+    assert any("its largest roof is soft" in said for said in point_notes([chart]))
 
 
 def test_a_tiny_kernel_is_bound_by_its_launch() -> None:
@@ -507,7 +503,7 @@ def test_every_mark_has_its_label_clear_of_the_curves(size: Size, grouped: bool)
         assert all(f"{mark.label} ({mark.group}) at {mark.x}" in picture.description for mark in marks)
     if grouped or size.width > 700:
         curves = [
-            segment(ends) for one in shapes if isinstance(one, Path) and one.role == "series" for ends in itertools.pairwise(one.points)
+            Line(*ends) for one in shapes if isinstance(one, Path) and one.role == "series" for ends in itertools.pairwise(one.points)
         ]
         assert not [label.text for label, box in zip(labels, boxes, strict=True) if any(curve.meets(box) for curve in curves)]
 
@@ -521,7 +517,7 @@ def test_no_marker_lies_on_the_words_of_a_ridge(size: Size, count: int, seed: in
     assert len(labels) == 2
     for label in labels:
         box = text_box(label, size.font, air=0)
-        assert not [dot for dot in dots if box.meets(rectangle(dot.x - dot.r, dot.y - dot.r, 2 * dot.r, 2 * dot.r))], label.text
+        assert not [dot for dot in dots if box.meets(square((dot.x, dot.y), dot.r))], label.text
 
 
 @pytest.mark.parametrize("size", SIZES)
@@ -545,8 +541,8 @@ def test_no_marker_lies_on_the_name_of_a_roof(size: Size) -> None:
         for n, (x, rate, share) in enumerate(spots, 1)
     ]
     chart = Roofline("t", "h200", "H200", device_ceilings(find_device("nvidia-h200-sxm")), found, level="dram")
-    shapes = [shape for shape, _ in flat(scene(chart, size).children, "dram", set(shown_keys(chart)))]
-    dots = [rectangle(s.x - s.r, s.y - s.r, 2 * s.r, 2 * s.r) for s in shapes if isinstance(s, Marker) and s.role == "predicted"]
+    shapes = [shape for shape, _ in flat(scene(chart, size).children, "dram", set(chart.shown_keys()))]
+    dots = [square((s.x, s.y), s.r) for s in shapes if isinstance(s, Marker) and s.role == "predicted"]
     labels = [shape for shape in shapes if isinstance(shape, Text) and shape.role == "roof-label"]
     words = {label.text.split()[0] for label in labels}
     assert "DRAM" in words

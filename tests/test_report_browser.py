@@ -15,7 +15,7 @@ from browser import BINARY, Browser
 from report_example import HOSTILE, crowded, example, long_names
 
 from perfmodel.report import write
-from perfmodel.report.charts.roofline_metrics import points_table
+from perfmodel.report.charts.chart_tables import points_table
 
 pytestmark = pytest.mark.skipif(BINARY is None, reason="no chromium is installed; apt-get install chromium")
 

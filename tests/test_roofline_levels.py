@@ -11,14 +11,14 @@ from perfmodel.catalog import device_ids, find_device
 from perfmodel.report.charts.chart_tables import point_notes
 from perfmodel.report.charts.frame import PICTURE, Axis
 from perfmodel.report.charts.roofline import scene
-from perfmodel.report.charts.roofline_axes import levels_of, limits
+from perfmodel.report.charts.roofline_roofs import limits
 from perfmodel.report.charts.scene import Group, Marker, Path, Rect, Shape, Text
 from perfmodel.report.charts.schema import COMPUTE, Interval, Point, Roofline
 from perfmodel.report.roofline_chart import ceilings, roofline
 from perfmodel.report.saved import from_data
 from perfmodel.study.base import Scope
 from perfmodel.study.kinds.roofline import Section
-from perfmodel.study.options import workload_of
+from perfmodel.study.workloads import workload_of
 
 WORKLOADS = [
     ("attention", "n=4096 d=64 heads=16 batch=8"),
@@ -63,7 +63,7 @@ def axes(chart: Roofline, shapes: list[Shape]) -> tuple[Axis, Axis]:
 def check(chart: Roofline) -> None:
     """Every line and every marker of every level, from the pixels that are drawn."""
     top = max(c.value for c in chart.ceilings if c.kind == COMPUTE)
-    for level in levels_of(chart):
+    for level in chart.levels():
         shapes = drawn(scene(chart, PICTURE).children, level)
         x, y = axes(chart, shapes)
         own = [c.value for c in chart.ceilings if c.level == level]

@@ -23,7 +23,7 @@ def workloads_of(
     attention: list[str] | None, matmul: list[str] | None, model: list[str] | None, implementation: str | None = None
 ) -> list[Workload]:
     """What the options name, in that order."""
-    from perfmodel.study.options import workload_of
+    from perfmodel.study.workloads import workload_of
 
     given = {"attention": attention, "matmul": matmul, "model": model}
     return [workload_of(kind, text, implementation) for kind, texts in given.items() for text in texts or ()]

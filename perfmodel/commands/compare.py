@@ -113,10 +113,10 @@ def _named(
     from perfmodel.report.compare import report
     from perfmodel.report.document import Provenance
     from perfmodel.study.base import Scope
-    from perfmodel.study.sides import sides
+    from perfmodel.study.operands import operands
 
     scope = Scope()
-    made = sides([before, after], workloads_of(*workloads), hardware, scope)
+    made = operands([before, after], workloads_of(*workloads), hardware, scope)
     found, changed = report(made.before.readings, made.after.readings, (made.before.name, made.after.name), threshold)
     charts = [made.chart] if made.chart is not None else []
     provenance = Provenance(line, __version__, list(scope.profiles.values()))

@@ -107,9 +107,8 @@ def _of_options(
     from perfmodel.report.charts.schema import Roofline
     from perfmodel.study.base import Scope
     from perfmodel.study.build import joined
-    from perfmodel.study.kernels import NcuFile
     from perfmodel.study.kinds.roofline import Section
-    from perfmodel.study.options import records_of
+    from perfmodel.study.recorded import NcuFile, records_of
 
     if given["flops"] and not given["ncu"]:
         raise UsageError("--flops without --ncu", "FLOP are told of kernels that ncu counted")

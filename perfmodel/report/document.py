@@ -2,25 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, TypeVar
 
-if TYPE_CHECKING:
-    from perfmodel.report.charts.schema import Chart, Roofline
+from perfmodel.report.charts.schema import Chart, Roofline, SavedPart
 
 FLOP_CONVENTION = "A multiply-add counts 2 FLOP; exponentials are counted apart."
 
 
-class _Part:
-    """Unknown keys in a saved document are errors."""
-
-    __slots__ = ()
-
-    __pydantic_config__: ClassVar[dict[str, object]] = {"extra": "forbid", "allow_inf_nan": False}
-
-
 @dataclass(frozen=True, slots=True)
-class Table(_Part):
+class Table(SavedPart):
     """Text cells, ready to print. ``align``: ``l`` or ``r`` per column; by default labels left, numbers right."""
 
     title: str
@@ -35,7 +27,7 @@ class Table(_Part):
 
 
 @dataclass(frozen=True, slots=True)
-class Column(_Part):
+class Column(SavedPart):
     """One column of numbers. ``unit``: a key of ``format_number.UNITS``, such as ``s``, ``B``, ``share``; ``text`` for words.
 
     ``low`` and ``high``: keys of the columns with the ends of its interval, which are shown in its cells and not beside them;
@@ -51,19 +43,29 @@ class Column(_Part):
 
 
 Value = str | int | float | None
+_Item = TypeVar("_Item")
 
 
 @dataclass(frozen=True, slots=True)
-class DataTable(_Part):
+class DataTable(SavedPart):
     """Numbers in base units, so that a reader can sort them, load them and compare them. None where there is none."""
 
     title: str
     columns: list[Column]
     rows: list[list[Value]]
 
+    @classmethod
+    def of(cls, title: str, items: Iterable[_Item], columns: Sequence[tuple[Column, Callable[[_Item], Value]]]) -> DataTable:
+        """A row per item; each column with its value of an item."""
+        return cls(title, [column for column, _ in columns], [[value(item) for _, value in columns] for item in items])
+
+    def records(self) -> list[dict[str, Value]]:
+        """Its rows by the keys of their columns."""
+        return [{column.key: value for column, value in zip(self.columns, row, strict=True)} for row in self.rows]
+
 
 @dataclass(frozen=True, slots=True)
-class Formula(_Part):
+class Formula(SavedPart):
     """``name = formula = numbers = value``, of the result ``group``. ``source``: where the formula or the value is from."""
 
     name: str
@@ -76,7 +78,7 @@ class Formula(_Part):
 
 
 @dataclass(frozen=True, slots=True)
-class ProfileUse(_Part):
+class ProfileUse(SavedPart):
     """A device profile that numbers rest on: the SHA-256 of its file, and the date of its newest calibration."""
 
     id: str
@@ -85,7 +87,7 @@ class ProfileUse(_Part):
 
 
 @dataclass(frozen=True, slots=True)
-class Provenance(_Part):
+class Provenance(SavedPart):
     """How to make the report again. ``inputs``: further files with their SHA-256, such as a study or records."""
 
     command: str = ""
@@ -95,7 +97,7 @@ class Provenance(_Part):
 
 
 @dataclass(frozen=True, slots=True)
-class Report(_Part):
+class Report(SavedPart):
     """``verdict``: sentences to read first. ``notes``: assumptions and sources. ``data``: the object that JSON prints.
 
     ``records``: the measurements that it rests on, if any, as objects of the record format. ``profile``: the text of a device
@@ -117,4 +119,4 @@ class Report(_Part):
     @property
     def rooflines(self) -> list[Roofline]:
         """The rooflines among its charts."""
-        return [chart for chart in self.charts if chart.kind == "roofline"]
+        return [chart for chart in self.charts if isinstance(chart, Roofline)]

@@ -24,7 +24,7 @@ from perfmodel.kernels.matmul import (
 from perfmodel.kernels.matmul_explain import explain
 from perfmodel.kernels.tile import SLICE_DEPTH
 from perfmodel.report.against import Side, alone
-from perfmodel.report.charts.soft_roofs import WHY
+from perfmodel.report.charts.roofline_metrics import WHY
 from perfmodel.report.document import Report, Table
 from perfmodel.report.metrics import NO_EXPONENTIALS, Metric, as_json, as_table, bound_by, note, of_cost, of_memory, seconds, whose
 from perfmodel.report.operation import head, unknown_rates, with_steps

@@ -13,9 +13,8 @@ from perfmodel.core.hardware import Device, Quantity
 from perfmodel.core.roofline import Estimate
 from perfmodel.core.trace import Step
 from perfmodel.core.units import parse_any
-from perfmodel.report.charts.roofline_metrics import bound, flag, sentence, time_s
+from perfmodel.report.charts.roofline_metrics import bound, flag, overcounted, sentence, time_s
 from perfmodel.report.charts.schema import COMPUTE, LEVELS, MEASURED, MEMORY, Before, Ceiling, Interval, Point, Roofline
-from perfmodel.report.charts.soft_roofs import overcounted
 from perfmodel.report.document import Formula, ProfileUse
 
 if TYPE_CHECKING:
@@ -23,7 +22,7 @@ if TYPE_CHECKING:
     from perfmodel.timing.predict import Prediction
     from perfmodel.validation.compare import Row
 
-PROBES = {"shared memory read": "sram", "L2 read, plateau": "l2", "DRAM read, largest": "dram"}
+PROBES = {"sram": "shared memory read", "l2": "L2 read, plateau", "dram": "DRAM read, largest"}
 """Microbenchmarks that say what a memory level reached."""
 FMA_PROBE = "fp32 FMA"
 MULTICASTING = ("9", "10")
@@ -40,35 +39,28 @@ def ceilings(device: Device) -> list[Ceiling]:
 
     Of two measurements of a level, the one that the model uses as its roof is shown.
     """
+
+    def stated(kind: Literal["compute", "memory"], name: str, quantity: Quantity, **place: str) -> Ceiling:
+        source = device.sources[quantity.source] + (f" ({quantity.note})" if quantity.note else "")
+        return Ceiling(kind, name, quantity.number, quantity.kind, source=source, **place)
+
+    def probed(kind: Literal["compute", "memory"], name: str, probe: str, **place: str) -> list[Ceiling]:
+        known = [each for each in device.microbenchmarks if each.name == probe][-1:]
+        sources = ((each, f"{each.name}, {each.date}: {device.sources[each.source]}") for each in known)
+        return [Ceiling(kind, name, parse_any(each.value), MEASURED, source=source, **place) for each, source in sources]
+
     found = [
-        _ceiling(device, COMPUTE, f"{unit} {dtype}", peak, unit=unit, dtype=dtype)
+        stated(COMPUTE, f"{unit} {dtype}", peak, unit=unit, dtype=dtype)
         for unit in ("tensor", "vector")
         for dtype, peak in device.peaks_of(unit).items()
     ]
-    probes = {probe.name: probe for probe in device.microbenchmarks}
-    reached = {level: probes[name] for name, level in PROBES.items() if name in probes}
-    if FMA_PROBE in probes:
-        probe = probes[FMA_PROBE]
-        source = f"{FMA_PROBE}, {probe.date}: {device.sources[probe.source]}"
-        found.append(Ceiling(COMPUTE, "vector fp32", parse_any(probe.value), MEASURED, unit="vector", dtype="fp32", source=source))
+    found += probed(COMPUTE, "vector fp32", FMA_PROBE, unit="vector", dtype="fp32")
     for level in device.memory:
-        name = LEVELS[level.level]
-        if level.bandwidth is not None:
-            found.append(_ceiling(device, MEMORY, name, level.bandwidth, level=level.level))
-        if level.measured_bandwidth is not None:
-            found.append(_ceiling(device, MEMORY, name, level.measured_bandwidth, level=level.level))
-        elif level.level in reached:
-            probe = reached[level.level]
-            source = f"{probe.name}, {probe.date}: {device.sources[probe.source]}"
-            found.append(Ceiling(MEMORY, name, parse_any(probe.value), MEASURED, level=level.level, source=source))
+        name, place = LEVELS[level.level], {"level": level.level}
+        found += [stated(MEMORY, name, rate, **place) for rate in (level.bandwidth, level.measured_bandwidth) if rate is not None]
+        if level.measured_bandwidth is None and level.level in PROBES:
+            found += probed(MEMORY, name, PROBES[level.level], **place)
     return found
-
-
-def _ceiling(
-    device: Device, kind: Literal["compute", "memory"], name: str, quantity: Quantity, unit: str = "", dtype: str = "", level: str = ""
-) -> Ceiling:
-    source = device.sources[quantity.source] + (f" ({quantity.note})" if quantity.note else "")
-    return Ceiling(kind, name, quantity.number, quantity.kind, unit=unit, dtype=dtype, level=level, source=source)
 
 
 def roofline(device: Device, points: Sequence[Point], title: str = "", caption: str = "") -> Roofline:
@@ -163,18 +155,16 @@ def point_of_row(number: int, row: Row, group: str = "", name: str = "") -> Poin
     from perfmodel.kernels.matmul import Matmul
     from perfmodel.validation.session import label
 
-    if row.case is None or row.device is None or row.lower_s is None:
+    case, device, times = row.case, row.device, row.record.time_s
+    if case is None or device is None or row.lower_s is None:
         return None
     try:
-        cost, times = _cost(row.case, row.device), row.record.time_s
+        cost = _cost(case, device)
     except UnavailableError:
         return None
-    dtype = row.case.workload.dtype
-    seen = Interval(times.median, times.p10, times.p90)
-    tiled = isinstance(row.case.workload, Matmul)
-    made = point(
-        number, name or label(row), cost, row.device, dtype.name, dtype.matmul_unit, row.prediction, seen, group, row.reason, tiled
-    )
+    dtype, seen, tiled = case.workload.dtype, Interval(times.median, times.p10, times.p90), isinstance(case.workload, Matmul)
+    name, unit = name or label(row), dtype.matmul_unit
+    made = point(number, name, cost, device, dtype.name, unit, row.prediction, seen, group, row.reason, tiled)
     return replace(made, lower_s=row.lower_s)
 
 
@@ -184,16 +174,14 @@ def _cost(case: Case, device: Device) -> Estimate:
     from perfmodel.core.roofline import Traffic, estimate, total
     from perfmodel.timing.floors import kernels_of
 
-    found = []
-    for kernel in kernels_of(case, device):
-        cost = estimate(kernel, device)
-        if not case.cold and cost.dram.total:
-            left = beyond_caches(cost.dram.total, device) / cost.dram.total
-            terms = cost.terms | {"dram": cost.terms["dram"] * left}
-            dram = Traffic(cost.dram.read * left, cost.dram.write * left)
-            cost = replace(cost, terms=terms, dram=dram, roofline_s=max(terms.values()))
-        found.append(cost)
-    return total(found)
+    def warm(cost: Estimate) -> Estimate:
+        left = beyond_caches(cost.dram.total, device) / cost.dram.total
+        terms = cost.terms | {"dram": cost.terms["dram"] * left}
+        dram = Traffic(cost.dram.read * left, cost.dram.write * left)
+        return replace(cost, terms=terms, dram=dram, roofline_s=max(terms.values()))
+
+    costs = [estimate(kernel, device) for kernel in kernels_of(case, device)]
+    return total(cost if case.cold or not cost.dram.total else warm(cost) for cost in costs)
 
 
 def with_shares(points: Iterable[Point]) -> list[Point]:
@@ -206,14 +194,8 @@ def with_shares(points: Iterable[Point]) -> list[Point]:
 
 def with_baseline(points: Iterable[Point], baseline: Iterable[Point], name: str = "") -> list[Point]:
     """``points``, each with the point of the same name in ``baseline`` as what it was before, where that has a time."""
-    before = {point.name: point for point in baseline}
-    found = []
-    for point in points:
-        old = before.get(point.name)
-        spent = None if old is None else time_s(old)
-        was = None if old is None or spent is None else Before(name or old.name, old.flops, old.bytes, spent)
-        found.append(replace(point, before=was))
-    return found
+    before = {old.name: Before(name or old.name, old.flops, old.bytes, spent) for old in baseline if (spent := time_s(old)) is not None}
+    return [replace(point, before=before.get(point.name)) for point in points]
 
 
 def sentences(chart: Roofline) -> list[str]:
@@ -226,11 +208,8 @@ def said(point: Point, chart: Roofline) -> str:
     text = sentence(replace(point, name=brief(point.name)), chart.ceilings)
     if point.roofline_s is None or point.roofline_s <= max(point.terms.values(), default=0.0) * (1 + UNEQUAL):
         return text
-    for own, summed in (
-        (" of its roof:", " of the sum of its kernels' roofs:"),
-        (" above its roof:", " above the sum of its kernels' roofs:"),
-    ):
-        text = text.replace(own, summed, 1)
+    for words in ("of", "above"):
+        text = text.replace(f" {words} its roof:", f" {words} the sum of its kernels' roofs:", 1)
     return text
 
 

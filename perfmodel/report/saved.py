@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 from perfmodel import __version__
 from perfmodel.core.errors import DataError
@@ -26,11 +26,11 @@ def from_data(raw: Any) -> Report:
     if not isinstance(raw, dict) or raw.get("schema") != SCHEMA:
         found = raw.get("schema") if isinstance(raw, dict) else None
         raise DataError(f"not a saved report: its schema is {found!r}, not {SCHEMA!r}", "save one with -o report.json")
-    from pydantic import ValidationError
+    from pydantic import TypeAdapter, ValidationError
 
     fields = {"title": "", "verdict": [], "tables": []} | {name: value for name, value in raw.items() if name not in ("schema", "version")}
     try:
-        report: Report = _adapter().validate_python(fields)
+        report: Report = TypeAdapter(Report).validate_python(fields)
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False, include_context=False)[0]
         place = ".".join(map(str, first["loc"]))
@@ -46,16 +46,6 @@ def read_report(path: Path) -> Report:
         return from_data(read_json(path))
     except DataError as error:
         raise DataError(error.message if str(path) in error.message else f"{path}: {error.message}", error.fix) from None
-
-
-def _adapter() -> Any:
-    from pydantic import Field, TypeAdapter
-
-    from perfmodel.report.charts import schema
-
-    adapter = TypeAdapter(Report, _parent_depth=1)
-    adapter.rebuild(_types_namespace={"Chart": Annotated[schema.Chart, Field(discriminator="kind")]})
-    return adapter
 
 
 def _checked(report: Report) -> Report:

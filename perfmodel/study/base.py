@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import cache
 from itertools import count
 from pathlib import Path
@@ -26,7 +26,7 @@ MOST_FORMULAS = 220
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class SectionResult:
     """A section, computed. ``verdict``: sentences, the first one first. Formulas of one ``group`` and name appear once."""
 
     verdict: list[str] = field(default_factory=list)
@@ -34,6 +34,11 @@ class Part:
     data_tables: list[DataTable] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     formulas: list[Formula] = field(default_factory=list)
+
+
+def together(parts: Sequence[SectionResult]) -> SectionResult:
+    """``parts`` as one, such as those of several devices."""
+    return SectionResult(*([one for part in parts for one in getattr(part, each.name)] for each in fields(SectionResult)))
 
 
 @dataclass(slots=True)

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 from perfmodel import __version__
 from perfmodel.core.errors import DataError, PerfmodelError
 from perfmodel.core.files import sha256
 from perfmodel.report.against import ratio_notes
-from perfmodel.report.charts.schema import Roofline
-from perfmodel.report.compare import DEFAULT_THRESHOLD, changes, verdict
+from perfmodel.report.charts.schema import Chart, Roofline
+from perfmodel.report.compare import DEFAULT_THRESHOLD, changes
+from perfmodel.report.compare import verdict as summary
 from perfmodel.report.document import Formula, Provenance, Report
 from perfmodel.report.readings import of_report
 from perfmodel.report.roofline_chart import with_baseline
-from perfmodel.study.base import Part, Scope
+from perfmodel.study.base import Scope, SectionResult, together
 from perfmodel.study.schema import StudyFile, kind_names
 
 
@@ -31,43 +32,39 @@ def build(file: StudyFile, command: str = "", kinds: Sequence[str] = ()) -> Repo
         try:
             parts.append(section.build(scope))
         except PerfmodelError as error:
-            raise file.told(place, error) from None
+            raise file.placed(place, error) from None
     return joined(file.study.title, parts, scope, command, file.study.notes or [])
 
 
-def joined(title: str, parts: Sequence[Part], scope: Scope, command: str = "", notes: Sequence[str] = ()) -> Report:
+def joined(title: str, parts: Sequence[SectionResult], scope: Scope, command: str = "", notes: Sequence[str] = ()) -> Report:
     """``parts`` as one document, with what they rest on; the first sentence of each part comes first."""
-    verdict = [*(part.verdict[0] for part in parts if part.verdict), *(said for part in parts for said in part.verdict[1:])]
+    whole, first = together(parts), [said for part in parts for said in part.verdict[:1]]
+    verdict = [*first, *(said for part in parts for said in part.verdict[1:])]
+    once: dict[tuple[str, str], Formula] = {}
+    for formula in whole.formulas:
+        once.setdefault((formula.group, formula.name), formula)
     return Report(
         title,
         verdict,
         [],
-        list(dict.fromkeys([*notes, *(note for part in parts for note in part.notes), *ratio_notes(verdict)])),
-        charts=[chart for part in parts for chart in part.charts],
-        data_tables=[table for part in parts for table in part.data_tables],
-        formulas=_once(formula for part in parts for formula in part.formulas),
+        list(dict.fromkeys([*notes, *whole.notes, *ratio_notes(verdict)])),
+        charts=whole.charts,
+        data_tables=whole.data_tables,
+        formulas=list(once.values()),
         provenance=Provenance(command, __version__, list(scope.profiles.values()), scope.inputs),
     )
-
-
-def _once(formulas: Iterable[Formula]) -> list[Formula]:
-    found: dict[tuple[str, str], Formula] = {}
-    for formula in formulas:
-        found.setdefault((formula.group, formula.name), formula)
-    return list(found.values())
 
 
 def with_base(report: Report, base: Report, name: str) -> Report:
     """``report`` with arrows from the points of the same name in ``base``, and what became faster or slower since, first."""
     both = of_report(base), of_report(report)
-    said = verdict(changes(*both, DEFAULT_THRESHOLD), name, "this report", DEFAULT_THRESHOLD, both)
-    charts = [_arrows(chart, base, name) if isinstance(chart, Roofline) else chart for chart in report.charts]
-    found = replace(report, verdict=[*said, *report.verdict], charts=charts)
-    points = [point for chart in found.rooflines for point in chart.points]
+    verdict = [*summary(changes(*both, DEFAULT_THRESHOLD), name, "this report", DEFAULT_THRESHOLD, both), *report.verdict]
+    charts: list[Chart] = [_arrows(chart, base, name) if isinstance(chart, Roofline) else chart for chart in report.charts]
+    points = [point for chart in charts if isinstance(chart, Roofline) for point in chart.points]
     if points and not any(point.before for point in points):
         lost = f"NOTHING TO COMPARE WITH: no point of this report is in {name} with a time, on the same device and by the same name"
-        found = replace(found, verdict=[f"{lost}; no arrow is drawn.", *found.verdict])
-    return found
+        verdict = [f"{lost}; no arrow is drawn.", *verdict]
+    return replace(report, verdict=verdict, charts=charts)
 
 
 def _arrows(chart: Roofline, base: Report, name: str) -> Roofline:

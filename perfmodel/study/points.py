@@ -4,20 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 from perfmodel.core.arith import Number
 from perfmodel.core.errors import PerfmodelError, UsageError
 from perfmodel.core.hardware import Device
 from perfmodel.core.trace import Step
 from perfmodel.core.workload import FORWARD
-from perfmodel.kernels.attention.evaluate import BOTH
+from perfmodel.kernels.attention.evaluate import BOTH, Result
 from perfmodel.kernels.attention.explain import explain as explain_attention
+from perfmodel.kernels.attention.request import Comparison
 from perfmodel.kernels.matmul import evaluate as evaluate_matmul
 from perfmodel.kernels.matmul_explain import explain as explain_matmul
 from perfmodel.report.attention_verdict import left_out
 from perfmodel.report.charts.format_number import text
+from perfmodel.report.charts.roofline_metrics import soft_bound
 from perfmodel.report.charts.schema import Interval, Point
-from perfmodel.report.charts.soft_roofs import soft_bound
 from perfmodel.report.roofline_chart import point, predicted_by, with_shares
 from perfmodel.study.base import Scope
 from perfmodel.study.workloads import Workload, request_words, shape_words
@@ -32,7 +34,7 @@ NO_ROOM = "CANNOT RUN: it does not fit the memory"
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class WorkloadAnswer:
     """One answer to a workload. ``series``: what tells it from others in a sweep, such as its algorithm.
 
     ``accesses``: bytes by the two-level model, ``memory``: bytes of all tensors at once, ``fits``: in the device's memory.
@@ -52,12 +54,13 @@ class Found:
     kernel: str = ""
 
 
-def answers(w: Workload, device: Device, scope: Scope) -> list[Found]:
+def answers(w: Workload, device: Device, scope: Scope) -> list[WorkloadAnswer]:
     """Everything that ``w`` asks for on ``device``: one entry per algorithm of an attention, else one."""
-    return {"attention": _attention, "matmul": _matmul, "model": _model}[w.kind](w, device, scope)
+    found = {"attention": _attention, "matmul": _matmul, "model": _model}[w.kind](w, device, scope)
+    return [_flagged(one) if too_large(one, device) else one for one in found]
 
 
-def asked(w: Workload, device: Device, scope: Scope) -> list[Found]:
+def asked(w: Workload, device: Device, scope: Scope) -> list[WorkloadAnswer]:
     """``answers``; what is wrong with a value is told with the option, or the key of a study, that holds it."""
     try:
         return answers(w, device, scope)
@@ -67,56 +70,43 @@ def asked(w: Workload, device: Device, scope: Scope) -> list[Found]:
         raise UsageError(f"--{w.kind}: {error.message.removeprefix('--')}", error.fix) from None
 
 
-def _attention(w: Workload, device: Device, scope: Scope) -> list[Found]:
-    assert w.attention is not None
-    comparison = w.attention.compare(device)
-    shown, found = comparison.shown(), []
-    for counted in shown:
-        name, direction = counted.algorithm.name, counted.direction
-        own = replace(comparison, results=[one for one in comparison.results if one.algorithm.name == name])
-        known, missing = predictions(own, _implementation(w, name), scope.lenders)
-        named, _ = as_launched(own, _implementation(w, name), scope.lenders)
-        result = next(one for one in named.results if one.direction == direction)
-        series = name if direction == FORWARD else f"{name} {direction if direction != BOTH else 'forward + backward'}"
-        label = w.name or shape_words(comparison.workload)
-        dtype = comparison.workload.dtype
-        made = point(
-            UNNUMBERED,
-            f"{series}, {label}" if len(shown) > 1 or not w.name else label,
-            result.total,
-            device,
-            dtype.name,
-            dtype.matmul_unit,
-            known.get((name, direction)),
-            group=series,
-        )
-
-        def steps(result=counted) -> Sequence[Step]:  # type: ignore[no-untyped-def]
-            return [step for part in result.parts for step in explain_attention(part, comparison.workload, device, comparison.sram_bytes)]
-
-        size = result.memory_bytes
-        one = Found(made, series, result.total.access_bytes, size, comparison.device.fits(int(size)), missing=tuple(missing), steps=steps)
-        one = replace(one, left_out=left_out(result, device), kernel=_kernel(known.get((name, direction))))
-        found.append(_flagged(one, device))
-    return found
-
-
-def too_large(one: Found, device: Device) -> str:
+def too_large(one: WorkloadAnswer, device: Device) -> str:
     """In words, that it does not fit the memory; empty if it does, or if that is unknown."""
     if one.fits is not False or one.memory is None or device.dram.capacity is None:
         return ""
     return f"it needs {text(float(one.memory), 'B')} of memory and {device.name} has {text(device.dram.capacity.number, 'B')}"
 
 
-def _flagged(one: Found, device: Device) -> Found:
-    """``one`` with a note at its points where it cannot run."""
-    if not too_large(one, device):
-        return one
+def _flagged(one: WorkloadAnswer) -> WorkloadAnswer:
+    """``one`` with a note at its points: it cannot run."""
+    whole, *parts = [replace(each, note="; ".join(filter(None, [NO_ROOM, each.note]))) for each in (one.point, *one.parts)]
+    return replace(one, point=whole, parts=parts)
 
-    def noted(point: Point) -> Point:
-        return replace(point, note="; ".join(filter(None, [NO_ROOM, point.note])))
 
-    return replace(one, point=noted(one.point), parts=[noted(part) for part in one.parts])
+def _attention(w: Workload, device: Device, scope: Scope) -> list[WorkloadAnswer]:
+    assert w.attention is not None
+    comparison, found = w.attention.compare(device), []
+    shown, work = comparison.shown(), comparison.workload
+    label = w.name or shape_words(work)
+    for counted in shown:
+        name, direction = counted.algorithm.name, counted.direction
+        own = replace(comparison, results=[one for one in comparison.results if one.algorithm.name == name])
+        predicted, missing = predictions(own, _implementation(w, name), scope.lenders)
+        named, _ = as_launched(own, _implementation(w, name), scope.lenders)
+        result = next(one for one in named.results if one.direction == direction)
+        series = name if direction == FORWARD else f"{name} {direction if direction != BOTH else 'forward + backward'}"
+        title, known = f"{series}, {label}" if len(shown) > 1 or not w.name else label, predicted.get((name, direction))
+        made = point(UNNUMBERED, title, result.total, device, work.dtype.name, work.dtype.matmul_unit, known, group=series)
+        size = result.memory_bytes
+        one = WorkloadAnswer(made, series, result.total.access_bytes, size, comparison.device.fits(int(size)), missing=missing)
+        steps = partial(_attention_steps, counted, comparison)
+        found.append(replace(one, left_out=left_out(result, device), kernel=_kernel(known), steps=steps))
+    return found
+
+
+def _attention_steps(result: Result, comparison: Comparison) -> list[Step]:
+    w, device = comparison.workload, comparison.device
+    return [step for part in result.parts for step in explain_attention(part, w, device, comparison.sram_bytes)]
 
 
 def _implementation(w: Workload, algorithm: str) -> str | None:
@@ -126,56 +116,48 @@ def _implementation(w: Workload, algorithm: str) -> str | None:
     return w.implementation if w.implementation and algorithm_of(w.implementation) == algorithm else None
 
 
-def _matmul(w: Workload, device: Device, scope: Scope) -> list[Found]:
+def _matmul(w: Workload, device: Device, scope: Scope) -> list[WorkloadAnswer]:
     assert w.matmul is not None
     work = w.matmul.workload(device)
-    result = evaluate_matmul(work, device, w.matmul.tile_m, w.matmul.tile_n)
+    result, form = evaluate_matmul(work, device, w.matmul.tile_m, w.matmul.tile_n), work.dtype
     named = w.implementation if isinstance(w.implementation, str) else None
     known, missing = None, list[str]()
     if named is not None:
         check_implementation(named, "matmul", device, scope.lenders)
     try:
-        lower = float(result.total.lower_s)
-        known = offer("matmul", work.dtype.name, work, FORWARD, device, lower, named, lambda name: True, scope.lenders)
+        known = offer("matmul", form.name, work, FORWARD, device, float(result.total.lower_s), named, lambda name: True, scope.lenders)
     except PerfmodelError as error:
         missing = [f"matmul is not predicted: {error.message}."]
     label = w.name or f"matmul {shape_words(work)}"
-    made = point(UNNUMBERED, label, result.total, device, work.dtype.name, work.dtype.matmul_unit, known, group="matmul", tiled=True)
-    size = (work.m * work.k + work.k * work.n + work.m * work.n) * work.batch * work.dtype.size
-    fits = None if device.dram.capacity is None else size <= device.dram.capacity.number
-    one = Found(made, "matmul", result.total.access_bytes, size, fits, missing=missing, steps=lambda: explain_matmul(result))
-    one = replace(one, kernel=_kernel(known))
-    return [_flagged(one, device)]
+    made = point(UNNUMBERED, label, result.total, device, form.name, form.matmul_unit, known, group="matmul", tiled=True)
+    size = (work.m * work.k + work.k * work.n + work.m * work.n) * work.batch * form.size
+    one = WorkloadAnswer(made, "matmul", result.total.access_bytes, size, device.fits(float(size)), missing=missing, kernel=_kernel(known))
+    return [replace(one, steps=lambda: explain_matmul(result))]
 
 
-def _model(w: Workload, device: Device, scope: Scope) -> list[Found]:
+def _model(w: Workload, device: Device, scope: Scope) -> list[WorkloadAnswer]:
     assert w.model is not None
     request = w.model.request(device)
     known = answer(request, scope.lenders)
-    label = w.name or request_words(request)
-    series = w.name or f"{request.model.name} {request.phase}"
-    form = request.dtype
-    whole = point(UNNUMBERED, label, known.cost, device, form.name, form.matmul_unit, group=series)
-    parts = _ops(known, device, label)
+    label, series, form = w.name or request_words(request), w.name or f"{request.model.name} {request.phase}", request.dtype
+    whole, parts = point(UNNUMBERED, label, known.cost, device, form.name, form.matmul_unit, group=series), _ops(known, device, label)
     soft = next((part.soft for part in parts if soft_bound(part)), "")
     whole = replace(whole, predicted=_interval(known.prediction), soft=soft)
     unknown = next((line.row.missing for line in known.lines if line.row.prediction is None), "")
-    missing = (f"{label} is not predicted: {unknown}.",) if unknown else ()
-    memory = known.memory
-    return [_flagged(Found(whole, series, None, memory.total, memory.fits, parts, missing), device)]
+    missing = [f"{label} is not predicted: {unknown}."] * bool(unknown)
+    return [WorkloadAnswer(whole, series, None, known.memory.total, known.memory.fits, parts, missing)]
 
 
 def _ops(known: Answer, device: Device, label: str) -> list[Point]:
     """A point per row of the model, with its share of the time."""
-    form, found = known.request.dtype, []
+    form, found, several = known.request.dtype, [], len({line.phase for line in known.lines}) > 1
     for line in known.lines:
-        phase = f" in {line.phase}" if len({one.phase for one in known.lines}) > 1 else ""
-        name, tiled = f"{line.row.op.name}{phase}", line.row.op.group == "matmul"
+        name, tiled = f"{line.row.op.name}{f' in {line.phase}' * several}", line.row.op.group == "matmul"
         made = point(UNNUMBERED, name, line.cost, device, form.name, form.matmul_unit, group=label, tiled=tiled)
         runs = f"{int(line.count)} runs" if line.count != 1 else ""
-        told = predicted_by(line.row.prediction) if line.row.prediction else line.row.missing
-        words = "; ".join(filter(None, [runs, made.note, told]))
-        found.append(replace(made, predicted=_interval(line.times), note=words))
+        kernel = predicted_by(line.row.prediction) if line.row.prediction else line.row.missing
+        note = "; ".join(filter(None, [runs, made.note, kernel]))
+        found.append(replace(made, predicted=_interval(line.times), note=note))
     return with_shares(found)
 
 

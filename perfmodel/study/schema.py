@@ -1,29 +1,52 @@
-"""A study file: a title and sections, each of a kind that has a module of its own in ``kinds``."""
+"""A study file: a title and sections, each of a kind that has a module of its own in ``kinds``; a wrong field is told with its place."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, fields
 from importlib import import_module
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Protocol
+from typing import Annotated, Any
+
+from pydantic import PlainValidator, TypeAdapter, ValidationError
+from pydantic_core import InitErrorDetails, PydanticCustomError, core_schema
 
 from perfmodel.catalog import config_names, data_folder, load_config, read_yaml
 from perfmodel.core.errors import DataError, PerfmodelError, UsageError, suggest
 from perfmodel.core.plugins import module_names
 from perfmodel.study import kinds
-from perfmodel.study.base import Part, Scope
-from perfmodel.study.fields import Fields, problem, read
 
 STUDY = "study"
+Place = tuple[str | int, ...]
 
 
-class Section(Protocol):
-    """What a kind's ``Section`` can do: compute itself."""
+class Options:
+    """Base of what a study writes down: a name that none of its fields has is told with the nearest that one has."""
 
-    def build(self, scope: Scope) -> Part:
-        """Charts, tables and sentences."""
+    __slots__ = ()
+
+    @classmethod
+    def __get_pydantic_core_schema__(cls, source: Any, handler: Any) -> Any:
+        return core_schema.no_info_before_validator_function(lambda raw: checked(cls, raw), handler(source))
+
+
+def checked(model: type[Any], raw: Any) -> Any:
+    """``raw`` with the names of ``model``'s fields; a ValidationError names one that it does not have."""
+    if not isinstance(raw, Mapping):
+        return raw
+    renamed = getattr(model, "OPTION_NAMES", {})
+    known = {field.name for field in fields(model)} - set(renamed.values()) | set(renamed)
+    for key in raw:
+        if key not in known and key not in renamed.values():
+            raise _problem((key,), f"unknown field; {suggest(str(key), sorted(known))}", raw)
+    return {renamed.get(key, key): value for key, value in raw.items()}
+
+
+def _problem(place: Place, message: str, raw: Any) -> ValidationError:
+    """pydantic's error at ``place``: raised inside a validator, it becomes one of the whole document."""
+    problem = PydanticCustomError("study", "{message}", {"message": message})
+    return ValidationError.from_exception_data("study", [InitErrorDetails(type=problem, loc=place, input=raw)])
 
 
 def kind_names() -> list[str]:
@@ -31,35 +54,23 @@ def kind_names() -> list[str]:
     return [name.replace("_", "-") for name in module_names(kinds.__path__)]
 
 
-def read_section(raw: Any) -> Section:
-    """The section in ``raw``; pydantic's ValidationError names a wrong field, or the nearest kind."""
+def read_section(raw: Any) -> Any:
+    """The section in ``raw``, which has a ``build(scope)``; pydantic's ValidationError names a wrong field, or the nearest kind."""
     if not isinstance(raw, dict) or not isinstance(raw.get("kind"), str):
-        raise problem((), f"a section is a mapping with a kind: {', '.join(kind_names())}", raw)
+        raise _problem((), f"a section is a mapping with a kind: {', '.join(kind_names())}", raw)
     kind = raw["kind"]
     if kind not in kind_names():
-        raise problem(("kind",), f"no kind of section is called {kind!r}; {suggest(kind, kind_names())}", raw)
-    module = import_module(f"{kinds.__name__}.{kind.replace('-', '_')}")
-    section: Section = read(module.Section, {key: value for key, value in raw.items() if key != "kind"})
-    return section
-
-
-class _Sections:
-    """Marks an item of ``sections``: its kind decides how it is read."""
-
-    def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> Any:
-        from pydantic_core import core_schema
-
-        return core_schema.no_info_plain_validator_function(read_section)
+        raise _problem(("kind",), f"no kind of section is called {kind!r}; {suggest(kind, kind_names())}", raw)
+    section = import_module(f"{kinds.__name__}.{kind.replace('-', '_')}").Section
+    return TypeAdapter(section).validate_python({key: value for key, value in raw.items() if key != "kind"})
 
 
 @dataclass(frozen=True, slots=True)
-class Study:
+class Study(Options):
     """``notes``: what a reader must know besides: sources, assumptions."""
 
-    __pydantic_config__: ClassVar[dict[str, str]] = {"extra": "forbid"}
-
     title: str
-    sections: list[Annotated[Any, _Sections()]]
+    sections: list[Annotated[Any, PlainValidator(read_section)]]
     notes: list[str] | None = None
 
 
@@ -71,23 +82,22 @@ class StudyFile:
     name: str
     path: Path
 
-    def told(self, place: int, error: PerfmodelError) -> DataError:
-        """``error`` of section ``place`` with file, line and, where its words tell it, the field."""
+    def placed(self, section: int, error: PerfmodelError) -> DataError:
+        """``error`` of that section with file, line and, where its words tell it, the field."""
         raw, lines = read_yaml(self.path)
-        said = _KIND.sub("", error.message).removeprefix("--")
-        field = blamed((STUDY, "sections", place), raw, lines, said)
-        said = said.removeprefix(f"{field[-1]}: ").removeprefix("hardware: ")
-        return DataError(f"{self.path}, line {lines.get(field, 1)}: {'.'.join(map(str, field))}: {said}", error.fix)
+        message = _KIND.sub("", error.message).removeprefix("--")
+        field = blamed((STUDY, "sections", section), raw, lines, message)
+        message = message.removeprefix(f"{field[-1]}: ").removeprefix("hardware: ")
+        return DataError(f"{self.path}, line {lines.get(field, 1)}: {'.'.join(map(str, field))}: {message}", error.fix)
 
 
 _KIND = re.compile(r"^--(?:attention|matmul|model): ")
-Place = tuple[str | int, ...]
 
 
-def blamed(section: Place, raw: Any, places: Iterable[Place], said: str) -> Place:
-    """The field of ``section`` that ``said`` is about: by its name and value, else by a value that it quotes, else by its name."""
-    name, words = re.split(r"[ :]", said, maxsplit=1)[0].replace("-", "_"), set(re.findall(r"[\w.+-]+", said))
-    quoted = {*re.findall(r"'([^']*)'", said), said.split(": ", maxsplit=1)[0]}
+def blamed(section: Place, raw: Any, places: Iterable[Place], message: str) -> Place:
+    """The field of ``section`` that ``message`` is about: by its name and value, else by a value that it quotes, else by its name."""
+    name, words = re.split(r"[ :]", message, maxsplit=1)[0].replace("-", "_"), set(re.findall(r"[\w.+-]+", message))
+    quoted = {*re.findall(r"'([^']*)'", message), message.split(": ", maxsplit=1)[0]}
     inside = [place for place in places if place[: len(section)] == section and len(place) > len(section)]
     values = {place: value for place in inside if not isinstance(value := _at(raw, place), (dict, list))}
     tests: list[Callable[[Place], bool]] = [
@@ -116,5 +126,4 @@ def read_study(name: str) -> StudyFile:
         if name not in study_names():
             raise UsageError(f"no study is called {name!r}", f"{suggest(name, study_names())}; or give a path ending in .yaml or .json")
         path = data_folder("configs") / f"{name}.yaml"
-    marked: Any = Annotated[Study, Fields(Study)]
-    return StudyFile(load_config(str(path), STUDY, marked), path.stem, path)
+    return StudyFile(load_config(str(path), STUDY, Study), path.stem, path)

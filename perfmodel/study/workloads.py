@@ -1,9 +1,11 @@
-"""Workloads as a study or an option names them: attention, a matmul, or a phase of a model."""
+"""Workloads as a study names them, attention, a matmul or a phase of a model, and as options write them: ``n=4096 causal``."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, fields, replace
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any
+
+from pydantic import BeforeValidator, TypeAdapter, ValidationError
 
 from perfmodel.catalog import find_model
 from perfmodel.core.checks import dtype_on
@@ -12,22 +14,17 @@ from perfmodel.core.hardware import Device
 from perfmodel.core.workload import Attention
 from perfmodel.kernels.attention.request import AttentionRequest
 from perfmodel.kernels.matmul import Matmul
-from perfmodel.study.fields import Fields
+from perfmodel.study.schema import Options, checked
 from perfmodel.timing.base import models_of
-from perfmodel.transformer.request import Request, formats, lengths
+from perfmodel.transformer.request import PHASES, Request, formats, lengths
 from perfmodel.transformer.spec import GroupedAttention, ModelSpec
 from perfmodel.transformer.step import PREFILL, Split
 
-
-class _Record:
-    """Unknown keys are errors."""
-
-    __slots__ = ()
-    __pydantic_config__: ClassVar[dict[str, str]] = {"extra": "forbid"}
+AttentionOptions = Annotated[AttentionRequest, BeforeValidator(lambda raw: checked(AttentionRequest, raw))]
 
 
 @dataclass(frozen=True, slots=True)
-class MatmulOptions(_Record):
+class MatmulOptions(Options):
     """C [m, n] = A [m, k] B [k, n], ``batch`` times."""
 
     m: int
@@ -45,7 +42,7 @@ class MatmulOptions(_Record):
 
 
 @dataclass(frozen=True, slots=True)
-class ModelOptions(_Record):
+class ModelOptions(Options):
     """A phase of a model; None takes what ``perfmodel model`` takes. ``kv_heads``: as if every layer had that many."""
 
     name: str
@@ -101,15 +98,15 @@ def with_kv_heads(model: ModelSpec, kv_heads: int) -> ModelSpec:
 
 
 @dataclass(frozen=True, slots=True)
-class Workload(_Record):
+class Workload(Options):
     """One of ``attention``, ``matmul`` and ``model``; ``name``: how it is called in the report.
 
     ``implementation``: of the predicted time, by default the fastest calibrated; for attention also one by algorithm.
     """
 
-    attention: Annotated[AttentionRequest, Fields(AttentionRequest)] | None = None
-    matmul: Annotated[MatmulOptions, Fields(MatmulOptions)] | None = None
-    model: Annotated[ModelOptions, Fields(ModelOptions)] | None = None
+    attention: AttentionOptions | None = None
+    matmul: MatmulOptions | None = None
+    model: ModelOptions | None = None
     name: str = ""
     implementation: dict[str, str] | str | None = None
 
@@ -166,3 +163,49 @@ def request_words(r: Request) -> str:
     length = f"n {r.n}" if r.phase == PREFILL else f"kv {r.kv_len}"
     gpus = f" x {r.split.gpus} GPUs" if r.split.gpus > 1 else ""
     return f"{r.model.name} {r.phase} {length}" + (f" b {r.batch}" if r.batch != 1 else "") + gpus
+
+
+# In the words of options
+
+EXAMPLES = {
+    "--attention": "n=4096 d=64 heads=16 batch=8 causal",
+    "--matmul": "8192x128x8192",
+    "--model": "llama-3-8b decode batch=8 kv_len=2048",
+    "--records": "shipped hardware=h200 implementation=torch-sdpa-flash most=12",
+}
+MODELS: dict[str, Any] = {"attention": AttentionOptions, "matmul": MatmulOptions, "model": ModelOptions}
+
+
+def workload_of(kind: str, text: str, implementation: str | None = None) -> Workload:
+    """``text`` of an option, such as ``n=4096 d=64 causal``, ``8192x128x8192`` or ``llama-3-8b decode batch=8``."""
+    words = text.replace(",", " ").split()
+    if kind == "matmul" and words and "=" not in words[0] and words[0][:1].isdigit():
+        if words[0].count("x") != 2:
+            raise UsageError(f"--matmul: {words[0]!r} is not M x N x K", f"write it like --matmul {EXAMPLES['--matmul']}")
+        words = [f"{name}={size}" for name, size in zip("mnk", words[0].split("x"), strict=True)] + words[1:]
+    if kind == "model":
+        words = [f"phase={word}" if word in PHASES else word for word in words]
+        bare = [word for word in words if "=" not in word and word not in ("fused", "graph")]
+        words = [f"name={word}" if word in bare[:1] else word for word in words]
+    named: Any = {kind: options_of(f"--{kind}", words, MODELS[kind])}
+    return Workload(**named, implementation=implementation)
+
+
+def options_of(option: str, words: list[str], model: Any) -> Any:
+    """``key=value`` words as a ``model``; a bare word is a switch; UsageError names the wrong one."""
+    raw: dict[str, Any] = {}
+    for word in words:
+        key, equals, value = word.partition("=")
+        key = key.replace("-", "_")
+        if equals and not value:
+            raise UsageError(f"{option}: {key} is empty", "give a value, or leave it out")
+        if key in raw:
+            raise UsageError(f"{option}: {key} appears twice")
+        raw[key] = (value.split("+") if "+" in value else value) if equals else True
+    try:
+        return TypeAdapter(model).validate_python(raw)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False, include_context=False)[0]
+        field = ".".join(str(part) for part in first["loc"] if part in raw) or ".".join(map(str, first["loc"][:1]))
+        problem = " is missing" if first["type"] == "missing" else f": {first['msg'][:1].lower()}{first['msg'][1:]}"
+        raise UsageError(f"{option}: {field}{problem}", f"write it like {option} '{EXAMPLES[option]}'") from None

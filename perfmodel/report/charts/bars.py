@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from perfmodel.report.charts.format_number import text
 from perfmodel.report.charts.frame import LINEAR, Axis, Key, Size, legend, tick_text, tick_width
-from perfmodel.report.charts.labels import Placer, segment, shortened, text_width
+from perfmodel.report.charts.labels import Placer, shortened, text_width
 from perfmodel.report.charts.scene import Group, Path, Rect, Scene, Shape, Text
 from perfmodel.report.charts.schema import Bar, BarChart, Limit
 
@@ -22,30 +22,29 @@ FAR = 3.0
 
 def scene(chart: BarChart, size: Size = SIZE) -> Scene:
     """``chart`` in a picture as wide as ``size``."""
+    font = size.font
     parts = list(dict.fromkeys(name for bar in chart.bars for name, _ in bar.segments))
     keys = [Key(name, "bar", "box", place) for place, name in enumerate(parts)] if len(parts) > 1 else []
-    shapes, below = legend(keys, size, size.font * 0.6, size.width - size.font, 2)
+    shapes, below = legend(keys, size, font * 0.6, size.width - font, 2)
     totals = [sum(value for _, value in bar.segments) for bar in chart.bars]
     near = [limit for limit in chart.limits if limit.value <= FAR * max(totals, default=1)]
     end = tick_width(totals, lambda value: text(value, chart.unit), size) * 1.15 + 14
-    top = below + size.font * (0.9 + ROW * len(near) if near else 0.6)
-    row = size.font * BAR
-    height = top + row * len(chart.bars) + size.font * 2.4
+    top = below + font * (0.9 + ROW * len(near) if near else 0.6)
+    bottom = top + font * BAR * len(chart.bars)
     most = max([*totals, *(limit.value for limit in near)], default=1) or 1
-    axis = Axis(0, most, size.font * 0.6, size.width - end, LINEAR)
-    bottom = top + row * len(chart.bars)
+    axis = Axis(0, most, font * 0.6, size.width - end, LINEAR)
+    lines = [Path("limit", [(x, top - 4), (x, bottom)]) for x in (axis.at(limit.value) for limit in near)]
     shapes += _ticks(axis, top, bottom, chart.unit, size)
-    placer = Placer((0, below), (size.width, top))
-    lines = [axis.at(limit.value) for limit in near]
-    placer.avoided += [segment([(x, top - 4), (x, bottom)]) for x in lines]
-    for limit, x in zip(near, lines, strict=True):
-        found = placer.place(_limit_names(limit, x, top, chart.unit, size), size.font)
-        shapes += [Path("limit", [(x, top - 4), (x, bottom)]), *([found] if found else [])]
+    placer = Placer((0, below), (size.width, top), font)
+    for line in lines:
+        placer.avoid(line)
+    for limit, line in zip(near, lines, strict=True):
+        shapes += [line, *placer.place(_limit_names(limit, line.points[0][0], top, chart.unit, size))]
     for place, (bar, total) in enumerate(zip(chart.bars, totals, strict=True)):
-        shapes += _bar(bar, parts, axis, top + place * row, chart.unit, size)
-        middle = top + place * row + size.font * 2.7
-        shapes.append(_total(total, text(total, chart.unit), axis, middle, size, lines))
-    return Scene(size.width, height, shapes, chart.title, describe(chart))
+        y = top + place * font * BAR
+        shapes += _bar(bar, parts, axis, y, chart.unit, size)
+        shapes.append(_total(total, text(total, chart.unit), axis, y + font * 2.7, size, [line.points[0][0] for line in lines]))
+    return Scene(size.width, bottom + font * 2.4, shapes, chart.title, describe(chart))
 
 
 def describe(chart: BarChart) -> str:
@@ -76,13 +75,12 @@ def _total(value: float, words: str, axis: Axis, y: float, size: Size, lines: Se
 
 
 def _ticks(axis: Axis, top: float, bottom: float, unit: str, size: Size) -> list[Shape]:
-    placer = Placer((0, 0), (size.width, bottom + size.font * 3))
+    placer = Placer((0, 0), (size.width, bottom + size.font * 3), size.font)
     shapes: list[Shape] = []
     for value in axis.ticks(size.font * 6):
         x = axis.at(value)
-        shapes.append(Path("grid", [(x, top), (x, bottom)]))
         words = Text("tick", x, bottom + size.font * 1.4, text(value, unit) if value else "0", "middle")
-        shapes += [found] if (found := placer.place([words], size.font)) else []
+        shapes += [Path("grid", [(x, top), (x, bottom)]), *placer.place([words])]
     return shapes
 
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from perfmodel.core.units import format_si
 from perfmodel.report.charts.format_number import text
-from perfmodel.report.charts.roofline_axes import first_level, key, shown_keys
-from perfmodel.report.charts.roofline_metrics import points_table, remarks
-from perfmodel.report.charts.roofline_points import above
-from perfmodel.report.charts.schema import COMPUTE, MEMORY, BarChart, Chart, LineChart, Roofline, ScatterChart
+from perfmodel.report.charts.roofline import above
+from perfmodel.report.charts.roofline_metrics import SHORT, bound, error, intensity, next_roof, noise, remarks, share_of_roof
+from perfmodel.report.charts.schema import COMPUTE, LEVELS, MEMORY, BarChart, Chart, LineChart, Point, Roofline, ScatterChart
 from perfmodel.report.document import Column, DataTable, Table, Value
 
 
@@ -20,6 +19,81 @@ def numbers(chart: Chart) -> DataTable:
     if isinstance(chart, LineChart):
         return _of_lines(chart)
     return _of_bars(chart) if isinstance(chart, BarChart) else _of_pairs(chart)
+
+
+# Points of rooflines
+
+_TIMES: list[tuple[Column, Callable[[Point], Value]]] = [
+    (Column("lower_s", "lower bound", "s"), lambda p: p.lower_s),
+    (Column("roofline_s", "roofline", "s"), lambda p: p.roofline_s),
+    (Column("predicted_s", "predicted", "s", "predicted_low_s", "predicted_high_s"), lambda p: p.predicted.value if p.predicted else None),
+    (Column("predicted_low_s", "predicted, low", "s"), lambda p: p.predicted.low if p.predicted else None),
+    (Column("predicted_high_s", "predicted, high", "s"), lambda p: p.predicted.high if p.predicted else None),
+    (Column("measured_s", "measured", "s", under="noise"), lambda p: p.measured.value if p.measured else None),
+    (Column("noise", "noise", "share"), noise),
+    (Column("error", "error", "error"), error),
+    (Column("bound", "bound by"), lambda p: SHORT.get(bound(p) or "", bound(p))),
+    (Column("share_of_roof", "of its roof", "share", under="headroom"), share_of_roof),
+    (Column("headroom", "headroom", "ratio"), lambda p: 1 / share if (share := share_of_roof(p)) else None),
+    (Column("next_roof", "next roof", under="next_roof_ratio"), lambda p: SHORT.get(near[0], near[0]) if (near := next_roof(p)) else None),
+    (Column("next_roof_ratio", "away", "ratio"), lambda p: near[1] if (near := next_roof(p)) else None),
+    (Column("time_share", "share of time", "share"), lambda p: p.share),
+    (Column("note", "note"), lambda p: "; ".join(remarks(p)) or None),
+]
+
+
+def points_table(charts: Iterable[Roofline]) -> DataTable:
+    """Every point of ``charts``, one row each."""
+    charts = list(charts)
+    found = [(chart, point) for chart in charts for point in chart.points]
+    several = len({chart.device for chart in charts}) > 1
+    columns: list[tuple[Column, Callable[[Point], Value]]] = [
+        (Column("number", "#", "count"), lambda p: p.number),
+        (Column("name", "workload", under="device"), lambda p: p.name),
+        (Column("group", "group"), lambda p: p.group),
+        (Column("dtype", "dtype"), lambda p: p.dtype),
+        (Column("flops", "FLOP", "FLOP"), lambda p: p.flops if p.flops or p.dtype else None),  # None: nobody counted them
+    ]
+    for level in reversed(LEVELS):
+        if any(level in point.bytes for _, point in found):
+            columns += _of_level(level)
+    columns += _TIMES
+    rows = [[value(point) for _, value in columns] for _, point in found]
+    for row, (chart, _) in zip(rows, found, strict=True):
+        row.insert(2, chart.device if several else None)
+    return DataTable("Points", [columns[0][0], columns[1][0], Column("device", "device"), *(column for column, _ in columns[2:])], rows)
+
+
+def _of_level(level: str) -> list[tuple[Column, Callable[[Point], Value]]]:
+    return [
+        (Column(f"{level}_bytes", f"{LEVELS[level]} bytes", "B"), lambda p: p.bytes.get(level)),
+        (Column(f"{level}_intensity", f"{LEVELS[level]} intensity", "FLOP/B"), lambda p: intensity(p, level)),
+    ]
+
+
+_BRIEF = ("number", "name", "device", "dtype", "flops", "roofline_s", "predicted_s", "measured_s", "error", "bound", "share_of_roof")
+
+
+def brief_table(charts: Iterable[Roofline]) -> DataTable:
+    """The columns that fit a page of text."""
+    table = points_table(charts)
+    ends = {key for column in table.columns if column.key in _BRIEF for key in (column.low, column.high)}
+    kept = [place for place, c in enumerate(table.columns) if c.key in (*_BRIEF, *ends) or c.key.endswith("_intensity")]
+    return DataTable(table.title, [table.columns[place] for place in kept], [[row[place] for place in kept] for row in table.rows])
+
+
+def point_notes(charts: Sequence[Roofline]) -> list[str]:
+    """What is to be said of points, after the numbers of those it is said of, and which lie above the roofs that their picture opens at."""
+    found: dict[str, list[str]] = {}
+    for point in (point for chart in charts for point in chart.points):
+        for words in remarks(point):
+            found.setdefault(words, []).append(str(point.number))
+    over = [str(point.number) for chart in charts for point in above(chart, chart.first_level())]
+    said = [f"{', '.join(those)}: {words}" for words, those in found.items()]
+    return [*said, *[f"ABOVE THE ROOF: {', '.join(over)}"] * bool(over)]
+
+
+# Other pictures
 
 
 def _of_lines(chart: LineChart) -> DataTable:
@@ -69,14 +143,8 @@ def marks_table(chart: Chart) -> Table | None:
 
 def roofs_table(chart: Roofline, brief: bool = False) -> Table:
     """Every roof with its value and the evidence for it. ``brief``: of the compute roofs those shown first, and without sources."""
-    shown = shown_keys(chart)
-    found = [c for c in chart.ceilings if not brief or c.kind == MEMORY or key(c.unit, c.dtype) in shown]
+    shown = chart.shown_keys()
+    found = [c for c in chart.ceilings if not brief or c.kind == MEMORY or c.key in shown]
     rows = [[c.name, format_si(c.value, "FLOP/s" if c.kind == COMPUTE else "B/s"), c.evidence, c.source] for c in found]
     columns = ["roof", "value", "evidence", "source"][: 3 if brief else 4]
     return Table(f"Roofs of {chart.device_name}", columns, [row[: len(columns)] for row in rows], "lrll"[: len(columns)])
-
-
-def point_notes(charts: Sequence[Roofline]) -> list[str]:
-    """What is to be said of points, and which of them lie above the roofs of the level that their picture opens at."""
-    over = [str(point.number) for chart in charts for point in above(chart, first_level(chart))]
-    return [*remarks(charts), *[f"ABOVE THE ROOF: {', '.join(over)}"] * bool(over)]

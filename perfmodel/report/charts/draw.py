@@ -1,13 +1,146 @@
-"""A scene as SVG: with its colours written out, for a file of its own, or with class names, for a page that has both themes."""
+"""A scene as SVG: with its colours written out, for a file of its own, or with class names, for a page that has both themes.
+
+Roles have few colours, which readers with any colour vision tell apart, in grey too, in light and in dark.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from html import escape
 
 from perfmodel.report.charts.scene import XY, Grid, Group, Marker, Path, Rect, Scene, Shape, Text
-from perfmodel.report.charts.themes import FONT, LIGHT, ROLES, SERIES, Style, colour
+
+FONT = "Inter, 'Helvetica Neue', Arial, 'DejaVu Sans', sans-serif"
+SERIES = 6
+"""Colours of series; a seventh series begins again with another shape."""
+
+LIGHT = {
+    "page": "#ffffff",
+    "ink": "#16202b",
+    "quiet": "#55616e",
+    "line": "#d8dee4",
+    "faint": "#edf0f3",
+    "edge": "#b9c2cc",
+    "warn": "#b3261e",
+    "roof": "#6b7785",
+    "strong": "#16202b",
+    "plot": "#ffffff",
+    "s0": "#1f5fbf",
+    "s1": "#c2540a",
+    "s2": "#00785f",
+    "s3": "#a8327e",
+    "s4": "#7a6400",
+    "s5": "#5b4bb5",
+}
+DARK = {
+    "page": "#12171d",
+    "ink": "#e8edf2",
+    "quiet": "#a3aebb",
+    "line": "#303a45",
+    "faint": "#222a33",
+    "edge": "#4a5663",
+    "warn": "#ff8f86",
+    "roof": "#8793a1",
+    "strong": "#e8edf2",
+    "plot": "#161c23",
+    "s0": "#7db0ff",
+    "s1": "#f59a57",
+    "s2": "#4fcfae",
+    "s3": "#ee8fc8",
+    "s4": "#d9bf4a",
+    "s5": "#b3a6ff",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Style:
+    """Names of colours of a theme; ``series`` stands for the colour of the shape's series. ``size`` in units of the picture's font."""
+
+    fill: str = "none"
+    stroke: str = "none"
+    width: float = 1.0
+    dash: str = ""
+    opacity: float = 1.0
+    bold: bool = False
+    size: float = 1.0
+    halo: bool = False
+
+
+ROLES = {
+    "plot": Style("plot", "line"),
+    "grid": Style(stroke="line", width=0.8),
+    "grid-minor": Style(stroke="faint", width=0.6),
+    "tick": Style("quiet"),
+    "axis": Style("quiet"),
+    "legend": Style("ink"),
+    "note": Style("quiet"),
+    "roof": Style(stroke="roof", width=1.2),
+    "roof-measured": Style(stroke="roof", width=1.2, dash="5 3"),
+    "roof-strong": Style(stroke="strong", width=2.2),
+    "roof-label": Style("quiet", halo=True),
+    "ridge": Style("strong"),
+    "ridge-label": Style("ink", halo=True),
+    "measured": Style("series", "page", 1.0),
+    "predicted": Style("page", "series", 1.8),
+    "at-roof": Style("page", "series", 1.4, dash="2 1.6"),
+    "join": Style(stroke="series", width=1.4),
+    "whisker": Style(stroke="series", width=3.0, opacity=0.35),
+    "before": Style("page", "quiet", 1.4),
+    "arrow": Style(stroke="quiet", width=1.4),
+    "arrow-head": Style("quiet"),
+    "leader": Style(stroke="quiet", width=0.7),
+    "number": Style("ink", bold=True, halo=True),
+    "number-inside": Style("page", bold=True),
+    "series": Style(stroke="series", width=2.0),
+    "series-dashed": Style(stroke="series", width=1.6, dash="6 4"),
+    "band": Style("series", opacity=0.16),
+    "dot": Style("series", "page", 0.8),
+    "mark": Style(stroke="quiet", width=1.0, dash="2 3"),
+    "mark-label": Style("ink", halo=True),
+    "mark-of-series": Style("series", halo=True),
+    "limit": Style(stroke="strong", width=1.4, dash="7 3"),
+    "series-label": Style("series", bold=True, halo=True),
+    "bar": Style("series", "page", 0.8),
+    "bar-inside": Style("page"),
+    "bar-total": Style("ink", bold=True, halo=True),
+    "diagonal": Style(stroke="strong", width=1.4),
+    "error-band": Style("quiet", opacity=0.13),
+    "title": Style("ink", bold=True, size=1.35),
+    "subtitle": Style("quiet"),
+    "key": Style("ink", halo=True),
+    "key-name": Style("ink", size=0.92),
+    "key-number": Style("ink", bold=True, size=0.92),
+    "key-value": Style("quiet", size=0.92),
+}
+
+
+def _properties(style: Style, colour: Callable[[str], str], font_size: str = "") -> dict[str, str]:
+    """``style`` as properties of SVG, which attributes and style sheets name alike. ``colour``: of a name, as it is written."""
+    found = {"fill": colour(style.fill)}
+    if style.stroke != "none":
+        found |= {"stroke": colour(style.stroke), "stroke-width": f"{style.width:g}"}
+    found |= {"stroke-dasharray": style.dash} if style.dash else {}
+    found |= {"font-size": font_size} if font_size else {}
+    found |= {"font-weight": "600"} if style.bold else {}
+    if style.halo:
+        found |= {"stroke": colour("plot"), "stroke-width": "3", "stroke-linejoin": "round", "paint-order": "stroke"}
+    return found | ({"opacity": f"{style.opacity:g}"} if style.opacity < 1 else {})
+
+
+def style_sheet() -> str:
+    """The looks of all roles as CSS, in the page's colours."""
+    rules = [f".picture .{role}{{{_declarations(style)}}}" for role, style in ROLES.items()]
+    return "\n".join([*rules, *(f".picture .{name.strip()}{{text-anchor:{anchor}}}" for anchor, name in ANCHORS.items() if name)])
+
+
+def _declarations(style: Style) -> str:
+    special = {"none": "none", "series": "var(--s)"}
+    size = "" if style.size == 1 else f"{style.size:g}em"
+    found = _properties(style, lambda name: special.get(name, f"var(--{name})"), size)
+    return ";".join(f"{name}:{value}" for name, value in found.items())
+
 
 _CONTROL = dict.fromkeys((*range(9), 11, 12, *range(14, 32), 127, 0xFFFE, 0xFFFF))
 """Characters that XML does not allow."""
@@ -42,61 +175,54 @@ class Pen:
             return self._group(shape)
         if isinstance(shape, Text):
             return self._text(shape)
-        if isinstance(shape, Path):
-            return f'<path{self._look(shape.role, shape.series)} d="{_line(shape.points, shape.closed)}"/>'
-        if isinstance(shape, Grid):
-            return f'<path{self._look(shape.role, None)} d="{_lines(shape.lines)}"/>' if shape.lines else ""
         if isinstance(shape, Rect):
-            place = (
-                f'x="{number(shape.x)}" y="{number(shape.y)}" width="{number(max(shape.width, 0))}" height="{number(max(shape.height, 0))}"'
-            )
+            place = _numbers(x=shape.x, y=shape.y, width=max(shape.width, 0), height=max(shape.height, 0))
             title = f"><title>{clean(shape.label)}</title></rect>" if shape.label else "/>"
-            return f"<rect{self._look(shape.role, shape.series)} {place}{title}"
-        return self._marker(shape)
-
-    def _marker(self, shape: Marker) -> str:
-        look = self._look(shape.role, shape.series)
-        if shape.shape == "circle":
-            return f'<circle{look} cx="{number(shape.x)}" cy="{number(shape.y)}" r="{number(shape.r)}"/>'
-        return f'<path{look} d="{_line(polygon(shape), closed=True)}"/>'
+            return f"<rect{self._look(shape.role, shape.series)}{place}{title}"
+        if isinstance(shape, Marker) and shape.shape == "circle":
+            return f"<circle{self._look(shape.role, shape.series)}{_numbers(cx=shape.x, cy=shape.y, r=shape.r)}/>"
+        line = outline(shape)
+        return f'<path{self._look(shape.role, None if isinstance(shape, Grid) else shape.series)} d="{line}"/>' if line else ""
 
     def _text(self, shape: Text) -> str:
-        anchor = "" if shape.anchor == "start" or self.theme is None else f' text-anchor="{shape.anchor}"'
-        place = f' x="{number(shape.x)}" y="{number(shape.y)}"{anchor}'
-        look = self._look(f"{shape.role}{ANCHORS[shape.anchor]}" if self.theme is None else shape.role, shape.series, text=True)
-        return f"<text{look}{place}>{clean(shape.text)}</text>"
+        if self.theme is None:
+            look, anchor = self._look(f"{shape.role}{ANCHORS[shape.anchor]}", shape.series), ""
+        else:
+            look = self._look(shape.role, shape.series, text=True)
+            anchor = "" if shape.anchor == "start" else f' text-anchor="{shape.anchor}"'
+        return f"<text{look}{_numbers(x=shape.x, y=shape.y)}{anchor}>{clean(shape.text)}</text>"
 
     def _group(self, group: Group) -> str:
         if self.theme is not None:  # a picture of its own shows one state
-            return "" if group.hidden else f"<g{_moved(group.move)}>{self.draw(group.children)}</g>"
-        told = {} if group.link else group.tags  # of a point, the page's script takes them from the list beside the picture
-        tags = "".join(f' data-{name}="{clean(value)}"' for name, value in told.items())
-        hidden = " hidden" if group.hidden else ""
+            move = "" if group.move is None else f' transform="translate({" ".join(map(number, group.move))})"'
+            return "" if group.hidden else f"<g{move}>{self.draw(group.children)}</g>"
+        tags = {} if group.link else group.tags  # the page's script takes a point's from the list beside the picture
+        said = "".join(f' data-{name}="{clean(value)}"' for name, value in tags.items()) + " hidden" * group.hidden
         inner = self.draw(group.children)
-        return f'<a href="{clean(group.link)}"{tags}{hidden}>{inner}</a>' if group.link else f"<g{tags}{hidden}>{inner}</g>"
+        return f'<a href="{clean(group.link)}"{said}>{inner}</a>' if group.link else f"<g{said}>{inner}</g>"
 
     def _look(self, role: str, series: int | None, text: bool = False) -> str:
         if self.theme is None:
             return f' class="{role}{"" if series is None else f" s{series % SERIES}"}"'
-        style = ROLES[role]
-        found = {"fill": colour(style.fill, self.theme, series), "stroke": colour(style.stroke, self.theme, series)}
-        if text:
-            del found["stroke"]
-            found |= {"font-size": number(self.font * style.size)} | ({"font-weight": "600"} if style.bold else {})
-            found |= (
-                {"stroke": self.theme["plot"], "stroke-width": "3", "stroke-linejoin": "round", "paint-order": "stroke"}
-                if style.halo
-                else {}
-            )
-        elif found["stroke"] == "none":
-            del found["stroke"]
-        else:
-            found |= {"stroke-width": f"{style.width:g}"} | ({"stroke-dasharray": style.dash} if style.dash else {})
-        found |= {"opacity": f"{style.opacity:g}"} if style.opacity < 1 else {}
+        style, theme = ROLES[role], self.theme
+        own = theme["quiet"] if series is None else theme[f"s{series % SERIES}"]
+        colours = {**theme, "none": "none", "series": own}
+        found = _properties(style, colours.__getitem__, number(self.font * style.size) if text else "")
         return "".join(f' {name}="{value}"' for name, value in found.items())
 
 
-def _line(points: Sequence[XY], closed: bool = False) -> str:
+def _numbers(**coordinates: float) -> str:
+    return "".join(f' {name}="{number(value)}"' for name, value in coordinates.items())
+
+
+def outline(shape: Path | Grid | Marker) -> str:
+    """The path of a shape; empty for a grid without lines."""
+    if isinstance(shape, Grid):
+        return _lines(shape.lines)
+    return _line(shape.points, shape.closed) if isinstance(shape, Path) else _line(polygon(shape), closed=True)
+
+
+def _line(points: Sequence[XY], closed: bool) -> str:
     """The path through ``points``, in the shortest commands."""
     written = [(number(x), number(y)) for x, y in points]
     parts = [f"M{written[0][0]} {written[0][1]}"]
@@ -105,12 +231,12 @@ def _line(points: Sequence[XY], closed: bool = False) -> str:
     return "".join(parts) + ("Z" if closed else "")
 
 
-def _lines(lines: Sequence[Sequence[XY]]) -> str:
+def _lines(lines: Sequence[tuple[XY, XY]]) -> str:
     """Lines of a grid, one path: between lines of one length the pen moves by differences, which are shorter to write."""
     parts: list[str] = []
-    last: tuple[float, float] | None = None
+    last: XY | None = None
     for ends in lines:
-        (x1, y1), (x2, y2) = [(round(x, 1), round(y, 1)) for x, y in (ends[0], ends[-1])]
+        (x1, y1), (x2, y2) = [(round(x, 1), round(y, 1)) for x, y in ends]
         dx, dy = x2 - x1, y2 - y1
         move = f"M{number(x1)} {number(y1)}" if last is None else f"m{number(x1 - last[0])} {number(y1 - last[1])}".replace(" -", "-")
         parts.append(move + (f"h{number(dx)}" if not dy else f"v{number(dy)}" if not dx else f"l{number(dx)} {number(dy)}"))
@@ -118,53 +244,33 @@ def _lines(lines: Sequence[Sequence[XY]]) -> str:
     return "".join(parts)
 
 
+_HALF, _DIAGONAL = math.sqrt(math.pi) / 2, math.sqrt(math.pi / 2)
+_CORNERS = {
+    "square": ((-_HALF, -_HALF), (_HALF, -_HALF), (_HALF, _HALF), (-_HALF, _HALF)),
+    "diamond": ((0.0, -_DIAGONAL), (_DIAGONAL, 0.0), (0.0, _DIAGONAL), (-_DIAGONAL, 0.0)),
+    "triangle": ((0.0, -1.45), (1.276, 0.899), (-1.276, 0.899)),
+}
+"""Corners of markers, of about the area of a circle of radius 1."""
+
+
 def polygon(marker: Marker) -> list[XY]:
-    """Corners of a marker, of about the area of its circle."""
-    x, y, r = marker.x, marker.y, marker.r
-    if marker.shape == "square":
-        half = r * math.sqrt(math.pi) / 2
-        return [(x - half, y - half), (x + half, y - half), (x + half, y + half), (x - half, y + half)]
-    if marker.shape == "diamond":
-        half = r * math.sqrt(math.pi / 2)
-        return [(x, y - half), (x + half, y), (x, y + half), (x - half, y)]
-    tall = r * 1.45
-    return [(x, y - tall), (x + tall * 0.88, y + tall * 0.62), (x - tall * 0.88, y + tall * 0.62)]
+    """Corners of a marker that is no circle."""
+    return [(marker.x + x * marker.r, marker.y + y * marker.r) for x, y in _CORNERS[marker.shape]]
 
 
 def inline(scene: Scene, font: float, name: str) -> str:
     """``scene`` for an HTML page, its looks in classes; ``name`` makes its ids unique."""
-    head = (
-        f'<svg class="picture" viewBox="0 0 {number(scene.width)} {number(scene.height)}" role="group" aria-labelledby="{name}-t {name}-d"'
-    )
+    box = f'viewBox="0 0 {number(scene.width)} {number(scene.height)}"'
     words = f'<title id="{name}-t">{clean(scene.title)}</title><desc id="{name}-d">{clean(scene.description)}</desc>'
-    return f'{head} font-size="{number(font)}">{words}{Pen(None, font).draw(scene.children)}</svg>'
-
-
-def _moved(move: XY | None) -> str:
-    return "" if move is None else f' transform="translate({number(move[0])} {number(move[1])})"'
+    head = f'<svg class="picture" {box} role="group" aria-labelledby="{name}-t {name}-d" font-size="{number(font)}">'
+    return f"{head}{words}{Pen(None, font).draw(scene.children)}</svg>"
 
 
 def standalone(scene: Scene, font: float) -> str:
     """``scene`` as a file of its own, a line per group."""
-    size = f'width="{number(scene.width)}" height="{number(scene.height)}" viewBox="0 0 {number(scene.width)} {number(scene.height)}"'
+    width, height = number(scene.width), number(scene.height)
+    size = f'width="{width}" height="{height}" viewBox="0 0 {width} {height}"'
     words = f"<title>{clean(scene.title)}</title>\n<desc>{clean(scene.description)}</desc>"
     back = f'<rect width="100%" height="100%" fill="{LIGHT["page"]}"/>'
     body = Pen(LIGHT, font).draw(scene.children).replace("><g", ">\n<g")
     return f'<svg xmlns="http://www.w3.org/2000/svg" {size} font-family="{FONT}" role="img">\n{words}\n{back}\n{body}\n</svg>\n'
-
-
-def style_sheet() -> str:
-    """The looks of all roles as CSS, in the page's colours."""
-    anchors = [f".picture .{name.strip()}{{text-anchor:{anchor}}}" for anchor, name in ANCHORS.items() if name]
-    return "\n".join([*(_rule(role, style) for role, style in ROLES.items()), *anchors])
-
-
-def _rule(role: str, style: Style) -> str:
-    names = {"none": "none", "series": "var(--s)"}
-    said = [f"fill:{names.get(style.fill, f'var(--{style.fill})')}"]
-    if style.stroke != "none":
-        said.append(f"stroke:{names.get(style.stroke, f'var(--{style.stroke})')};stroke-width:{style.width:g}px")
-    said += [f"stroke-dasharray:{style.dash}"] * bool(style.dash) + [f"opacity:{style.opacity:g}"] * (style.opacity < 1)
-    said += ["font-weight:600"] * style.bold + [f"font-size:{style.size:g}em"] * (style.size != 1)
-    said += ["stroke:var(--plot);stroke-width:3px;stroke-linejoin:round;paint-order:stroke"] * style.halo
-    return f".picture .{role}{{{';'.join(said)}}}"

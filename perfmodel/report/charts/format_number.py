@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from perfmodel.core.units import format_count, format_si, format_time
 from perfmodel.report.document import Column, DataTable, Formula, Table, Value
@@ -61,27 +61,16 @@ def text(value: Value, unit: str) -> str:
     return UNITS[unit](value) if unit in UNITS else f"{value:.6g} {unit if unit != 'text' else ''}".strip()
 
 
-def shown_columns(table: DataTable) -> list[int]:
-    """Places of the columns that get cells of their own: not the ends of intervals, not those without any value."""
+def shown_columns(table: DataTable) -> list[Column]:
+    """Columns that get cells of their own: not the ends of intervals, not those without any value."""
     ends = {key for column in table.columns for key in (column.low, column.high)}
-    return [
-        place
-        for place, column in enumerate(table.columns)
-        if column.key not in ends and any(row[place] not in (None, "") for row in table.rows)
-    ]
+    filled = {key for record in table.records() for key, value in record.items() if value not in (None, "")}
+    return [column for column in table.columns if column.key in filled - ends]
 
 
-def cell(table: DataTable, row: list[Value], place: int) -> str:
-    """The text of one cell, with its interval where the column has one."""
-    main, ends = text(row[place], table.columns[place].unit), interval(table, row, place)
-    return f"{main} ({ends})" if ends and main != ABSENT else main
-
-
-def interval(table: DataTable, row: list[Value], place: int) -> str:
+def interval(column: Column, record: Mapping[str, Value]) -> str:
     """The interval of a cell, such as ``3.19 to 3.74 ms``; empty where it has none."""
-    column = table.columns[place]
-    keys = {one.key: index for index, one in enumerate(table.columns)}
-    ends = [end for key in (column.low, column.high) if key in keys and isinstance(end := row[keys[key]], (int, float))]
+    ends = [end for key in (column.low, column.high) if isinstance(end := record.get(key), (int, float))]
     if len(ends) < 2:
         return ""
     low, high = (format_time(end, 3) if column.unit == "s" else text(end, column.unit) for end in ends)
@@ -90,15 +79,15 @@ def interval(table: DataTable, row: list[Value], place: int) -> str:
 
 
 def as_text(table: DataTable) -> Table:
-    """``table`` as text cells, for formats that print."""
-    places = shown_columns(table)
-    columns = [table.columns[place] for place in places]
-    rows = [[cell(table, row, place) for place in places] for row in table.rows]
-    return Table(table.title, [column.title for column in columns], rows, "".join(_align(column) for column in columns))
+    """``table`` as text cells, a value with its interval, for formats that print."""
+    columns = shown_columns(table)
+    rows = [[_cell(column, record) for column in columns] for record in table.records()]
+    return Table(table.title, [column.title for column in columns], rows, "".join("l" if c.unit == "text" else "r" for c in columns))
 
 
-def _align(column: Column) -> str:
-    return "l" if column.unit == "text" else "r"
+def _cell(column: Column, record: Mapping[str, Value]) -> str:
+    main, ends = text(record[column.key], column.unit), interval(column, record)
+    return f"{main} ({ends})" if ends and main != ABSENT else main
 
 
 def formula_text(formula: Formula) -> str:

@@ -63,7 +63,9 @@ class Axis:
         return [value for value in values if self.low * 0.999999 <= value <= self.high * 1.000001]
 
     def minor(self) -> list[float]:
-        """Values of the fine grid of a logarithmic axis."""
+        """Values of the fine grid of a logarithmic axis; none where its lines would lie too close."""
+        if self.scale == LINEAR or self.per_decade <= 60:
+            return []
         first, last = math.floor(math.log10(self.low)), math.ceil(math.log10(self.high))
         values = [step * 10.0**decade for decade in range(first, last + 1) for step in range(2, 10)]
         return [value for value in values if self.low < value < self.high]
@@ -132,10 +134,11 @@ PICTURE = Size(540, 460)
 
 @dataclass(frozen=True, slots=True)
 class Plot:
-    """The rectangle that data is drawn in, with its two axes."""
+    """The rectangle that data is drawn in, with its two axes, in a picture of ``size``."""
 
     x: Axis
     y: Axis
+    size: Size
 
     @property
     def left(self) -> float:
@@ -157,9 +160,18 @@ class Plot:
         """Its lower edge."""
         return self.y.start
 
+    @property
+    def middle(self) -> float:
+        """Half way from left to right."""
+        return (self.left + self.right) / 2
+
+    def at(self, x: float, y: float) -> XY:
+        """The place of a value, at the edge if it lies beyond."""
+        return self.x.at(self.x.clamped(x)), self.y.at(self.y.clamped(y))
+
     def placer(self, inset: float = 2) -> Placer:
         """For labels inside the plot."""
-        return Placer((self.left + inset, self.top + inset), (self.right - inset, self.bottom - inset))
+        return Placer((self.left + inset, self.top + inset), (self.right - inset, self.bottom - inset), self.size.font)
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,37 +211,29 @@ def _sample(key: Key, x: float, middle: float, width: float, size: Size) -> Shap
 
 
 def ticks(
-    plot: Plot, size: Size, x_text: Callable[[float], str], y_text: Callable[[float], str], x_values: Sequence[float] | None = None
+    plot: Plot, x_text: Callable[[float], str], y_text: Callable[[float], str], x_values: Sequence[float] | None = None
 ) -> list[Shape]:
     """Frame, grid and tick labels of both axes; labels that would meet the one before are left out.
 
     ``x_values``: ticks of the x axis, instead of round numbers.
     """
-    frame = Rect("plot", plot.left, plot.top, plot.right - plot.left, plot.bottom - plot.top)
-    fine = [_across(plot, plot.x.at(value), True) for value in ([] if x_values else _fine(plot.x))]
-    fine += [_across(plot, plot.y.at(value), False) for value in _fine(plot.y)]
-    labels: list[Shape] = []
-    lines: list[tuple[XY, XY]] = []
-    taken = Placer((0, 0), (size.width, size.height))
-    for value in x_values or plot.x.ticks(size.font * 4):
-        at = plot.x.at(value)
-        lines.append(_across(plot, at, True))
-        words = Text("tick", at, plot.bottom + size.font * 1.3, x_text(value), "middle")
-        labels += [placed] if words.text and (placed := taken.place([words], size.font)) else []
-    for value in plot.y.ticks(size.font * 2.2):
-        at = plot.y.at(value)
-        lines.append(_across(plot, at, False))
-        words = Text("tick", plot.left - 7, at + size.font * 0.35, y_text(value), "end")
-        labels += [placed] if (placed := taken.place([words], size.font)) else []
-    return [frame, Grid("grid-minor", fine), Grid("grid", lines), *labels]
+    font, taken = plot.size.font, Placer((0, 0), (plot.size.width, plot.size.height), plot.size.font)
 
+    def upright(values: Sequence[float]) -> list[tuple[XY, XY]]:
+        return [((at, plot.top), (at, plot.bottom)) for at in map(plot.x.at, values)]
 
-def _fine(axis: Axis) -> list[float]:
-    return axis.minor() if axis.scale == LOG and axis.per_decade > 60 else []
+    def level(values: Sequence[float]) -> list[tuple[XY, XY]]:
+        return [((plot.left, at), (plot.right, at)) for at in map(plot.y.at, values)]
 
-
-def _across(plot: Plot, at: float, vertical: bool) -> tuple[XY, XY]:
-    return ((at, plot.top), (at, plot.bottom)) if vertical else ((plot.left, at), (plot.right, at))
+    xs, ys = x_values or plot.x.ticks(font * 4), plot.y.ticks(font * 2.2)
+    words = [Text("tick", plot.x.at(value), plot.bottom + font * 1.3, x_text(value), "middle") for value in xs]
+    words += [Text("tick", plot.left - 7, plot.y.at(value) + font * 0.35, y_text(value), "end") for value in ys]
+    return [
+        Rect("plot", plot.left, plot.top, plot.right - plot.left, plot.bottom - plot.top),
+        Grid("grid-minor", upright([] if x_values else plot.x.minor()) + level(plot.y.minor())),
+        Grid("grid", upright(xs) + level(ys)),
+        *(label for each in words if each.text for label in taken.place([each])),
+    ]
 
 
 def tick_width(axis_ticks: Sequence[float], text: Callable[[float], str], size: Size) -> float:

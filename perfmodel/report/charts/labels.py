@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from perfmodel.report.charts.scene import XY, Text
+from perfmodel.report.charts.scene import XY, Path, Text
 
 ASCENT, AIR = 0.8, 1.5
 """Share of a line's height above the baseline; pixels that stay free around a label."""
+TURNS = 16
+"""Places tried on each ring around a mark."""
 
 _WIDTHS = {
     280: "\"'ijl",
@@ -90,6 +93,10 @@ class Box:
         """Whether it lies in the rectangle from ``low`` to ``high``."""
         return low[0] <= self.left and self.right <= high[0] and low[1] <= self.top and self.bottom <= high[1]
 
+    def nearest(self, at: XY) -> XY:
+        """The place in it that is nearest to ``at``."""
+        return min(max(at[0], self.left), self.right), min(max(at[1], self.top), self.bottom)
+
 
 @dataclass(frozen=True, slots=True)
 class Line:
@@ -111,14 +118,9 @@ class Line:
         return first < last
 
 
-def rectangle(x: float, y: float, width: float, height: float) -> Box:
-    """A box with its upper left corner at (x, y)."""
-    return Box(x, y, x + width, y + height)
-
-
-def segment(ends: Sequence[XY]) -> Line:
-    """The line from the first to the last of ``ends``."""
-    return Line(ends[0], ends[-1])
+def square(at: XY, half: float) -> Box:
+    """A box around ``at``."""
+    return Box(at[0] - half, at[1] - half, at[0] + half, at[1] + half)
 
 
 def text_box(text: Text, size: float, bold: bool = False, air: float = AIR) -> Box:
@@ -129,25 +131,42 @@ def text_box(text: Text, size: float, bold: bool = False, air: float = AIR) -> B
     return Box(left - air, top - air, left + width + air, top + height + air)
 
 
+def rings(at: XY, start: float, away: Sequence[float], wide: float, high: float) -> Iterator[XY]:
+    """Places around ``at`` on ever wider ellipses, ``away`` pixels beyond ``wide`` and ``high``; on each, from the angle ``start`` on."""
+    for more in away:
+        for turn in range(TURNS):
+            angle = start + (turn + 1) // 2 * (1 if turn % 2 else -1) * 2 * math.pi / TURNS
+            yield at[0] + math.cos(angle) * (wide + more), at[1] - math.sin(angle) * (high + more)
+
+
+def leader(at: XY, edge: XY, gap: float) -> Path:
+    """A thin line from a mark to the ``edge`` of its label, ``gap`` pixels away from the mark."""
+    part = gap / max(math.dist(edge, at), gap)
+    return Path("leader", [(at[0] + (edge[0] - at[0]) * part, at[1] + (edge[1] - at[1]) * part), edge])
+
+
 @dataclass(slots=True)
 class Placer:
-    """Places labels in a frame. ``taken``: labels, never to be met; ``avoided``: shapes that a label should not hide."""
+    """Places labels of one font in a frame. ``taken``: labels, never to be met; ``avoided``: shapes that a label should not hide."""
 
     low: XY
     high: XY
+    font: float
     taken: list[Box] = field(default_factory=list)
     avoided: list[Box | Line] = field(default_factory=list)
 
-    def place(
-        self, candidates: Iterable[Text], size: float, bold: bool = False, cost: Callable[[Text], int] = lambda text: 0
-    ) -> Text | None:
-        """The first candidate in the frame that meets nothing; else the one that hides least; None if each meets a label.
+    def avoid(self, line: Path, times: int = 1) -> None:
+        """Keep labels off the straight ``line``, as if there were ``times`` of it."""
+        self.avoided += [Line(line.points[0], line.points[-1])] * times
+
+    def place(self, candidates: Iterable[Text], bold: bool = False, cost: Callable[[Text], int] = lambda text: 0) -> list[Text]:
+        """The first candidate in the frame that meets nothing; else the one that hides least; none if each meets a label.
 
         ``cost``: what else speaks against a candidate, in shapes that it would hide.
         """
         best: tuple[int, Text, Box] | None = None
         for text in candidates:
-            place = text_box(text, size, bold)
+            place = text_box(text, self.font, bold)
             if not place.inside(self.low, self.high) or any(place.meets(other) for other in self.taken):
                 continue
             hidden = cost(text)
@@ -160,6 +179,6 @@ class Placer:
             if not hidden:
                 break
         if best is None:
-            return None
+            return []
         self.taken.append(best[2])
-        return best[1]
+        return [best[1]]

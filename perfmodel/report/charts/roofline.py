@@ -1,90 +1,288 @@
-"""A roofline as a picture: axes from the device, roofs with their names, ridge points, and one layer of points per level."""
+"""A roofline as a picture: roofs with their names, ridge points, and one layer per level with its points and their numbers.
+
+Predicted points are hollow, measured ones filled, both of one point joined; arrows lead from a baseline.
+"""
 
 from __future__ import annotations
 
+import math
+from dataclasses import replace
+
 from perfmodel.report.charts.frame import PICTURE, Key, Plot, Size, legend, tick_text, ticks
-from perfmodel.report.charts.labels import shortened, text_width
-from perfmodel.report.charts.roofline_axes import first_level, levels_of, plot_of
-from perfmodel.report.charts.roofline_points import (
-    AT_ROOFS,
-    SHAPES,
-    above,
-    absent,
-    as_drawn,
-    at_roofs,
-    beyond,
-    groups_of,
-    obstacles,
-    placeable,
-    points,
-)
-from perfmodel.report.charts.roofline_roofs import ridges, roofs, waiting
-from perfmodel.report.charts.scene import Group, Scene, Shape, Text
-from perfmodel.report.charts.schema import LEVELS, MEASURED, Roofline
+from perfmodel.report.charts.labels import Line, leader, rings, shortened, square, text_width
+from perfmodel.report.charts.roofline_metrics import EQUAL, intensity, overcounted
+from perfmodel.report.charts.roofline_roofs import Layer, plot_of, ridges, roofs, waiting
+from perfmodel.report.charts.scene import SHAPES, XY, Group, Marker, Path, Scene, Shape, Text
+from perfmodel.report.charts.schema import LEVELS, Interval, Point, Roofline
 
 SIZE = PICTURE
+LEAST_RADIUS, MOST_RADIUS, PLAIN_RADIUS = 3.5, 15.0, 5.0
+SAME_PLACE = 4.0
+"""Pixels: points closer than this have one label."""
+AWAY = (3.0, 6.0, 11.0, 18.0, 27.0, 38.0, 50.0, 64.0, 80.0, 100.0)
+"""Pixels from a marker to its number: the first that is free."""
+COVERED = 8
+"""A label under a marker is as bad as one over that many lines, which its halo interrupts."""
+AT_ROOFS = "drawn at their roofs, since not all are predicted"
 
 
 def scene(chart: Roofline, size: Size = SIZE) -> Scene:
     """``chart`` in a picture of ``size``: every level is a layer with its own roofs, of which only one is not hidden."""
     chart = as_drawn(chart)
     keys, below = legend(_keys(chart), size, size.font * 0.6, size.width - size.font, 2)
-    rows = max(len(_left_out(chart, level, plot_of(chart, size, below + size.font * 1.9), size)) for level in levels_of(chart))
-    plot = plot_of(chart, size, below + size.font * 1.9, rows)
+    top = below + size.font * 1.9
+    rows = max(len(_left_out(chart, level, plot_of(chart, size, top))) for level in chart.levels())
+    plot = plot_of(chart, size, top, rows)
     shapes: list[Shape] = [*keys, Text("axis", size.font * 0.6, below + size.font * 0.85, "FLOP/s")]
-    shapes += ticks(plot, size, lambda value: tick_text(value, "FLOP/B"), lambda value: tick_text(value, "FLOP/s"))
-    shapes += [_layer(chart, level, plot, size, level != first_level(chart)) for level in levels_of(chart)]
+    shapes += ticks(plot, lambda value: tick_text(value, "FLOP/B"), lambda value: tick_text(value, "FLOP/s"))
+    shapes += [_layer(Layer(chart, level, plot)) for level in chart.levels()]
     return Scene(size.width, size.height, shapes, chart.title, describe(chart))
 
 
-def _layer(chart: Roofline, level: str, plot: Plot, size: Size, hidden: bool) -> Group:
-    placer = plot.placer()
-    obstacles(chart, level, plot, placer)
-    shapes = roofs(chart, plot, size, level, placer) + ridges(chart, plot, size, level, placer)
-    name = f"arithmetic intensity, FLOP per byte of {LEVELS.get(level, level)}"
-    title = Text("axis", (plot.left + plot.right) / 2, plot.bottom + size.font * 2.9, name, "middle")
-    shapes += [title, *points(chart, level, plot, size, placer)]
-    for row, words in enumerate(_left_out(chart, level, plot, size), 1):
-        shapes.append(Text("note", (plot.left + plot.right) / 2, plot.bottom + size.font * (2.9 + 1.4 * row), words, "middle"))
-    return Group([*shapes, *waiting(chart, plot, size, level, placer)], {"level": level}, hidden=hidden)
+def _layer(layer: Layer) -> Group:
+    plot, level = layer.plot, layer.level
+    obstacles(layer)
+    roofs_first = [*roofs(layer), *ridges(layer)]
+    said = [f"arithmetic intensity, FLOP per byte of {LEVELS.get(level, level)}", *_left_out(layer.chart, level, plot)]
+    title, *notes = [
+        Text("note" if row else "axis", plot.middle, plot.bottom + layer.font * (2.9 + 1.4 * row), words, "middle")
+        for row, words in enumerate(said)
+    ]
+    shapes = [*roofs_first, title, *points(layer), *notes, *waiting(layer)]
+    return Group(shapes, {"level": level}, hidden=level != layer.chart.first_level())
 
 
-def _left_out(chart: Roofline, level: str, plot: Plot, size: Size) -> list[str]:
-    """In words, which points the picture cannot show; in two lines where one has no room."""
-    missing = [point.number for point in absent(chart, level)]
-    edge = [point.number for point in placeable(chart, level) if beyond(point, level, plot)]
-    over = [point.number for point in above(chart, level)]
-    said = [f"not shown: {_listed(missing)}"] * bool(missing) + [f"beyond the edge: {_listed(edge)}"] * bool(edge)
-    said += [f"ABOVE THE ROOF: {_listed(over)}"] * bool(over) + [AT_ROOFS] * at_roofs(chart)
-    room = plot.right - plot.left
-    one_line = "; ".join(said)
-    return [one_line] * bool(said) if text_width(one_line, size.font) <= room else [shortened(words, size.font, room) for words in said]
+def _left_out(chart: Roofline, level: str, plot: Plot) -> list[str]:
+    """In words, which points the picture cannot show; in several lines where one has no room."""
+    listed = {
+        "not shown": absent(chart, level),
+        "beyond the edge": [point for point in placeable(chart, level) if beyond(point, level, plot)],
+        "ABOVE THE ROOF": above(chart, level),
+    }
+    said = [f"{words}: {_listed(found)}" for words, found in listed.items() if found] + [AT_ROOFS] * at_roofs(chart)
+    room, one_line = plot.right - plot.left, "; ".join(said)
+    if text_width(one_line, plot.size.font) <= room:
+        return [one_line] * bool(said)
+    return [shortened(words, plot.size.font, room) for words in said]
 
 
-def _listed(numbers: list[int]) -> str:
-    return ", ".join(map(str, numbers[:6])) + (f" and {len(numbers) - 6} more" if len(numbers) > 6 else "")
+def _listed(found: list[Point]) -> str:
+    return ", ".join(str(point.number) for point in found[:6]) + (f" and {len(found) - 6} more" if len(found) > 6 else "")
 
 
 def _keys(chart: Roofline) -> list[Key]:
-    opened = first_level(chart)
-    kinds = [
-        Key("measured", "measured", "circle") if any(p.measured for p in chart.points) else None,
-        Key("predicted", "predicted", "circle") if any(p.predicted for p in chart.points) else None,
-        Key("at its roof", "at-roof", "circle") if any(not (p.measured or p.predicted) for p in chart.points) else None,
-        Key("baseline", "before", "diamond") if any(p.before for p in chart.points) else None,
-        Key("roof, datasheet", "roof"),
-        Key("roof, measured", "roof-measured") if any(c.evidence == MEASURED and c.level in ("", opened) for c in chart.ceilings) else None,
-    ]
-    named = [group for group in groups_of(chart) if group]
-    groups = [Key(name, "measured", SHAPES[place % len(SHAPES)], place) for place, name in enumerate(groups_of(chart)) if name]
-    return [*(groups if len(named) > 1 else []), *(key for key in kinds if key)]
+    points, opened, groups = chart.points, chart.first_level(), chart.groups
+    kinds = {
+        Key("measured", "measured", "circle"): any(p.measured for p in points),
+        Key("predicted", "predicted", "circle"): any(p.predicted for p in points),
+        Key("at its roof", "at-roof", "circle"): any(not (p.measured or p.predicted) for p in points),
+        Key("baseline", "before", "diamond"): any(p.before for p in points),
+        Key("roof, datasheet", "roof"): True,
+        Key("roof, measured", "roof-measured"): any(c.measured and c.level in ("", opened) for c in chart.ceilings),
+    }
+    named = [Key(name, "measured", SHAPES[place % len(SHAPES)], place) for place, name in enumerate(groups) if name]
+    return [*(named if len(named) > 1 else []), *(key for key, there in kinds.items() if there)]
 
 
 def describe(chart: Roofline) -> str:
     """The picture in words."""
     count = len(chart.points)
-    level = LEVELS.get(first_level(chart), first_level(chart))
+    level = LEVELS.get(chart.first_level(), chart.first_level())
     return (
         f"Log-log roofline of {chart.device_name}: rate in FLOP/s over FLOP per byte of {level}, with the roofs of {level} and of its "
         f"compute units, and {count} point{'s' if count != 1 else ''}. Every number is in the table."
     )
+
+
+# Points
+
+
+def at_roofs(chart: Roofline) -> bool:
+    """Whether what was not measured is drawn at its roof, since of something neither a measured nor a predicted time is known."""
+    return any(point.roofline_s and not (point.measured or point.predicted) for point in chart.points)
+
+
+def as_drawn(chart: Roofline) -> Roofline:
+    """``chart`` with times of one kind: no roof stands beside a prediction, as if the two could be compared."""
+    if not at_roofs(chart):
+        return chart
+    plain = [point if point.measured or not point.roofline_s else replace(point, predicted=None, before=None) for point in chart.points]
+    return replace(chart, points=plain)
+
+
+def _markers(point: Point) -> list[tuple[str, Interval]]:
+    """Its times by the role of their markers, the one that counts last: measured, else predicted, else at the roof."""
+    if not (point.measured or point.predicted):
+        return [("at-roof", Interval(point.roofline_s))] if point.roofline_s else []
+    return [(role, known) for role, known in (("predicted", point.predicted), ("measured", point.measured)) if known]
+
+
+def drawn_s(point: Point) -> float:
+    """The time at which it is drawn; 0 where none is known."""
+    return next((known.value for _, known in reversed(_markers(point))), 0.0)
+
+
+def placeable(chart: Roofline, level: str) -> list[Point]:
+    """Points that have a place at ``level``: FLOP, bytes there that are known to pass, and any time."""
+    return [point for point in chart.points if intensity(point, level) and drawn_s(point) and not overcounted(point, level)]
+
+
+def absent(chart: Roofline, level: str) -> list[Point]:
+    """The others."""
+    there = {point.number for point in placeable(chart, level)}
+    return [point for point in chart.points if point.number not in there]
+
+
+def above(chart: Roofline, level: str) -> list[Point]:
+    """Points that lie above the roofs of ``level`` and of their unit, which only a wrong count, rate or clock explains."""
+    return [point for point in placeable(chart, level) if point.flops / drawn_s(point) > _roof(chart, point, level) * (1 + EQUAL)]
+
+
+def _roof(chart: Roofline, point: Point, level: str) -> float:
+    """FLOP/s of the highest roof over its place: of the bytes of ``level``, and of its unit and dtype."""
+    memory = [c.value * (intensity(point, level) or 0) for c in chart.memory_roofs(level)]
+    compute = [c.value for c in chart.compute_roofs() if c.key == point.key]
+    return min(max(memory, default=math.inf), max(compute, default=math.inf))
+
+
+def radius(point: Point) -> float:
+    """Pixels; the area grows with the share of time."""
+    return PLAIN_RADIUS if point.share is None else max(LEAST_RADIUS, MOST_RADIUS * math.sqrt(point.share))
+
+
+def _spot(point: Point, seconds: float, level: str, plot: Plot) -> XY:
+    """Where ``point`` lies if it takes ``seconds``; at the edge of the plot if it lies beyond."""
+    return plot.at(intensity(point, level) or plot.x.low, point.flops / seconds)
+
+
+def beyond(point: Point, level: str, plot: Plot) -> bool:
+    """Whether ``point``, which has a place at ``level``, lies outside of the axes."""
+    return not (plot.x.holds(intensity(point, level) or 0) and plot.y.holds(point.flops / drawn_s(point)))
+
+
+def obstacles(layer: Layer) -> None:
+    """Keep labels off the markers; many in one place are as bad as one."""
+    covered: list[tuple[XY, float]] = []
+    for point in sorted(placeable(layer.chart, layer.level), key=lambda one: -radius(one)):
+        for _, known in reversed(_markers(point)):
+            at, r = _spot(point, known.value, layer.level, layer.plot), radius(point) + 1
+            if not any(math.dist(at, other) + r < wide + SAME_PLACE for other, wide in covered):
+                covered.append((at, r))
+                layer.placer.avoided += [square(at, r)] * COVERED
+
+
+def points(layer: Layer) -> list[Shape]:
+    """Every point that has a place at the level, large ones first so that small ones lie on top; then their numbers."""
+    there, groups = placeable(layer.chart, layer.level), layer.chart.groups
+    ordered = sorted(there, key=lambda point: (-radius(point), point.number))
+    return [*(_point(point, groups.index(point.group), layer.level, layer.plot) for point in ordered), *_numbers(there, layer)]
+
+
+def _point(point: Point, series: int, level: str, plot: Plot) -> Group:
+    r, spots = radius(point), [(role, _spot(point, known.value, level, plot)) for role, known in _markers(point)]
+    shapes = [*_arrow(point, level, plot), *_interval(point, series, level, plot)]
+    if len(spots) > 1 and math.dist(spots[0][1], spots[1][1]) > r:
+        shapes.append(Path("join", [at for _, at in spots], series=series))
+    shapes += [Marker(role, *at, r, SHAPES[series % len(SHAPES)], series) for role, at in spots]
+    return Group(shapes, {"point": str(point.number), "key": point.key}, f"#point-{point.number}")
+
+
+def _interval(point: Point, series: int, level: str, plot: Plot) -> list[Shape]:
+    """A vertical line over the interval of the prediction, where the marker does not hide it."""
+    known = point.predicted
+    if known is None or known.low is None or known.high is None:
+        return []
+    middle, low, high = (_spot(point, seconds, level, plot) for seconds in (known.value, known.low, known.high))
+    seen = max(math.dist(middle, low), math.dist(middle, high)) > radius(point)
+    return [Path("whisker", [low, high], series=series)] if seen else []
+
+
+def _arrow(point: Point, level: str, plot: Plot) -> list[Shape]:
+    """From where the point was in the baseline to where it is."""
+    old = point.before
+    if old is None or not old.bytes.get(level):
+        return []
+    was = Point(0, old.name, old.flops, old.bytes)
+    start, end = _spot(was, old.time_s, level, plot), _spot(point, drawn_s(point), level, plot)
+    length, r = math.dist(start, end), radius(point)
+    marker = Marker("before", *start, 3.5, "diamond")
+    if length < r + 8:
+        return [marker]
+    ux, uy = (end[0] - start[0]) / length, (end[1] - start[1]) / length
+    tip = (end[0] - ux * (r + 1), end[1] - uy * (r + 1))
+    back = (tip[0] - ux * 7, tip[1] - uy * 7)
+    head = [tip, (back[0] - uy * 3.2, back[1] + ux * 3.2), (back[0] + uy * 3.2, back[1] - ux * 3.2)]
+    return [marker, Path("arrow", [start, back]), Path("arrow-head", head, closed=True)]
+
+
+# Numbers
+
+
+def _numbers(there: list[Point], layer: Layer) -> list[Shape]:
+    """The number of each point beside it; points in one place share a label; none where there is no room."""
+    places = {point.number: _spot(point, drawn_s(point), layer.level, layer.plot) for point in there}
+    count = max(len(places), 1)
+    centre = (sum(x for x, _ in places.values()) / count, sum(y for _, y in places.values()) / count)
+    clusters = [(cluster, places[cluster[0].number]) for cluster in _clusters(there, places)]
+    found: list[Shape] = []
+    for cluster, at in sorted(clusters, key=lambda one: (len(one[0]) > 1, -math.dist(one[1], centre))):
+        others = [place for other, place in clusters if other is not cluster]
+        tags = {"key": cluster[0].key, "number": " ".join(str(point.number) for point in cluster)}
+        shapes = _number(cluster, at, others, centre, layer)
+        found += [Group(shapes, tags)] if shapes else []
+    return found
+
+
+def _clusters(there: list[Point], places: dict[int, XY]) -> list[list[Point]]:
+    """Points of one unit and dtype that lie in one place, together."""
+    clusters: list[list[Point]] = []
+    for point in there:
+        at = places[point.number]
+        near = (c for c in clusters if c[0].key == point.key and math.dist(places[c[0].number], at) < SAME_PLACE)
+        home = next(near, None)
+        if home is None:
+            clusters.append([point])
+        else:
+            home.append(point)
+    return clusters
+
+
+def _number(cluster: list[Point], at: XY, others: list[XY], centre: XY, layer: Layer) -> list[Shape]:
+    """The label of the points at ``at``, with a thin line to them where it had to go further away."""
+    r, font, placer = max(map(radius, cluster)), layer.font, layer.placer
+    text = ranges(sorted(point.number for point in cluster))
+    half = text_width(text, font, bold=True) / 2
+
+    def nearer(label: Text) -> int:
+        """How many other places the label would seem to belong to, and labels that a line to it would cross."""
+        middle = (label.x, label.y - font * 0.35)
+        own, line = math.dist(middle, at), Line(at, middle)
+        crossed = sum(line.meets(other) for other in placer.taken) if own > r + 2 * font else 0
+        return crossed + sum(math.dist(middle, other) < own for other in others)
+
+    outwards = math.atan2(centre[1] - at[1], at[0] - centre[0]) if math.dist(at, centre) > 1 else 0.0
+    places = rings(at, outwards, AWAY, r + half - 2, r + font * 0.25)
+    found = placer.place((Text("number", x, y + font * 0.35, text, "middle") for x, y in places), bold=True, cost=nearer)
+    for x, y in [(label.x, label.y - font * 0.35) for label in found]:
+        if math.hypot(max(abs(x - at[0]) - half, 0), y - at[1]) >= r + font * 1.1:
+            beside = (x + math.copysign(half + 2, at[0] - x), y)
+            below = (min(max(at[0], x - half), x + half), y + math.copysign(font * 0.6, at[1] - y))
+            line = leader(at, beside if abs(y - at[1]) < font else below, r + 1)
+            placer.avoid(line)
+            return [line, *found]
+    return [*found]
+
+
+def ranges(found: list[int]) -> str:
+    """Numbers in order, runs as their ends.
+
+    >>> ranges([1, 2, 3, 7, 8])
+    '1–3, 7, 8'
+    """
+    runs: list[list[int]] = []
+    for number in found:
+        if runs and number == runs[-1][-1] + 1:
+            runs[-1].append(number)
+        else:
+            runs.append([number])
+    return ", ".join(f"{run[0]}–{run[-1]}" if len(run) > 2 else ", ".join(map(str, run)) for run in runs)

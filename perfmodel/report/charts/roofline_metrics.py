@@ -1,4 +1,7 @@
-"""What a point of a roofline says: its rates, its limiting roof, how far it is from it; as a table and in sentences."""
+"""What a point of a roofline says: its rates, its limiting roof, how far it is from it, in numbers and in sentences.
+
+A soft roof is one that kernels pass, since it counts loads that one transfer may serve.
+"""
 
 from __future__ import annotations
 
@@ -6,9 +9,7 @@ from collections.abc import Iterable
 
 from perfmodel.core.units import format_si
 from perfmodel.report.charts.format_number import percent, text
-from perfmodel.report.charts.schema import COMPUTE, LEVELS, MEMORY, Ceiling, Point, Roofline
-from perfmodel.report.charts.soft_roofs import WHY, aim, hard_roof, near_soft, soft_bound, soft_note
-from perfmodel.report.document import Column, DataTable, Value
+from perfmodel.report.charts.schema import COMPUTE, LEVELS, MEMORY, Ceiling, Point
 
 RESOURCES = {
     "sram": "SRAM bandwidth",
@@ -23,6 +24,17 @@ RESOURCES = {
 SHORT = LEVELS | {"tensor": "tensor", "vector": "vector", "sfu": "exp", "interconnect": "link"}
 EQUAL = 1e-6
 """Relative: a time equal to its bound is no violation."""
+SOFT = 0.005
+"""Relative: a prediction this much below its roof is worth a word."""
+NEAR = 0.9
+"""Share of a soft roof from which on reaching it is no aim."""
+LAUNCH_S, LAUNCH_SHARE = 10e-6, 0.1
+"""A prediction shorter than this, whose roof is less than that share of it, is a launch and little else."""
+CLOCK = "the clock ran above the datasheet's"
+CAUSES = {"dram": "the L2 caught more bytes than counted", "l2": "one read of the L2 fed several SMs (a multicast)"}
+"""Why a kernel may be above its roof, by what that roof is of."""
+WHY = "it counts every tile's load, while clusters multicast one load to several SMs"
+"""Of the L2 roof of a tiled product. Sources: PTX ISA, cp.async.bulk.tensor with .multicast::cluster; H200 products measured above it."""
 
 
 def time_s(point: Point) -> float | None:
@@ -54,10 +66,15 @@ def share_of_roof(point: Point) -> float | None:
     return None if spent is None or point.roofline_s is None else point.roofline_s / spent
 
 
+def reached(point: Point) -> str:
+    """The share of its roof that a point reaches; its time where no roof is known."""
+    share = share_of_roof(point)
+    return text(time_s(point), "s") if share is None else percent(share)
+
+
 def error(point: Point) -> float | None:
     """predicted / measured - 1."""
-    known = point.predicted and point.measured
-    return point.predicted.value / point.measured.value - 1 if known and point.predicted and point.measured else None
+    return point.predicted.value / point.measured.value - 1 if point.predicted and point.measured else None
 
 
 def noise(point: Point) -> float | None:
@@ -80,15 +97,15 @@ def flag(point: Point) -> str:
     return ""
 
 
-CLOCK = "the clock ran above the datasheet's"
-CAUSES = {"dram": "the L2 caught more bytes than counted", "l2": "one read of the L2 fed several SMs (a multicast)"}
-"""Why a kernel may be above its roof, by what that roof is of."""
+def soft_bound(point: Point) -> bool:
+    """Whether its largest roof is its soft one."""
+    return bool(point.soft) and bound(point) == point.soft
 
 
-SOFT = 0.005
-"""Relative: a prediction this much below its roof is worth a word."""
-LAUNCH_S, LAUNCH_SHARE = 10e-6, 0.1
-"""A prediction shorter than this, whose roof is less than that share of it, is a launch and little else."""
+def overcounted(point: Point, level: str) -> bool:
+    """Whether its prediction is faster than its bytes at ``level`` could pass: fewer do, so that its place there is not known."""
+    known = point.predicted if point.measured is None and point.soft == level else None
+    return known is not None and known.value < point.terms.get(level, 0.0)
 
 
 def soft_roof(point: Point) -> str:
@@ -109,100 +126,10 @@ def launch_bound(point: Point) -> bool:
     return max(known.value, spent) < LAUNCH_S and point.roofline_s < LAUNCH_SHARE * min(known.value, spent)
 
 
-# The table
-
-_FIRST = [Column("number", "#", "count"), Column("name", "workload", under="device"), Column("device", "device"), Column("group", "group")]
-_LAST = [
-    Column("lower_s", "lower bound", "s"),
-    Column("roofline_s", "roofline", "s"),
-    Column("predicted_s", "predicted", "s", "predicted_low_s", "predicted_high_s"),
-    Column("predicted_low_s", "predicted, low", "s"),
-    Column("predicted_high_s", "predicted, high", "s"),
-    Column("measured_s", "measured", "s", under="noise"),
-    Column("noise", "noise", "share"),
-    Column("error", "error", "error"),
-    Column("bound", "bound by"),
-    Column("share_of_roof", "of its roof", "share", under="headroom"),
-    Column("headroom", "headroom", "ratio"),
-    Column("next_roof", "next roof", under="next_roof_ratio"),
-    Column("next_roof_ratio", "away", "ratio"),
-    Column("time_share", "share of time", "share"),
-    Column("note", "note"),
-]
-
-
-def points_table(charts: Iterable[Roofline]) -> DataTable:
-    """Every point of ``charts``, one row each."""
-    charts = list(charts)
-    found = [(chart, point) for chart in charts for point in chart.points]
-    levels = [level for level in reversed(LEVELS) if any(level in point.bytes for _, point in found)]
-    counted = [Column("dtype", "dtype"), Column("flops", "FLOP", "FLOP")]
-    for level in levels:
-        counted += [
-            Column(f"{level}_bytes", f"{LEVELS[level]} bytes", "B"),
-            Column(f"{level}_intensity", f"{LEVELS[level]} intensity", "FLOP/B"),
-        ]
-    several = len({chart.device for chart in charts}) > 1
-    columns = [*_FIRST, *counted, *_LAST]
-    rows = []
-    for chart, point in found:
-        values = _values(point, levels) | {"device": chart.device if several else None}
-        rows.append([values[column.key] for column in columns])
-    return DataTable("Points", columns, rows)
-
-
-def _values(point: Point, levels: list[str]) -> dict[str, Value]:
-    near, share, limit = next_roof(point), share_of_roof(point), bound(point)
-    seen = point.predicted
-    return {
-        **{name: getattr(point, name) for name in ("number", "name", "group", "dtype", "lower_s", "roofline_s")},
-        "flops": point.flops if point.flops or point.dtype else None,  # nobody counted them
-        **{f"{level}_bytes": point.bytes.get(level) for level in levels},
-        **{f"{level}_intensity": intensity(point, level) for level in levels},
-        "predicted_s": seen.value if seen else None,
-        "predicted_low_s": seen.low if seen else None,
-        "predicted_high_s": seen.high if seen else None,
-        "measured_s": point.measured.value if point.measured else None,
-        "noise": noise(point),
-        "error": error(point),
-        "bound": SHORT.get(limit, limit) if limit else None,
-        "share_of_roof": share,
-        "headroom": None if not share else 1 / share,
-        "next_roof": SHORT.get(near[0], near[0]) if near else None,
-        "next_roof_ratio": near[1] if near else None,
-        "time_share": point.share,
-        "note": "; ".join(filter(None, _remarks(point))) or None,
-    }
-
-
-_BRIEF = ("number", "name", "device", "dtype", "flops", "roofline_s", "predicted_s", "measured_s", "error", "bound", "share_of_roof")
-
-
-def brief_table(charts: Iterable[Roofline]) -> DataTable:
-    """The columns that fit a page of text."""
-    table = points_table(charts)
-    ends = {key for column in table.columns if column.key in _BRIEF for key in (column.low, column.high)}
-    kept = [
-        place
-        for place, column in enumerate(table.columns)
-        if column.key in _BRIEF or column.key in ends or column.key.endswith("_intensity")
-    ]
-    return DataTable(table.title, [table.columns[place] for place in kept], [[row[place] for place in kept] for row in table.rows])
-
-
-def _remarks(point: Point) -> list[str]:
-    above = soft_roof(point)
-    return [flag(point), above or soft_note(point), point.note]
-
-
-def remarks(charts: Iterable[Roofline]) -> list[str]:
-    """What is to be said of points, after the numbers of those it is said of."""
-    said: dict[str, list[str]] = {}
-    for chart in charts:
-        for point in chart.points:
-            for words in filter(None, _remarks(point)):
-                said.setdefault(words, []).append(str(point.number))
-    return [f"{', '.join(numbers)}: {words}" for words, numbers in said.items()]
+def remarks(point: Point) -> list[str]:
+    """What must be said beside its numbers: what cannot be, a roof that is soft, and its own note."""
+    caveat = f"its largest roof is soft: {WHY}" if soft_bound(point) else ""
+    return list(filter(None, [flag(point), soft_roof(point) or caveat, point.note]))
 
 
 # The sentence
@@ -210,51 +137,47 @@ def remarks(charts: Iterable[Roofline]) -> list[str]:
 
 def sentence(point: Point, ceilings: Iterable[Ceiling]) -> str:
     """Bound by what, at what share of which roof, what reaching it would give, and how far the next roof is."""
-    limit, share, near = bound(point), share_of_roof(point), next_roof(point)
+    limit, share, spent = bound(point), share_of_roof(point), time_s(point)
     if limit is None:
         return f"{point.name}: no roof is known, so nothing can be said about what bounds it."
     head = f"{point.name} is bound by {_roof(limit, point, ceilings)}"
-    problem, spent = flag(point), time_s(point)
+    problem, kind = flag(point), "measured" if point.measured else "predicted"
+    near_soft = soft_bound(point) and spent is not None and share is not None and share >= NEAR
+    aim = _aim(point, spent, ceilings) if near_soft and spent else ""
     if problem:
-        advice = f"; {_aim(point, spent, ceilings)}" if spent and near_soft(point, spent) else ""
-        return f"{head}; ABOVE ITS ROOF: {problem}{advice}."
-    if spent and near_soft(point, spent) and share is not None:
-        return f"{head}, {_kind(point)} at {percent(share)} of its roof: {_aim(point, spent, ceilings)}."
-    problem = soft_roof(point)
-    if problem:
-        return f"{head}; {problem}; {_next(near)}."
+        return f"{head}; ABOVE ITS ROOF: {problem}{'; ' * bool(aim)}{aim}."
+    if aim and share is not None:
+        return f"{head}, {kind} at {percent(share)} of its roof: {aim}."
+    near = _next(next_roof(point))
+    if soft_roof(point):
+        return f"{head}; {soft_roof(point)}; {near}."
     if launch_bound(point):
-        return _launched(point, limit)
+        roof = f"its roof, {RESOURCES.get(limit, limit)}, is at {text(point.roofline_s, 's')}"
+        advice = "more work per launch or fewer launches help, no higher roof"
+        return f"{point.name} is bound by its launch: {kind} {text(spent, 's')}, while {roof}; {advice}."
     if share is not None:
-        kind = _kind(point)
-        gain = f"reaching it makes it at most {text(1 / share, 'ratio')} faster" if share < 1 - 0.005 else "there is nothing left to gain"
-        head += f", {kind} at {percent(share).replace('<', 'under ')} of its roof: {gain}"
-    caveat = f"; that roof is soft ({WHY})" if soft_bound(point) else ""
-    return f"{head}{caveat}; {_next(near)}."
+        head += f", {kind} at {percent(share).replace('<', 'under ')} of its roof: {_gain(share, 'it')}"
+    return f"{head}{f'; that roof is soft ({WHY})' * soft_bound(point)}; {near}."
 
 
-def _kind(point: Point) -> str:
-    return "measured" if point.measured else "predicted"
+def _gain(share: float, roof: str) -> str:
+    faster = f"reaching {roof} makes it at most {text(1 / share, 'ratio')} faster"
+    return faster if share < 1 - 0.005 else "there is nothing left to gain"
 
 
 def _aim(point: Point, spent: float, ceilings: Iterable[Ceiling]) -> str:
-    hard = hard_roof(point)
-    return aim(point, spent, _roof(hard[0], point, ceilings) if hard else "")
-
-
-def _launched(point: Point, limit: str) -> str:
-    """The sentence of a kernel whose work is a small part of its time."""
-    kind, spent = _kind(point), text(time_s(point), "s")
-    roof = f"its roof, {RESOURCES.get(limit, limit)}, is at {text(point.roofline_s, 's')}"
-    return (
-        f"{point.name} is bound by its launch: {kind} {spent}, while {roof}; more work per launch or fewer launches help, no higher roof."
-    )
+    """Of a kernel at its soft roof or above: share of the next hard roof, and what reaching that would give."""
+    found = {name: seconds for name, seconds in point.terms.items() if name != point.soft and seconds > 0}
+    if not found:
+        return f"that roof is soft ({WHY}) and no other is known"
+    name = max(found, key=lambda name: found[name])
+    share = found[name] / spent
+    return f"that roof is soft ({WHY}); the next hard one, {_roof(name, point, ceilings)}, is at {percent(share)}: {_gain(share, 'that')}"
 
 
 def _roof(limit: str, point: Point, ceilings: Iterable[Ceiling]) -> str:
     fits = [c for c in ceilings if (c.level == limit if c.kind == MEMORY else c.unit == limit and c.dtype in (point.dtype, ""))]
-    order = {"datasheet": 0, "derived": 0, "measured": 1}
-    best = min(fits, key=lambda c: order[c.evidence], default=None)
+    best = min(fits, key=lambda c: c.measured, default=None)
     if best is None:
         return RESOURCES.get(limit, limit)
     unit = "FLOP/s" if best.kind == COMPUTE else "B/s"

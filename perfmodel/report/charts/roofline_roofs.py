@@ -1,67 +1,62 @@
-"""The roofs of a roofline on the page: lines, their names on them, and ridge points."""
+"""The roofs of a roofline on the page: axes from the device alone, lines with their names on them, and ridge points."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
-from dataclasses import replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
 
 from perfmodel.core.units import format_si
 from perfmodel.report.charts.format_number import digits
-from perfmodel.report.charts.frame import Plot, Size
-from perfmodel.report.charts.labels import Box, Line, Placer, segment, text_box
-from perfmodel.report.charts.roofline_axes import compute_ceilings, key, level_ceiling, memory_ceilings, shown_keys
-from perfmodel.report.charts.scene import XY, Group, Marker, Path, Shape, Text
-from perfmodel.report.charts.schema import COMPUTE, MEASURED, Ceiling, Roofline
+from perfmodel.report.charts.frame import Axis, Plot, Size
+from perfmodel.report.charts.labels import Box, Line, Placer, leader, text_box
+from perfmodel.report.charts.scene import Group, Marker, Path, Shape, Text
+from perfmodel.report.charts.schema import COMPUTE, MEMORY, Ceiling, Roofline
 
+LEAST_INTENSITY = 0.1
+"""FLOP/B at the left edge of every roofline: an elementwise kernel of fp32 does 1 FLOP per 8 B, a decode step of bf16 about 1."""
 STEPS = 24
 """Places tried along a line for its label."""
 
 
-def top_rate(chart: Roofline, keys: list[str]) -> float:
-    """The highest roof among these units and dtypes."""
-    every = compute_ceilings(chart)
-    return max((c.value for c in every if key(c.unit, c.dtype) in keys), default=max((c.value for c in every), default=1e12))
+def limits(ceilings: Sequence[Ceiling]) -> tuple[float, float, float, float]:
+    """Least and largest intensity in FLOP/B, least and largest rate in FLOP/s: two pictures of one device compare."""
+    slowest = min((c.value for c in ceilings if c.kind == MEMORY), default=1e12)
+    highest = max((c.value for c in ceilings if c.kind == COMPUTE), default=1e12)
+    most = 10.0 ** math.ceil(math.log10(10 * highest / slowest))
+    least_rate, most_rate = slowest * LEAST_INTENSITY / 10, 4 * highest
+    below = max(step for step in _round_numbers(least_rate) if step <= least_rate)
+    return LEAST_INTENSITY, most, below, min(step for step in _round_numbers(most_rate) if step >= most_rate)
 
 
-def roofs(chart: Roofline, plot: Plot, size: Size, level: str, placer: Placer) -> list[Shape]:
-    """The roofs of ``level`` and of the compute units; those of units and dtypes that are not shown first get their labels later."""
-    shown, memory = shown_keys(chart), memory_ceilings(chart, level)
-    top, markers = top_rate(chart, shown), list(placer.avoided)
-    lines_of = merged(compute_ceilings(chart), shown)
-    lines = [_diagonal(ceiling, plot, plot.x.low, top) for ceiling in memory]
-    levels = [_level_line(ceiling, plot, memory) for ceiling, keys in lines_of]
-    placer.avoided += [segment(path.points) for path, (_, keys) in zip(levels, lines_of, strict=True) if keys[0] in shown]
-    placer.avoided += [segment(path.points) for path in lines]
-    labels: list[Shape] = []
-    groups = []
-    for ceiling in sorted(memory, key=lambda c: c.evidence == MEASURED):
-        twin = ceiling.evidence == MEASURED and any(c is not ceiling for c in memory)
-        labels += _clear_of(markers, list(_along_diagonal(ceiling, plot, size, top)), twin, placer, size)
-    for (ceiling, keys), path in zip(lines_of, levels, strict=True):
-        shapes: list[Shape] = [path]
-        if keys[0] in shown:
-            twin = ceiling.evidence == MEASURED and any(other is not ceiling and keys[0] in own for other, own in lines_of)
-            crossed = markers + [segment(line.points) for line in lines]
-            shapes += _clear_of(crossed, list(_along_level(ceiling, plot, size, path.points[0][0])), twin, placer, size)
-        if ceiling.value > top:
-            shapes += [_diagonal(other, plot, top / other.value, ceiling.value) for other in memory]
-        groups.append(Group(shapes, {"key": ",".join(keys)}, hidden=keys[0] not in shown))
-    return [*lines, *groups, *labels]
+def _round_numbers(value: float) -> list[float]:
+    """Those around ``value``: 1, 2, 5 and 10 times a power of ten."""
+    return [step * 10.0 ** math.floor(math.log10(value)) for step in (1, 2, 5, 10)]
 
 
-def _clear_of(shapes: list[Box | Line], every: list[Text], twin: bool, placer: Placer, size: Size) -> list[Shape]:
-    """A label that lies on none of ``shapes``; else on as few as can be, unless the line has a ``twin`` beside it with a label."""
-    clear = [text for text in every if not any(one.meets(text_box(text, size.font)) for one in shapes)]
-    return _placed(iter(clear), placer, size) or ([] if twin else _placed(iter(every), placer, size))
+def plot_of(chart: Roofline, size: Size, top: float, rows: int = 0) -> Plot:
+    """The plot of ``chart`` below ``top``, with ``rows`` lines of words below its axis."""
+    least, most, slowest, fastest = limits(chart.ceilings)
+    left, right = size.font * 4.2, size.width - size.font * 1.8
+    return Plot(Axis(least, most, left, right), Axis(slowest, fastest, size.height - size.font * (3.4 + 1.4 * rows), top), size)
 
 
-def merged(found: list[Ceiling], shown: list[str]) -> list[tuple[Ceiling, list[str]]]:
-    """Compute roofs with their keys, those shown first in front; roofs of one height, unit and evidence are one line."""
+@dataclass(frozen=True, slots=True)
+class Roof:
+    """Compute roofs of one height, unit and evidence, which are one line. ``shown``: before a selector is used."""
+
+    ceiling: Ceiling
+    keys: list[str]
+    shown: bool
+
+
+def roofs_of(chart: Roofline) -> list[Roof]:
+    """The lines of its compute roofs, those shown first in front."""
+    shown = chart.shown_keys()
     lines: dict[tuple[object, ...], list[Ceiling]] = {}
-    for c in sorted(found, key=lambda c: (key(c.unit, c.dtype) not in shown, c.evidence == MEASURED, -c.value)):
-        lines.setdefault((key(c.unit, c.dtype) in shown, c.value, c.unit, c.evidence == MEASURED), []).append(c)
-    return [(_together(same), [key(c.unit, c.dtype) for c in same]) for same in lines.values()]
+    for c in sorted(chart.compute_roofs(), key=lambda c: (c.key not in shown, c.measured, -c.value)):
+        lines.setdefault((c.key in shown, c.value, c.unit, c.measured), []).append(c)
+    return [Roof(_together(same), [c.key for c in same], same[0].key in shown) for same in lines.values()]
 
 
 def _together(same: list[Ceiling]) -> Ceiling:
@@ -69,120 +64,148 @@ def _together(same: list[Ceiling]) -> Ceiling:
     return same[0] if len(same) == 1 else replace(same[0], name=f"{same[0].unit} {names}")
 
 
-def _placed(candidates: Iterator[Text], placer: Placer, size: Size, cost: Callable[[Text], int] = lambda text: 0) -> list[Shape]:
-    found = placer.place(candidates, size.font, cost=cost)
-    return [] if found is None else [found]
+@dataclass(slots=True)
+class Layer:
+    """A roofline over the bytes of one level, on its plot. ``memory``: the roofs of that level; ``top``: the highest that is shown."""
+
+    chart: Roofline
+    level: str
+    plot: Plot
+    placer: Placer = field(init=False)
+    memory: list[Ceiling] = field(init=False)
+    roofs: list[Roof] = field(init=False)
+    top: float = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.placer, self.memory, self.roofs = self.plot.placer(), self.chart.memory_roofs(self.level), roofs_of(self.chart)
+        every = [roof.ceiling.value for roof in self.roofs] or [1e12]
+        self.top = max([roof.ceiling.value for roof in self.roofs if roof.shown] or every)
+
+    @property
+    def font(self) -> float:
+        """Pixels of its letters."""
+        return self.plot.size.font
+
+    @property
+    def own(self) -> Ceiling | None:
+        """The roof of the level: its datasheet's where there is one, else what was measured."""
+        return min(self.memory, key=lambda c: c.measured, default=None)
+
+    def diagonal(self, ceiling: Ceiling, first: float = 0.0, top: float | None = None) -> Path:
+        """The line of a memory roof from the intensity ``first`` up to the rate ``top``."""
+        first = max(first, self.plot.y.low / ceiling.value, self.plot.x.low)
+        last = min((top or self.top) / ceiling.value, self.plot.x.high)
+        return Path(_role(ceiling), [(self.plot.x.at(x), self.plot.y.at(x * ceiling.value)) for x in (first, last)])
+
+    def horizontal(self, ceiling: Ceiling) -> Path:
+        """The line of a compute roof, from its ridge with the highest roof of the level."""
+        plot, y = self.plot, self.plot.y.at(ceiling.value)
+        start = plot.x.at(plot.x.clamped(ceiling.value / self.memory[0].value)) if self.memory else plot.left
+        return Path(_role(ceiling), [(start, y), (plot.right, y)])
 
 
 def _role(ceiling: Ceiling) -> str:
-    return "roof-measured" if ceiling.evidence == MEASURED else "roof"
+    return "roof-measured" if ceiling.measured else "roof"
 
 
 def words(ceiling: Ceiling) -> str:
     """Name, value, and whether it was measured."""
     value = format_si(ceiling.value, "FLOP/s" if ceiling.kind == COMPUTE else "B/s", 3)
-    return f"{ceiling.name} {value}" + (" measured" if ceiling.evidence == MEASURED else "")
+    return f"{ceiling.name} {value}" + " measured" * ceiling.measured
 
 
-def _diagonal(ceiling: Ceiling, plot: Plot, first: float, top: float) -> Path:
-    """The line of a memory level from the intensity ``first`` up to the rate ``top``."""
-    first = max(first, plot.y.low / ceiling.value, plot.x.low)
-    last = min(top / ceiling.value, plot.x.high)
-    ends = [(plot.x.at(x), plot.y.at(x * ceiling.value)) for x in (first, last)]
-    return Path(_role(ceiling), ends)
+def roofs(layer: Layer) -> list[Shape]:
+    """The roofs of its level and of the compute units; those of units and dtypes that are not shown first get their labels later."""
+    memory, placer, markers = layer.memory, layer.placer, list(layer.placer.avoided)
+    diagonals, levels = [layer.diagonal(c) for c in memory], [layer.horizontal(roof.ceiling) for roof in layer.roofs]
+    for line in [*(line for line, roof in zip(levels, layer.roofs, strict=True) if roof.shown), *diagonals]:
+        placer.avoid(line)
+    labels: list[Shape] = []
+    for ceiling in sorted(memory, key=lambda c: c.measured):
+        labels += _clear_of(markers, list(_along_diagonal(ceiling, layer)), ceiling.measured and len(memory) > 1, placer)
+    crossed = markers + [Line(line.points[0], line.points[-1]) for line in diagonals]
+    groups: list[Shape] = []
+    for line, roof in zip(levels, layer.roofs, strict=True):
+        names, ceiling = list[Text](), roof.ceiling
+        if roof.shown:
+            twin = ceiling.measured and any(other is not roof and roof.keys[0] in other.keys for other in layer.roofs)
+            names = _clear_of(crossed, list(_along_horizontal(ceiling, layer)), twin, placer)
+        above = [layer.diagonal(c, layer.top / c.value, ceiling.value) for c in memory] if ceiling.value > layer.top else []
+        groups.append(Group([line, *names, *above], {"key": ",".join(roof.keys)}, hidden=not roof.shown))
+    return [*diagonals, *groups, *labels]
 
 
-def _start(ceiling: Ceiling, plot: Plot, memory: list[Ceiling]) -> float:
-    """The pixel from which a compute roof is one: its ridge with the highest roof of the level."""
-    return plot.x.at(plot.x.clamped(ceiling.value / memory[0].value)) if memory else plot.left
+def _clear_of(shapes: list[Box | Line], every: list[Text], twin: bool, placer: Placer) -> list[Text]:
+    """A label that lies on none of ``shapes``; else on as few as can be, unless the line has a ``twin`` beside it with a label."""
+    clear = [text for text in every if not any(one.meets(text_box(text, placer.font)) for one in shapes)]
+    return placer.place(clear) or ([] if twin else placer.place(every))
 
 
-def _level_line(ceiling: Ceiling, plot: Plot, memory: list[Ceiling]) -> Path:
-    y = plot.y.at(ceiling.value)
-    return Path(_role(ceiling), [(_start(ceiling, plot, memory), y), (plot.right, y)])
-
-
-def _along_level(ceiling: Ceiling, plot: Plot, size: Size, start: float) -> Iterator[Text]:
+def _along_horizontal(ceiling: Ceiling, layer: Layer) -> Iterator[Text]:
     """From the right end to the left, above the line, then below it, then further away; what was measured first below."""
-    y, text = plot.y.at(ceiling.value), words(ceiling)
-    above, below = y - size.font * 0.42, y + size.font * 1.12
-    sides = (below, above) if ceiling.evidence == MEASURED else (above, below)
-    right = plot.right - size.font * 0.5
-    for side in (*sides, above - size.font / 2, below + size.font / 2):
+    font, ((start, y), (end, _)) = layer.font, layer.horizontal(ceiling).points
+    above, below, right = y - font * 0.42, y + font * 1.12, end - font * 0.5
+    sides = (below, above) if ceiling.measured else (above, below)
+    for side in (*sides, above - font / 2, below + font / 2):
         for step in range(STEPS):
-            x = right - step * (right - start) / STEPS
-            yield Text("roof-label", x, side, text, "end")
+            yield Text("roof-label", right - step * (right - start) / STEPS, side, words(ceiling), "end")
 
 
-def _along_diagonal(ceiling: Ceiling, plot: Plot, size: Size, top: float) -> Iterator[Text]:
+def _along_diagonal(ceiling: Ceiling, layer: Layer) -> Iterator[Text]:
     """From the lower end upwards, a corner at the line: to the left, above it, or to the right, below; what was measured first there."""
-    low, high = max(plot.x.low, plot.y.low / ceiling.value), plot.x.clamped(top / ceiling.value)
-    gap, said = size.font * 0.3, words(ceiling)
-    left = (-gap, -gap - 1, "end"), (gap, size.font * 1.05, "start")
-    for across, down, anchor in reversed(left) if ceiling.evidence == MEASURED else left:
+    plot, gap = layer.plot, layer.font * 0.3
+    low, high = max(plot.x.low, plot.y.low / ceiling.value), plot.x.clamped(layer.top / ceiling.value)
+    left = (-gap, -gap - 1, "end"), (gap, layer.font * 1.05, "start")
+    for across, down, anchor in reversed(left) if ceiling.measured else left:
         for step in range(STEPS):
             x = low * (high / low) ** (0.04 + 0.96 * step / STEPS)
-            yield Text("roof-label", plot.x.at(x) + across, plot.y.at(x * ceiling.value) + down, said, anchor)
+            yield Text("roof-label", plot.x.at(x) + across, plot.y.at(x * ceiling.value) + down, words(ceiling), anchor)
 
 
-def ridges(chart: Roofline, plot: Plot, size: Size, level: str, placer: Placer) -> list[Shape]:
-    """The selected level's own line, stronger, and its ridge point with each compute roof, with the intensity there."""
-    memory = level_ceiling(chart, level)
-    if memory is None:
+def ridges(layer: Layer) -> list[Shape]:
+    """The level's own line, stronger, and its ridge point with each compute roof that is shown, with the intensity there."""
+    if layer.own is None:
         return []
-    shown = shown_keys(chart)
-    line = _diagonal(memory, plot, plot.x.low, top_rate(chart, shown))
-    placer.avoided.append(segment(line.points))
-    lines_of = [(ceiling, keys) for ceiling, keys in merged(compute_ceilings(chart), shown) if keys[0] in shown]
-    found = [_ridge(ceiling, keys, memory, plot, size, placer) for ceiling, keys in lines_of]
-    return [Path("roof-strong", line.points), *(group for group in found if group)]
+    line = replace(layer.diagonal(layer.own), role="roof-strong")
+    layer.placer.avoid(line)
+    found = [Group(shapes, {"key": ",".join(roof.keys)}) for roof in layer.roofs if roof.shown and (shapes := _ridge(roof, layer))]
+    return [line, *found]
 
 
-def waiting(chart: Roofline, plot: Plot, size: Size, level: str, placer: Placer) -> list[Shape]:
+def waiting(layer: Layer) -> list[Shape]:
     """Labels and ridge points of roofs that are not shown first, hidden, where everything else has left room."""
-    shown, memory = shown_keys(chart), memory_ceilings(chart, level)
-    own = level_ceiling(chart, level)
     shapes: list[Shape] = []
-    for ceiling, keys in merged(compute_ceilings(chart), shown):
-        if keys[0] in shown:
-            continue
-        label = _placed(_along_level(ceiling, plot, size, _start(ceiling, plot, memory)), placer, size)
-        ridge = _ridge(ceiling, keys, own, plot, size, placer) if own else None
-        shapes.append(Group([*label, *(ridge.children if ridge else [])], {"key": ",".join(keys)}, hidden=True))
+    for roof in layer.roofs:
+        if not roof.shown:
+            label = layer.placer.place(_along_horizontal(roof.ceiling, layer))
+            shapes.append(Group([*label, *_ridge(roof, layer)], {"key": ",".join(roof.keys)}, hidden=True))
     return shapes
 
 
-def _ridge(ceiling: Ceiling, keys: list[str], memory: Ceiling, plot: Plot, size: Size, placer: Placer) -> Group | None:
-    intensity = ceiling.value / memory.value
-    if ceiling.evidence == MEASURED or not plot.x.holds(intensity):
-        return None
-    x, y = plot.x.at(intensity), plot.y.at(ceiling.value)
-    value = digits(intensity, 3)
+def _ridge(roof: Roof, layer: Layer) -> list[Shape]:
+    """Where ``roof`` meets the level's own: a dot with its intensity; nothing beyond the axis, and for what was measured."""
+    ceiling, own, font = roof.ceiling, layer.own, layer.font
+    if own is None or ceiling.measured or not layer.plot.x.holds(ceiling.value / own.value):
+        return []
+    at = layer.plot.x.at(ceiling.value / own.value), layer.plot.y.at(ceiling.value)
+    value = digits(ceiling.value / own.value, 3)
 
     def far(label: Text) -> int:
         """A label further away may seem another ridge's, and one without its unit another number."""
-        return int(math.dist((label.x, label.y), (x, y)) / (1.5 * size.font)) + (label.text == value)
+        return int(math.dist((label.x, label.y), at) / (1.5 * font)) + (label.text == value)
 
-    places = (place for words in (f"{value} FLOP/B", value) for place in _around_ridge(x, y, words, size))
-    found = _placed(places, placer, size, far)
-    lines = [line for label in found if isinstance(label, Text) and (line := _leader((x, y), label, size))]
-    return Group([*lines, Marker("ridge", x, y, 2.6), *found], {"key": ",".join(keys)})
-
-
-def _leader(at: XY, label: Text, size: Size) -> Path | None:
-    """A thin line to a label that had to go further away."""
-    around = text_box(label, size.font, air=0)
-    edge = (min(max(at[0], around.left), around.right), min(max(at[1], around.top), around.bottom))
-    return Path("leader", [at, edge]) if math.dist(at, edge) > 1.2 * size.font else None
+    found = layer.placer.place((place for said in (f"{value} FLOP/B", value) for place in _around_ridge(*at, said, font)), cost=far)
+    edges = [text_box(label, font, air=0).nearest(at) for label in found]
+    return [*(leader(at, edge, 0) for edge in edges if math.dist(at, edge) > 1.2 * font), Marker("ridge", *at, 2.6), *found]
 
 
-def _around_ridge(x: float, y: float, text: str, size: Size) -> Iterator[Text]:
-    gap = size.font * 0.5
+def _around_ridge(x: float, y: float, text: str, font: float) -> Iterator[Text]:
+    gap = font * 0.5
     for away in (0.0, 4.0, 8.0, 14.0, 22.0, 30.0):
-        yield Text("ridge-label", x + gap + away, y + size.font * 1.25, text, "start")
-        yield Text("ridge-label", x + gap, y + size.font * 1.25 + away, text, "start")
-        yield Text("ridge-label", x - gap - away, y - size.font * 0.5, text, "end")
-        yield Text("ridge-label", x, y - size.font * 0.7 - away, text, "middle")
-        yield Text("ridge-label", x + gap + away, y - size.font * 0.5, text, "start")
-        yield Text("ridge-label", x, y + size.font * 1.6 + away, text, "middle")
-        yield Text("ridge-label", x - gap - away, y + size.font * 1.25, text, "end")
+        yield Text("ridge-label", x + gap + away, y + font * 1.25, text, "start")
+        yield Text("ridge-label", x + gap, y + font * 1.25 + away, text, "start")
+        yield Text("ridge-label", x - gap - away, y - font * 0.5, text, "end")
+        yield Text("ridge-label", x, y - font * 0.7 - away, text, "middle")
+        yield Text("ridge-label", x + gap + away, y - font * 0.5, text, "start")
+        yield Text("ridge-label", x, y + font * 1.6 + away, text, "middle")
+        yield Text("ridge-label", x - gap - away, y + font * 1.25, text, "end")

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from perfmodel.report.charts.frame import LINEAR, Axis, Key, Plot, Size, fitted, legend, tick_text, ticks
-from perfmodel.report.charts.roofline_points import SHAPES
-from perfmodel.report.charts.scene import XY, Group, Marker, Path, Rect, Scene, Shape, Text
+from perfmodel.report.charts.scene import SHAPES, XY, Group, Marker, Path, Rect, Scene, Shape, Text
 from perfmodel.report.charts.schema import Pair, ScatterChart
 
 SIZE = Size(540, 500)
@@ -24,12 +23,12 @@ def scene(chart: ScatterChart, size: Size = SIZE) -> Scene:
     shapes, below = legend(keys, size, size.font * 0.6, size.width - size.font, 2)
     low, high = fitted([value for pair in chart.pairs for value in (pair.measured, pair.predicted)], "log")
     bottom, right = size.height * (1 - STRIP) - size.font * 1.6, size.width - size.font * 1.8
-    plot = Plot(Axis(low, high, size.font * 5.2, right), Axis(low, high, bottom, below + size.font * 1.8))
+    plot = Plot(Axis(low, high, size.font * 5.2, right), Axis(low, high, bottom, below + size.font * 1.8), size)
     shapes.append(Text("axis", size.font * 0.6, below + size.font, "predicted"))
-    strip = _strip(chart, plot, size)
-    shapes.append(Text("axis", (plot.left + plot.right) / 2, strip.bottom + size.font * 2.9, "measured", "middle"))
-    shapes += ticks(plot, size, lambda value: "", lambda value: tick_text(value, chart.unit))
-    shapes += ticks(strip, size, lambda value: tick_text(value, chart.unit), lambda value: tick_text(value, "share"))
+    strip = _strip(chart, plot)
+    shapes.append(Text("axis", plot.middle, strip.bottom + size.font * 2.9, "measured", "middle"))
+    shapes += ticks(plot, lambda value: "", lambda value: tick_text(value, chart.unit))
+    shapes += ticks(strip, lambda value: tick_text(value, chart.unit), lambda value: tick_text(value, "share"))
     if chart.low is not None and chart.high is not None:
         shapes.append(Path("error-band", _band(plot, chart.low, chart.high), closed=True))
         edges = [strip.y.at(strip.y.clamped(1 / end - 1)) for end in (chart.low, chart.high)]
@@ -63,15 +62,14 @@ def _band(plot: Plot, low: float, high: float) -> list[XY]:
 
 
 def _pair(pair: Pair, place: int, series: int, plot: Plot, strip: Plot) -> Shape:
-    at = plot.x.at(plot.x.clamped(pair.measured)), plot.y.at(plot.y.clamped(pair.predicted))
-    error = strip.y.at(strip.y.clamped(pair.predicted / pair.measured - 1))
-    shape = SHAPES[series % len(SHAPES)]
-    return Group([Marker("dot", *at, 3.6, shape, series), Marker("dot", at[0], error, 2.8, shape, series)], {"row": str(place)})
+    shape, spots = SHAPES[series % len(SHAPES)], [(plot.at(pair.measured, pair.predicted), 3.6)]
+    spots.append((strip.at(pair.measured, pair.predicted / pair.measured - 1), 2.8))
+    return Group([Marker("dot", *at, r, shape, series) for at, r in spots], {"row": str(place)})
 
 
-def _strip(chart: ScatterChart, plot: Plot, size: Size) -> Plot:
+def _strip(chart: ScatterChart, plot: Plot) -> Plot:
     """Below the plot, over the same x: the errors."""
-    errors = [abs(pair.predicted / pair.measured - 1) for pair in chart.pairs]
+    size, errors = plot.size, [abs(pair.predicted / pair.measured - 1) for pair in chart.pairs]
     errors += [abs(1 / end - 1) for end in (chart.low, chart.high) if end]
     most = min(MOST_ERROR, max(LEAST_ERROR, 1.15 * max(errors, default=0)))
-    return Plot(plot.x, Axis(-most, most, size.height - size.font * 3.4, plot.bottom + size.font * 2.6, LINEAR))
+    return Plot(plot.x, Axis(-most, most, size.height - size.font * 3.4, plot.bottom + size.font * 2.6, LINEAR), size)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 XY = tuple[float, float]
+SHAPES = ("circle", "square", "triangle", "diamond")
+"""Of markers; each group of points or series has one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +42,7 @@ class Rect:
 
 @dataclass(frozen=True, slots=True)
 class Marker:
-    """A point of radius ``r``; ``shape`` is circle, square, triangle, diamond or down."""
+    """A point of radius ``r``; ``shape``: one of ``SHAPES``."""
 
     role: str
     x: float

@@ -6,7 +6,7 @@ Every chart is data alone. The modules beside this one place it on a page; a for
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import ClassVar, Final, Literal
+from typing import Annotated, Any, ClassVar, Final, Literal
 
 COMPUTE: Final = "compute"
 MEMORY: Final = "memory"
@@ -17,8 +17,8 @@ LEVELS = {"sram": "SRAM", "l2": "L2", "llc": "LLC", "dram": "DRAM"}
 Number = int | float
 
 
-class _Part:
-    """Unknown keys in a saved document are errors."""
+class SavedPart:
+    """Base of what a saved document holds: unknown keys are errors, and so are numbers that are not finite."""
 
     __slots__ = ()
 
@@ -26,7 +26,7 @@ class _Part:
 
 
 @dataclass(frozen=True, slots=True)
-class Interval(_Part):
+class Interval(SavedPart):
     """``value`` with its ends where they are known: a prediction with its interval, a median with p10 and p90."""
 
     value: Number
@@ -35,7 +35,7 @@ class Interval(_Part):
 
 
 @dataclass(frozen=True, slots=True)
-class Ceiling(_Part):
+class Ceiling(SavedPart):
     """A roof of a device: ``value`` in FLOP/s of a compute unit and dtype, or in B/s of a memory level.
 
     ``name`` stands on the line. ``evidence`` tells the datasheet's word from what was measured. ``source``: whose number it is.
@@ -50,9 +50,19 @@ class Ceiling(_Part):
     level: str = ""
     source: str = ""
 
+    @property
+    def key(self) -> str:
+        """What a selector calls a compute roof and the points under it, such as ``tensor bf16``."""
+        return f"{self.unit} {self.dtype}".strip()
+
+    @property
+    def measured(self) -> bool:
+        """Whether it is no datasheet's word."""
+        return self.evidence == MEASURED
+
 
 @dataclass(frozen=True, slots=True)
-class Before(_Part):
+class Before(SavedPart):
     """The same point in a baseline: an arrow leads from it."""
 
     name: str
@@ -62,7 +72,7 @@ class Before(_Part):
 
 
 @dataclass(frozen=True, slots=True)
-class Point(_Part):
+class Point(SavedPart):
     """One kernel or workload on a roofline. ``number`` is unique in its report; times in seconds.
 
     ``bytes`` by memory level (a key of ``LEVELS``). ``terms``: seconds at the roof by resource (dram, l2, tensor, vector, sfu,
@@ -88,9 +98,14 @@ class Point(_Part):
     note: str = ""
     soft: str = ""
 
+    @property
+    def key(self) -> str:
+        """The ``key`` of its compute roof."""
+        return f"{self.unit} {self.dtype}".strip()
+
 
 @dataclass(frozen=True, slots=True)
-class Roofline(_Part):
+class Roofline(SavedPart):
     """The log-log roofline of one device with points. Its axes follow from ``ceilings`` alone, so two pictures compare.
 
     ``device`` is an id, ``device_name`` its full name. ``level`` is the one shown first, ``dtypes`` those shown first (by default
@@ -107,9 +122,45 @@ class Roofline(_Part):
     caption: str = ""
     kind: Literal["roofline"] = "roofline"
 
+    @property
+    def groups(self) -> list[str]:
+        """Groups of its points, in the order of their first one: each has a colour and a shape."""
+        return list(dict.fromkeys(point.group for point in self.points))
+
+    def compute_roofs(self) -> list[Ceiling]:
+        """Roofs in FLOP/s, the highest first."""
+        return sorted((c for c in self.ceilings if c.kind == COMPUTE), key=lambda c: -c.value)
+
+    def memory_roofs(self, level: str) -> list[Ceiling]:
+        """Roofs in B/s of ``level``, the highest first: an axis of its bytes carries no other level's."""
+        return sorted((c for c in self.ceilings if c.kind == MEMORY and c.level == level), key=lambda c: -c.value)
+
+    def all_keys(self) -> list[str]:
+        """Units with their dtypes that have a roof or a point, by falling peak."""
+        return list(dict.fromkeys([*(c.key for c in self.compute_roofs()), *(point.key for point in self.points)]))
+
+    def shown_keys(self) -> list[str]:
+        """Those shown first: of the dtypes asked for, else the points', and the fp32 vector unit, where softmax and reductions run."""
+        keys = self.all_keys()
+        if self.dtypes:
+            return [known for known in keys if known.split()[-1] in self.dtypes]
+        wanted = {point.key for point in self.points} | {"vector fp32"}
+        return [known for known in keys if known in wanted] or keys[:1]
+
+    def levels(self) -> list[str]:
+        """Levels at which any point has bytes, from DRAM inwards; where there is no point, those that have a roof."""
+        known = {level for point in self.points for level, moved in point.bytes.items() if moved}
+        roofs = set() if self.points else {c.level for c in self.ceilings}
+        return [level for level in reversed(LEVELS) if level in (known or roofs)] or [self.level]
+
+    def first_level(self) -> str:
+        """The level that a picture opens at."""
+        known = self.levels()
+        return self.level if self.level in known else known[0]
+
 
 @dataclass(frozen=True, slots=True)
-class Series(_Part):
+class Series(SavedPart):
     """One line: ``points`` are (x, y) in base units, in the order of x. ``band``: (low, high) per point, or empty.
 
     ``style``: predicted lines are solid, bounds dashed, measurements filled markers. Series of one ``group`` share a colour.
@@ -124,7 +175,7 @@ class Series(_Part):
 
 
 @dataclass(frozen=True, slots=True)
-class Mark(_Part):
+class Mark(SavedPart):
     """A crossover, a knee or a limit at ``x``, with ``y`` where it lies on a line. ``group``: of the series that it is of alone."""
 
     x: Number
@@ -139,7 +190,7 @@ class Mark(_Part):
 
 
 @dataclass(frozen=True, slots=True)
-class Limit(_Part):
+class Limit(SavedPart):
     """A capacity that a sweep or bars are held against."""
 
     label: str
@@ -147,7 +198,7 @@ class Limit(_Part):
 
 
 @dataclass(frozen=True, slots=True)
-class LineChart(_Part):
+class LineChart(SavedPart):
     """A sweep. Units: one of ``format_number.UNITS``, such as ``s``, ``B``, ``count``, ``share``.
 
     ``marks``: crossovers and knees. ``limits``: capacities, as horizontal lines.
@@ -168,7 +219,7 @@ class LineChart(_Part):
 
 
 @dataclass(frozen=True, slots=True)
-class Bar(_Part):
+class Bar(SavedPart):
     """One bar, the sum of ``segments``: (name, value) in the chart's unit, in the same order in every bar."""
 
     name: str
@@ -176,7 +227,7 @@ class Bar(_Part):
 
 
 @dataclass(frozen=True, slots=True)
-class BarChart(_Part):
+class BarChart(SavedPart):
     """Stacked bars, such as the parts of a memory."""
 
     title: str
@@ -188,7 +239,7 @@ class BarChart(_Part):
 
 
 @dataclass(frozen=True, slots=True)
-class Pair(_Part):
+class Pair(SavedPart):
     """One measured value beside its prediction."""
 
     name: str
@@ -198,7 +249,7 @@ class Pair(_Part):
 
 
 @dataclass(frozen=True, slots=True)
-class ScatterChart(_Part):
+class ScatterChart(SavedPart):
     """Predicted against measured. ``low``, ``high``: measured / predicted at the ends of the band, such as 0.9 and 1.1."""
 
     title: str
@@ -210,4 +261,13 @@ class ScatterChart(_Part):
     kind: Literal["scatter"] = "scatter"
 
 
-Chart = Roofline | LineChart | BarChart | ScatterChart
+class _ByKind:
+    """Marks a union of charts: ``kind`` decides which of them is read, so that an error names a field of that one alone."""
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> Any:
+        from pydantic import Field
+
+        return handler.generate_schema(Annotated[source, Field(discriminator="kind")])
+
+
+Chart = Annotated[Roofline | LineChart | BarChart | ScatterChart, _ByKind()]

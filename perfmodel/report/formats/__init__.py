@@ -43,8 +43,7 @@ def tables(report: Report, brief: bool = False) -> list[Table]:
     others = [*map(as_text, report.data_tables), *report.tables]
     if not report.charts:
         return others
-    from perfmodel.report.charts.chart_tables import marks_table, numbers, roofs_table
-    from perfmodel.report.charts.roofline_metrics import brief_table, points_table
+    from perfmodel.report.charts.chart_tables import brief_table, marks_table, numbers, points_table, roofs_table
 
     lines = report.rooflines
     points = [as_text((brief_table if brief else points_table)(lines))] if any(chart.points for chart in lines) else []

@@ -9,12 +9,10 @@ from html import escape
 from pathlib import Path
 
 from perfmodel import __version__
-from perfmodel.report.charts.chart_tables import roofs_table
-from perfmodel.report.charts.draw import clean, style_sheet
+from perfmodel.report.charts.chart_tables import points_table, roofs_table
+from perfmodel.report.charts.draw import DARK, LIGHT, SERIES, clean, style_sheet
 from perfmodel.report.charts.format_number import formula_text
-from perfmodel.report.charts.roofline_metrics import points_table
 from perfmodel.report.charts.schema import Roofline
-from perfmodel.report.charts.themes import DARK, LIGHT, SERIES
 from perfmodel.report.document import FLOP_CONVENTION, Formula, Report
 from perfmodel.report.formats import readable
 from perfmodel.report.formats._html_parts import data_table, figure, text_table

@@ -54,8 +54,7 @@ def _folded(summary: str, content: str) -> str:
 def _pictures(report: Report) -> list[str]:
     if not report.charts:
         return []
-    from perfmodel.report.charts.chart_tables import marks_table, numbers, point_notes, roofs_table
-    from perfmodel.report.charts.roofline_metrics import brief_table
+    from perfmodel.report.charts.chart_tables import brief_table, marks_table, numbers, point_notes, roofs_table
 
     blocks = []
     for chart in report.charts:

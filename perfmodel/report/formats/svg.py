@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from importlib import import_module
+
 from perfmodel.core.errors import UsageError
+from perfmodel.report import charts
 from perfmodel.report.charts.draw import standalone
-from perfmodel.report.charts.layout import FONT, panels
-from perfmodel.report.charts.scene import Group, Scene
+from perfmodel.report.charts.frame import Size
+from perfmodel.report.charts.labels import shortened, text_width
+from perfmodel.report.charts.roofline_metrics import reached
+from perfmodel.report.charts.scene import SHAPES, Group, Marker, Scene, Shape, Text
+from perfmodel.report.charts.schema import Chart, Roofline
 from perfmodel.report.document import Report
 
 NEEDS = "charts"
+WIDTH, HEIGHT, MARGIN, FONT = 1120.0, 630.0, 28.0, 13.0
+"""One panel, 16 to 9."""
+KEY_WIDTH, KEY_FONT = 276.0, 12.0
 
 
 def render(report: Report) -> str:
@@ -18,10 +28,56 @@ def render(report: Report) -> str:
     return standalone(sheet(report), FONT)
 
 
+def size_of(chart: Chart) -> Size:
+    """The size of its picture on a page."""
+    found: Size = import_module(f"{charts.__name__}.{chart.kind}").SIZE
+    return found
+
+
+def scene(chart: Chart, size: Size) -> Scene:
+    """``chart`` in a picture of ``size``."""
+    made: Scene = import_module(f"{charts.__name__}.{chart.kind}").scene(chart, size)
+    return made
+
+
 def sheet(report: Report) -> Scene:
-    """All pictures of ``report`` as one."""
-    placed = panels(report.charts)
-    width = max(left + scene.width for left, _, scene in placed)
-    height = max(top + scene.height for _, top, scene in placed)
-    words = " ".join(scene.description for *_, scene in placed)
-    return Scene(width, height, [Group(scene.children, move=(left, top)) for left, top, scene in placed], report.title, words)
+    """All pictures of ``report`` as one: one alone, several in two columns."""
+    drawn, shapes, height = [panel(chart) for chart in report.charts], list[Shape](), 0.0
+    for first in range(0, len(drawn), 2):
+        row = drawn[first : first + 2]
+        shapes += [Group(scene.children, move=(WIDTH * column, height)) for column, scene in enumerate(row)]
+        height += max(scene.height for scene in row)
+    return Scene(WIDTH * min(len(drawn), 2), height, shapes, report.title, " ".join(scene.description for scene in drawn))
+
+
+def panel(chart: Chart) -> Scene:
+    """``chart`` under its title; a roofline with the names of its points beside it."""
+    head = MARGIN + FONT * 1.35
+    shapes: list[Shape] = [Text("title", MARGIN, head, shortened(chart.title, FONT * 1.35, WIDTH - 2 * MARGIN, bold=True))]
+    top = head + FONT
+    if chart.caption:
+        room = WIDTH - 2 * MARGIN - (KEY_WIDTH if isinstance(chart, Roofline) and chart.points else 0)
+        shapes.append(Text("subtitle", MARGIN, head + FONT * 1.6, shortened(chart.caption, FONT, room)))
+        top += FONT * 1.6
+    key = _key(chart, top + FONT) if isinstance(chart, Roofline) and chart.points else []
+    width = WIDTH - 2 * MARGIN - (KEY_WIDTH + 20 if key else 0)
+    picture = scene(chart, Size(width, HEIGHT - top - MARGIN / 2, FONT))
+    moved = replace(picture, children=[*shapes, *key, Group(picture.children, move=(MARGIN, top))], width=WIDTH)
+    return replace(moved, height=max(top + picture.height + MARGIN / 2, HEIGHT if key else 0))
+
+
+def _key(chart: Roofline, top: float) -> list[Shape]:
+    """Number, name and share of the roof of as many points as there is room for."""
+    left, right, line = WIDTH - MARGIN - KEY_WIDTH, WIDTH - MARGIN, KEY_FONT * 1.5
+    room, groups = int((HEIGHT - MARGIN - top) / line), chart.groups
+    shown = chart.points if len(chart.points) <= room else chart.points[: room - 1]
+    shapes: list[Shape] = [Text("key-value", right, top - line, "of its roof", "end")]
+    for place, point in enumerate(shown):
+        y, series, said = top + place * line, groups.index(point.group), reached(point)
+        name = shortened(point.name, KEY_FONT, right - left - 54 - text_width(said, KEY_FONT))
+        shapes.append(Marker("measured", left + 5, y - KEY_FONT * 0.35, 3.6, SHAPES[series % len(SHAPES)], series))
+        shapes += [Text("key-number", left + 34, y, str(point.number), "end"), Text("key-name", left + 42, y, name)]
+        shapes.append(Text("key-value", right, y, said, "end"))
+    if len(shown) < len(chart.points):
+        shapes.append(Text("key-value", left, top + len(shown) * line, f"and {len(chart.points) - len(shown)} more, in the report's table"))
+    return shapes

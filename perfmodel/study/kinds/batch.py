@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Annotated, ClassVar
 
 from perfmodel.core.hardware import Device
 from perfmodel.report.batch import report
-from perfmodel.report.charts.schema import LineChart, Mark, Series
+from perfmodel.report.charts.schema import LineChart, Mark, Number, Series
 from perfmodel.report.document import Column, DataTable, Value
-from perfmodel.study.base import XY, Part, Scope
-from perfmodel.study.fields import Fields
+from perfmodel.study.base import XY, Scope, SectionResult
+from perfmodel.study.schema import Options
 from perfmodel.study.workloads import ModelOptions
-from perfmodel.transformer.batch import CACHE_PART, COMPUTE_PART, WEIGHTS_PART, Curve, curve
+from perfmodel.transformer.batch import CACHE_PART, COMPUTE_PART, WEIGHTS_PART, Curve, Point, curve
 from perfmodel.transformer.step import DECODE
 
 PARTS = (WEIGHTS_PART, CACHE_PART, COMPUTE_PART)
@@ -27,37 +26,35 @@ class _Line:
     device: Device
     found: Curve
 
+    def marks(self, rates: dict[Number, Number], group: str) -> list[Mark]:
+        """Where more batch stops paying and where memory ends, on the line through ``rates``."""
+        known = {"knee": self.found.knee, "memory ends": self.found.max_batch or None}
+        return [Mark(at, f"{name} at {at:,}", rates.get(at), group) for name, at in known.items() if at is not None]
+
 
 @dataclass(frozen=True, slots=True)
-class Section:
+class Section(Options):
     """``models``: each with the length at which it decodes (``kv_len``); their batch is what the picture goes over."""
 
-    __pydantic_config__: ClassVar[dict[str, str]] = {"extra": "forbid"}
-
     devices: list[str]
-    models: list[Annotated[ModelOptions, Fields(ModelOptions)]]
+    models: list[ModelOptions]
     title: str = ""
     caption: str = ""
 
-    def build(self, scope: Scope) -> Part:
+    def build(self, scope: Scope) -> SectionResult:
         """Throughput, the parts of a step, and a row per batch."""
         lines = [self._line(model, device, scope) for device in scope.devices(self.devices) for model in self.models]
-        verdict, notes = [], []
-        for line in lines:
-            told = report(line.found)
-            verdict += [f"{line.name}: {said[:1].lower()}{said[1:]}" for said in told.verdict]
-            notes += told.notes
+        told = [(line, report(line.found)) for line in lines]
+        verdict = [f"{line.name}: {said[:1].lower()}{said[1:]}" for line, one in told for said in one.verdict]
         title = self.title or "decode against the batch"
-        charts = [self._throughput(lines, title), *(self._parts(line, title) for line in lines[:2])]
-        return Part(verdict, list(charts), [self._table(lines, title)], list(dict.fromkeys(notes)))
+        charts = [self._throughput(lines, title), *(_parts(line, title) for line in lines[:2])]
+        return SectionResult(verdict, [*charts], [_table(lines, title)], list(dict.fromkeys(note for _, one in told for note in one.notes)))
 
     def _line(self, options: ModelOptions, device: Device, scope: Scope) -> _Line:
         found = curve(replace(options, phase=DECODE).request(device), scope.lenders)
-        length = f", {found.request.kv_len:,} tokens" if len({model.kv_len for model in self.models}) > 1 else ""
         model = found.request.model.name if len({model.name for model in self.models}) > 1 or len(self.devices) == 1 else ""
-        name = ", ".join(
-            filter(None, [model + length if model else length.removeprefix(", "), device.name if len(self.devices) > 1 else ""])
-        )
+        length = f"{found.request.kv_len:,} tokens" if len({model.kv_len for model in self.models}) > 1 else ""
+        name = ", ".join(filter(None, [model, length, device.name if len(self.devices) > 1 else ""]))
         return _Line(name, device, found)
 
     def _throughput(self, lines: Sequence[_Line], title: str) -> LineChart:
@@ -65,57 +62,49 @@ class Section:
         for line in lines:
             points = line.found.points
             bound: XY = [(point.batch, point.batch / float(point.step.cost.lower_s)) for point in points]
-            known = [(point, times) for point in points if (times := point.step.prediction) is not None]
-            made: XY = [(point.batch, point.batch / times[0]) for point, times in known]
-            band: XY = [(point.batch / times[2], point.batch / times[1]) for point, times in known]
+            known = [(point.batch, times) for point in points if (times := point.step.prediction) is not None]
+            made: XY = [(batch, batch / times[0]) for batch, times in known]
+            band: XY = [(batch / times[2], batch / times[1]) for batch, times in known]
             if made:
                 series.append(Series(line.name, made, "line", band, line.name, line.device.id))
             series.append(Series(f"{line.name}, bound", bound, "dashed", group=line.name, device=line.device.id))
-            marks += _marks(line, dict(made or bound), len(lines) > 1)
-        return LineChart(
-            f"{title}: tokens per second", "batch", "tokens per second", series, "count", "tokens/s", marks=marks, caption=self.caption
-        )
-
-    def _parts(self, line: _Line, title: str) -> LineChart:
-        """What a step waits for, each part alone, and the step."""
-        points = line.found.points
-        parts: dict[str, XY] = {name: [(point.batch, point.parts[name]) for point in points] for name in PARTS}
-        steps: XY = [(point.batch, point.step.seconds) for point in points]
-        series = [*(Series(name, part) for name, part in parts.items()), Series("step, predicted or roof", steps, "markers")]
-        return LineChart(f"{title}: what fills a step, {line.name}", "batch", "time of a step", series)
-
-    def _table(self, lines: Sequence[_Line], title: str) -> DataTable:
-        columns = [
-            Column("name", "decode"),
-            Column("batch", "batch", "count"),
-            Column("tokens_per_s", "tokens/s", "tokens/s"),
-            Column("predicted_s", "step, predicted", "s", "low_s", "high_s"),
-            Column("low_s", "low", "s"),
-            Column("high_s", "high", "s"),
-            Column("lower_s", "step, bound", "s"),
-            Column("weights_s", WEIGHTS_PART, "s"),
-            Column("cache_s", CACHE_PART, "s"),
-            Column("compute_s", COMPUTE_PART, "s"),
-            Column("memory", "memory", "B"),
-            Column("bound", "filled by"),
-            Column("mark", "mark"),
-        ]
-        rows: list[list[Value]] = []
-        for line in lines:
-            for point in line.found.points:
-                times: list[Value] = list(point.step.prediction or (None, None, None))
-                parts: list[Value] = [point.parts[name] for name in PARTS]
-                mark = "knee" if point.batch == line.found.knee else "memory ends" if point.batch == line.found.max_batch else ""
-                lower, memory = float(point.step.cost.lower_s), int(point.memory)
-                rows.append([line.name, point.batch, point.tokens_per_s, *times, lower, *parts, memory, point.bound, mark])
-        return DataTable(title, columns, rows)
+            marks += line.marks(dict(made or bound), line.name if len(lines) > 1 else "")
+        title = f"{title}: tokens per second"
+        return LineChart(title, "batch", "tokens per second", series, "count", "tokens/s", marks=marks, caption=self.caption)
 
 
-def _marks(line: _Line, rates: dict[int | float, int | float], several: bool) -> list[Mark]:
-    group = line.name if several else ""
-    found = []
-    if line.found.knee is not None:
-        found.append(Mark(line.found.knee, f"knee at {line.found.knee:,}", rates.get(line.found.knee), group))
-    if line.found.max_batch:
-        found.append(Mark(line.found.max_batch, f"memory ends at {line.found.max_batch:,}", rates.get(line.found.max_batch), group))
-    return found
+def _parts(line: _Line, title: str) -> LineChart:
+    """What a step waits for, each part alone, and the step."""
+    points = line.found.points
+    series = [Series(name, [(point.batch, point.parts[name]) for point in points]) for name in PARTS]
+    steps = Series("step, predicted or roof", [(point.batch, point.step.seconds) for point in points], "markers")
+    return LineChart(f"{title}: what fills a step, {line.name}", "batch", "time of a step", [*series, steps])
+
+
+_Row = tuple[_Line, Point]
+
+
+def _table(lines: Sequence[_Line], title: str) -> DataTable:
+    def predicted(end: int) -> Callable[[_Row], Value]:
+        return lambda row: row[1].step.prediction[end] if row[1].step.prediction else None
+
+    def mark(row: _Row) -> str:
+        found, batch = row[0].found, row[1].batch
+        return "knee" if batch == found.knee else "memory ends" if batch == found.max_batch else ""
+
+    columns: list[tuple[Column, Callable[[_Row], Value]]] = [
+        (Column("name", "decode"), lambda row: row[0].name),
+        (Column("batch", "batch", "count"), lambda row: row[1].batch),
+        (Column("tokens_per_s", "tokens/s", "tokens/s"), lambda row: row[1].tokens_per_s),
+        (Column("predicted_s", "step, predicted", "s", "low_s", "high_s"), predicted(0)),
+        (Column("low_s", "low", "s"), predicted(1)),
+        (Column("high_s", "high", "s"), predicted(2)),
+        (Column("lower_s", "step, bound", "s"), lambda row: float(row[1].step.cost.lower_s)),
+        (Column("weights_s", WEIGHTS_PART, "s"), lambda row: row[1].parts[WEIGHTS_PART]),
+        (Column("cache_s", CACHE_PART, "s"), lambda row: row[1].parts[CACHE_PART]),
+        (Column("compute_s", COMPUTE_PART, "s"), lambda row: row[1].parts[COMPUTE_PART]),
+        (Column("memory", "memory", "B"), lambda row: int(row[1].memory)),
+        (Column("bound", "filled by"), lambda row: row[1].bound),
+        (Column("mark", "mark"), mark),
+    ]
+    return DataTable.of(title, [(line, point) for line in lines for point in line.found.points], columns)

@@ -2,58 +2,49 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Annotated, ClassVar
 
 from perfmodel.core.errors import UsageError
 from perfmodel.core.hardware import Device
 from perfmodel.core.trace import Step
 from perfmodel.kernels.attention.algorithms import find
 from perfmodel.kernels.attention.evaluate import Result
-from perfmodel.kernels.attention.request import AttentionRequest
 from perfmodel.report.charts.format_number import text
 from perfmodel.report.charts.roofline_metrics import SHORT
 from perfmodel.report.charts.schema import Limit, LineChart, Series
 from perfmodel.report.document import Column, DataTable, Value
 from perfmodel.report.metrics import BOUND_WORDS
-from perfmodel.study.base import XY, Part, Scope, on
-from perfmodel.study.fields import Fields
-from perfmodel.study.workloads import shape_words
+from perfmodel.study.base import XY, Scope, SectionResult, on, together
+from perfmodel.study.schema import Options
+from perfmodel.study.workloads import AttentionOptions, shape_words
+
+X_LABEL = "block size B_c"
 
 
 @dataclass(frozen=True, slots=True)
-class Section:
+class Section(Options):
     """``block_kv``: columns B_c of a tile, one evaluation each. ``rows``: B_r, by default min(B_c, d) as in the paper's algorithm."""
 
-    __pydantic_config__: ClassVar[dict[str, str]] = {"extra": "forbid"}
-
     devices: list[str]
-    attention: Annotated[AttentionRequest, Fields(AttentionRequest)]
+    attention: AttentionOptions
     block_kv: list[int]
     algorithm: str = "flash1"
     rows: int | None = None
     title: str = ""
     caption: str = ""
 
-    def build(self, scope: Scope) -> Part:
+    def build(self, scope: Scope) -> SectionResult:
         """Accesses and times over the block size, beside standard attention."""
         if find(self.algorithm).tiling is None:
             raise UsageError(f"algorithm: {self.algorithm} has no blocks", "give flash1 or flash2")
         devices = scope.devices(self.devices)
-        parts = [self._of(device, scope, len(devices) > 1) for device in devices]
-        return Part(
-            [said for part in parts for said in part.verdict],
-            [chart for part in parts for chart in part.charts],
-            [table for part in parts for table in part.data_tables],
-            [note for part in parts for note in part.notes],
-            [formula for part in parts for formula in part.formulas],
-        )
+        return together([self._of(device, scope, len(devices) > 1) for device in devices])
 
-    def _of(self, device: Device, scope: Scope, several: bool) -> Part:
+    def _of(self, device: Device, scope: Scope, several: bool) -> SectionResult:
         standard = self._result(device, "standard", None)
-        assert standard is not None
-        found, notes = {}, []
+        found, notes = dict[int, Result](), []
         for columns in sorted(set(self.block_kv)):
             try:
                 found[columns] = self._result(device, self.algorithm, columns)
@@ -61,15 +52,14 @@ class Section:
                 notes.append(f"B_c {columns}: {error.message}.")
         if not found:
             raise UsageError(f"block_kv: no block fits {device.id}: {notes[0]}", "give smaller ones")
-        title = (self.title or f"{self.algorithm} over the block size") + (f", {device.name}" if several else "")
-        return Part(
+        title = (self.title or f"{self.algorithm} over the block size") + f", {device.name}" * several
+        largest, group = found[max(found)], f"{self.algorithm}, B_c {max(found)} on {device.id}"
+        return SectionResult(
             [on(device, several) + self._sentence(found, standard)],
             [self._accesses(found, standard, title), self._times(found, standard, title)],
-            [self._table(found, standard, title)],
+            [_table([*found.values(), standard], standard, title)],
             notes,
-            scope.explain(
-                self.algorithm, f"{self.algorithm}, B_c {max(found)} on {device.id}", partial(self._steps, device, found[max(found)])
-            ),
+            scope.explain(self.algorithm, group, partial(self._steps, device, largest)),
         )
 
     def _result(self, device: Device, algorithm: str, columns: int | None) -> Result:
@@ -85,52 +75,19 @@ class Section:
         return [step for part in result.parts for step in explain(part, w, device)]
 
     def _accesses(self, found: dict[int, Result], standard: Result, title: str) -> LineChart:
-        moved: XY = [(columns, float(result.total.access_bytes)) for columns, result in found.items()]
-        limit = [Limit("standard", float(standard.total.access_bytes))]
-        return LineChart(
-            f"{title}: HBM accesses",
-            "block size B_c",
-            "HBM accesses",
-            [Series(self.algorithm, moved)],
-            "count",
-            "B",
-            limits=limit,
-            caption=self.caption,
-        )
+        series = [Series(self.algorithm, [(columns, float(result.total.access_bytes)) for columns, result in found.items()])]
+        limits, caption = [Limit("standard", float(standard.total.access_bytes))], self.caption
+        return LineChart(f"{title}: HBM accesses", X_LABEL, "HBM accesses", series, "count", "B", limits=limits, caption=caption)
 
     def _times(self, found: dict[int, Result], standard: Result, title: str) -> LineChart:
-        at_roof: XY = [(c, float(r.total.roofline_s)) for c, r in found.items()]
-        roof = Series(f"{self.algorithm}, roof", at_roof, "dashed", group="roof")
-        bandwidth: XY = [(c, max(float(r.total.terms.get(level, 0.0)) for level in ("dram", "l2"))) for c, r in found.items()]
-        compute: XY = [(c, max(float(r.total.terms.get(unit, 0.0)) for unit in ("tensor", "vector", "sfu"))) for c, r in found.items()]
-        parts = [Series("memory alone", bandwidth), Series("arithmetic alone", compute)]
-        limit = [Limit("standard, roof", float(standard.total.roofline_s))]
-        return LineChart(f"{title}: time at the roof", "block size B_c", "time", [roof, *parts], "count", "s", limits=limit)
+        def longest(*resources: str) -> XY:
+            return [(columns, max(float(r.total.terms.get(name, 0.0)) for name in resources)) for columns, r in found.items()]
 
-    def _table(self, found: dict[int, Result], standard: Result, title: str) -> DataTable:
-        columns = [
-            Column("algorithm", "algorithm"),
-            Column("bc", "B_c", "count"),
-            Column("br", "B_r", "count"),
-            Column("accesses", "HBM accesses", "B"),
-            Column("of_standard", "standard / this", "ratio"),
-            Column("sram", "SRAM traffic", "B"),
-            Column("dram", "DRAM traffic", "B"),
-            Column("flops", "FLOP, executed", "FLOP"),
-            Column("roofline_s", "roofline", "s"),
-            Column("bound", "bound by"),
-        ]
-        rows = [self._row(result, standard) for result in [*found.values(), standard]]
-        return DataTable(title, columns, rows)
-
-    @staticmethod
-    def _row(result: Result, standard: Result) -> list[Value]:
-        cost = result.total
-        tile = result.parts[0].tile
-        moved = float(standard.total.access_bytes / cost.access_bytes)
-        edges: list[Value] = [None, None] if tile is None else [int(tile.bc), int(tile.br)]
-        counts: list[Value] = [int(cost.access_bytes), moved, int(cost.sram.total), int(cost.dram.total), int(cost.executed_flops)]
-        return [result.algorithm.name, *edges, *counts, float(cost.roofline_s), SHORT.get(cost.bound or "")]
+        at_roof: XY = [(columns, float(result.total.roofline_s)) for columns, result in found.items()]
+        series = [Series(f"{self.algorithm}, roof", at_roof, "dashed", group="roof")]
+        series += [Series("memory alone", longest("dram", "l2")), Series("arithmetic alone", longest("tensor", "vector", "sfu"))]
+        limits = [Limit("standard, roof", float(standard.total.roofline_s))]
+        return LineChart(f"{title}: time at the roof", X_LABEL, "time", series, "count", "s", limits=limits)
 
     def _sentence(self, found: dict[int, Result], standard: Result) -> str:
         small, large = min(found), max(found)
@@ -147,3 +104,24 @@ class Section:
             f"{float(a.access_bytes / b.access_bytes):.3g}x fewer bytes than blocks of {small} and {fewer:.3g}x fewer than "
             f"standard attention ({text(int(standard.total.access_bytes), 'B')}); {stops}."
         )
+
+
+def _table(results: Sequence[Result], standard: Result, title: str) -> DataTable:
+    """A row per block size, then standard attention."""
+
+    def edge(name: str) -> Callable[[Result], Value]:
+        return lambda one: int(getattr(one.parts[0].tile, name)) if one.parts[0].tile else None
+
+    columns: list[tuple[Column, Callable[[Result], Value]]] = [
+        (Column("algorithm", "algorithm"), lambda one: one.algorithm.name),
+        (Column("bc", "B_c", "count"), edge("bc")),
+        (Column("br", "B_r", "count"), edge("br")),
+        (Column("accesses", "HBM accesses", "B"), lambda one: int(one.total.access_bytes)),
+        (Column("of_standard", "standard / this", "ratio"), lambda one: float(standard.total.access_bytes / one.total.access_bytes)),
+        (Column("sram", "SRAM traffic", "B"), lambda one: int(one.total.sram.total)),
+        (Column("dram", "DRAM traffic", "B"), lambda one: int(one.total.dram.total)),
+        (Column("flops", "FLOP, executed", "FLOP"), lambda one: int(one.total.executed_flops)),
+        (Column("roofline_s", "roofline", "s"), lambda one: float(one.total.roofline_s)),
+        (Column("bound", "bound by"), lambda one: SHORT.get(one.total.bound or "")),
+    ]
+    return DataTable.of(title, results, columns)

@@ -3,33 +3,30 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Annotated, ClassVar
 
 from perfmodel.report.compare import DEFAULT_THRESHOLD, changes, tables, verdict
-from perfmodel.study.base import Part, Scope
-from perfmodel.study.fields import Fields
-from perfmodel.study.sides import sides
+from perfmodel.study.base import Scope, SectionResult
+from perfmodel.study.operands import operands
+from perfmodel.study.schema import Options
 from perfmodel.study.workloads import Workload
 
 
 @dataclass(frozen=True, slots=True)
-class Section:
+class Section(Options):
     """``between``: two names, of devices, of attention algorithms or of implementations. ``device``: where algorithms run."""
 
-    __pydantic_config__: ClassVar[dict[str, str]] = {"extra": "forbid"}
-
     between: list[str]
-    workloads: list[Annotated[Workload, Fields(Workload)]] = field(default_factory=list)
+    workloads: list[Workload] = field(default_factory=list)
     device: str | None = None
     threshold: float = DEFAULT_THRESHOLD
     title: str = ""
 
-    def build(self, scope: Scope) -> Part:
+    def build(self, scope: Scope) -> SectionResult:
         """The table of changes; on one device also a roofline with arrows."""
-        made = sides(self.between, self.workloads, self.device, scope)
+        made = operands(self.between, self.workloads, self.device, scope)
         found = changes(made.before.readings, made.after.readings, self.threshold)
         title = self.title or f"{made.before.name} against {made.after.name}"
         charts = [made.chart] if made.chart is not None else []
         said = verdict(found, made.before.name, made.after.name, self.threshold, (made.before.readings, made.after.readings))
         said = [f"{self.title}: {said[0]}", *said[1:]] if self.title else said
-        return Part([*said, *made.warnings], list(charts), tables(title, found, made.before.name, made.after.name), made.notes)
+        return SectionResult([*said, *made.warnings], list(charts), tables(title, found, made.before.name, made.after.name), made.notes)

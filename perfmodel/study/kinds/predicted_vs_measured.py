@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Annotated, ClassVar
 
 from perfmodel.report.charts.schema import Pair, ScatterChart
 from perfmodel.report.document import Column, DataTable, Value
-from perfmodel.study.base import Part, Scope
-from perfmodel.study.fields import Fields
-from perfmodel.study.recorded import RecordChoice, row_name, rows_of, thinned
+from perfmodel.study.base import Scope, SectionResult
+from perfmodel.study.recorded import RecordChoice, row_group, row_name, rows_of, thinned
+from perfmodel.study.schema import Options
 from perfmodel.validation.compare import Group, Row, groups
 from perfmodel.validation.statistics import quantile
 
@@ -19,72 +18,62 @@ BAND = (0.1, 0.9)
 
 
 @dataclass(frozen=True, slots=True)
-class Section:
+class Section(Options):
     """``records``: which are compared. ``shown``: at most so many stand in the picture; figures are of all of them."""
 
-    __pydantic_config__: ClassVar[dict[str, str]] = {"extra": "forbid"}
-
-    records: Annotated[RecordChoice, Fields(RecordChoice)]
+    records: RecordChoice
     shown: int = 80
     title: str = ""
     caption: str = ""
 
-    def build(self, scope: Scope) -> Part:
+    def build(self, scope: Scope) -> SectionResult:
         """The scatter, and a row per group."""
         rows = rows_of(self.records, scope)
         by_device = len({row.record.hardware for row in rows}) > 1
-        found = groups(rows, by_device)
+        found, title = groups(rows, by_device), self.title or "predicted against measured"
         predicted = [row for row in rows if row.prediction is not None]
-        title = self.title or "predicted against measured"
-        charts = [_scatter(title, self.caption, found, predicted, self.shown, by_device)] if predicted else []
-        missing = {row.reason for row in rows if row.prediction is None}
-        notes = [f"{sum(row.reason == reason for row in rows)} records are not predicted: {reason}." for reason in sorted(missing)]
+        missing = sorted(row.reason for row in rows if row.prediction is None)
+        notes = [f"{missing.count(reason)} records are not predicted: {reason}." for reason in dict.fromkeys(missing)]
         if self.records.most is not None and len(rows) == self.records.most:
             notes.append(f"{title}: {len(rows)} records, evenly chosen from those of every group that meet the conditions.")
         if len(predicted) > self.shown:
             notes.append(f"The picture shows {self.shown} of {len(predicted)} measurements, evenly chosen; the figures are of all.")
-        return Part([_sentence(title, rows, predicted)], list(charts), [_table(title, found, by_device)], notes)
+        charts = [self._scatter(title, found, by_device)] if predicted else []
+        return SectionResult([_sentence(title, rows, predicted)], [*charts], [_table(title, found, by_device)], notes)
 
-
-def _scatter(title: str, caption: str, found: Sequence[Group], predicted: Sequence[Row], shown: int, by_device: bool) -> ScatterChart:
-    ratios = [row.record.time_s.median / row.prediction.seconds for row in predicted if row.prediction]
-    low, high = (quantile(ratios, share) for share in BAND)
-    chosen = thinned([[row for row in group.rows if row.prediction] for group in found], shown)
-    pairs = [
-        Pair(row_name(row), row.record.time_s.median, row.prediction.seconds, _group(row, by_device)) for row in chosen if row.prediction
-    ]
-    return ScatterChart(title, pairs, "s", low, high, caption)
-
-
-def _group(row: Row, by_device: bool) -> str:
-    name = f"{row.record.implementation} {row.record.direction}".removesuffix(" forward")
-    return f"{name}, {row.record.hardware}" if by_device else name
+    def _scatter(self, title: str, found: Sequence[Group], by_device: bool) -> ScatterChart:
+        """Pairs of measured and predicted time, by group; the band is of all of them."""
+        ratios = [row.record.time_s.median / row.prediction.seconds for group in found for row in group.rows if row.prediction]
+        low, high = (quantile(ratios, share) for share in BAND)
+        pairs = [
+            Pair(row_name(row), row.record.time_s.median, row.prediction.seconds, row_group(row) + f", {row.record.hardware}" * by_device)
+            for row in thinned([[row for row in group.rows if row.prediction] for group in found], self.shown)
+        ]
+        return ScatterChart(title, pairs, "s", low, high, self.caption)
 
 
 def _error(row: Row) -> float | None:
     return None if row.error is None else abs(row.error)
 
 
+def _covered(group: Group) -> float | None:
+    found = [row.covered for row in group.rows if row.covered is not None]
+    return sum(found) / len(found) if found else None
+
+
 def _table(title: str, found: Sequence[Group], by_device: bool) -> DataTable:
-    columns = [
-        Column("group", "group"),
-        *([Column("device", "device")] if by_device else []),
-        Column("records", "records", "count"),
-        Column("violations", "faster than bound", "count"),
-        Column("of_roof", "of its roof, median", "share"),
-        Column("median", "median error", "share"),
-        Column("p90", "90 % within", "share"),
-        Column("worst", "worst", "share"),
-        Column("covered", "in the interval", "share"),
+    columns: list[tuple[Column, Callable[[Group], Value]]] = [
+        (Column("group", "group"), lambda group: group.name),
+        *[(Column("device", "device"), lambda group: group.hardware)] * by_device,
+        (Column("records", "records", "count"), lambda group: len(group.rows)),
+        (Column("violations", "faster than bound", "count"), lambda group: group.violations),
+        (Column("of_roof", "of its roof, median", "share"), lambda group: group.quantile(0.5, lambda row: row.share_of_roof)),
+        (Column("median", "median error", "share"), lambda group: group.quantile(0.5, _error)),
+        (Column("p90", "90 % within", "share"), lambda group: group.quantile(0.9, _error)),
+        (Column("worst", "worst", "share"), lambda group: group.quantile(1.0, _error)),
+        (Column("covered", "in the interval", "share"), _covered),
     ]
-    rows: list[list[Value]] = []
-    for group in found:
-        covered = [row.covered for row in group.rows if row.covered is not None]
-        errors: list[Value] = [group.quantile(share, _error) for share in (0.5, 0.9, 1.0)]
-        of_roof = group.quantile(0.5, lambda row: row.share_of_roof)
-        head: list[Value] = [group.name, *([group.hardware] if by_device else []), len(group.rows), group.violations, of_roof]
-        rows.append([*head, *errors, sum(covered) / len(covered) if covered else None])
-    return DataTable(f"{title}, by group", columns, rows)
+    return DataTable.of(f"{title}, by group", found, columns)
 
 
 def _sentence(title: str, rows: Sequence[Row], predicted: Sequence[Row]) -> str:

@@ -5,23 +5,31 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
-from typing import Annotated, ClassVar
 
 from perfmodel.core.errors import UsageError
 from perfmodel.core.hardware import Device
 from perfmodel.core.units import format_time
 from perfmodel.report.charts.format_number import percent
 from perfmodel.report.charts.format_number import text as cell
-from perfmodel.report.charts.roofline_metrics import flag, share_of_roof
+from perfmodel.report.charts.roofline_metrics import WHY, flag, share_of_roof, soft_bound
 from perfmodel.report.charts.schema import Point, Roofline
-from perfmodel.report.charts.soft_roofs import WHY, soft_bound
 from perfmodel.report.roofline_chart import at_one_level, brief, point_of_row, roofline, said
-from perfmodel.study.base import Part, Scope, on
-from perfmodel.study.fields import Fields
-from perfmodel.study.kernels import UNCOUNTED, NcuFile, advice, certain, kernels_of, known_flops, points_of
-from perfmodel.study.points import Found, asked, too_large
-from perfmodel.study.recorded import RecordChoice, row_name, rows_of
+from perfmodel.study.base import Scope, SectionResult, on, together
+from perfmodel.study.points import WorkloadAnswer, asked, too_large
+from perfmodel.study.recorded import (
+    UNCOUNTED,
+    NcuFile,
+    RecordChoice,
+    advice,
+    certain,
+    kernels_of,
+    known_flops,
+    points_of,
+    row_group,
+    row_name,
+    rows_of,
+)
+from perfmodel.study.schema import Options
 from perfmodel.study.workloads import Workload
 from perfmodel.validation.compare import Row
 from perfmodel.validation.statistics import quantile
@@ -33,20 +41,18 @@ MANY = 6
 
 
 @dataclass(frozen=True, slots=True)
-class Section:
+class Section(Options):
     """``devices``: of workloads and profiled kernels; records name their own. ``level``: the memory level shown first."""
 
-    __pydantic_config__: ClassVar[dict[str, str]] = {"extra": "forbid"}
-
     devices: list[str] = field(default_factory=list)
-    workloads: list[Annotated[Workload, Fields(Workload)]] = field(default_factory=list)
-    records: Annotated[RecordChoice, Fields(RecordChoice)] | None = None
-    ncu: Annotated[NcuFile, Fields(NcuFile)] | None = None
+    workloads: list[Workload] = field(default_factory=list)
+    records: RecordChoice | None = None
+    ncu: NcuFile | None = None
     title: str = ""
     caption: str = ""
     level: str = ""
 
-    def build(self, scope: Scope) -> Part:
+    def build(self, scope: Scope) -> SectionResult:
         """A roofline per device."""
         if not self.devices and (self.workloads or self.ncu or self.records is None):
             raise UsageError("devices is missing", "name at least one, such as h200")
@@ -58,40 +64,29 @@ class Section:
             raise UsageError(f"records: {unknown[0].reason}", "none of them is of a device with a profile")
         if self.ncu is not None and len(devices) > 1:
             raise UsageError("ncu: the profile is of one device", "name that one alone")
-        parts = [self._of(device, rows, scope, len(devices) > 1) for device in devices.values()]
-        return Part(
-            [told for part in parts for told in part.verdict],
-            [*self._leveled([chart for part in parts for chart in part.charts if isinstance(chart, Roofline)])],
-            notes=[*_absent(unknown), *(note for part in parts for note in part.notes)],
-            formulas=[formula for part in parts for formula in part.formulas],
-        )
+        whole = together([self._of(device, rows, scope, len(devices) > 1) for device in devices.values()])
+        charts = [chart for chart in whole.charts if isinstance(chart, Roofline)]
+        leveled = [replace(chart, level=self.level) for chart in charts] if self.level else at_one_level(charts)
+        return replace(whole, charts=[*leveled], notes=[*_absent(unknown), *whole.notes])
 
-    def _of(self, device: Device, rows: Sequence[Row], scope: Scope, several: bool) -> Part:
+    def _of(self, device: Device, rows: Sequence[Row], scope: Scope, several: bool) -> SectionResult:
         found = [(w, answer) for w in self.workloads for answer in asked(w, device, scope)]
-        points, notes, verdict = [], [told for _, one in found for told in one.missing], []
-        for w, one in found:
-            points += _shown(w, one, len(found) > 1)
+        points = [point for w, one in found for point in _shown(w, one, len(found) > 1)]
         measured, absent = _measured(rows, device)
         counted, lacking = self._counted(device, scope)
-        chart = self._chart(device, scope.numbered([*points, *measured, *counted]), several)
-        for _, one in found:
-            verdict.append(on(device, several) + _said(one, chart, device))
-        others = replace(chart, points=chart.points[len(points) :])
-        verdict += [on(device, several) + told for told in [*_summary(others), *map(partial(_sentence, chart=others), others.points)]]
-        if absent and not chart.points:
-            verdict += [on(device, several) + told for told in absent]
-        explained = [f for _, one in found if one.steps for f in scope.explain(one.series, f"{one.point.name} on {device.id}", one.steps)]
-        return Part(verdict, [chart], notes=[*notes, *absent, *lacking], formulas=explained)
-
-    def _leveled(self, charts: list[Roofline]) -> list[Roofline]:
-        return [replace(chart, level=self.level) for chart in charts] if self.level else at_one_level(charts)
-
-    def _chart(self, device: Device, points: list[Point], several: bool) -> Roofline:
+        every = scope.numbered([*points, *measured, *counted])
         title = f"{self.title}: {device.name}" if self.title and several else self.title
-        caption = " ".join(filter(None, [self.caption, UNCOUNTED if any(not known_flops(p) for p in points) else ""]))
-        return roofline(device, points, title, caption)
+        uncounted = UNCOUNTED * any(not known_flops(point) for point in every)
+        chart = roofline(device, every, title, " ".join(filter(None, [self.caption, uncounted])))
+        others = replace(chart, points=every[len(points) :])
+        verdict = [_said(one, chart, device) for _, one in found]
+        verdict += [*_summary(others), *(_sentence(point, others) for point in others.points), *([] if every else absent)]
+        explained = [f for _, one in found if one.steps for f in scope.explain(one.series, f"{one.point.name} on {device.id}", one.steps)]
+        notes = [*(missing for _, one in found for missing in one.missing), *absent, *lacking]
+        return SectionResult([on(device, several) + words for words in verdict], [chart], notes=notes, formulas=explained)
 
     def _counted(self, device: Device, scope: Scope) -> tuple[list[Point], list[str]]:
+        """Points of profiled kernels, and what their file lacks."""
         if self.ncu is None:
             return [], []
         kernels = kernels_of(self.ncu, scope)
@@ -101,7 +96,7 @@ class Section:
         return points, advice(kernels)
 
 
-def _shown(w: Workload, one: Found, several: bool) -> list[Point]:
+def _shown(w: Workload, one: WorkloadAnswer, several: bool) -> list[Point]:
     """Its kernels where they are known one by one, named after it where there are others; else it as a whole."""
     if not one.parts:
         return [one.point]
@@ -133,17 +128,10 @@ def _sentence(point: Point, chart: Roofline) -> str:
 
 
 def _measured(rows: Sequence[Row], device: Device) -> tuple[list[Point], list[str]]:
-    points: list[Point] = []
-    absent: list[Row] = []
-    for row in rows:
-        if row.device is None or row.device.id != device.id:
-            continue
-        made = point_of_row(0, row, f"{row.record.implementation} {row.record.direction}".removesuffix(" forward"), row_name(row))
-        if made is None:
-            absent.append(row)
-        else:
-            points.append(made)
-    return points, _absent(absent)
+    """Points of the records of ``device``, and how many have none."""
+    own = [row for row in rows if row.device is not None and row.device.id == device.id]
+    made = [(row, point_of_row(0, row, row_group(row), row_name(row))) for row in own]
+    return [point for _, point in made if point], _absent([row for row, point in made if point is None])
 
 
 def _absent(rows: Sequence[Row]) -> list[str]:
@@ -152,21 +140,17 @@ def _absent(rows: Sequence[Row]) -> list[str]:
     return [f"{count} record{'s are' if count > 1 else ' is'} not shown: {reason}." for reason, count in counts.items()]
 
 
-def _said(found: Found, chart: Roofline, device: Device) -> str:
+def _said(found: WorkloadAnswer, chart: Roofline, device: Device) -> str:
     """The sentence of the whole; of a model also what takes most of its time. What does not fit the memory cannot run."""
-    words, text = too_large(found, device), _of_parts(found, said(found.point, chart))
+    words, text = too_large(found, device), said(found.point, chart)
+    if found.parts:
+        most = max(found.parts, key=lambda part: part.share or 0)
+        spent = format_time((most.predicted.value if most.predicted else most.roofline_s) or 0)
+        text = f"{text[:-1]}; {percent(most.share or 0)} of the time is in {most.name} ({spent}).{_above(found)}"
     return f"{found.point.name} CANNOT RUN: {words}. With room for it, {text}" if words else text
 
 
-def _of_parts(found: Found, text: str) -> str:
-    if not found.parts:
-        return text
-    most = max(found.parts, key=lambda part: part.share or 0)
-    spent = most.predicted.value if most.predicted else most.roofline_s
-    return f"{text[:-1]}; {percent(most.share or 0)} of the time is in {most.name} ({format_time(spent or 0)}).{_above(found)}"
-
-
-def _above(found: Found) -> str:
+def _above(found: WorkloadAnswer) -> str:
     """Which of its kernels are predicted above their roofs, and why that may be; empty if none is."""
     over = [(part, share) for part in found.parts if (share := share_of_roof(part)) is not None and share > 1 + SHOWN]
     if not over:

@@ -4,182 +4,305 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Annotated, ClassVar, Literal
+from itertools import pairwise
+from typing import Literal
 
 from perfmodel.core.errors import PerfmodelError, UsageError
 from perfmodel.core.hardware import Device
-from perfmodel.report.against import PREDICTED
-from perfmodel.report.charts.roofline_metrics import SHORT, bound
+from perfmodel.report.against import PREDICTED, Side, against
+from perfmodel.report.charts.format_number import text
+from perfmodel.report.charts.roofline_metrics import RESOURCES, SHORT, bound, soft_bound
 from perfmodel.report.charts.schema import LineChart, Mark, Series
 from perfmodel.report.document import Column, DataTable, Value
-from perfmodel.study.base import XY, Part, Scope, on
-from perfmodel.study.fields import Fields
-from perfmodel.study.kinds._pairwise import Pairwise, SweptSeries, alike, alone, plain, seconds, too_large
-from perfmodel.study.points import Found, answers
+from perfmodel.study.base import XY, Scope, SectionResult, on
+from perfmodel.study.points import WorkloadAnswer, answers
+from perfmodel.study.schema import Options
 from perfmodel.study.workloads import Workload
 
 Show = Literal["time", "rate", "dram", "l2", "accesses", "memory"]
 TIMED = ("time", "rate")
 MOST_VALUES = 200
+ROOF = "at the roof"
 
 
-def _rate(one: Found) -> float | None:
-    spent = seconds(one)
-    return one.point.flops / spent if spent and one.point.flops else None
+# Series and pairs of them
 
 
-SHOWN: dict[str, tuple[str, str, Callable[[Found], float | None]]] = {
-    "time": ("time", "s", seconds),
-    "rate": ("FLOP per second", "FLOP/s", _rate),
+def seconds(one: WorkloadAnswer, basis: str = PREDICTED) -> float:
+    """Seconds predicted, else, or with the ``basis`` ROOF, at the roof; 0 where that is unknown."""
+    known = one.point.predicted if basis == PREDICTED else None
+    return known.value if known else one.point.roofline_s or 0.0
+
+
+@dataclass(slots=True)
+class SweptSeries:
+    """One series on one device: answers by value."""
+
+    name: str
+    device: Device
+    found: dict[int, WorkloadAnswer]
+    notes: list[str]
+
+    @property
+    def runs(self) -> list[int]:
+        """Values at which it fits the memory, as far as that is known; where it never does, all of them."""
+        return [value for value, one in self.found.items() if one.fits is not False] or list(self.found)
+
+    @property
+    def predicted(self) -> bool:
+        """Whether every value is predicted."""
+        return all(one.point.predicted for one in self.found.values())
+
+
+@dataclass(frozen=True, slots=True)
+class SpeedCrossover:
+    """``at``: the first value at which the order has turned, ``seconds`` of the faster one there. ``rises``: the other one leads."""
+
+    at: int
+    seconds: float
+    rises: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Pairwise:
+    """Two series over the values that both have. ``again``: both answers at any value, to find where the order turns."""
+
+    first: SweptSeries
+    other: SweptSeries
+    over: str
+    again: Callable[[int], dict[str, WorkloadAnswer]]
+
+    @property
+    def values(self) -> list[int]:
+        """Values at which both can run; where there are none, those that both have."""
+        known = [value for value in self.first.found if value in self.other.found]
+        return [value for value in known if value in self.first.runs and value in self.other.runs] or known
+
+    @property
+    def cut(self) -> bool:
+        """Whether a larger value does not fit the memory with one of the two."""
+        return max(self.first.found) > self.values[-1] or max(self.other.found) > self.values[-1]
+
+    @property
+    def basis(self) -> str:
+        """Predictions where both are predicted throughout, else roofs."""
+        return PREDICTED if self.first.predicted and self.other.predicted else ROOF
+
+    def gain(self, value: int) -> float:
+        """How many times faster the other one is."""
+        return seconds(self.first.found[value], self.basis) / seconds(self.other.found[value], self.basis)
+
+    def side(self, swept: SweptSeries, value: int) -> Side:
+        """``swept`` at ``value``, as a verdict takes it."""
+        one = swept.found[value]
+        return Side(swept.name, float(one.point.roofline_s or 0.0), one.point.predicted, left_out=one.left_out)
+
+    def turns(self) -> list[SpeedCrossover]:
+        """Where the order turns, by bisection between the values."""
+        leads, found = {value: self.gain(value) > 1 for value in self.values}, []
+        for low, high in pairwise(self.values):
+            if leads[low] != leads[high]:
+                at = self._first(low, high, leads[high])
+                found.append(SpeedCrossover(at, min(self._times(at)), leads[high]))
+        return found
+
+    def _times(self, value: int) -> tuple[float, float]:
+        both = self.again(value)
+        return seconds(both[self.first.name], self.basis), seconds(both[self.other.name], self.basis)
+
+    def _first(self, low: int, high: int, rises: bool) -> int:
+        """The first value above ``low`` at which the order is that of ``high``; sizes that mean nothing end the search."""
+        while high - low > 1:
+            middle = (low + high) // 2
+            try:
+                first, other = self._times(middle)
+            except PerfmodelError:
+                return high
+            low, high = (low, middle) if (other < first) == rises else (middle, high)
+        return high
+
+    def sentence(self, turns: Sequence[SpeedCrossover]) -> str:
+        """Who is faster where, on which basis, and by how much at the ends."""
+        first, last = self.values[0], self.values[-1]
+        where = f"{last:,}, the largest of them at which both fit the memory" if self.cut else f"{last:,}"
+        end = against(self.side(self.first, last), self.side(self.other, last), f" at {self.over} {where}")
+        if turns:
+            words = [("faster" if turn.rises else "slower", f"from {self.over} {turn.at:,} on") for turn in turns]
+            basis = "predicted to be " if self.basis == PREDICTED else ""
+            then = "".join(f" and {word} {since}" for word, since in words[1:]) + ("" if basis else ", by the ratio of roofs")
+            return f"{self.other.name} is {basis}{words[0][0]} than {self.first.name} {words[0][1]}{then}. {end}."
+        start = against(self.side(self.first, first), self.side(self.other, first), f" at {self.over} {first:,}")
+        return f"{end}." if first == last else f"{end}. {start}."
+
+
+def alone(swept: SweptSeries, over: str) -> str:
+    """A series without another: from the first value to the last."""
+    first, last = min(swept.runs), max(swept.runs)
+    a, b = seconds(swept.found[first]), seconds(swept.found[last])
+    before, after = _limit(swept.found[first]), _limit(swept.found[last])
+    binds = f"bound by {before}" + (f", at the end by {after}" if after != before else " throughout")
+    grown, basis = f"{text(b, 's')} ({text(b / a, 'ratio')})", PREDICTED if swept.predicted else ROOF
+    return f"{swept.name} takes {text(a, 's')} at {over} {first:,} and {grown} at {last:,}, {basis}, {binds}."
+
+
+def _limit(one: WorkloadAnswer) -> str:
+    return RESOURCES.get(bound(one.point) or "", "nothing known") + " (a soft roof: products with clusters pass it)" * soft_bound(one.point)
+
+
+def too_large(swept: SweptSeries, over: str) -> str:
+    """From where on it does not fit the memory; empty if it does."""
+    beyond = next((value for value, one in swept.found.items() if one.fits is False), None)
+    if beyond is None:
+        return ""
+    return f"{swept.name} does not fit the memory from {over} {beyond:,} on: it needs {text(_plain(swept.found[beyond].memory), 'B')}."
+
+
+def _plain(value: object) -> int | float | None:
+    """A number of a single answer as such."""
+    return value if isinstance(value, (int, float)) else None
+
+
+# The section
+
+Shown = Callable[[WorkloadAnswer], float | None]
+SHOWN: dict[str, tuple[str, str, Shown]] = {
+    "time": ("time", "s", lambda one: seconds(one) or None),
+    "rate": ("FLOP per second", "FLOP/s", lambda one: one.point.flops / spent if (spent := seconds(one)) and one.point.flops else None),
     "dram": ("bytes over DRAM", "B", lambda one: one.point.bytes.get("dram")),
     "l2": ("bytes through the L2", "B", lambda one: one.point.bytes.get("l2")),
     "accesses": ("HBM accesses, two-level model", "B", lambda one: one.accesses),
     "memory": ("memory", "B", lambda one: one.memory),
 }
 """Label, unit and value of what a picture shows."""
+COLUMNS: list[tuple[Column, Callable[[WorkloadAnswer], Value]]] = [
+    (Column("predicted_s", "predicted", "s", "low_s", "high_s"), lambda one: one.point.predicted.value if one.point.predicted else None),
+    (Column("low_s", "low", "s"), lambda one: one.point.predicted.low if one.point.predicted else None),
+    (Column("high_s", "high", "s"), lambda one: one.point.predicted.high if one.point.predicted else None),
+    (Column("roofline_s", "roofline", "s"), lambda one: one.point.roofline_s),
+    (Column("lower_s", "lower bound", "s"), lambda one: one.point.lower_s),
+    (Column("bound", "bound by"), lambda one: SHORT.get(bound(one.point) or "")),
+    (Column("flops", "FLOP", "FLOP"), lambda one: one.point.flops),
+    (Column("dram", "DRAM bytes", "B"), lambda one: one.point.bytes.get("dram")),
+    (Column("l2", "L2 bytes", "B"), lambda one: one.point.bytes.get("l2")),
+    (Column("accesses", "HBM accesses", "B"), lambda one: _plain(one.accesses)),
+    (Column("memory", "memory", "B"), lambda one: _plain(one.memory)),
+    (Column("fits", "fits the memory"), lambda one: None if one.fits is None else "yes" if one.fits else "NO"),
+]
 
 
 @dataclass(frozen=True, slots=True)
-class Section:
+class Section(Options):
     """``workload`` with each of ``values`` in the place of its size ``over``. ``show``: a picture each."""
 
-    __pydantic_config__: ClassVar[dict[str, str]] = {"extra": "forbid"}
-
     devices: list[str]
-    workload: Annotated[Workload, Fields(Workload)]
+    workload: Workload
     over: str
     values: list[int]
     show: list[Show] | None = None
     title: str = ""
     caption: str = ""
 
-    def build(self, scope: Scope) -> Part:
+    def build(self, scope: Scope) -> SectionResult:
         """Pictures, the table and where the order turns, per device."""
         if len(self.values) < 2:
             raise UsageError("values: a sweep has at least two", "such as [512, 1024, 2048]")
         if len(self.values) > MOST_VALUES:
-            raise UsageError(
-                f"values: {len(self.values):,} are more than a picture shows", f"give at most {MOST_VALUES}, or see perfmodel sweep"
-            )
-        if self.values:
-            self.workload.updated(self.over, self.values[0])
-        devices = scope.devices(self.devices)
-        swept_series = [swept for device in devices for swept in self._swept(device, scope)]
-        several = len(devices) > 1
-        own = {device.id: [swept for swept in swept_series if swept.device.id == device.id] for device in devices}
-        predicted = {device: all(swept.predicted for swept in those) for device, those in own.items()}
-        found = [self._compared(device, own[device.id], scope, several) for device in sorted(devices, key=lambda d: not predicted[d.id])]
-        verdict = [said for sentences, _ in found for said in sentences]
-        marks = [mark for _, those in found for mark in those]
-        charts = [self._chart(show, swept_series, marks if show == "time" else [], several) for show in self.show or ["time"]]
-        notes = list(dict.fromkeys(note for swept in swept_series for note in swept.notes))
-        return Part(verdict, list(charts), [self._table(swept_series, several)], notes)
+            fix = f"give at most {MOST_VALUES}, or see perfmodel sweep"
+            raise UsageError(f"values: {len(self.values):,} are more than a picture shows", fix)
+        self.workload.updated(self.over, self.values[0])
+        by_device = [self._swept(device, scope) for device in scope.devices(self.devices)]
+        every, several = [swept for own in by_device for swept in own], len(by_device) > 1
+        predicted_first = sorted(by_device, key=lambda own: not all(swept.predicted for swept in own))
+        verdict, marks = list[str](), list[Mark]()
+        for own in predicted_first:
+            verdict += self._compared(own, scope, several, marks)
+        charts = [self._chart(show, every, marks if show == "time" else [], several) for show in self.show or ["time"]]
+        notes = list(dict.fromkeys(note for swept in every for note in swept.notes))
+        return SectionResult(verdict, [*charts], [self._table(every, several)], notes)
 
-    def at(self, value: int, device: Device, scope: Scope) -> dict[str, Found]:
+    def at(self, value: int, device: Device, scope: Scope) -> dict[str, WorkloadAnswer]:
         """Every answer at one value, by series."""
         return {one.series: one for one in answers(self.workload.updated(self.over, value), device, scope)}
 
     def _swept(self, device: Device, scope: Scope) -> list[SweptSeries]:
-        swept_series: dict[str, SweptSeries] = {}
+        found: dict[str, SweptSeries] = {}
         failed = []
         for value in sorted(set(self.values)):
             try:
-                found = self.at(value, device, scope)
+                for name, one in self.at(value, device, scope).items():
+                    found.setdefault(name, SweptSeries(name, device, {}, [])).found[value] = one
             except PerfmodelError as error:
                 failed.append(f"{self.over} {value:,} on {device.name} is left out: {error.message}.")
-                continue
-            for name, one in found.items():
-                swept_series.setdefault(name, SweptSeries(name, device, {}, [])).found[value] = one
-        if not swept_series:
+        if not found:
             raise UsageError(failed[0], "give other values")
-        for swept in swept_series.values():
-            swept.notes += failed + list(dict.fromkeys(told for one in swept.found.values() for told in one.missing))[:1]
-        return list(swept_series.values())
+        for swept in found.values():
+            swept.notes += failed + list(dict.fromkeys(missing for one in swept.found.values() for missing in one.missing))[:1]
+        return list(found.values())
 
-    def _compared(self, device: Device, swept_series: Sequence[SweptSeries], scope: Scope, several: bool) -> tuple[list[str], list[Mark]]:
-        """Sentences on every other series against the first one, and where they turn as marks."""
+    def _compared(self, own: Sequence[SweptSeries], scope: Scope, several: bool, marks: list[Mark]) -> list[str]:
+        """Sentences on every other series of a device against the first one; where they turn is added to ``marks``."""
+        first, *others = own
+        device = first.device
         head, where = on(device, several, self.title), f" ({device.name})" if several else ""
-        first, *others = swept_series
-        said, marks = [] if others else [head + alone(first, self.over)], []
+        said = [] if others else [alone(first, self.over)]
         for other in others:
             pair = Pairwise(first, other, self.over, lambda value: self.at(value, device, scope))
             if not pair.values:
                 continue
             turns = pair.turns()
-            said.append(head + pair.sentence(turns))
+            said.append(pair.sentence(turns))
             turned = "faster" if pair.basis == PREDICTED else "has the lower roof"
             marks += [Mark(t.at, f"{(other if t.rises else first).name} {turned} from {t.at:,}{where}", t.seconds) for t in turns]
-        return said + [head + told for swept in swept_series if (told := too_large(swept, self.over))], marks
+        return [head + words for words in [*said, *filter(None, (too_large(swept, self.over) for swept in own))]]
 
-    def _chart(self, show: str, swept_series: Sequence[SweptSeries], marks: list[Mark], several: bool) -> LineChart:
+    def _chart(self, show: str, every: Sequence[SweptSeries], marks: list[Mark], several: bool) -> LineChart:
         label, unit, value = SHOWN[show]
-        if several and alike(swept_series, value):
-            swept_series, several = [swept for swept in swept_series if swept.device is swept_series[0].device], False
-        unknown = [swept for swept in swept_series if show in TIMED and not swept.predicted]
-        mixed = 0 < len(unknown) < len(swept_series)
-        series = [line for swept in swept_series for line in self._series(show, swept, value, several, roofs=mixed or not several)]
+        if several and _alike(every, value):
+            every, several = [swept for swept in every if swept.device is every[0].device], False
+        unknown = [swept for swept in every if show in TIMED and not swept.predicted]
+        mixed = 0 < len(unknown) < len(every)
+        series = [line for swept in every for line in _lines(show, swept, several, roofs=mixed or not several)]
         title = f"{self.title}: {label}" if self.title else label
         caption = " ".join(filter(None, [self.caption, _only_roofs(unknown) if mixed else ""]))
         return LineChart(title, self.over, label, series, "count", unit, marks=marks, caption=caption)
 
-    def _series(self, show: str, swept: SweptSeries, value: Callable[[Found], float | None], several: bool, roofs: bool) -> list[Series]:
-        """The line of a series; of a time that is predicted with its band, and with ``roofs`` its roof."""
-        name = f"{swept.name}, {swept.device.name}" if several else swept.name
-        points: XY = [(at, float(y)) for at, one in swept.found.items() if (y := value(one)) is not None]
-        if not points:
-            return []
-        if show in TIMED and not swept.predicted:
-            return [Series(f"{name}, roof", points, "dashed", group=name, device=swept.device.id)]
-        roof = Series(f"{name}, roof", _roof(show, swept), "dashed", group=name, device=swept.device.id)
-        if show != "time":
-            return [Series(name, points, group=name, device=swept.device.id), *([roof] if show in TIMED and several and roofs else [])]
-        known = [one.point.predicted for one in swept.found.values() if one.point.predicted]
-        band: XY = [(p.low or p.value, p.high or p.value) for p in known]
-        line = Series(name, points, "line", band, name, swept.device.id)
-        return [line, roof] if roofs else [line]
-
-    def _table(self, swept_series: Sequence[SweptSeries], several: bool) -> DataTable:
-        columns = [
-            Column("series", "workload"),
-            *([Column("device", "device")] if several else []),
-            Column("value", self.over, "count"),
-            *COLUMNS,
+    def _table(self, every: Sequence[SweptSeries], several: bool) -> DataTable:
+        head = [Column("series", "workload"), *[Column("device", "device")] * several, Column("value", self.over, "count")]
+        rows: list[list[Value]] = [
+            [swept.name, *[swept.device.id] * several, value, *(cell(one) for _, cell in COLUMNS)]
+            for swept in every
+            for value, one in swept.found.items()
         ]
-        rows: list[list[Value]] = []
-        for swept in swept_series:
-            head: list[Value] = [swept.name, *([swept.device.id] if several else [])]
-            rows += [[*head, value, *_cells(one)] for value, one in swept.found.items()]
-        return DataTable(self.title or f"{self.workload.kind} over {self.over}", columns, rows)
+        return DataTable(self.title or f"{self.workload.kind} over {self.over}", [*head, *(column for column, _ in COLUMNS)], rows)
 
 
-COLUMNS = (
-    Column("predicted_s", "predicted", "s", "low_s", "high_s"),
-    Column("low_s", "low", "s"),
-    Column("high_s", "high", "s"),
-    Column("roofline_s", "roofline", "s"),
-    Column("lower_s", "lower bound", "s"),
-    Column("bound", "bound by"),
-    Column("flops", "FLOP", "FLOP"),
-    Column("dram", "DRAM bytes", "B"),
-    Column("l2", "L2 bytes", "B"),
-    Column("accesses", "HBM accesses", "B"),
-    Column("memory", "memory", "B"),
-    Column("fits", "fits the memory"),
-)
-
-
-def _cells(one: Found) -> list[Value]:
-    known, point = one.point.predicted, one.point
-    times: list[Value] = [known.value, known.low, known.high] if known else [None, None, None]
-    moved: list[Value] = [point.bytes.get("dram"), point.bytes.get("l2"), plain(one.accesses), plain(one.memory)]
-    fits = None if one.fits is None else "yes" if one.fits else "NO"
-    return [*times, point.roofline_s, point.lower_s, SHORT.get(bound(point) or ""), point.flops, *moved, fits]
+def _lines(show: str, swept: SweptSeries, several: bool, roofs: bool) -> list[Series]:
+    """The line of a series; of a time that is predicted with its band, and with ``roofs`` its roof."""
+    name, device = f"{swept.name}, {swept.device.name}" if several else swept.name, swept.device.id
+    points: XY = [(at, float(y)) for at, one in swept.found.items() if (y := SHOWN[show][2](one)) is not None]
+    if not points:
+        return []
+    if show in TIMED and not swept.predicted:
+        return [Series(f"{name}, roof", points, "dashed", group=name, device=device)]
+    roof = Series(f"{name}, roof", _roof(show, swept), "dashed", group=name, device=device)
+    if show != "time":
+        return [Series(name, points, group=name, device=device), *[roof] * (show in TIMED and several and roofs)]
+    known = [one.point.predicted for one in swept.found.values() if one.point.predicted]
+    band: XY = [(p.low or p.value, p.high or p.value) for p in known]
+    return [Series(name, points, "line", band, name, device), *[roof] * roofs]
 
 
 def _roof(show: str, swept: SweptSeries) -> XY:
     """Its time, or rate, at the roof."""
     found = [(at, one.point.roofline_s or 0.0, one.point.flops) for at, one in swept.found.items()]
-    return [(at, seconds if show == "time" else flops / seconds) for at, seconds, flops in found if show == "time" or seconds]
+    return [(at, spent if show == "time" else flops / spent) for at, spent, flops in found if show == "time" or spent]
+
+
+def _alike(every: Sequence[SweptSeries], value: Shown) -> bool:
+    """Whether every device has the same values, such as bytes that do not depend on it."""
+    known: dict[str, list[float | None]] = {}
+    rows = [(swept.name, [value(one) for one in swept.found.values()]) for swept in every]
+    return all(known.setdefault(name, values) == values for name, values in rows)
 
 
 def _only_roofs(unknown: Sequence[SweptSeries]) -> str:

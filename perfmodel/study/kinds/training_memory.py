@@ -2,27 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Annotated, ClassVar
+from functools import partial
 
 from perfmodel.catalog import find_model
 from perfmodel.core.errors import UsageError
 from perfmodel.report.charts.format_number import text
 from perfmodel.report.charts.schema import Bar, BarChart, Limit
 from perfmodel.report.document import Column, DataTable, Value
-from perfmodel.study.base import Part, Scope
-from perfmodel.study.fields import Fields
+from perfmodel.study.base import Scope, SectionResult
+from perfmodel.study.schema import Options
 from perfmodel.transformer.training.checks import recompute_named
 from perfmodel.transformer.training.memory import MemoryResult, evaluate
 from perfmodel.transformer.training.question import Parallel, Training
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class Run(Options):
     """A training step; names and meanings are those of ``training.question``."""
-
-    __pydantic_config__: ClassVar[dict[str, str]] = {"extra": "forbid"}
 
     model: str
     batch: int
@@ -62,17 +60,15 @@ class Run:
 
 
 @dataclass(frozen=True, slots=True)
-class Section:
+class Section(Options):
     """``runs`` on one of their GPUs, the fullest; capacities of ``devices`` beside them."""
 
-    __pydantic_config__: ClassVar[dict[str, str]] = {"extra": "forbid"}
-
     devices: list[str]
-    runs: list[Annotated[Run, Fields(Run)]] = field(default_factory=list)
+    runs: list[Run] = field(default_factory=list)
     title: str = ""
     caption: str = ""
 
-    def build(self, scope: Scope) -> Part:
+    def build(self, scope: Scope) -> SectionResult:
         """Bars of what the peak is made of."""
         devices = scope.devices(self.devices)
         if not self.runs or not devices:
@@ -81,32 +77,31 @@ class Section:
         limits = [Limit(device.name, device.dram.capacity.number) for device in devices if device.dram.capacity]
         title = self.title or "memory of a training step"
         bars = [Bar(name, list(_parts(one).items())) for name, one in found]
+        columns: list[tuple[Column, Callable[[_Found], Value]]] = [
+            (Column("run", "run"), lambda row: row[0]),
+            *((Column(part, part, "B"), partial(_part, part)) for part in PARTS),
+            (Column("peak", "peak", "B"), lambda row: row[1].peak.bytes),
+            (Column("moment", "reached in"), lambda row: row[1].peak.moment.title),
+            (Column("largest", f"sequences that fit {devices[0].name}", "count"), lambda row: row[1].largest),
+        ]
         said = [_sentence(name, one, limits) for name, one in found]
-        return Part(said, [BarChart(title, "B", bars, limits, self.caption)], [_table(title, found, devices[0].name)])
+        return SectionResult(said, [BarChart(title, "B", bars, limits, self.caption)], [DataTable.of(title, found, columns)])
+
+
+PARTS = ("weights", "gradients", "optimizer", "activations", "temporary")
+_Found = tuple[str, MemoryResult]
 
 
 def _parts(one: MemoryResult) -> dict[str, int | float]:
     """What the peak holds; they add up to it."""
     peak = one.peak
-    parts: dict[str, int | float] = {
-        "weights": peak.state.weights,
-        "gradients": peak.gradients,
-        "optimizer": peak.state.optimizer,
-        "activations": peak.activations,
-    }
-    rest = peak.bytes - sum(parts.values())
-    return parts | ({"temporary": rest} if rest > 0 else {})
+    held = (peak.state.weights, peak.gradients, peak.state.optimizer, peak.activations)
+    parts: dict[str, int | float] = dict(zip(PARTS, (*held, peak.bytes - sum(held)), strict=True))
+    return parts if parts["temporary"] > 0 else {name: size for name, size in parts.items() if name != "temporary"}
 
 
-def _table(title: str, found: Sequence[tuple[str, MemoryResult]], device: str) -> DataTable:
-    names = ("weights", "gradients", "optimizer", "activations", "temporary")
-    columns = [Column("run", "run"), *(Column(name, name, "B") for name in names)]
-    columns += [Column("peak", "peak", "B"), Column("moment", "reached in"), Column("largest", f"sequences that fit {device}", "count")]
-    rows: list[list[Value]] = []
-    for name, one in found:
-        parts = _parts(one)
-        rows.append([name, *(parts.get(part) for part in names), one.peak.bytes, one.peak.moment.title, one.largest])
-    return DataTable(title, columns, rows)
+def _part(name: str, row: _Found) -> Value:
+    return _parts(row[1]).get(name)
 
 
 def _sentence(name: str, one: MemoryResult, limits: Sequence[Limit]) -> str:
