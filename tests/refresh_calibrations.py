@@ -15,10 +15,8 @@ from dataclasses import fields, replace
 from perfmodel.catalog import calibrated_devices, data_folder, device_ids, find_device
 from perfmodel.core.errors import DataError
 from perfmodel.core.hardware import Calibration
-from perfmodel.timing.base import find_model
 from perfmodel.validation import calibrate as fits
-from perfmodel.validation.calibration_run import Calibrated, How, from_records
-from perfmodel.validation.profile_text import RECORDS, _flow
+from perfmodel.validation.calibration_run import RECORDS, Calibrated, How, _flow, from_records
 from perfmodel.validation.records import read_records, shipped_records
 
 SECTION = re.compile(r"^calibration:\n(?:[ \-#].*\n|\n)*", re.MULTILINE)
@@ -68,7 +66,7 @@ def judged(block: Calibration, found: Calibrated, grouped: Mapping[fits.Key, lis
     """``block`` with the errors of its parameters on held-out records, the other calibrations of its device being the new ones."""
     key = next(key for key in grouped if key[:4] == fits.family_of(block) and key[4] == found.device.architecture)
     own = [replace(point, device=found.device) for point in grouped[key] if point.device.id == found.device.id]
-    new = fits._block(key, find_model(block.model), block.parameters, own, block.date, lambda _: block.versions)
+    new = fits._block(key, block.parameters, own, block.date, lambda _: block.versions)
     return replace(block, held_out_median_error=new.held_out_median_error, held_out_p90_error=new.held_out_p90_error)
 
 

@@ -16,8 +16,8 @@ from perfmodel.core.hardware import Calibration
 from perfmodel.timing.base import Model
 from perfmodel.validation import calibrate as fits
 from perfmodel.validation.calibration_run import from_records, versions_of
+from perfmodel.validation.cross_device import half_widths, with_borrowed
 from perfmodel.validation.records import read_records, shipped_records
-from perfmodel.validation.transfer import half_widths, with_borrowed
 
 TOO_FEW = {
     ("nvidia-h200-sxm", "attention", "numba-flash-mma", "forward", "flash-prefill"),

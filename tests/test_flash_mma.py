@@ -158,7 +158,7 @@ def test_results_on_a_gpu(g: Geometry, shape: tuple[int, ...], causal: bool, dty
     (q, q64), (k, k64), (v, v64) = (bits16(random.standard_normal(size), dtype) for size in (rows, keys, keys))
     poison, _ = bits16(np.full(rows, np.nan), dtype)
     o, lse = cuda.to_device(poison), cuda.to_device(np.full(rows[:2], np.nan, np.float32))
-    flash_mma.run(w, g, *map(cuda.to_device, (q, k, v)), o, lse)
+    flash_mma.prepare(w, g, *map(cuda.to_device, (q, k, v)), o, lse)()
     found, statistics = from_bits16(o.copy_to_host(), dtype), lse.copy_to_host()
     for head in range(w.query_heads):
         expected, logsumexp = reference.attention(q64[head], k64[head // w.group], v64[head // w.group], causal)

@@ -13,8 +13,7 @@ from perfmodel.core.cost import READ, Tile
 from perfmodel.core.errors import PerfmodelError
 from perfmodel.kernels.attention.algorithms import find
 from perfmodel.validation import simulator
-from perfmodel.validation.simulator import counted, simulated
-from perfmodel.validation.simulator.cases import Case, copy, fused, matmul, predicted, standard, workload
+from perfmodel.validation.simulator import Case, copy, counted, fused, matmul, predicted, simulated, standard, workload
 
 LENGTHS = [(13, 19), (12, 12), (9, 3), (8, 16)]  # partial tiles, square, rows that see nothing, more keys than queries
 TILES = [(4, 8, 4), (8, 4, 8), (4, 8, 2)]  # B_r, B_c, most scores per thread and row: the last needs two chunks per tile

@@ -161,7 +161,7 @@ def _executed(cost: Estimate) -> str:
 def point_of_row(number: int, row: Row, group: str = "", name: str = "") -> Point | None:
     """A measurement beside the model; None where its kernels or its device are unknown."""
     from perfmodel.kernels.matmul import Matmul
-    from perfmodel.validation.session import label
+    from perfmodel.validation.compare import label
 
     if row.case is None or row.device is None or row.lower_s is None:
         return None
@@ -173,7 +173,7 @@ def point_of_row(number: int, row: Row, group: str = "", name: str = "") -> Poin
     seen = Interval(times.median, times.p10, times.p90)
     tiled = isinstance(row.case.workload, Matmul)
     made = point(
-        number, name or label(row), cost, row.device, dtype.name, dtype.matmul_unit, row.prediction, seen, group, row.reason, tiled
+        number, name or label(row.record), cost, row.device, dtype.name, dtype.matmul_unit, row.prediction, seen, group, row.reason, tiled
     )
     return replace(made, lower_s=row.lower_s)
 

@@ -11,10 +11,8 @@ from perfmodel.core.workload import Attention
 from perfmodel.kernels.matmul import Matmul
 from perfmodel.study.base import Scope
 from perfmodel.study.workloads import shape_words
-from perfmodel.validation.compare import Row, compare, device_or_error
-from perfmodel.validation.records import Record, profiled, shipped_records
-from perfmodel.validation.session import label
-from perfmodel.validation.split import held_out
+from perfmodel.validation.compare import Row, compare, device_or_error, label
+from perfmodel.validation.records import Record, held_out, profiled, shipped_records
 
 SHIPPED = "shipped"
 
@@ -127,4 +125,4 @@ def row_name(row: Row) -> str:
     direction = "" if record.direction == "forward" else f" {record.direction}"
     if case is not None and isinstance(case.workload, (Attention, Matmul)):
         return f"{record.implementation}{direction}, {shape_words(case.workload)}"
-    return label(row)
+    return label(row.record)

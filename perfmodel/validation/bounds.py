@@ -1,4 +1,4 @@
-"""What a record ran, as the model sees it: its workload and lower bound; or why it has none."""
+"""What a record ran, as the model sees it: its workload, lower bound and peak memory; or why it has none."""
 
 from __future__ import annotations
 
@@ -17,13 +17,17 @@ from perfmodel.kernels.experts import Experts
 from perfmodel.kernels.latent_decode import LatentDecode
 from perfmodel.kernels.matmul import Matmul
 from perfmodel.kernels.narrow_cache import NarrowCacheAttention
+from perfmodel.remat.torch_chain import TorchChain, peak_bytes
 from perfmodel.timing.base import Case
 from perfmodel.timing.floors import lower_bound_s
 from perfmodel.transformer.model_step import ModelStep
+from perfmodel.transformer.spec import ModelSpec
 from perfmodel.transformer.step import DECODE, PREFILL, Split, Step
+from perfmodel.transformer.training.attention_peak import attention_peak
 from perfmodel.transformer.training.implementations import HUGGINGFACE
 from perfmodel.transformer.training.question import BF16, FP32, FULL, NONE, Recompute, Training
 from perfmodel.transformer.training.step.workload import TrainingStep, training_step
+from perfmodel.transformer.training.timeline import peak
 from perfmodel.validation.records import Record
 
 _TWO_INPUTS = ("torch-add", "torch-silu-mul")
@@ -105,6 +109,12 @@ def _rows(record: Record, dtype: Dtype) -> Stream:
     return Stream(record.workload, sizes["rows"], sizes["cols"], inputs, shared=shared, dtype=dtype)
 
 
+def _model(name: str) -> ModelSpec:
+    if name not in model_names():
+        raise UnavailableError(f"no model is called {name!r}")
+    return find_model(name)
+
+
 def _transformer(record: Record, dtype: Dtype) -> ModelStep:
     if record.shape.get("phase") == TRAIN:
         return _training(record, dtype)
@@ -114,13 +124,12 @@ def _transformer(record: Record, dtype: Dtype) -> ModelStep:
     length = sizes.get(lengths.get(sizes["phase"], ""))
     if length is None:
         raise UnavailableError(f"no step of phase {sizes['phase']!r} with its length", "prefill has n, decode kv_len")
-    if sizes["model"] not in model_names():
-        raise UnavailableError(f"no model is called {sizes['model']!r}")
+    model = _model(sizes["model"])
     n = length if sizes["phase"] == PREFILL else 1
     bits = 8 * dtype.size
     split = Split(tp=sizes["tensor_parallel"])
     step = Step(sizes["phase"], sizes["batch"], n, length, dtype, bits, bits, sizes["fused_elementwise"], split=split)
-    return ModelStep(find_model(sizes["model"]), step, sizes["cuda_graph"], ATTENTION_IN.get(record.implementation)).check()
+    return ModelStep(model, step, sizes["cuda_graph"], ATTENTION_IN.get(record.implementation)).check()
 
 
 def _latent_attention(record: Record, dtype: Dtype) -> LatentDecode:
@@ -136,23 +145,13 @@ def _training(record: Record, dtype: Dtype) -> ModelStep:
     """A training step on one GPU; all tensors in the record's format."""
     required = ("model", "phase", "batch", "n", "tensor_parallel", "fused_elementwise", "cuda_graph", "checkpointing", "attention")
     sizes = _sizes(record, required, ("dropout",))
-    if sizes["model"] not in model_names():
-        raise UnavailableError(f"no model is called {sizes['model']!r}")
+    _model(sizes["model"])
     if sizes["tensor_parallel"] > 1 or sizes["fused_elementwise"] or sizes["cuda_graph"]:
         raise UnavailableError("no model of a training step on several GPUs, fused or in a CUDA graph")
     if sizes["attention"] not in ATTENTION_OF_TRAINING:
         raise UnavailableError(f"no model of {sizes['attention']!r} attention", f"there is {', '.join(ATTENTION_OF_TRAINING)}")
     backend = str(record.environment.get("sdpa_backend", ""))
-    training = Training(
-        find_model(sizes["model"]),
-        sizes["batch"],
-        sizes["n"],
-        precision=BF16 if dtype.name == "bf16" else FP32,
-        optimizer="adamw",
-        recompute=Recompute(FULL if sizes["checkpointing"] else NONE),
-        flash=sizes["attention"] == "sdpa",
-        dropout=sizes.get("dropout", 0) > 0,
-    )
+    training = replace(training_of(record), precision=BF16 if dtype.name == "bf16" else FP32, optimizer="adamw")
     return training_step(training, dtype, HUGGINGFACE, BACKENDS.get(backend) if training.flash else None)
 
 
@@ -185,3 +184,51 @@ def evaluated(record: Record, device: Device) -> tuple[Case | None, float | None
         return case, lower_bound_s(case, device), ""
     except PerfmodelError as error:
         return case, None, error.message
+
+
+PEAK = "peak_bytes"
+
+
+def predicted_peak_bytes(record: Record, device: Device) -> float | None:
+    """Bytes, counted as the record's: all of a training step; beside the inputs, of attention and of a chain. None if not known."""
+    predict = _MEMORY.get(record.workload)
+    if predict is None or record.direction != "both" or record.dtype not in DTYPES:
+        return None
+    try:
+        return float(predict(record, device))
+    except (PerfmodelError, KeyError, TypeError, ValueError):  # a shape that lacks what the model asks
+        return None
+
+
+def _attention_peak(record: Record, device: Device) -> float:
+    names = ("n", "kv_len", "d", "batch", "heads", "kv_heads", "causal", "mask")
+    sizes: dict[str, Any] = {name: record.shape[name] for name in names if name in record.shape}
+    w = Attention(**{"dv": sizes["d"], **sizes}, dtype=DTYPES[record.dtype])
+    return float(attention_peak(w.check(), record.implementation).bytes)
+
+
+def _chain_peak(record: Record, device: Device) -> float:
+    s = record.shape
+    layers, d, rows, segments = (int(s[name]) for name in ("layers", "d", "batch", "segments"))
+    return float(peak_bytes(TorchChain(layers, d, rows, DTYPES[record.dtype], bool(s["relu"]), segments), device))
+
+
+def training_of(record: Record) -> Training:
+    """The training step that ``record`` measured; UnavailableError for a model that nobody knows."""
+    s = record.shape
+    return Training(
+        _model(str(s["model"])),
+        int(s["batch"]),
+        int(s["n"]),
+        precision=record.dtype,
+        recompute=Recompute(FULL if s["checkpointing"] else NONE),
+        flash=s["attention"] == "sdpa",
+        dropout=bool(s.get("dropout")),
+    )
+
+
+_MEMORY: dict[str, Callable[[Record, Device], float]] = {
+    "attention": _attention_peak,
+    "mlp-chain": _chain_peak,
+    "transformer": lambda record, device: float(peak(training_of(record), record.implementation).bytes),
+}

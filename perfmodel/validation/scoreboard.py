@@ -14,8 +14,7 @@ from perfmodel.timing.fit import fit
 from perfmodel.timing.floors import kernels_of, roof_s
 from perfmodel.timing.models.three_scalars import MODEL, from_terms, terms
 from perfmodel.validation.compare import Row, groups
-from perfmodel.validation.records import profiled
-from perfmodel.validation.split import held_out
+from perfmodel.validation.records import held_out, profiled
 from perfmodel.validation.statistics import quantile
 
 REGIMES = {"flash-decode": "decode", "flash-prefill": "prefill"}

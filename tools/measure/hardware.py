@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from perfmodel.validation.cuda.environment import profile_of
+from perfmodel.validation.cuda.gpu import profile_of
 from perfmodel.validation.libraries.base import Torch
 
 

@@ -8,14 +8,25 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 
 from perfmodel.core.errors import PerfmodelError
-from perfmodel.validation.cuda.timing import StoppingRule, Timing
+from perfmodel.validation.cuda import timers
+from perfmodel.validation.cuda.gpu import current_gpu, load_numba_cuda, open_gpu, small_grids
+from perfmodel.validation.statistics import StoppingRule, Timing, measure_times
 
 RULE = StoppingRule(relative_error=0.005, least_runs=10, runs=50, budget_s=0.3)
 QUICK_RULE = StoppingRule(relative_error=0.02, least_runs=5, runs=20, budget_s=0.05)
+SMALLEST, LARGEST = 1 << 16, 1 << 32
+"""Bytes of one array of the bandwidth curves."""
+KEPT_FREE = 0.9
+"""Share of free memory that arrays may take."""
+L2_READ_BYTES = 1 << 31
+"""Bytes of one run of the L2 curve: long against a launch."""
+BLOCKS_PER_SM = 8
+FMA_ROUNDS, EXP_ROUNDS, SHARED_ROUNDS = 1 << 12, 1 << 9, 1 << 12
+"""Rounds per thread: a few milliseconds on an H200."""
+FLOP_PER_FMA = 2
 Part = Callable[[StoppingRule], Iterator["Measured"]]
 
 
@@ -41,17 +52,21 @@ def rate(name: str, unit: str, amount: float, timing: Timing, size: int | None =
     return Measured(name, unit, amount / timing.median, timing.noise, timing.runs, size, field)
 
 
-def run_parts(
-    parts: Mapping[str, Part], progress: Callable[[str], None], rule: StoppingRule, around: Callable[[], AbstractContextManager[None]]
-) -> list[Measured]:
+def benchmark(progress: Callable[[str], None] = lambda text: None, rule: StoppingRule = RULE) -> list[Measured]:
+    """All microbenchmarks, on the current GPU; UnavailableError where there is none."""
+    open_gpu()
+    with small_grids():
+        return run_parts(PARTS, progress, rule)
+
+
+def run_parts(parts: Mapping[str, Part], progress: Callable[[str], None], rule: StoppingRule) -> list[Measured]:
     """The results of all ``parts``; one that fails leaves what it had measured, and its reason."""
     found: list[Measured] = []
     for name, part in parts.items():
         progress(name)
         try:
-            with around():
-                for result in part(rule):
-                    found.append(result)
+            for result in part(rule):
+                found.append(result)
         except PerfmodelError as error:
             found.append(Measured(name, "", None, reason=error.message))
         except Exception as error:  # the driver's own errors: the other parts can still be measured
@@ -93,3 +108,89 @@ def apparent_size(curve: Sequence[Measured]) -> Measured:
     (small, fast), (large, slow) = points[after - 1], points[after]
     share = (math.log(fast) - math.log(halfway)) / (math.log(fast) - math.log(slow))
     return replace(result, value=small * (large / small) ** share, spread=large / small - 1)
+
+
+# Memory
+
+
+def _dram(rule: StoppingRule) -> Iterator[Measured]:
+    """Copy and read bandwidth by size, L2 flushed; the largest array stands for the device."""
+    from perfmodel.validation.kernels import probes
+
+    cuda, gpu = load_numba_cuda(), current_gpu()
+    timer = timers.EventTimer(gpu)
+    curves: dict[str, list[Measured]] = {"DRAM copy": [], "DRAM read": []}
+    blocks = BLOCKS_PER_SM * gpu.multiprocessors
+    for size in sizes(SMALLEST, min(LARGEST, int(gpu.free_bytes * KEPT_FREE / 2))):
+        source, target = (cuda.device_array(size // 4, "float32") for _ in range(2))
+        timing = measure_times(probes.prepare_copy(source, target), timer, rule)
+        curves["DRAM copy"].append(rate("DRAM copy", "B/s", 2 * size, timing, size))
+        timing = measure_times(probes.prepare_read(source, target, blocks=blocks), timer, rule)
+        curves["DRAM read"].append(rate("DRAM read", "B/s", size, timing, size))
+        del source, target
+        cuda.current_context().deallocations.clear()
+    for name, curve in curves.items():
+        yield from curve
+        yield replace(curve[-1], name=f"{name}, largest", field="memory.dram.measured_bandwidth" if name == "DRAM copy" else None)
+
+
+def _l2(rule: StoppingRule) -> Iterator[Measured]:
+    """Read bandwidth by size with the array left in L2, its plateau, and the size up to which L2 seems to hold an array."""
+    from perfmodel.validation.kernels import probes
+
+    cuda, gpu = load_numba_cuda(), current_gpu()
+    timer = timers.EventTimer(gpu, cold=False)
+    sums = cuda.device_array(1, "float32")
+    curve = []
+    for size in sizes(1 << 20, min(8 * gpu.l2_bytes, int(gpu.free_bytes * KEPT_FREE)), 4):
+        source = cuda.device_array(size // 16 * 4, "float32")
+        passes = max(L2_READ_BYTES // size, 2)
+        launch = probes.prepare_read(source, sums, passes, blocks=BLOCKS_PER_SM * gpu.multiprocessors)
+        curve.append(rate("L2 read", "B/s", size * passes, measure_times(launch, timer, rule), size))
+    yield from curve
+    yield plateau(curve)
+    yield apparent_size(curve)
+
+
+# Units
+
+
+def _units(rule: StoppingRule) -> Iterator[Measured]:
+    """Multiply-adds, exponentials, and reads of shared memory over the whole device."""
+    from perfmodel.validation.kernels import probes
+
+    cuda, gpu = load_numba_cuda(), current_gpu()
+    timer = timers.EventTimer(gpu, cold=False)
+    sums, blocks = cuda.device_array(1, "float32"), BLOCKS_PER_SM * gpu.multiprocessors
+    fma = FLOP_PER_FMA * probes.operations(blocks, FMA_ROUNDS)
+    yield rate("fp32 FMA", "FLOP/s", fma, measure_times(probes.prepare_fma(sums, blocks, FMA_ROUNDS), timer, rule))
+    exp = probes.operations(blocks, EXP_ROUNDS)
+    yield rate("exp", "OP/s", exp, measure_times(probes.prepare_exp(sums, blocks, EXP_ROUNDS), timer, rule))
+    shared = probes.shared_bytes(blocks, SHARED_ROUNDS)
+    timing = measure_times(probes.prepare_shared(sums, blocks, SHARED_ROUNDS), timer, rule)
+    yield rate("shared memory read", "B/s", shared, timing, field="memory.sram.measured_bandwidth")
+
+
+def _launches(rule: StoppingRule) -> Iterator[Measured]:
+    """Time per empty kernel, from a stream and from a graph."""
+    stream = load_numba_cuda().stream()
+    timer = timers.QueueTimer(current_gpu(), stream)
+    launch = timers.empty_launches(stream)
+    yield _per_launch("launch, stream", measure_times(launch, timer, rule), "launch_overhead.stream")
+    try:
+        replay = timers.captured(launch, stream)
+        yield _per_launch("launch, graph", measure_times(replay, timer, rule), "launch_overhead.graph")
+    except PerfmodelError as error:
+        yield Measured("launch, graph", "s", None, reason=error.message)
+
+
+def _per_launch(name: str, timing: Timing, field: str) -> Measured:
+    return Measured(name, "s", timing.median / timers.KERNELS, timing.noise, timing.runs, field=field)
+
+
+PARTS: dict[str, Part] = {
+    "memory bandwidth by size": _dram,
+    "L2": _l2,
+    "rates of units": _units,
+    "launch overhead": _launches,
+}

@@ -24,8 +24,7 @@ from numba import types
 
 from perfmodel.core.errors import UnavailableError, UsageError
 from perfmodel.core.workload import Attention
-from perfmodel.validation.kernels._launch import launcher
-from perfmodel.validation.kernels._steps import U
+from perfmodel.validation.kernels._steps import U, launcher
 
 cuda: Any = _cuda  # numba is untyped, and its stand-in for machines without a GPU lacks most names
 
@@ -208,8 +207,3 @@ def prepare(w: Attention, shape: Geometry, q: Any, k: Any, v: Any, o: Any, lse: 
     args = (*addresses, U(w.n), U(w.kv_len), U(w.group), scale)
     grid = shape.grid(w.n, w.heads, w.batch)
     return launcher(build(shape, w.causal), grid, shape.threads, shape.shared_bytes, *args, stream=stream)
-
-
-def run(w: Attention, shape: Geometry, q: Any, k: Any, v: Any, o: Any, lse: Any, stream: Any = 0) -> None:
-    """O and logsumexp of attention ``w``: see ``prepare``."""
-    prepare(w, shape, q, k, v, o, lse, stream)()

@@ -13,9 +13,8 @@ from typing import Any
 
 from perfmodel.core.errors import UsageError
 from perfmodel.timing.register_tiles import FLOAT_BYTES, Layout
-from perfmodel.validation.kernels._launch import launcher
-from perfmodel.validation.kernels._steps import ZERO, U, copies_done, cuda, float32, keep, kernel, store4
-from perfmodel.validation.kernels._tiles import FOUR, add_product, fill_tile, first_row
+from perfmodel.validation.kernels._steps import FOUR, ZERO, U, copies_done, cuda, float32, keep, kernel, launcher, store4
+from perfmodel.validation.kernels._tiles import add_product, fill_tile, first_row
 
 NAME = "numba-matmul"
 
@@ -134,8 +133,3 @@ def prepare(m: int, n: int, k: int, shape: Geometry, a: Any, b: Any, c: Any, str
 def prepare_naive(m: int, n: int, k: int, a: Any, b: Any, c: Any, threads: int = 256, stream: Any = 0) -> Callable[[], None]:
     """What launches the product without shared memory."""
     return launcher(build_naive(), (-(-n // threads), m), threads, 0, a, b, c, U(m), U(n), U(k), stream=stream)
-
-
-def run(m: int, n: int, k: int, shape: Geometry, a: Any, b: Any, c: Any, stream: Any = 0) -> None:
-    """C = A B: see ``prepare``."""
-    prepare(m, n, k, shape, a, b, c, stream)()

@@ -15,10 +15,97 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from perfmodel.core.cost import READ, Kernel, Tile
+from perfmodel.core.dtypes import DTYPES
 from perfmodel.core.errors import PerfmodelError
-from perfmodel.validation.simulator.cases import CASES, predicted
+from perfmodel.core.workload import Attention
+from perfmodel.kernels.attention.algorithms import find
+from perfmodel.kernels.matmul import Matmul
+from perfmodel.kernels.matmul import kernels as matmul_kernels
 
 LOADS, STORES = "loads", "stores"
+Case = dict[str, Any]
+Counts = dict[str, dict[str, int]]
+HEAD_DIM = 8
+
+
+def fused(kernel: str, n: int, kv_len: int, heads: tuple[int, int, int], causal: bool, tile: tuple[int, int, int]) -> tuple[str, Case]:
+    """Name and case of a fused kernel. ``heads``: batch, heads, KV heads. ``tile``: B_r, B_c, most scores per thread and row."""
+    batch, query_heads, kv_heads = heads
+    br, bc, widest = tile
+    shape = {"n": n, "kv_len": kv_len, "batch": batch, "heads": query_heads, "kv_heads": kv_heads, "causal": causal}
+    key = f"{kernel}-{n}x{kv_len}-tile{br}x{bc}-chunks{-(-bc // (2 * widest))}-h{batch * query_heads}-{'causal' if causal else 'full'}"
+    return key, {"kernel": kernel, "shape": shape, "tile": tile}
+
+
+def standard(n: int, kv_len: int, br: int, bc: int, causal: bool) -> tuple[str, Case]:
+    """Name and case of standard attention with GEMM tiles of ``br`` x ``bc``."""
+    shape = {"n": n, "kv_len": kv_len, "batch": 1, "heads": 2, "kv_heads": 1, "causal": causal}
+    return f"standard-{n}x{kv_len}-{br}x{bc}-{'causal' if causal else 'full'}", {"kernel": "standard", "shape": shape, "tile": (br, bc)}
+
+
+def matmul(m: int, n: int, k: int, tile: int) -> tuple[str, Case]:
+    """Name and case of a matmul; tile 1 is the kernel without shared memory."""
+    return f"matmul-{m}x{n}x{k}-tile{tile}", {"kernel": "matmul", "shape": {"m": m, "n": n, "k": k}, "tile": (tile, tile)}
+
+
+def copy(elements: int) -> tuple[str, Case]:
+    """Name and case of a copy."""
+    return f"copy-{elements}", {"kernel": "copy", "shape": {"elements": elements}, "tile": ()}
+
+
+GROUPED = (2, 4, 2)
+"""Batch 2, four query heads on two KV heads."""
+CASES: dict[str, Case] = dict(
+    [
+        fused("flash2", 13, 19, (1, 2, 2), False, (4, 8, 4)),
+        fused("flash2", 13, 19, GROUPED, True, (8, 4, 8)),
+        fused("flash2", 9, 3, (1, 2, 2), True, (4, 8, 2)),
+        fused("flash1", 13, 19, (1, 2, 2), False, (4, 8, 4)),
+        fused("flash1", 12, 12, GROUPED, True, (8, 4, 8)),
+        standard(13, 12, 16, 16, False),
+        standard(13, 20, 8, 8, True),
+        matmul(13, 12, 20, 8),
+        matmul(9, 20, 4, 1),
+        copy(100),
+    ]
+)
+"""Causal and not, grouped heads, partial tiles, rows that see nothing, tiles that need two chunks."""
+
+
+def workload(case: Mapping[str, Any]) -> Attention:
+    """The attention that a case runs."""
+    return Attention(d=HEAD_DIM, dv=HEAD_DIM, dtype=DTYPES["fp32"], **case["shape"])
+
+
+def predicted(case: Mapping[str, Any], found: Mapping[str, Any]) -> Counts:
+    """Loads and stores of every tensor by the model; for standard attention with the re-reads of its GEMM tiles, ``found["loads"]``."""
+    counts = {"copy": _copy, "matmul": _matmul}.get(case["kernel"], _attention)(case)
+    for tensor, loads in found.get("loads", {}).items():
+        counts[tensor]["loads"] = loads
+    return counts
+
+
+def _copy(case: Mapping[str, Any]) -> Counts:
+    size = case["shape"]["elements"]
+    return {"source": {"loads": size, "stores": 0}, "target": {"loads": 0, "stores": size}}
+
+
+def _matmul(case: Mapping[str, Any]) -> Counts:
+    return _counts(matmul_kernels(Matmul(**case["shape"], dtype=DTYPES["fp32"]), Tile(*case["tile"])))
+
+
+def _attention(case: Mapping[str, Any]) -> Counts:
+    return _counts(find(case["kernel"]).forward(workload(case), Tile(*case["tile"][:2])))
+
+
+def _counts(kernels: list[Kernel]) -> Counts:
+    """Elements by tensor; zero fill is a store."""
+    counts: Counts = {}
+    for access in (access for kernel in kernels for access in kernel.accesses):
+        tensor = counts.setdefault(access.tensor, {LOADS: 0, STORES: 0})
+        tensor["loads" if access.kind == READ else "stores"] += access.elements
+    return counts
 
 
 def counted(progress: Callable[[str], None]) -> list[dict[str, Any]]:
