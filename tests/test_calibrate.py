@@ -26,8 +26,8 @@ from perfmodel.validation.bounds import case_of
 from perfmodel.validation.calibrate import FULL, QUICK, Effort, calibrate, cross_residuals, fitted, points, too_few
 from perfmodel.validation.calibration_run import OWN as OWN_KERNELS
 from perfmodel.validation.calibration_run import own_cases
+from perfmodel.validation.cpu import profile
 from perfmodel.validation.cpu import run as cpu_run
-from perfmodel.validation.cpu import timer
 from perfmodel.validation.cuda.cases import timed_cases
 from perfmodel.validation.records import as_record, read_records, shipped_records
 from tests.test_validate_command import copies, devices_of, written
@@ -332,10 +332,10 @@ def cpu(monkeypatch):
         return None
 
     monkeypatch.setattr("perfmodel.validation.run.best_backend", lambda: "cpu")
-    monkeypatch.setattr(timer.Item, "visit", visit)
+    monkeypatch.setattr(profile.Item, "visit", visit)
 
     def rates():
-        return SimpleNamespace(llc_bytes=1, items=[timer.Item("FMA", nothing), timer.Item("copy", nothing)], curve=list)
+        return SimpleNamespace(llc_bytes=1, items=[profile.Item("FMA", nothing), profile.Item("copy", nothing)])
 
     monkeypatch.setattr(cpu_run, "Rates", rates)
     monkeypatch.setattr(cpu_run, "shapes", lambda llc_bytes: [])

@@ -67,7 +67,7 @@ def cpu_session(monkeypatch):
 
     def measure(progress):
         progress("measuring")
-        return device, {}, copies(count=9)
+        return device, copies(count=9)
 
     monkeypatch.setattr("perfmodel.validation.cpu.run.measure", measure)
     return device

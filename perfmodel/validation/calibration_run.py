@@ -22,7 +22,7 @@ from perfmodel.validation.records import Record, as_record, read_records, shippe
 
 if TYPE_CHECKING:
     from perfmodel.validation.cuda.cases import KernelCase
-    from perfmodel.validation.libraries.base import LibraryCase
+    from perfmodel.validation.libraries import LibraryCase
 
 Progress = Callable[[str], None]
 RECORDS = "perfmodel's measurement records, perfmodel/validation/measured"
@@ -168,7 +168,7 @@ def this_machine(
         raise UnavailableError(f"no GPU to measure {', '.join(implementations)} on", "run it where there is one, or use --from-records")
     from perfmodel.validation.cpu.run import measure
 
-    device, _, raws = measure(progress, how.on_record, how.earlier)
+    device, raws = measure(progress, how.on_record, how.earlier)
     return Calibrated(device, [], device.calibration, [], raws)
 
 

@@ -72,7 +72,7 @@ def _cuda(find_device: Callable[[str], Device], hardware: str | None, counters: 
 def _cpu(find_device: Callable[[str], Device], hardware: str | None, counters: bool, progress: Progress) -> ValidationRun:
     from perfmodel.validation.cpu.run import measure
 
-    device, _, raws = measure(progress)
+    device, raws = measure(progress)
     device = device if hardware is None else find_device(hardware)
     return ValidationRun("cpu", device, _rows(raws, device))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from perfmodel.validation.libraries.base import HELD_OUT
+from perfmodel.validation.libraries import HELD_OUT
 from perfmodel.validation.libraries.measure import as_line, seconds
 from perfmodel.validation.records import Record
 from tools.measure.hardware import current_profile

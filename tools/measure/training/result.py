@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, cast
 
-from perfmodel.validation.libraries.base import LibraryCase, Torch
+from perfmodel.validation.libraries import LibraryCase, Torch
 from perfmodel.validation.libraries.measure import seconds
 from perfmodel.validation.records import Record
 
