@@ -80,12 +80,7 @@ def _cpu(find_device: Callable[[str], Device], hardware: str | None, counters: b
 def _simulator(find_device: Callable[[str], Device], hardware: str | None, counters: bool, progress: Progress) -> ValidationRun:
     from perfmodel.validation.simulator import counted
 
-    counts = [
-        Count(f"{row['kernel']} {row['case']}", f"{row['tensor']} {kind}", predicted, row["counted"][kind], (predicted, predicted))
-        for row in counted(progress)
-        for kind, predicted in row["predicted"].items()
-    ]
-    return ValidationRun("simulator", counts=counts)
+    return ValidationRun("simulator", counts=counted(progress))
 
 
 def _rows(raws: Iterable[dict[str, Any]], device: Device) -> list[Row]:

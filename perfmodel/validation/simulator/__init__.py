@@ -11,7 +11,7 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ from perfmodel.core.workload import Attention
 from perfmodel.kernels.attention.algorithms import find
 from perfmodel.kernels.matmul import Matmul
 from perfmodel.kernels.matmul import kernels as matmul_kernels
+from perfmodel.validation.compare import Count
 
 LOADS, STORES = "loads", "stores"
 Case = dict[str, Any]
@@ -80,23 +81,16 @@ def workload(case: Mapping[str, Any]) -> Attention:
 
 def predicted(case: Mapping[str, Any], found: Mapping[str, Any]) -> Counts:
     """Loads and stores of every tensor by the model; for standard attention with the re-reads of its GEMM tiles, ``found["loads"]``."""
-    counts = {"copy": _copy, "matmul": _matmul}.get(case["kernel"], _attention)(case)
+    sizes = case["shape"]
+    if case["kernel"] == "copy":
+        return {"source": {LOADS: sizes["elements"], STORES: 0}, "target": {LOADS: 0, STORES: sizes["elements"]}}
+    tile = Tile(*case["tile"][:2])
+    if case["kernel"] == "matmul":
+        return _counts(matmul_kernels(Matmul(**sizes, dtype=DTYPES["fp32"]), tile))
+    counts = _counts(find(case["kernel"]).forward(workload(case), tile))
     for tensor, loads in found.get("loads", {}).items():
-        counts[tensor]["loads"] = loads
+        counts[tensor][LOADS] = loads
     return counts
-
-
-def _copy(case: Mapping[str, Any]) -> Counts:
-    size = case["shape"]["elements"]
-    return {"source": {"loads": size, "stores": 0}, "target": {"loads": 0, "stores": size}}
-
-
-def _matmul(case: Mapping[str, Any]) -> Counts:
-    return _counts(matmul_kernels(Matmul(**case["shape"], dtype=DTYPES["fp32"]), Tile(*case["tile"])))
-
-
-def _attention(case: Mapping[str, Any]) -> Counts:
-    return _counts(find(case["kernel"]).forward(workload(case), Tile(*case["tile"][:2])))
 
 
 def _counts(kernels: list[Kernel]) -> Counts:
@@ -104,42 +98,33 @@ def _counts(kernels: list[Kernel]) -> Counts:
     counts: Counts = {}
     for access in (access for kernel in kernels for access in kernel.accesses):
         tensor = counts.setdefault(access.tensor, {LOADS: 0, STORES: 0})
-        tensor["loads" if access.kind == READ else "stores"] += access.elements
+        tensor[LOADS if access.kind == READ else STORES] += access.elements
     return counts
 
 
-def counted(progress: Callable[[str], None]) -> list[dict[str, Any]]:
-    """One row per kernel, shape and tensor: ``predicted`` and ``counted`` {"loads", "stores"} in elements of device memory.
+def counted(progress: Callable[[str], None]) -> list[Count]:
+    """Loads and stores of every kernel, shape and tensor in elements of device memory, beside the model's.
 
-    ``relative_error`` is the kernel's result against float64. PerfmodelError if the simulator cannot run.
+    PerfmodelError if the simulator cannot run.
     """
-    return [row for key, found in simulated(CASES, progress).items() for row in _rows(key, CASES[key], found)]
+    return [count for key, found in simulated(CASES, progress).items() for count in _compared(key, CASES[key], found)]
 
 
-def _rows(key: str, case: Mapping[str, Any], found: Mapping[str, Any]) -> list[dict[str, Any]]:
-    expected = predicted(case, found)
-    tensors = list(dict.fromkeys([*expected, *found["counts"]]))
-    nothing = {LOADS: 0, STORES: 0}
-    return [
-        {
-            "kernel": f"numba-{case['kernel']}",
-            "case": key,
-            "shape": case["shape"],
-            "tensor": tensor,
-            "level": "device memory",
-            "predicted": expected.get(tensor, nothing),
-            "counted": found["counts"].get(tensor, nothing),
-            "relative_error": found["error"],
-        }
-        for tensor in tensors
-    ]
+def _compared(key: str, case: Mapping[str, Any], found: Mapping[str, Any]) -> Iterator[Count]:
+    expected, nothing = predicted(case, found), {LOADS: 0, STORES: 0}
+    for tensor in dict.fromkeys([*expected, *found["counts"]]):
+        for kind, count in expected.get(tensor, nothing).items():
+            seen = found["counts"].get(tensor, nothing)[kind]
+            yield Count(f"numba-{case['kernel']} {key}", f"{tensor} {kind}", count, seen, (count, count))
 
 
 def simulated(
     cases: Mapping[str, Mapping[str, Any]], progress: Callable[[str], None], python_options: Sequence[str] = ()
 ) -> dict[str, dict[str, Any]]:
     """What every case counted: ``counts`` {tensor: {"loads", "stores"}}, ``error`` and, where the kernel has its own formula, ``loads``."""
-    environment = os.environ | {"NUMBA_ENABLE_CUDASIM": "1", "PYTHONPATH": _python_path()}
+    inherited = [os.environ["PYTHONPATH"]] if "PYTHONPATH" in os.environ else []
+    path = os.pathsep.join([str(Path(__file__).parents[3]), *inherited])  # this package first
+    environment = os.environ | {"NUMBA_ENABLE_CUDASIM": "1", "PYTHONPATH": path}
     command = [sys.executable, *python_options, "-m", __name__]
     found: dict[str, dict[str, Any]] = {}
     with tempfile.TemporaryFile("w+") as asked, tempfile.TemporaryFile("w+") as complaints:
@@ -158,12 +143,6 @@ def simulated(
                 "run it alone to see more: NUMBA_ENABLE_CUDASIM=1 python -m perfmodel.validation.simulator < cases.json",
             )
     return found
-
-
-def _python_path() -> str:
-    """The search path of the new process: this package first."""
-    inherited = os.environ.get("PYTHONPATH")
-    return os.pathsep.join([str(Path(__file__).parents[3]), *([inherited] if inherited else [])])
 
 
 def _last_line(text: str) -> str:
