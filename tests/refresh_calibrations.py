@@ -50,7 +50,7 @@ def _block(block: Calibration) -> str:
     return "  - {" + ",\n     ".join(lines) + "}\n"
 
 
-def blocks_of(found: Calibrated, grouped: Mapping[fits.Key, list[fits.Point]]) -> list[Calibration]:
+def blocks_of(found: Calibrated, grouped: Mapping[fits.Key, list[fits.FitPoint]]) -> list[Calibration]:
     """All blocks of a device, in the order of their names; those that the fit gives again as they were."""
     fitted = set(map(fits.family_of, found.blocks))
     before = {fits.family_of(block): block for block in find_device(found.device.id).calibration}
@@ -62,7 +62,7 @@ def blocks_of(found: Calibrated, grouped: Mapping[fits.Key, list[fits.Point]]) -
     return blocks
 
 
-def judged(block: Calibration, found: Calibrated, grouped: Mapping[fits.Key, list[fits.Point]]) -> Calibration:
+def judged(block: Calibration, found: Calibrated, grouped: Mapping[fits.Key, list[fits.FitPoint]]) -> Calibration:
     """``block`` with the errors of its parameters on held-out records, the other calibrations of its device being the new ones."""
     key = next(key for key in grouped if key[:4] == fits.family_of(block) and key[4] == found.device.architecture)
     own = [replace(point, device=found.device) for point in grouped[key] if point.device.id == found.device.id]

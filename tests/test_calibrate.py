@@ -337,7 +337,7 @@ def cpu(monkeypatch):
     def rates():
         return SimpleNamespace(llc_bytes=1, items=[profile.Item("FMA", nothing), profile.Item("copy", nothing)])
 
-    monkeypatch.setattr(cpu_run, "Rates", rates)
+    monkeypatch.setattr(cpu_run, "MeasuredRates", rates)
     monkeypatch.setattr(cpu_run, "shapes", lambda llc_bytes: [])
     monkeypatch.setattr(cpu_run, "device", lambda rates: replace(H200, notes=[f"{len(item.seconds)} runs" for item in rates.items]))
     monkeypatch.setattr(cpu_run, "_drift", lambda rates: {})

@@ -47,7 +47,7 @@ SHIPPED = {device.id: device for device in calibrated_devices()}
 STORED = {name: value for device in SHIPPED.values() for name, value in figures(device.id, device.calibration).items()}
 
 
-def block_of(point: fits.Point) -> Calibration | None:
+def block_of(point: fits.FitPoint) -> Calibration | None:
     """The calibration of ``point`` in its device's profile, if it has one."""
     model = fits.model_of(point.case)
     if point.device.id not in SHIPPED:
@@ -60,7 +60,7 @@ REFITTED = fits.fitted
 
 
 def stored_parameters(
-    model: Model, known: Sequence[fits.Point], starts: Mapping[str, float] | None = None, effort: fits.Effort = fits.FULL
+    model: Model, known: Sequence[fits.FitPoint], starts: Mapping[str, float] | None = None, effort: fits.Effort = fits.FULL
 ) -> Any:
     """In the place of a fit: the parameters in the profile. Of quick models, the refits without a fold are made."""
     if starts is not None:

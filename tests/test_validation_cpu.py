@@ -15,7 +15,7 @@ from perfmodel.core.errors import PerfmodelError, UnavailableError
 from perfmodel.core.hardware import Device, validated
 from perfmodel.timing.models import cpu
 from perfmodel.validation.cpu import cases, profile, run
-from perfmodel.validation.cpu.cases import Scratch, Shape, checked, prepare, shapes
+from perfmodel.validation.cpu.cases import CpuCase, Scratch, checked, prepare, shapes
 from perfmodel.validation.cpu.profile import Item, take_turns
 from perfmodel.validation.kernels.reference import relative_error
 
@@ -25,17 +25,17 @@ PARAMETERS = {"fma_share": 0.8, "softmax_exps": 4.0, "streams_per_copy": 2.0}
 
 def attention(
     implementation: str, n: int, kv_len: int, d: int, causal: bool, heads: int = 2, kv_heads: int = 1, fit: bool = False
-) -> Shape:
+) -> CpuCase:
     sizes = {"batch": 1, "heads": heads, "kv_heads": kv_heads, "n": n, "kv_len": kv_len, "d": d, "causal": causal}
-    return Shape(implementation, sizes, fit)
+    return CpuCase(implementation, sizes, fit)
 
 
-def matmul(m: int, n: int, k: int, fit: bool = False) -> Shape:
-    return Shape("cpu-matmul", {"m": m, "n": n, "k": k}, fit)
+def matmul(m: int, n: int, k: int, fit: bool = False) -> CpuCase:
+    return CpuCase("cpu-matmul", {"m": m, "n": n, "k": k}, fit)
 
 
-def copied(size: int) -> Shape:
-    return Shape("cpu-copy", {"bytes": size}, False)
+def copied(size: int) -> CpuCase:
+    return CpuCase("cpu-copy", {"bytes": size}, False)
 
 
 def measured(value: str | int) -> dict[str, Any]:
@@ -64,7 +64,7 @@ def device(flop_per_s: float = 230e9, dram: float = 55e9) -> Device:
     )
 
 
-def seconds(shape: Shape, on: Device) -> float:
+def seconds(shape: CpuCase, on: Device) -> float:
     return cpu.MODEL.seconds(shape.case, on, PARAMETERS)
 
 
@@ -88,7 +88,7 @@ KERNELS = [
 
 
 @pytest.mark.parametrize("shape", KERNELS, ids=lambda shape: f"{shape.implementation}-{'-'.join(map(str, shape.sizes.values()))}")
-def test_kernels_agree_with_float64(shape: Shape) -> None:
+def test_kernels_agree_with_float64(shape: CpuCase) -> None:
     for threads in (1, 2):
         call, error = prepare(shape, threads, Scratch())
         assert error() == float("inf")  # the output is poisoned
@@ -165,10 +165,10 @@ def test_caches_are_read_from_the_system(tmp_path: Path) -> None:
     assert profile.shared_caches(profile.cache_sizes(tmp_path / "none"), 2) == (profile.ASSUMED_LLC_BYTES, 0)
 
 
-def rates_with(monkeypatch: pytest.MonkeyPatch) -> profile.Rates:
-    """Rates of a small cache, as if they had been timed: 1, 2 and 3 ms a run, the middle one twice."""
+def rates_with(monkeypatch: pytest.MonkeyPatch) -> profile.MeasuredRates:
+    """MeasuredRates of a small cache, as if they had been timed: 1, 2 and 3 ms a run, the middle one twice."""
     monkeypatch.setattr(profile, "cache_sizes", lambda: {1: (1 << 15, 1), 2: (1 << 18, 1), 3: (1 << 20, 8)})
-    rates = profile.Rates()
+    rates = profile.MeasuredRates()
     for item in rates.items:
         item.seconds = [0.001, 0.002, 0.002, 0.003]
     return rates

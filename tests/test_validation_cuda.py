@@ -28,7 +28,7 @@ from perfmodel.core.workload import Attention
 from perfmodel.validation.cuda import counters, gpu, microbench, ncu_csv, prepare, run, timers
 from perfmodel.validation.cuda.cases import WORKLOADS, KernelCase, attention_case, counted_cases, needed_bytes, timed_cases
 from perfmodel.validation.cuda.gpu import Environment, nvidia_smi, package_versions, profile_of
-from perfmodel.validation.cuda.microbench import Measured
+from perfmodel.validation.cuda.microbench import ProbeResult
 from perfmodel.validation.cuda.microbench import benchmark as run_benchmark
 from perfmodel.validation.kernels import flash, flash1, flash_mma, matmul, probes, reference, standard
 from perfmodel.validation.records import Record, Seconds, read_records, shipped_records
@@ -163,7 +163,7 @@ def test_a_name_that_fits_several_lists_them() -> None:
         profile_of("NVIDIA A100")
 
 
-FAKE_GPU = gpu.Gpu("NVIDIA H200", "9.0", 132, 60 << 20, 150_109_945_856, 149_000_000_000)
+FAKE_GPU = gpu.Gpu("NVIDIA H200", 132, 60 << 20, 150_109_945_856, 149_000_000_000)
 
 
 def test_the_environment_says_what_ran(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -259,7 +259,7 @@ def test_a_driver_without_devices(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.driver
 def test_what_the_driver_says_of_a_device(monkeypatch: pytest.MonkeyPatch) -> None:
-    device = SimpleNamespace(name=b"NVIDIA H200", compute_capability=(9, 0), MULTIPROCESSOR_COUNT=132, L2_CACHE_SIZE=60 << 20)
+    device = SimpleNamespace(name=b"NVIDIA H200", MULTIPROCESSOR_COUNT=132, L2_CACHE_SIZE=60 << 20)
     memory = SimpleNamespace(total=FAKE_GPU.memory_bytes, free=FAKE_GPU.free_bytes)
     monkeypatch.setattr(cuda, "get_current_device", lambda: device)
     monkeypatch.setattr(cuda, "current_context", lambda: SimpleNamespace(get_memory_info=lambda: memory))
@@ -447,9 +447,9 @@ def stand_in(monkeypatch: pytest.MonkeyPatch, error: float) -> list[str]:
     """Every case is prepared without a GPU, with results that are off by ``error``; what happens is listed."""
     happened: list[str] = []
 
-    def prepared(case: KernelCase, rng: Any) -> prepare.Prepared:
+    def prepared(case: KernelCase, rng: Any) -> prepare.PreparedKernel:
         happened.append("prepared")
-        return prepare.Prepared(lambda: happened.append("run"), lambda: error, ("fill", "flash1"), ("flash1",), {"br": 64}, ())
+        return prepare.PreparedKernel(lambda: happened.append("run"), lambda: error, ("fill", "flash1"), ("flash1",), {"br": 64}, ())
 
     monkeypatch.setattr(prepare, "prepare", prepared)
     return happened
@@ -844,8 +844,8 @@ def test_records_that_have_no_counts(change: dict[str, Any], words: str) -> None
 # What the machine reaches
 
 
-def curve(*points: tuple[int, float]) -> list[Measured]:
-    return [Measured("L2 read", "B/s", value, 0.01, 10, size) for size, value in points]
+def curve(*points: tuple[int, float]) -> list[ProbeResult]:
+    return [ProbeResult("L2 read", "B/s", value, 0.01, 10, size) for size, value in points]
 
 
 def test_the_apparent_size_is_where_bandwidth_falls() -> None:
@@ -864,7 +864,7 @@ def test_no_step_is_no_size() -> None:
 
 def test_a_part_that_fails_keeps_what_it_had() -> None:
     def broken(rule: StoppingRule) -> Any:
-        yield Measured("first", "s", 1.0)
+        yield ProbeResult("first", "s", 1.0)
         raise RuntimeError("driver\ndetails")
 
     def refused(rule: StoppingRule) -> Any:
@@ -872,7 +872,7 @@ def test_a_part_that_fails_keeps_what_it_had() -> None:
         yield
 
     said: list[str] = []
-    parts = {"broken": broken, "refused": refused, "whole": lambda rule: iter([Measured("last", "s", 2.0)])}
+    parts = {"broken": broken, "refused": refused, "whole": lambda rule: iter([ProbeResult("last", "s", 2.0)])}
     found = microbench.run_parts(parts, said.append, microbench.RULE)
     assert [(result.name, result.value, result.reason) for result in found] == [
         ("first", 1.0, ""),

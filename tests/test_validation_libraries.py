@@ -16,7 +16,7 @@ from perfmodel.validation.libraries import FIT, HELD_OUT, LibraryCase, Prepared,
 from perfmodel.validation.libraries import measure as measuring
 from perfmodel.validation.libraries.cases import FAMILIES, cases, shapes
 from perfmodel.validation.libraries.kernels import LIBRARIES, find
-from perfmodel.validation.libraries.measure import RULE, Timer, as_line, measure
+from perfmodel.validation.libraries.measure import RULE, TorchTimer, as_line, measure
 from perfmodel.validation.records import Record, Seconds, read_records, shipped_records
 from perfmodel.validation.statistics import quantile, relative_error_of_median
 from tools.measure.profiler import Launch, in_windows
@@ -161,7 +161,7 @@ class FakeEvent:
 @pytest.mark.parametrize("cold", [True, False])
 def test_only_the_run_is_timed(cold):
     torch = FakeTorch()
-    times = Timer(torch).times(torch.run, cold)
+    times = TorchTimer(torch).times(torch.run, cold)
     assert times == pytest.approx([1e-3] * 10)
     assert torch.calls.count("flush") == (10 if cold else 0)
     first = torch.calls.index("wait")
@@ -170,7 +170,7 @@ def test_only_the_run_is_timed(cold):
 
 def test_noisy_runs_are_repeated():
     torch = FakeTorch(steps=(1e-3, 3e-3))
-    assert len(Timer(torch, replace(RULE, budget_s=10)).times(torch.run, True)) == 40
+    assert len(TorchTimer(torch, replace(RULE, budget_s=10)).times(torch.run, True)) == 40
 
 
 @pytest.fixture

@@ -40,7 +40,7 @@ STUDENT_90 = {1: 3.078, 2: 1.886, 3: 1.638, 4: 1.533, 5: 1.476, 6: 1.440, 7: 1.4
 
 
 @dataclass(frozen=True, slots=True)
-class Point:
+class FitPoint:
     """One record that a model describes, on its device, with its lower bound in seconds."""
 
     record: Record
@@ -69,9 +69,9 @@ def family_of(block: Calibration) -> Family:
     return block.workload, block.implementation, block.direction, block.model
 
 
-def points(records: Iterable[Record], devices: Mapping[str, Device]) -> dict[Key, list[Point]]:
+def points(records: Iterable[Record], devices: Mapping[str, Device]) -> dict[Key, list[FitPoint]]:
     """The records that some model describes, by what shares parameters; composites come last."""
-    found: dict[Key, list[Point]] = {}
+    found: dict[Key, list[FitPoint]] = {}
     for record in records:
         device = devices.get(record.hardware)
         if device is None or profiled(record) or (record.direction == "both" and record.workload != "transformer"):
@@ -85,7 +85,7 @@ def points(records: Iterable[Record], devices: Mapping[str, Device]) -> dict[Key
             continue
         direction: Direction = "backward" if case.direction == "backward" else "forward"
         key = (record.workload, _calibrated_name(case, model), direction, model.name, device.architecture)
-        found.setdefault(key, []).append(Point(record, case, device, lower))
+        found.setdefault(key, []).append(FitPoint(record, case, device, lower))
     return dict(sorted(found.items(), key=lambda item: find_model(item[0][3]).composite))
 
 
@@ -104,7 +104,7 @@ class Effort:
     folds: int = FOLDS
     points: int | None = None
 
-    def thinned(self, known: Sequence[Point]) -> list[Point]:
+    def thinned(self, known: Sequence[FitPoint]) -> list[FitPoint]:
         """``known``, or as many of them as are asked for, from the shortest time to the longest in even steps."""
         if self.points is None or len(known) <= self.points:
             return list(known)
@@ -117,14 +117,14 @@ Solved = tuple[dict[str, float], list[float]]
 """Parameters, rounded as profiles hold them, and the residual of each point by a fit that did not see it."""
 
 
-def solved(known: Sequence[Point], effort: Effort) -> Solved:
+def solved(known: Sequence[FitPoint], effort: Effort) -> Solved:
     """The fit of ``known``, which share parameters."""
     model = model_of(known[0].case)
     p = {name: float(f"{value:.4g}") for name, value in fitted(model, known, effort=effort).items()}
     return p, cross_residuals(model, known, p, effort)
 
 
-def fitted(model: Model, known: Sequence[Point], starts: Mapping[str, float] | None = None, effort: Effort = FULL) -> dict[str, float]:
+def fitted(model: Model, known: Sequence[FitPoint], starts: Mapping[str, float] | None = None, effort: Effort = FULL) -> dict[str, float]:
     """Parameters with the least mean |log error| on ``known``."""
 
     def predict(p: Mapping[str, float]) -> list[float]:
@@ -133,19 +133,19 @@ def fitted(model: Model, known: Sequence[Point], starts: Mapping[str, float] | N
     return fit(predict, [point.record.time_s.median for point in known], starts or model.starts(), effort.restarts, effort.rounds)
 
 
-def _left_out_with(known: Sequence[Point]) -> list[str]:
+def _left_out_with(known: Sequence[FitPoint]) -> list[str]:
     """What each of ``known`` is left out with: steps of one model, whatever their batch and length, if there are several; else by group."""
     models = [str(point.record.shape.get("model", "")) for point in known]
     return models if len(set(models)) > 1 else [group_key(point.record) for point in known]
 
 
-def _errs_with(known: Sequence[Point]) -> list[str]:
+def _errs_with(known: Sequence[FitPoint]) -> list[str]:
     """What each of ``known`` errs with: as it is left out, but prefill and decode of a model apart."""
     phases = [str(point.record.shape.get("phase", "")) for point in known]
     return [f"{name} {phase}" for name, phase in zip(_left_out_with(known), phases, strict=True)]
 
 
-def cross_residuals(model: Model, known: Sequence[Point], p: Mapping[str, float], effort: Effort = FULL) -> list[float]:
+def cross_residuals(model: Model, known: Sequence[FitPoint], p: Mapping[str, float], effort: Effort = FULL) -> list[float]:
     """The residual of each point by parameters refitted, from ``p`` on, without its fold; a group shares one."""
     groups = _left_out_with(known)
     fold_of = {name: place % effort.folds for place, name in enumerate(dict.fromkeys(groups))}
@@ -207,11 +207,11 @@ def calibrate(
     return {name: [_of_all(block, elsewhere[family_of(block)]) for block in blocks] for name, blocks in result.items()}
 
 
-def _to_fit(own: Sequence[Point]) -> list[Point]:
+def _to_fit(own: Sequence[FitPoint]) -> list[FitPoint]:
     return [point for point in own if not held_out(point.record)]
 
 
-def _too_few(key: Key, own: Sequence[Point]) -> str:
+def _too_few(key: Key, own: Sequence[FitPoint]) -> str:
     return too_few((point.record for point in own), find_model(key[3]))
 
 
@@ -226,7 +226,7 @@ def too_few(records: Iterable[Record], model: Model) -> str:
 class _Teller:
     """Says that a group is fitted, after the share of the work that is done with it: points times parameters."""
 
-    def __init__(self, tasks: Mapping[Key, list[Point]], progress: Callable[[str], None], done: Callable[[float], None]) -> None:
+    def __init__(self, tasks: Mapping[Key, list[FitPoint]], progress: Callable[[str], None], done: Callable[[float], None]) -> None:
         self.points = {key: len(known) for key, known in tasks.items()}
         self.work = {key: count * len(find_model(key[3]).parameters) for key, count in self.points.items()}
         self.progress, self.done, self.finished = progress, done, 0
@@ -238,7 +238,7 @@ class _Teller:
         self.progress(f"{'/'.join(key[:3])} ({key[3]}) on {key[4]}: {self.points[key]} points")
 
 
-def _solved_ahead(tasks: Mapping[Key, list[Point]], effort: Effort, jobs: int, tell: _Teller) -> dict[Key, Solved]:
+def _solved_ahead(tasks: Mapping[Key, list[FitPoint]], effort: Effort, jobs: int, tell: _Teller) -> dict[Key, Solved]:
     """The fits that call for no other: all but those of composites, largest first so that no process ends late."""
     plain = sorted((key for key in tasks if not find_model(key[3]).composite), key=lambda key: tell.work[key], reverse=True)
     if jobs < 2 or sum(tell.work[key] for key in plain) < LEAST_SHARED:
@@ -268,13 +268,13 @@ def _in_parallel(tasks: Mapping[Key, tuple[Any, ...]], jobs: int) -> Iterator[tu
             raise
 
 
-def with_lent(own: Sequence[Point], model: str, lenders: Lenders) -> list[Point]:
+def with_lent(own: Sequence[FitPoint], model: str, lenders: Lenders) -> list[FitPoint]:
     """``own``, with the parts of ``model`` that their devices lack."""
     devices = {point.device.id: with_parts(point.device, model, lenders) for point in own}
     return [replace(point, device=devices[point.device.id]) for point in own]
 
 
-def _block(key: Key, p: dict[str, float], own: list[Point], date: str, versions: Callable[[list[Record]], str]) -> Calibration:
+def _block(key: Key, p: dict[str, float], own: list[FitPoint], date: str, versions: Callable[[list[Record]], str]) -> Calibration:
     """The block of one device, its interval still to be filled in."""
     workload, implementation, direction, name, _ = key
     model = find_model(name)

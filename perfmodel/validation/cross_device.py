@@ -15,7 +15,7 @@ from dataclasses import replace
 from perfmodel.core.hardware import Calibration, Device
 from perfmodel.timing.base import find_model
 from perfmodel.timing.predict import Lenders
-from perfmodel.validation.calibrate import Family, Key, Point, family_of, with_lent
+from perfmodel.validation.calibrate import Family, FitPoint, Key, family_of, with_lent
 from perfmodel.validation.records import held_out
 from perfmodel.validation.statistics import quantile
 
@@ -27,10 +27,10 @@ HalfWidths = dict[str, float]
 """Half the width of a borrowed interval, in logarithms, by implementation and by "implementation of lender"; under "" all others'."""
 
 
-def half_widths(grouped: Mapping[Key, list[Point]], calibrated: Mapping[str, list[Calibration]], lenders: Lenders = tuple) -> HalfWidths:
+def half_widths(grouped: Mapping[Key, list[FitPoint]], calibrated: Mapping[str, list[Calibration]], lenders: Lenders = tuple) -> HalfWidths:
     """Of every implementation known on two architectures or more; empty where there is none. ``lenders``: of parts of sequences."""
     current = {q.device.id: replace(q.device, calibration=calibrated.get(q.device.id, [])) for own in grouped.values() for q in own}
-    families: dict[Family, dict[str, list[Point]]] = {}
+    families: dict[Family, dict[str, list[FitPoint]]] = {}
     for key, own in grouped.items():
         families.setdefault(key[:4], {})[key[4]] = with_lent(own, key[3], lambda: [*current.values(), *lenders()])
     found: HalfWidths = {}
@@ -53,7 +53,7 @@ def half_widths(grouped: Mapping[Key, list[Point]], calibrated: Mapping[str, lis
     return {**alike, **found, "": best[1]} if found else {}
 
 
-def _off(own: list[Point], family: Family, lender: Device) -> list[float]:
+def _off(own: list[FitPoint], family: Family, lender: Device) -> list[float]:
     """|log residual| of the fitted points ``own`` by the parameters of ``lender``."""
     block = next((one for one in lender.calibration if family_of(one) == family), None)
     if block is None:

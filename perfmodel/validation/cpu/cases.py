@@ -32,7 +32,7 @@ MOST_HEADS = 64
 
 
 @dataclass(frozen=True, slots=True)
-class Shape:
+class CpuCase:
     """One kernel to time; ``fit``: it fixes parameters, else it judges predictions."""
 
     implementation: str
@@ -58,7 +58,7 @@ def _attention(heads: int, kv_heads: int, n: int, kv_len: int, d: int, causal: b
     return {"batch": 1, "heads": heads, "kv_heads": kv_heads, "n": n, "kv_len": kv_len, "d": d, "causal": causal}
 
 
-def shapes(llc_bytes: int) -> list[Shape]:
+def shapes(llc_bytes: int) -> list[CpuCase]:
     """All shapes for a last-level cache of ``llc_bytes``."""
     heads = min(max(-(-int(STREAMED_SHARE * llc_bytes) // (2 * 4 * STREAMED_N**2)), 2) // 2 * 2, MOST_HEADS)
 
@@ -82,7 +82,7 @@ def shapes(llc_bytes: int) -> list[Shape]:
         "cpu-matmul": [{"m": m, "n": n, "k": k} for m, n, k in ((512, 512, 512), (448, 320, 640))],
         "cpu-copy": [{"bytes": int(llc_bytes * share) // 128 * 64} for share in (0.6, 1.6, 2.5, 3.0, 5.0)],
     }
-    return [Shape(name, sizes, fits) for fits, table in ((True, fit), (False, judge)) for name in table for sizes in table[name]]
+    return [CpuCase(name, sizes, fits) for fits, table in ((True, fit), (False, judge)) for name in table for sizes in table[name]]
 
 
 Prepared = tuple[Callable[[], None], Callable[[], float]]
@@ -107,7 +107,7 @@ class Scratch:
             view[:] = np.nan
 
 
-def prepare(shape: Shape, threads: int, scratch: Scratch) -> Prepared:
+def prepare(shape: CpuCase, threads: int, scratch: Scratch) -> Prepared:
     """``shape`` with random operands."""
     rng, w = np.random.default_rng(SEED), shape.case.workload
 
@@ -155,7 +155,7 @@ def _prepare_attention(implementation: str, w: Attention, qkv: list[Any], thread
     return (standard if implementation == "cpu-standard" else flash), error
 
 
-def checked(shape: Shape, threads: int, scratch: Scratch) -> Callable[[], None]:
+def checked(shape: CpuCase, threads: int, scratch: Scratch) -> Callable[[], None]:
     """What runs ``shape``, once its result has been found right; PerfmodelError otherwise."""
     run, error = prepare(shape, threads, scratch)
     run()

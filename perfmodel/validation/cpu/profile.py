@@ -165,7 +165,7 @@ def shared_caches(sizes: dict[int, tuple[int, int]], cores: int) -> tuple[int, i
     return totals[last], totals.get(last - 1, 0) if last > 2 else 0
 
 
-class Rates:
+class MeasuredRates:
     """Items whose times make the profile. Arrays are made once, large enough for the largest copy."""
 
     def __init__(self) -> None:
@@ -214,7 +214,7 @@ class Rates:
         return self.cores * EXP_VALUES * EXP_ROUNDS / self.exponentials.quantile(0.5)
 
 
-def device(rates: Rates) -> Device:
+def device(rates: MeasuredRates) -> Device:
     """The profile; every rate measured."""
     sources = {"run": f"perfmodel validate --backend cpu, {date.today().isoformat()}, " + as_text(versions())}
     sources["system"] = f"{CACHES}" if cache_sizes() else "assumed, as the system does not tell"

@@ -12,11 +12,11 @@ from perfmodel.core.hardware import Calibration, Device
 from perfmodel.timing.base import Case
 from perfmodel.timing.fit import fit
 from perfmodel.timing.models.cpu import FITTED, MODEL
-from perfmodel.validation.cpu.cases import DTYPE, Scratch, Shape, checked, shapes
+from perfmodel.validation.cpu.cases import DTYPE, CpuCase, Scratch, checked, shapes
 from perfmodel.validation.cpu.profile import (
     DRAM_SHARE,
     Item,
-    Rates,
+    MeasuredRates,
     as_text,
     device,
     processor_name,
@@ -49,7 +49,7 @@ def measure(
     """
     cores, scratch = threads(), Scratch()
     progress(f"compiling kernels for {cores} threads and checking them against float64")
-    rates = Rates()
+    rates = MeasuredRates()
     asked = shapes(rates.llc_bytes)
     items = [Item(f"{shape.implementation} {shape.sizes}", checked(shape, cores, scratch)) for shape in asked]
     for item in rates.items:
@@ -68,7 +68,7 @@ def measure(
     return profile, [record(shape, item, profile.id) for shape, item in timed if not shape.fit]
 
 
-def _drift(rates: Rates) -> dict[str, float]:
+def _drift(rates: MeasuredRates) -> dict[str, float]:
     """FMA rate and DRAM bandwidth now, over the medians so far."""
     change = {}
     for name, item in (("FMA rate", rates.fma), ("DRAM bandwidth", rates.copies[DRAM_SHARE])):
@@ -78,7 +78,7 @@ def _drift(rates: Rates) -> dict[str, float]:
     return change
 
 
-def _calibrations(fitted: Mapping[str, Sequence[tuple[Shape, Item]]], bare: Device, rates: Rates) -> list[Calibration]:
+def _calibrations(fitted: Mapping[str, Sequence[tuple[CpuCase, Item]]], bare: Device, rates: MeasuredRates) -> list[Calibration]:
     """Parameters by implementation. The interval is made of the residuals of all: points left out of a fit, and the spread of copies."""
     copies = rates.copies[DRAM_SHARE]
     points = {name: [(shape.case, item.quantile(0.5)) for shape, item in timed] for name, timed in fitted.items()}
@@ -88,7 +88,7 @@ def _calibrations(fitted: Mapping[str, Sequence[tuple[Shape, Item]]], bare: Devi
     return [
         Calibration(
             implementation=name,
-            workload=Shape(name, {}, True).workload_name,
+            workload=CpuCase(name, {}, True).workload_name,
             model=MODEL.name,
             dtypes=[DTYPE],
             parameters=fitted_parameters(name, known, bare),
@@ -122,7 +122,7 @@ def fitted_parameters(name: str, points: Points, bare: Device) -> dict[str, floa
     return {**starts, **fit(times, [seconds for _, seconds in points], free)} if free else starts
 
 
-def record(shape: Shape, item: Item, hardware: str) -> dict[str, Any]:
+def record(shape: CpuCase, item: Item, hardware: str) -> dict[str, Any]:
     """A measurement record."""
     environment = {**versions(), "threads": threads(), "runs": len(item.seconds), "wall_clock_s": quantile(item.wall_s, 0.5)}
     time_s = Seconds(item.quantile(0.5), item.quantile(0.1), item.quantile(0.9))

@@ -92,7 +92,7 @@ def needed_bytes(case: KernelCase) -> int:
 
 Problem = tuple[tuple[int, int, int], tuple[int, int]]
 """Batch, query heads and KV heads; queries and keys."""
-Tile = tuple[int, int]
+TileEdges = tuple[int, int]
 SQUARES: tuple[Problem, ...] = (((1, 16, 16), (1024, 1024)), ((1, 32, 8), (2048, 2048)), ((2, 32, 32), (4096, 4096)))
 """A factor 64 in work."""
 RAGGED: Problem = ((2, 16, 4), (1000, 3000))
@@ -101,14 +101,14 @@ WIDE: Problem = ((1, 8, 8), (16384, 16384))
 
 
 def attention_case(
-    implementation: str, heads: tuple[int, int, int], lengths: tuple[int, int], d: int, tile: Tile, causal: bool, dtype: str
+    implementation: str, heads: tuple[int, int, int], lengths: tuple[int, int], d: int, tile: TileEdges, causal: bool, dtype: str
 ) -> KernelCase:
     """``heads``: batch, query heads, KV heads; ``lengths``: queries, keys."""
     shape = dict(zip(ATTENTION_KEYS, (*heads, *lengths, d, causal), strict=True))
     return KernelCase(implementation, dtype, shape, {"br": tile[0], "bc": tile[1]})
 
 
-def _of(name: str, d: int, causal: bool, tiles: Iterable[Tile], problems: Iterable[Problem], dtype: str = "fp32") -> list[KernelCase]:
+def _of(name: str, d: int, causal: bool, tiles: Iterable[TileEdges], problems: Iterable[Problem], dtype: str = "fp32") -> list[KernelCase]:
     """Each tile on each problem."""
     return [attention_case(f"numba-{name}", *problem, d, tile, causal, dtype) for tile, problem in product(tiles, problems)]
 

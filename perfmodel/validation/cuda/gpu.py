@@ -24,7 +24,6 @@ class Gpu:
     """What the driver says of one device; ``free_bytes`` at the time of asking."""
 
     name: str
-    compute_capability: str
     multiprocessors: int
     l2_bytes: int
     memory_bytes: int
@@ -109,7 +108,6 @@ def current_gpu() -> Gpu:
     memory = context.get_memory_info()
     return Gpu(
         name=name,
-        compute_capability=".".join(map(str, device.compute_capability)),
         multiprocessors=int(device.MULTIPROCESSOR_COUNT),
         l2_bytes=int(device.L2_CACHE_SIZE),
         memory_bytes=int(memory.total),
@@ -183,7 +181,7 @@ def _run(command: list[str]) -> str:
     return subprocess.run(command, capture_output=True, text=True, timeout=SMI_TIMEOUT_S, check=True).stdout
 
 
-def profile_of(name: str, memory_bytes: int | None = None, ids: list[str] | None = None) -> str:
+def profile_of(name: str, memory_bytes: int | None = None) -> str:
     """Id of the profile of a device that its driver calls ``name``; UnavailableError asks for --hardware where none or several fit.
 
     The model's own word has to be the same. A name without a form factor is an SXM part, or one that comes in a single form:
@@ -193,8 +191,7 @@ def profile_of(name: str, memory_bytes: int | None = None, ids: list[str] | None
     ('nvidia-h200-sxm', 'nvidia-a100-pcie-40gb', 'nvidia-rtx-4090')
     """
     words = _words(name)
-    known = [known for known in (device_ids() if ids is None else ids) if known.startswith("nvidia-")]
-    fits = [known for known in known if _fits(_words(known), words, memory_bytes)]
+    fits = [known for known in device_ids() if known.startswith("nvidia-") and _fits(_words(known), words, memory_bytes)]
     if len(fits) == 1:
         return fits[0]
     what = f"could be any of {', '.join(fits)}" if fits else "has no profile that is known by its name"

@@ -27,11 +27,11 @@ BLOCKS_PER_SM = 8
 FMA_ROUNDS, EXP_ROUNDS, SHARED_ROUNDS = 1 << 12, 1 << 9, 1 << 12
 """Rounds per thread: a few milliseconds on an H200."""
 FLOP_PER_FMA = 2
-Part = Callable[[StoppingRule], Iterator["Measured"]]
+Part = Callable[[StoppingRule], Iterator["ProbeResult"]]
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
+class ProbeResult:
     """One result in base units (B/s, FLOP/s, OP/s, B, s); ``value`` None and ``reason`` in words where there is none.
 
     ``spread``: (p90 - p10) / median. ``size``: bytes of the array, on a curve over sizes.
@@ -47,30 +47,30 @@ class Measured:
     reason: str = ""
 
 
-def rate(name: str, unit: str, amount: float, timing: Timing, size: int | None = None, field: str | None = None) -> Measured:
+def rate(name: str, unit: str, amount: float, timing: Timing, size: int | None = None, field: str | None = None) -> ProbeResult:
     """``amount`` per run over the median time."""
-    return Measured(name, unit, amount / timing.median, timing.noise, timing.runs, size, field)
+    return ProbeResult(name, unit, amount / timing.median, timing.noise, timing.runs, size, field)
 
 
-def benchmark(progress: Callable[[str], None] = lambda text: None, rule: StoppingRule = RULE) -> list[Measured]:
+def benchmark(progress: Callable[[str], None] = lambda text: None, rule: StoppingRule = RULE) -> list[ProbeResult]:
     """All microbenchmarks, on the current GPU; UnavailableError where there is none."""
     open_gpu()
     with small_grids():
         return run_parts(PARTS, progress, rule)
 
 
-def run_parts(parts: Mapping[str, Part], progress: Callable[[str], None], rule: StoppingRule) -> list[Measured]:
+def run_parts(parts: Mapping[str, Part], progress: Callable[[str], None], rule: StoppingRule) -> list[ProbeResult]:
     """The results of all ``parts``; one that fails leaves what it had measured, and its reason."""
-    found: list[Measured] = []
+    found: list[ProbeResult] = []
     for name, part in parts.items():
         progress(name)
         try:
             for result in part(rule):
                 found.append(result)
         except PerfmodelError as error:
-            found.append(Measured(name, "", None, reason=error.message))
+            found.append(ProbeResult(name, "", None, reason=error.message))
         except Exception as error:  # the driver's own errors: the other parts can still be measured
-            found.append(Measured(name, "", None, reason=f"{type(error).__name__}: {error}".splitlines()[0]))
+            found.append(ProbeResult(name, "", None, reason=f"{type(error).__name__}: {error}".splitlines()[0]))
     return found
 
 
@@ -87,20 +87,20 @@ def sizes(smallest: int, largest: int, steps: int = 1) -> list[int]:
     return found
 
 
-def plateau(curve: Sequence[Measured]) -> Measured:
+def plateau(curve: Sequence[ProbeResult]) -> ProbeResult:
     """The highest bandwidth of ``curve``."""
     best = max(curve, key=lambda point: point.value or 0.0)
     return replace(best, name="L2 read, plateau", field="memory.l2.measured_bandwidth")
 
 
-def apparent_size(curve: Sequence[Measured]) -> Measured:
+def apparent_size(curve: Sequence[ProbeResult]) -> ProbeResult:
     """Where bandwidth has fallen halfway, in logarithms, from the plateau to that of the largest array; between sizes by straight lines.
 
     ``spread``: the step between the two sizes, relative.
     """
     points = [(point.size, point.value) for point in curve if point.size and point.value]
     top, low = max(value for _, value in points), points[-1][1]
-    result = Measured("L2, apparent size", "B", None, runs=sum(point.runs for point in curve))
+    result = ProbeResult("L2, apparent size", "B", None, runs=sum(point.runs for point in curve))
     if top < 1.2 * low:
         return replace(result, reason="bandwidth does not fall with size: no step to see")
     halfway = math.sqrt(top * low)
@@ -113,13 +113,13 @@ def apparent_size(curve: Sequence[Measured]) -> Measured:
 # Memory
 
 
-def _dram(rule: StoppingRule) -> Iterator[Measured]:
+def _dram(rule: StoppingRule) -> Iterator[ProbeResult]:
     """Copy and read bandwidth by size, L2 flushed; the largest array stands for the device."""
     from perfmodel.validation.kernels import probes
 
     cuda, gpu = load_numba_cuda(), current_gpu()
     timer = timers.EventTimer(gpu)
-    curves: dict[str, list[Measured]] = {"DRAM copy": [], "DRAM read": []}
+    curves: dict[str, list[ProbeResult]] = {"DRAM copy": [], "DRAM read": []}
     blocks = BLOCKS_PER_SM * gpu.multiprocessors
     for size in sizes(SMALLEST, min(LARGEST, int(gpu.free_bytes * KEPT_FREE / 2))):
         source, target = (cuda.device_array(size // 4, "float32") for _ in range(2))
@@ -134,7 +134,7 @@ def _dram(rule: StoppingRule) -> Iterator[Measured]:
         yield replace(curve[-1], name=f"{name}, largest", field="memory.dram.measured_bandwidth" if name == "DRAM copy" else None)
 
 
-def _l2(rule: StoppingRule) -> Iterator[Measured]:
+def _l2(rule: StoppingRule) -> Iterator[ProbeResult]:
     """Read bandwidth by size with the array left in L2, its plateau, and the size up to which L2 seems to hold an array."""
     from perfmodel.validation.kernels import probes
 
@@ -155,7 +155,7 @@ def _l2(rule: StoppingRule) -> Iterator[Measured]:
 # Units
 
 
-def _units(rule: StoppingRule) -> Iterator[Measured]:
+def _units(rule: StoppingRule) -> Iterator[ProbeResult]:
     """Multiply-adds, exponentials, and reads of shared memory over the whole device."""
     from perfmodel.validation.kernels import probes
 
@@ -171,7 +171,7 @@ def _units(rule: StoppingRule) -> Iterator[Measured]:
     yield rate("shared memory read", "B/s", shared, timing, field="memory.sram.measured_bandwidth")
 
 
-def _launches(rule: StoppingRule) -> Iterator[Measured]:
+def _launches(rule: StoppingRule) -> Iterator[ProbeResult]:
     """Time per empty kernel, from a stream and from a graph."""
     stream = load_numba_cuda().stream()
     timer = timers.QueueTimer(current_gpu(), stream)
@@ -181,11 +181,11 @@ def _launches(rule: StoppingRule) -> Iterator[Measured]:
         replay = timers.captured(launch, stream)
         yield _per_launch("launch, graph", measure_times(replay, timer, rule), "launch_overhead.graph")
     except PerfmodelError as error:
-        yield Measured("launch, graph", "s", None, reason=error.message)
+        yield ProbeResult("launch, graph", "s", None, reason=error.message)
 
 
-def _per_launch(name: str, timing: Timing, field: str) -> Measured:
-    return Measured(name, "s", timing.median / timers.KERNELS, timing.noise, timing.runs, field=field)
+def _per_launch(name: str, timing: Timing, field: str) -> ProbeResult:
+    return ProbeResult(name, "s", timing.median / timers.KERNELS, timing.noise, timing.runs, field=field)
 
 
 PARTS: dict[str, Part] = {

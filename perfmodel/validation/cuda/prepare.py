@@ -27,7 +27,7 @@ CHECKED_HEADS, CHECKED_ROWS = 4, 128
 
 
 @dataclass(frozen=True, slots=True)
-class Prepared:
+class PreparedKernel:
     """``launch`` runs the case once. ``error()``: largest relative error of what the run before has written.
 
     ``kernels``: names of the kernels of one launch, in order; ``counted``: those whose counters are the case's. ``facts``: the
@@ -42,7 +42,7 @@ class Prepared:
     tensors: tuple[Any, ...]
 
 
-def prepare(case: KernelCase, rng: Any) -> Prepared:
+def prepare(case: KernelCase, rng: Any) -> PreparedKernel:
     """``case`` with fresh random inputs and poisoned outputs; UnavailableError where it does not fit."""
     needed, free = needed_bytes(case.check()), int(cuda.current_context().get_memory_info().free)
     if needed > free:
@@ -110,7 +110,7 @@ class _Ready:
     logsumexp: Callable[[], Any] = lambda: None
 
 
-def _attention(case: KernelCase, rng: Any) -> Prepared:
+def _attention(case: KernelCase, rng: Any) -> PreparedKernel:
     w, name, tile = case.attention(), case.implementation, (case.launch["br"], case.launch["bc"])
     rows, keys = w.query_heads * w.n, w.stored_kv_heads * w.kv_len
     held = [random_inputs(rng, count * w.d, case.dtype) for count in (rows, keys, keys)]
@@ -127,7 +127,7 @@ def _attention(case: KernelCase, rng: Any) -> Prepared:
 
     facts = _facts(*tile, ready.shape.threads, ready.shared_bytes, ready.dispatcher)
     counted = ready.kernels[-1:] if name == "numba-flash1" else ready.kernels
-    return Prepared(ready.launch, error, ready.kernels, counted, facts, (q, k, v, o))
+    return PreparedKernel(ready.launch, error, ready.kernels, counted, facts, (q, k, v, o))
 
 
 def _flash(w: Attention, br: int, bc: int, q: Any, k: Any, v: Any, o: Any) -> _Ready:
@@ -206,7 +206,7 @@ def windows(rng: Any, n: int) -> list[int]:
 # The rest
 
 
-def _matmul(case: KernelCase, rng: Any) -> Prepared:
+def _matmul(case: KernelCase, rng: Any) -> PreparedKernel:
     m, n, k = (int(case.shape[key]) for key in ("m", "n", "k"))
     a, b = (random_inputs(rng, count, case.dtype) for count in (m * k, k * n))
     c = poisoned(m * n, case.dtype)
@@ -225,10 +225,10 @@ def _matmul(case: KernelCase, rng: Any) -> Prepared:
         expected = a.reshape(m, k)[rows].astype(np.float64) @ b.reshape(k, n).astype(np.float64)
         return math.inf if unwritten(found, case.dtype) else reference.relative_error(found[rows], expected)
 
-    return Prepared(launch, error, (name,), (name,), facts, (c,))
+    return PreparedKernel(launch, error, (name,), (name,), facts, (c,))
 
 
-def _copy(case: KernelCase, rng: Any) -> Prepared:
+def _copy(case: KernelCase, rng: Any) -> PreparedKernel:
     elements = int(case.shape["bytes"]) // 4
     source, target = stored(rng.random(elements, np.float32), "fp32"), poisoned(elements)
     launch = probes.prepare_copy(cuda.to_device(source), target)
@@ -237,4 +237,4 @@ def _copy(case: KernelCase, rng: Any) -> Prepared:
         cuda.synchronize()
         return 0.0 if np.array_equal(target.copy_to_host(), source) else math.inf
 
-    return Prepared(launch, error, ("copy",), ("copy",), {}, (target,))
+    return PreparedKernel(launch, error, ("copy",), ("copy",), {}, (target,))

@@ -24,24 +24,23 @@ FIRST_DELAY_ROUNDS, MOST_DELAY_ROUNDS = 1 << 12, 1 << 22
 class EventTimer:
     """Times one launch with two CUDA events. ``cold``: L2 is flushed first; else what the run before left in it is found there."""
 
-    def __init__(self, gpu: Gpu, cold: bool = True, stream: Any = 0) -> None:
+    def __init__(self, gpu: Gpu, cold: bool = True) -> None:
         from perfmodel.validation.kernels import probes
 
         cuda = load_numba_cuda()
-        self._stream = stream
         self._start, self._end = cuda.event(timing=True), cuda.event(timing=True)
         elements = FLUSH_FACTOR * gpu.l2_bytes // 4
         wider = 1 if cold else FLUSH_FACTOR * 64  # a warm run wants the same delay, but its data left in L2
         self._buffer = cuda.device_array(elements // wider // 4 * 4, "float32")
         self._sums = cuda.device_array(1, "float32")
-        self._flush = probes.prepare_read(self._buffer, self._sums, FLUSH_PASSES * wider, stream=stream)
+        self._flush = probes.prepare_read(self._buffer, self._sums, FLUSH_PASSES * wider)
 
     def seconds(self, launch: Callable[[], None]) -> float:
         """Seconds of ``launch``."""
         self._flush()
-        self._start.record(self._stream)
+        self._start.record()
         launch()
-        self._end.record(self._stream)
+        self._end.record()
         self._end.synchronize()
         return seconds_between(self._start, self._end)
 

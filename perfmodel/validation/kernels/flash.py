@@ -37,7 +37,6 @@ from perfmodel.validation.kernels._tiles import add_product, add_row_products, f
 
 __all__ = ["Geometry", "build", "geometry", "grid", "prepare"]
 
-NAME = "numba-flash"
 LN2 = F32(math.log(2))
 NOTHING = F32(-math.inf)
 """logsumexp of a row that sees no key."""
@@ -219,7 +218,7 @@ def build(shape: Geometry, causal: bool) -> Any:  # noqa: PLR0915 - constants of
     return kernel(flash, shape.max_registers)
 
 
-def prepare(w: Attention, shape: Geometry, q: Any, k: Any, v: Any, o: Any, lse: Any, stream: Any = 0) -> Callable[[], None]:
+def prepare(w: Attention, shape: Geometry, q: Any, k: Any, v: Any, o: Any, lse: Any) -> Callable[[], None]:
     """What launches the kernel on flat fp32 arrays; ``w`` gives lengths and heads, dv = d, no mask, window or dropout."""
     args = (q, k, v, o, lse, U(w.n), U(w.kv_len), U(w.group), log2_scale(shape.d))
-    return launcher(build(shape, w.causal), grid(w, shape), shape.threads, shape.shared_bytes, *args, stream=stream)
+    return launcher(build(shape, w.causal), grid(w, shape), shape.threads, shape.shared_bytes, *args)

@@ -36,7 +36,6 @@ from perfmodel.validation.kernels.flash import fill_tiles, log2_scale, places, s
 
 __all__ = ["Geometry", "build", "build_fill", "geometry", "prepare", "shared_bytes"]
 
-NAME = "numba-flash1"
 FILL_THREADS = 256
 
 
@@ -147,12 +146,12 @@ def build(shape: Geometry, causal: bool) -> Any:  # noqa: PLR0915 - constants of
     return kernel(flash1, shape.max_registers)
 
 
-def prepare(w: Attention, shape: Geometry, q: Any, k: Any, v: Any, o: Any, ls: Any, ms: Any, stream: Any = 0) -> Callable[[], None]:
+def prepare(w: Attention, shape: Geometry, q: Any, k: Any, v: Any, o: Any, ls: Any, ms: Any) -> Callable[[], None]:
     """What launches the fills of O, l, m and the kernel on flat fp32 arrays; dv = d, no mask, window or dropout."""
     args = (q, k, v, o, ls, ms, U(w.n), U(w.kv_len), U(w.group), log2_scale(shape.d))
-    main = launcher(build(shape, w.causal), (1, w.query_heads), shape.threads, shared_bytes(shape), *args, stream=stream)
+    main = launcher(build(shape, w.causal), (1, w.query_heads), shape.threads, shared_bytes(shape), *args)
     fills = (
-        launcher(build_fill(), (-(-array.size // (4 * FILL_THREADS)),), FILL_THREADS, 0, array, value, stream=stream)
+        launcher(build_fill(), (-(-array.size // (4 * FILL_THREADS)),), FILL_THREADS, 0, array, value)
         for array, value in ((o, ZERO), (ls, ZERO), (ms, LOWEST))
     )
     return in_turn((*fills, main))

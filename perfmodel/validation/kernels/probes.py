@@ -61,11 +61,11 @@ def blocks_for(elements: int, threads: int = THREADS) -> int:
     return max(-(-elements // (4 * IN_FLIGHT * threads)), 1)
 
 
-def prepare_copy(source: Any, target: Any, threads: int = THREADS, stream: Any = 0) -> Callable[[], None]:
+def prepare_copy(source: Any, target: Any, threads: int = THREADS) -> Callable[[], None]:
     """What launches the copy: each element is loaded once and stored once, 16 bytes per access."""
     if source.size % 4 or source.size != target.size:
         raise UsageError(f"copy of {source.size} into {target.size} elements", "give equal sizes, a multiple of 4")
-    return launcher(build_copy(), (blocks_for(source.size, threads),), threads, 0, source, target, stream=stream)
+    return launcher(build_copy(), (blocks_for(source.size, threads),), threads, 0, source, target)
 
 
 @cache
@@ -216,14 +216,14 @@ def prepare_fma(sums: Any, blocks: int, rounds: int, threads: int = THREADS, str
     return launcher(build_fma(), (blocks,), threads, 0, sums, U(rounds), F32(0.5), F32(0.999), F32(0.001), stream=stream)
 
 
-def prepare_exp(sums: Any, blocks: int, rounds: int, threads: int = THREADS, stream: Any = 0) -> Callable[[], None]:
+def prepare_exp(sums: Any, blocks: int, rounds: int, threads: int = THREADS) -> Callable[[], None]:
     """What launches the exponentials."""
-    return launcher(build_exp(), (blocks,), threads, 0, sums, U(rounds), F32(0.5), ZERO, ZERO, stream=stream)
+    return launcher(build_exp(), (blocks,), threads, 0, sums, U(rounds), F32(0.5), ZERO, ZERO)
 
 
-def prepare_shared(sums: Any, blocks: int, rounds: int, threads: int = THREADS, stream: Any = 0) -> Callable[[], None]:
+def prepare_shared(sums: Any, blocks: int, rounds: int, threads: int = THREADS) -> Callable[[], None]:
     """What launches the reads of shared memory."""
-    return launcher(build_shared(threads), (blocks,), threads, shared_bytes(1, 1, threads), sums, U(rounds), stream=stream)
+    return launcher(build_shared(threads), (blocks,), threads, shared_bytes(1, 1, threads), sums, U(rounds))
 
 
 def prepare_empty(stream: Any = 0) -> Callable[[], None]:

@@ -34,11 +34,9 @@ from perfmodel.validation.kernels._steps import (
 )
 from perfmodel.validation.kernels._tiles import add_product, add_row_products, fill_tile, first_row, store_row
 
-NAME = "numba-standard"
-
 
 @dataclass(frozen=True, slots=True)
-class Geometry:
+class StandardGeometry:
     """GEMM tiles: ``br`` x ``bc`` scores; ``br`` x d outputs, ``depth`` keys at a time. ``softmax_lanes`` threads share a row."""
 
     d: int
@@ -60,12 +58,12 @@ class Geometry:
         return self.layout.threads
 
 
-def geometry(d: int, br: int = 128, bc: int = 64) -> Geometry:
+def geometry(d: int, br: int = 128, bc: int = 64) -> StandardGeometry:
     """The fast layout for d 64 or 128."""
-    return Geometry(d, br, bc, lanes=d // 8)
+    return StandardGeometry(d, br, bc, lanes=d // 8)
 
 
-def loads(w: Attention, shape: Geometry) -> dict[str, int]:
+def loads(w: Attention, shape: StandardGeometry) -> dict[str, int]:
     """Elements of each tensor loaded from global memory; equal to Algorithm 0's where ``br`` >= n and ``bc`` >= kv_len."""
     row_tiles, key_tiles, heads = -(-w.n // shape.br), -(-w.kv_len // shape.bc), w.query_heads
     scores, keys = heads * w.n * w.kv_len, heads * w.kv_len * w.d * row_tiles
@@ -73,7 +71,7 @@ def loads(w: Attention, shape: Geometry) -> dict[str, int]:
 
 
 @cache
-def build_scores(shape: Geometry) -> Any:
+def build_scores(shape: StandardGeometry) -> Any:
     """The kernel ``(Q, K, S, n, kv_len, group, scale)``: Q [heads, n, d], K [kv heads, kv_len, d], S [heads, n, kv_len]."""
     layout, d, br, bc = shape.layout, shape.d, shape.br, shape.bc
     q_spread, k_spread, columns = layout.row_spread(d), layout.column_spread(d), bc // shape.lanes
@@ -142,7 +140,7 @@ def build_softmax(lanes: int, causal: bool) -> Any:
 
 
 @cache
-def build_outputs(shape: Geometry) -> Any:
+def build_outputs(shape: StandardGeometry) -> Any:
     """The kernel ``(P, V, O, n, kv_len, group)``: P [heads, n, kv_len], V [kv heads, kv_len, d], O [heads, n, d]."""
     layout, d, br, depth = shape.layout, shape.d, shape.br, shape.depth
     spread, width = layout.row_spread(depth), d // shape.lanes
@@ -183,7 +181,7 @@ def build_outputs(shape: Geometry) -> Any:
     return kernel(standard_outputs)
 
 
-def prepare(w: Attention, shape: Geometry, q: Any, k: Any, v: Any, s: Any, p: Any, o: Any, stream: Any = 0) -> Callable[[], None]:
+def prepare(w: Attention, shape: StandardGeometry, q: Any, k: Any, v: Any, s: Any, p: Any, o: Any) -> Callable[[], None]:
     """What launches the three kernels on flat fp32 arrays; kv_len is a multiple of 4, dv = d, no mask, window or dropout."""
     row_bytes = w.kv_len * FLOAT_BYTES
     if w.kv_len % 4 or row_bytes > SHARED_LIMIT:
@@ -195,8 +193,8 @@ def prepare(w: Attention, shape: Geometry, q: Any, k: Any, v: Any, s: Any, p: An
     tiles = (shape.br + shape.bc) * shape.d * FLOAT_BYTES
     softmax = (-(-rows // per_block),), per_block * lanes, per_block * row_bytes
     steps = (
-        launcher(build_scores(shape), scores, shape.threads, tiles, q, k, s, n, kv_len, group, F32(1 / math.sqrt(w.d)), stream=stream),
-        launcher(build_softmax(lanes, w.causal), *softmax, s, p, U(rows), n, kv_len, stream=stream),
-        launcher(build_outputs(shape), outputs, shape.threads, stages, p, v, o, n, kv_len, group, stream=stream),
+        launcher(build_scores(shape), scores, shape.threads, tiles, q, k, s, n, kv_len, group, F32(1 / math.sqrt(w.d))),
+        launcher(build_softmax(lanes, w.causal), *softmax, s, p, U(rows), n, kv_len),
+        launcher(build_outputs(shape), outputs, shape.threads, stages, p, v, o, n, kv_len, group),
     )
     return in_turn(steps)

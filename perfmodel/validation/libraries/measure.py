@@ -49,7 +49,7 @@ def seconds(times: Sequence[float]) -> Seconds:
     return Seconds(quantile(times, 0.5), quantile(times, 0.1), quantile(times, 0.9))
 
 
-class Timer:
+class TorchTimer:
     """Times callables on the current CUDA device.
 
     Each run waits on the device for longer than the host needs to enqueue it: else gaps between launches would be timed.
@@ -99,14 +99,13 @@ def measure(
     progress: Callable[[LibraryCase], None] = lambda case: None,
     on_record: Callable[[Record], None] = lambda record: None,
     on_skip: Callable[[LibraryCase, str], None] | None = None,
-    rule: StoppingRule = RULE,
 ) -> list[Record]:
     """A record per case, in order. ``on_record`` gets each at once, ``progress`` each case before it starts.
 
     ``on_skip`` gets a case that did not run, and why; without it the first such case raises UnavailableError.
     """
     torch = load_torch()
-    timer = Timer(torch, rule)
+    timer = TorchTimer(torch)
     found = []
     for case in cases:
         progress(case)
@@ -126,7 +125,7 @@ def measure(
     return found
 
 
-def _measured(case: LibraryCase, hardware: str, torch: Torch, timer: Timer) -> Record:
+def _measured(case: LibraryCase, hardware: str, torch: Torch, timer: TorchTimer) -> Record:
     prepared = find(case).prepare(case, torch)
     with torch.no_grad() if case.direction == FORWARD else torch.enable_grad():
         error = prepared.error(prepared.run())

@@ -90,7 +90,7 @@ def _flash1(w: Attention, tile: tuple[int, ...], q: Counting, k: Counting, v: Co
 def _standard(w: Attention, tile: tuple[int, ...], q: Counting, k: Counting, v: Counting, o: Counting) -> Found:
     br, bc = tile
     s, p = poisoned(w.query_heads, w.n, w.kv_len), poisoned(w.query_heads, w.n, w.kv_len)
-    shape = standard.Geometry(w.d, br, bc, lanes=2, rows=2, depth=8, softmax_lanes=2)
+    shape = standard.StandardGeometry(w.d, br, bc, lanes=2, rows=2, depth=8, softmax_lanes=2)
     standard.prepare(w, shape, q, k, v, s, p, o)()
     error = _worst_error(w, q, k, v, o)
     return {"counts": totals(Q=q, K=k, V=v, S=s, P=p, O=o), "loads": standard.loads(w, shape), "error": error}
@@ -102,7 +102,7 @@ def _matmul(case: Mapping[str, Any], rng: Any) -> Found:
     if tile == 1:
         matmul.prepare_naive(m, n, k, a, b, c, threads=8)()
     else:
-        matmul.prepare(m, n, k, matmul.Geometry(tile, 8, lanes=2, rows=2), a, b, c)()
+        matmul.prepare(m, n, k, matmul.MatmulGeometry(tile, 8, lanes=2, rows=2), a, b, c)()
     error = relative_error(c.values, a.values.astype(float) @ b.values.astype(float))
     return {"counts": totals(A=a, B=b, C=c), "own_loads": matmul.loads(m, n, k, tile), "error": error}
 

@@ -11,7 +11,7 @@ from typing import Any
 from perfmodel.core.workload import BACKWARD
 from perfmodel.validation.libraries import LibraryCase, Torch
 from perfmodel.validation.libraries.attention import BACKENDS, operands
-from perfmodel.validation.libraries.measure import Timer
+from perfmodel.validation.libraries.measure import TorchTimer
 from perfmodel.validation.statistics import StoppingRule
 from tools.measure.training.meter import Bytes, nbytes, sm_mhz
 from tools.measure.training.result import Measured
@@ -67,5 +67,5 @@ def measure(case: LibraryCase, torch: Torch) -> Measured:
     marked("backward")
     held = {"inputs_bytes": nbytes([q, k, v, gradient, *more]), "gradients_bytes": nbytes(gradients), "output_bytes": nbytes([out])}
     del out, gradients
-    times = Timer(torch, STOPPING).times(both_passes, case.cold)
+    times = TorchTimer(torch, STOPPING).times(both_passes, case.cold)
     return Measured(times, {**marked.above(marked.before), "before_bytes": marked.before, **held}, sm_mhz(torch))
