@@ -32,7 +32,7 @@ from perfmodel.validation.cuda.microbench import ProbeResult
 from perfmodel.validation.cuda.microbench import benchmark as run_benchmark
 from perfmodel.validation.kernels import flash, flash1, flash_mma, matmul, probes, reference, standard
 from perfmodel.validation.records import Record, Seconds, read_records, shipped_records
-from perfmodel.validation.statistics import StoppingRule, Timing, measure_times, quantile, relative_error_of_median, summary
+from perfmodel.validation.statistics import StoppingRule, measure_times, quantile, relative_error_of_median
 
 ROOT = Path(__file__).parents[1]
 NO_GPU = pytest.mark.skipif(cuda.is_available(), reason="this machine has a GPU")
@@ -61,13 +61,13 @@ class FakeTimer:
         return self.now
 
 
-def timed(timer: FakeTimer, **rule: Any) -> Timing:
+def timed(timer: FakeTimer, **rule: Any) -> list[float]:
     return measure_times(lambda: None, timer, StoppingRule(**{"warm_up_s": 0.0, **rule}), timer.clock)
 
 
 def test_equal_times_stop_at_the_least_number_of_runs() -> None:
     timer = FakeTimer(2.0)
-    assert timed(timer, least_runs=7, warm_up_runs=3) == Timing(2.0, 2.0, 2.0, 7)
+    assert timed(timer, least_runs=7, warm_up_runs=3) == [2.0] * 7
     assert timer.count == 7 + 3
 
 
@@ -75,23 +75,23 @@ def test_noisy_times_go_on_until_the_median_is_known() -> None:
     rng = random.Random(1)
     times = [rng.gauss(1.0, 0.02) for _ in range(4000)]
     found = timed(FakeTimer(*times), budget_s=1e9, runs=4000)
-    assert 10 < found.runs < 400
-    assert found.median == pytest.approx(1.0, abs=3 * 0.005)
-    assert timed(FakeTimer(*times), budget_s=1e9, runs=4000, relative_error=0.001).runs > 4 * found.runs
+    assert 10 < len(found) < 400
+    assert quantile(found, 0.5) == pytest.approx(1.0, abs=3 * 0.005)
+    assert len(timed(FakeTimer(*times), budget_s=1e9, runs=4000, relative_error=0.001)) > 4 * len(found)
 
 
 @pytest.mark.parametrize(("rule", "runs"), [({"runs": 25, "budget_s": 1e9}, 25), ({"runs": 200, "budget_s": 0.4}, 40)])
 def test_runs_and_time_are_limited(rule: dict[str, Any], runs: int) -> None:
-    assert timed(FakeTimer(1.0, 2.0), **rule).runs == runs
+    assert len(timed(FakeTimer(1.0, 2.0), **rule)) == runs
 
 
 def test_the_budget_never_cuts_the_least_runs() -> None:
-    assert timed(FakeTimer(1.0, 2.0, clock_step=5.0), budget_s=1.0, least_runs=12).runs == 12
+    assert len(timed(FakeTimer(1.0, 2.0, clock_step=5.0), budget_s=1.0, least_runs=12)) == 12
 
 
 def test_warm_up_goes_on_for_a_while_and_is_not_counted() -> None:
     timer = FakeTimer(*[9.0] * 5, *[1.0] * 100)
-    assert timed(timer, warm_up_runs=2, warm_up_s=0.05, least_runs=10) == Timing(1.0, 1.0, 1.0, 10)
+    assert timed(timer, warm_up_runs=2, warm_up_s=0.05, least_runs=10) == [1.0] * 10
     assert timer.count == 15
 
 
@@ -101,7 +101,7 @@ def test_a_rule_without_runs_has_no_meaning() -> None:
 
 
 def test_noise_is_the_width_between_the_outer_tenths() -> None:
-    found = summary([float(x) for x in range(1, 12)])
+    found = Seconds.of([float(x) for x in range(1, 12)])
     assert (found.median, found.p10, found.p90, found.noise) == (6.0, 2.0, 10.0, 8 / 6)
 
 
@@ -380,7 +380,7 @@ def measured(tmp_path: Path, outcome: Any) -> tuple[list[str], list[dict[str, An
 
 
 def test_records_have_the_format(tmp_path: Path) -> None:
-    failures, records, said = measured(tmp_path, lambda case: (Timing(2e-3, 1e-3, 3e-3, 11), 1e-7, {**case.launch, "threads": 64}))
+    failures, records, said = measured(tmp_path, lambda case: ([1e-3] * 3 + [2e-3] * 5 + [3e-3] * 3, 1e-7, {**case.launch, "threads": 64}))
     assert failures == []
     assert [record["workload"] for record in records] == ["attention", "copy", "attention"]
     first = records[0]
@@ -403,10 +403,10 @@ def test_records_have_the_format(tmp_path: Path) -> None:
     ],
 )
 def test_a_case_that_fails_does_not_end_the_run(tmp_path: Path, failure: Exception, words: str) -> None:
-    def outcome(case: KernelCase) -> tuple[Timing, float, dict[str, int]]:
+    def outcome(case: KernelCase) -> tuple[list[float], float, dict[str, int]]:
         if case.workload == "copy":
             raise failure
-        return Timing(1.0, 1.0, 1.0, 10), 0.0, dict(case.launch)
+        return [1.0] * 10, 0.0, dict(case.launch)
 
     [message], records, said = measured(tmp_path, outcome)
     assert words in message
@@ -416,10 +416,10 @@ def test_a_case_that_fails_does_not_end_the_run(tmp_path: Path, failure: Excepti
 
 
 def test_a_lost_device_ends_the_run_and_keeps_what_there_is() -> None:
-    def outcome(case: KernelCase) -> tuple[Timing, float, dict[str, int]]:
+    def outcome(case: KernelCase) -> tuple[list[float], float, dict[str, int]]:
         if case.workload == "copy":
             raise run.LostDeviceError("the device is lost")
-        return Timing(1.0, 1.0, 1.0, 10), 0.0, {}
+        return [1.0] * 10, 0.0, {}
 
     records: list[dict[str, Any]] = []
     with pytest.raises(PerfmodelError, match="lost"):
@@ -457,8 +457,8 @@ def stand_in(monkeypatch: pytest.MonkeyPatch, error: float) -> list[str]:
 
 def test_a_case_is_checked_before_it_is_timed(monkeypatch: pytest.MonkeyPatch) -> None:
     fake, happened = FakeCuda(monkeypatch), stand_in(monkeypatch, 1e-7)
-    timing, error, launch = run.time_case(CASE, FakeTimer(1.0), StoppingRule(least_runs=4, warm_up_runs=2, warm_up_s=0.0))
-    assert (timing.runs, error, launch) == (4, 1e-7, {"br": 64})
+    times, error, launch = run.time_case(CASE, FakeTimer(1.0), StoppingRule(least_runs=4, warm_up_runs=2, warm_up_s=0.0))
+    assert (len(times), error, launch) == (4, 1e-7, {"br": 64})
     assert happened == ["prepared", *["run"] * (1 + 2 + 4)]
     assert fake.cleared == 1
 
@@ -913,7 +913,7 @@ def test_parts_turn_times_into_rates(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_rate_is_the_amount_over_the_median() -> None:
-    found = microbench.rate("copy", "B/s", 8.0, Timing(2.0, 1.9, 2.1, 12), size=4)
+    found = microbench.rate("copy", "B/s", 8.0, [1.9] * 3 + [2.0] * 6 + [2.1] * 3, size=4)
     assert (found.value, found.runs, found.size) == (4.0, 12, 4)
     assert found.spread == pytest.approx(0.1)
 

@@ -22,6 +22,7 @@ from perfmodel.validation.records import Record, as_record, read_records, shippe
 
 if TYPE_CHECKING:
     from perfmodel.validation.cuda.cases import KernelCase
+    from perfmodel.validation.cuda.microbench import ProbeResult
     from perfmodel.validation.libraries import LibraryCase
 
 Progress = Callable[[str], None]
@@ -177,37 +178,51 @@ def _gpu(
 ) -> Calibrated:
     from perfmodel.validation.cuda.gpu import open_gpu, this_environment
     from perfmodel.validation.cuda.microbench import QUICK_RULE, RULE, benchmark
-    from perfmodel.validation.cuda.run import measure
 
     environment = this_environment(open_gpu(), hardware)
     base = find_device(hardware or environment.hardware)
-    names = implementations or OWN
+    results = benchmark(progress, QUICK_RULE if how.quick else RULE)
+    raws, failures = _measured_kernels(base.id, implementations or OWN, progress, how)
+    records = [as_record(raw) for raw in raws]
+    sources = {MEASURED: f"perfmodel calibrate, {today()}, {versions_of(records)}", **base.sources}
+    device = with_measured(replace(base, sources=sources), results)
+    known = [one for one in results if one.value is not None]
+    probes = [Microbenchmark(one.name, _text(one), round(one.spread, 4), one.runs, MEASURED, today(), one.size) for one in known]
+    failures += [f"{result.name}: {result.reason}" for result in results if result.value is None]
+    found = calibrate(records, {device.id: device}, today(), versions_of, progress, tuple, how.effort, how.jobs, how.done)
+    blocks = found.get(device.id, [])
+    return _with(device, probes, blocks, f"kernels measured by the same run{how.words}", failures=failures, records=raws)
+
+
+def _measured_kernels(hardware: str, names: Sequence[str], progress: Progress, how: How) -> tuple[list[dict[str, Any]], list[str]]:
+    """Records of the kernels ``names`` on this GPU, and messages of what could not be measured."""
+    from perfmodel.validation.cuda.microbench import QUICK_RULE
+    from perfmodel.validation.cuda.run import measure
+
     raws: list[dict[str, Any]] = []
-    failures: list[str] = []
+    own, libraries = own_cases(names, how.quick), _library_cases([name for name in names if name.startswith("torch-")], how.quick)
+    left_out = sorted({name for name in names if name in OWN} - {case.implementation for case in own})
+    failures = [f"{name}: left out, as quick runs have too few shapes for its fit; run without --quick" for name in left_out]
+    step = _steps(len(own) + len(libraries), progress, how.done)
 
     def keep(raw: dict[str, Any]) -> None:
         raws.append(raw)
         how.on_record(raw)
 
-    results = benchmark(progress, QUICK_RULE if how.quick else RULE)
-    own = own_cases(names, how.quick)
-    left_out = sorted({name for name in names if name in OWN} - {case.implementation for case in own})
-    failures += [f"{name}: left out, as quick runs have too few shapes for its fit; run without --quick" for name in left_out]
-    libraries = _library_cases([name for name in names if name.startswith("torch-")], how.quick)
-    step = _steps(len(own) + len(libraries), progress, how.done)
     if own:
-        failures += measure(own, step, keep, base.id, QUICK_RULE if how.quick else None)
+        failures += measure(own, step, keep, hardware, QUICK_RULE if how.quick else None)
     if libraries:
-        failures += _libraries(libraries, base.id, step, keep)
-    sources = {MEASURED: f"perfmodel calibrate, {today()}, {versions_of([as_record(raw) for raw in raws])}", **base.sources}
-    device = with_measured(replace(base, sources=sources), results)
-    probes = [_probe(result) for result in results if result.value is not None]
-    failures += [f"{result.name}: {result.reason}" for result in results if result.value is None]
-    found = calibrate(
-        [as_record(raw) for raw in raws], {device.id: device}, today(), versions_of, progress, tuple, how.effort, how.jobs, how.done
-    )
-    blocks = found.get(device.id, [])
-    return _with(device, probes, blocks, f"kernels measured by the same run{how.words}", failures=failures, records=raws)
+        from perfmodel.validation.libraries.measure import as_line
+        from perfmodel.validation.libraries.measure import measure as measure_libraries
+
+        measure_libraries(
+            libraries,
+            hardware,
+            lambda case: step(f"{case.implementation} {case.direction} {dict(case.shape)}"),
+            lambda record: keep(json.loads(as_line(record))),
+            lambda case, why: failures.append(f"{case.implementation} {dict(case.shape)}: {why}"),
+        )
+    return raws, failures
 
 
 def own_cases(names: Collection[str], quick: bool) -> list[KernelCase]:
@@ -252,53 +267,29 @@ def _library_cases(names: Sequence[str], quick: bool) -> list[LibraryCase]:
     return [case for listed in found for case in listed[:: QUICK_STEP if quick else 1]]
 
 
-def _libraries(cases: Sequence[LibraryCase], hardware: str, progress: Progress, on_record: Callable[[dict[str, Any]], None]) -> list[str]:
-    """Measure library kernels through PyTorch; messages of the cases that failed."""
-    from perfmodel.validation.libraries.measure import as_line, measure
-
-    failures: list[str] = []
-    measure(
-        cases,
-        hardware,
-        lambda case: progress(f"{case.implementation} {case.direction} {dict(case.shape)}"),
-        lambda record: on_record(json.loads(as_line(record))),
-        lambda case, why: failures.append(f"{case.implementation} {dict(case.shape)}: {why}"),
-    )
-    return failures
+def _text(result: ProbeResult) -> str:
+    """The value with its unit as profiles write it."""
+    assert result.value is not None
+    return units.format_time(result.value, 5) if result.unit == "s" else units.format_si(result.value, result.unit, 5)
 
 
-def _probe(result: Any) -> Microbenchmark:
-    return Microbenchmark(
-        result.name, _text(result.value, result.unit), round(result.spread, 4), result.runs, MEASURED, today(), result.size
-    )
-
-
-def _text(value: float, unit: str) -> str:
-    """A value with its unit as profiles write it."""
-    return units.format_time(value, 5) if unit == "s" else units.format_si(value, unit, 5)
-
-
-def with_measured(device: Device, results: Iterable[Any]) -> Device:
+def with_measured(device: Device, results: Iterable[ProbeResult]) -> Device:
     """``device`` with the results that have a field for measured values; a datasheet value is never replaced."""
     for result in results:
         if result.field is None or result.value is None:
             continue
-        quantity = Quantity(_text(result.value, result.unit), "measured", MEASURED, result.value)
-        part, _, name = result.field.partition(".")
+        quantity = Quantity(_text(result), "measured", MEASURED, result.value)
+        part, level, *_ = result.field.split(".")
         if part == "memory":
-            level = name.partition(".")[0]
             memory = [replace(one, measured_bandwidth=quantity) if one.level == level else one for one in device.memory]
             device = replace(device, memory=memory)
-        elif part == "launch_overhead":
-            device = replace(device, launch_overhead=_overhead(device.launch_overhead, name, quantity))
+        elif device.launch_overhead is None and level == "stream":
+            device = replace(device, launch_overhead=LaunchOverhead(quantity))
+        elif device.launch_overhead is not None:
+            known = getattr(device.launch_overhead, level)
+            if known is None or known.kind == "measured":
+                device = replace(device, launch_overhead=replace(device.launch_overhead, **{level: quantity}))
     return device
-
-
-def _overhead(old: LaunchOverhead | None, name: str, quantity: Quantity) -> LaunchOverhead | None:
-    if old is None:
-        return LaunchOverhead(quantity) if name == "stream" else None
-    known = getattr(old, name)
-    return replace(old, **{name: quantity}) if known is None or known.kind == "measured" else old
 
 
 # The profile's text

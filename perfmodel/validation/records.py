@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator
+import math
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cache
 from pathlib import Path
@@ -20,6 +21,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 from perfmodel.catalog import parse_json, read_json
 from perfmodel.core.errors import DataError
 from perfmodel.core.files import opened
+from perfmodel.validation.statistics import quantile
 
 if TYPE_CHECKING:
     from pydantic import TypeAdapter
@@ -40,6 +42,16 @@ class Seconds:
     median: float
     p10: float | None = None
     p90: float | None = None
+
+    @classmethod
+    def of(cls, times: Sequence[float]) -> Seconds:
+        """Quantiles of ``times``."""
+        return cls(quantile(times, 0.5), quantile(times, 0.1), quantile(times, 0.9))
+
+    @property
+    def noise(self) -> float:
+        """(p90 - p10) / median; 0 where one run is known."""
+        return ((self.p90 or self.median) - (self.p10 or self.median)) / self.median if self.median else math.inf
 
 
 @dataclass(frozen=True)

@@ -57,21 +57,6 @@ class Timer(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Timing:
-    """Quantiles of repeated runs, in seconds."""
-
-    median: float
-    p10: float
-    p90: float
-    runs: int
-
-    @property
-    def noise(self) -> float:
-        """(p90 - p10) / median."""
-        return (self.p90 - self.p10) / self.median if self.median else math.inf
-
-
-@dataclass(frozen=True, slots=True)
 class StoppingRule:
     """Run until the median's relative standard error is below ``relative_error``, or ``runs`` or ``budget_s`` are spent.
 
@@ -97,15 +82,10 @@ class StoppingRule:
         return len(times) >= self.runs or spent_s >= self.budget_s or relative_error_of_median(times) < self.relative_error
 
 
-def summary(times: Sequence[float]) -> Timing:
-    """Quantiles of ``times``."""
-    return Timing(quantile(times, 0.5), quantile(times, 0.1), quantile(times, 0.9), len(times))
-
-
 def measure_times(
     launch: Callable[[], None], timer: Timer, rule: StoppingRule | None = None, clock: Callable[[], float] = time.perf_counter
-) -> Timing:
-    """Warm up, then run ``launch`` until ``rule`` has enough."""
+) -> list[float]:
+    """Warm up, then run ``launch`` until ``rule`` has enough: seconds of each run."""
     rule = rule or StoppingRule()
     began, warm = clock(), 0
     while warm < rule.warm_up_runs or clock() - began < rule.warm_up_s:
@@ -115,4 +95,4 @@ def measure_times(
     began = clock()
     while not rule.enough(times, clock() - began):
         times.append(timer.seconds(launch))
-    return summary(times)
+    return times

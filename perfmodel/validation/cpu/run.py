@@ -125,5 +125,4 @@ def fitted_parameters(name: str, points: Points, bare: Device) -> dict[str, floa
 def record(shape: CpuCase, item: Item, hardware: str) -> dict[str, Any]:
     """A measurement record."""
     environment = {**versions(), "threads": threads(), "runs": len(item.seconds), "wall_clock_s": quantile(item.wall_s, 0.5)}
-    time_s = Seconds(item.quantile(0.5), item.quantile(0.1), item.quantile(0.9))
-    return raw_of(shape.record(hardware, time_s, environment=environment, source=SOURCE))
+    return raw_of(shape.record(hardware, Seconds.of(item.seconds), environment=environment, source=SOURCE))

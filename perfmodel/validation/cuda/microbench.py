@@ -13,7 +13,8 @@ from dataclasses import dataclass, replace
 from perfmodel.core.errors import PerfmodelError
 from perfmodel.validation.cuda import timers
 from perfmodel.validation.cuda.gpu import current_gpu, load_numba_cuda, open_gpu, small_grids
-from perfmodel.validation.statistics import StoppingRule, Timing, measure_times
+from perfmodel.validation.records import Seconds
+from perfmodel.validation.statistics import StoppingRule, measure_times
 
 RULE = StoppingRule(relative_error=0.005, least_runs=10, runs=50, budget_s=0.3)
 QUICK_RULE = StoppingRule(relative_error=0.02, least_runs=5, runs=20, budget_s=0.05)
@@ -47,9 +48,10 @@ class ProbeResult:
     reason: str = ""
 
 
-def rate(name: str, unit: str, amount: float, timing: Timing, size: int | None = None, field: str | None = None) -> ProbeResult:
+def rate(name: str, unit: str, amount: float, times: Sequence[float], size: int | None = None, field: str | None = None) -> ProbeResult:
     """``amount`` per run over the median time."""
-    return ProbeResult(name, unit, amount / timing.median, timing.noise, timing.runs, size, field)
+    seconds = Seconds.of(times)
+    return ProbeResult(name, unit, amount / seconds.median, seconds.noise, len(times), size, field)
 
 
 def benchmark(progress: Callable[[str], None] = lambda text: None, rule: StoppingRule = RULE) -> list[ProbeResult]:
@@ -123,10 +125,10 @@ def _dram(rule: StoppingRule) -> Iterator[ProbeResult]:
     blocks = BLOCKS_PER_SM * gpu.multiprocessors
     for size in sizes(SMALLEST, min(LARGEST, int(gpu.free_bytes * KEPT_FREE / 2))):
         source, target = (cuda.device_array(size // 4, "float32") for _ in range(2))
-        timing = measure_times(probes.prepare_copy(source, target), timer, rule)
-        curves["DRAM copy"].append(rate("DRAM copy", "B/s", 2 * size, timing, size))
-        timing = measure_times(probes.prepare_read(source, target, blocks=blocks), timer, rule)
-        curves["DRAM read"].append(rate("DRAM read", "B/s", size, timing, size))
+        times = measure_times(probes.prepare_copy(source, target), timer, rule)
+        curves["DRAM copy"].append(rate("DRAM copy", "B/s", 2 * size, times, size))
+        times = measure_times(probes.prepare_read(source, target, blocks=blocks), timer, rule)
+        curves["DRAM read"].append(rate("DRAM read", "B/s", size, times, size))
         del source, target
         cuda.current_context().deallocations.clear()
     for name, curve in curves.items():
@@ -167,8 +169,8 @@ def _units(rule: StoppingRule) -> Iterator[ProbeResult]:
     exp = probes.operations(blocks, EXP_ROUNDS)
     yield rate("exp", "OP/s", exp, measure_times(probes.prepare_exp(sums, blocks, EXP_ROUNDS), timer, rule))
     shared = probes.shared_bytes(blocks, SHARED_ROUNDS)
-    timing = measure_times(probes.prepare_shared(sums, blocks, SHARED_ROUNDS), timer, rule)
-    yield rate("shared memory read", "B/s", shared, timing, field="memory.sram.measured_bandwidth")
+    times = measure_times(probes.prepare_shared(sums, blocks, SHARED_ROUNDS), timer, rule)
+    yield rate("shared memory read", "B/s", shared, times, field="memory.sram.measured_bandwidth")
 
 
 def _launches(rule: StoppingRule) -> Iterator[ProbeResult]:
@@ -184,8 +186,9 @@ def _launches(rule: StoppingRule) -> Iterator[ProbeResult]:
         yield ProbeResult("launch, graph", "s", None, reason=error.message)
 
 
-def _per_launch(name: str, timing: Timing, field: str) -> ProbeResult:
-    return ProbeResult(name, "s", timing.median / timers.KERNELS, timing.noise, timing.runs, field=field)
+def _per_launch(name: str, times: Sequence[float], field: str) -> ProbeResult:
+    seconds = Seconds.of(times)
+    return ProbeResult(name, "s", seconds.median / timers.KERNELS, seconds.noise, len(times), field=field)
 
 
 PARTS: dict[str, Part] = {

@@ -11,7 +11,7 @@ from perfmodel.validation.cuda.cases import KernelCase
 from perfmodel.validation.cuda.gpu import Environment, load_numba_cuda, open_gpu, small_grids, this_environment
 from perfmodel.validation.cuda.timers import EventTimer
 from perfmodel.validation.records import Seconds, raw_of
-from perfmodel.validation.statistics import StoppingRule, Timer, Timing, measure_times
+from perfmodel.validation.statistics import StoppingRule, Timer, measure_times
 
 SOURCE = "perfmodel numba kernels, CUDA events, L2 flushed by reads"
 Progress = Callable[[str], None]
@@ -35,7 +35,7 @@ def measure_with(
     cases: Iterable[KernelCase],
     progress: Progress,
     on_record: OnRecord,
-    time_one: Callable[[KernelCase], tuple[Timing, float, dict[str, int]]],
+    time_one: Callable[[KernelCase], tuple[list[float], float, dict[str, int]]],
     environment: Environment,
 ) -> list[str]:
     """The loop of ``measure``: ``time_one`` gives times, relative error and launch of a case, or raises."""
@@ -44,7 +44,7 @@ def measure_with(
     for number, case in enumerate(todo, start=1):
         where = f"{number}/{len(todo)} {case.label}"
         try:
-            timing, error, launch = time_one(case)
+            times, error, launch = time_one(case)
         except MemoryError:
             failures.append(f"{case.label}: out of memory on the host")
         except PerfmodelError as failure:
@@ -54,10 +54,10 @@ def measure_with(
         except Exception as failure:  # numba and the driver raise whatever they like; one case must not end the run
             failures.append(f"{case.label}: {_in_words(failure)}")
         else:
-            facts = {**environment.facts, "relative_error": error, "runs": timing.runs, "date": datetime.now(tz=UTC).date().isoformat()}
-            time_s = Seconds(timing.median, timing.p10, timing.p90)
+            facts = {**environment.facts, "relative_error": error, "runs": len(times), "date": datetime.now(tz=UTC).date().isoformat()}
+            time_s = Seconds.of(times)
             on_record(raw_of(case.record(environment.hardware, time_s, environment=facts, source=SOURCE, launch=launch)))
-            progress(f"{where}: {timing.median * 1e3:.4g} ms, noise {timing.noise:.1%}, {timing.runs} runs")
+            progress(f"{where}: {time_s.median * 1e3:.4g} ms, noise {time_s.noise:.1%}, {len(times)} runs")
             continue
         progress(f"{where}: failed, {failures[-1]}")
     return failures
@@ -67,7 +67,7 @@ class LostDeviceError(UnavailableError):
     """The driver refuses any further work: an earlier kernel has failed for good."""
 
 
-def time_case(case: KernelCase, timer: Timer, rule: StoppingRule | None) -> tuple[Timing, float, dict[str, int]]:
+def time_case(case: KernelCase, timer: Timer, rule: StoppingRule | None) -> tuple[list[float], float, dict[str, int]]:
     """Check the results of ``case``, then time it. UnavailableError where they are wrong: a wrong kernel has no time."""
     import numpy as np
 

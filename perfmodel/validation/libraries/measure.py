@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from typing import Any, cast
 
@@ -16,7 +16,7 @@ from perfmodel.core.workload import FORWARD
 from perfmodel.validation.libraries import LibraryCase, Torch, load_torch
 from perfmodel.validation.libraries.kernels import find
 from perfmodel.validation.records import Record, Seconds, raw_of
-from perfmodel.validation.statistics import StoppingRule, quantile
+from perfmodel.validation.statistics import StoppingRule
 
 TOLERANCE = {"forward": 0.02, "backward": 0.03}
 """Relative error against float64 of kernels that round scores or results to 16 bits; a wrong kernel is off by far more."""
@@ -42,11 +42,6 @@ CYCLES_PER_S = 2e9
 
 RULE = StoppingRule(relative_error=0.005, least_runs=10, runs=40, budget_s=0.25)
 """Runs come ``least_runs`` at a time; ``budget_s`` is of their own seconds."""
-
-
-def seconds(times: Sequence[float]) -> Seconds:
-    """Median, tenth and ninetieth percentile."""
-    return Seconds(quantile(times, 0.5), quantile(times, 0.1), quantile(times, 0.9))
 
 
 class TorchTimer:
@@ -143,7 +138,7 @@ def _measured(case: LibraryCase, hardware: str, torch: Torch, timer: TorchTimer)
         hardware=hardware,
         dtype=case.dtype,
         shape=dict(case.shape),
-        time_s=seconds(times),
+        time_s=Seconds.of(times),
         direction=cast(Any, case.direction),  # find() has checked it
         cache="cold" if case.cold else "warm",
         environment=environment,
