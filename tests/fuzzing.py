@@ -115,7 +115,7 @@ def no_measuring(monkeypatch: Any) -> None:
     def refused(*_: Any, **__: Any) -> Any:
         raise UnavailableError("nothing is measured in a fuzz test")
 
-    for function in ("validation.session.run", "validation.calibration_run.this_machine"):
+    for function in ("validation.run.run", "validation.calibration_run.this_machine"):
         monkeypatch.setattr(f"perfmodel.{function}", refused)
     for module in ("study.recorded", "validation.records"):  # the importer first: its own import must not be of the replacement
         monkeypatch.setattr(f"perfmodel.{module}.shipped_records", lambda: [RECORDS])

@@ -8,9 +8,8 @@ from dataclasses import replace
 from perfmodel.core.hardware import Device
 from perfmodel.timing.predict import Prediction, predict
 from perfmodel.validation.calibrate import calibrate, points
-from perfmodel.validation.records import Record
-from perfmodel.validation.split import held_out
-from perfmodel.validation.transfer import half_widths, with_borrowed
+from perfmodel.validation.cross_device import half_widths, with_borrowed
+from perfmodel.validation.records import Record, held_out
 
 
 def leave_out(name: str, records: Iterable[Record], devices: Mapping[str, Device]) -> list[tuple[Record, Prediction]]:

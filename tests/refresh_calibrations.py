@@ -15,10 +15,8 @@ from dataclasses import fields, replace
 from perfmodel.catalog import calibrated_devices, data_folder, device_ids, find_device
 from perfmodel.core.errors import DataError
 from perfmodel.core.hardware import Calibration
-from perfmodel.timing.base import find_model
 from perfmodel.validation import calibrate as fits
-from perfmodel.validation.calibration_run import Calibrated, How, from_records
-from perfmodel.validation.profile_text import RECORDS, _flow
+from perfmodel.validation.calibration_run import RECORDS, Calibrated, How, _flow, from_records
 from perfmodel.validation.records import read_records, shipped_records
 
 SECTION = re.compile(r"^calibration:\n(?:[ \-#].*\n|\n)*", re.MULTILINE)
@@ -52,7 +50,7 @@ def _block(block: Calibration) -> str:
     return "  - {" + ",\n     ".join(lines) + "}\n"
 
 
-def blocks_of(found: Calibrated, grouped: Mapping[fits.Key, list[fits.Point]]) -> list[Calibration]:
+def blocks_of(found: Calibrated, grouped: Mapping[fits.Key, list[fits.FitPoint]]) -> list[Calibration]:
     """All blocks of a device, in the order of their names; those that the fit gives again as they were."""
     fitted = set(map(fits.family_of, found.blocks))
     before = {fits.family_of(block): block for block in find_device(found.device.id).calibration}
@@ -64,11 +62,11 @@ def blocks_of(found: Calibrated, grouped: Mapping[fits.Key, list[fits.Point]]) -
     return blocks
 
 
-def judged(block: Calibration, found: Calibrated, grouped: Mapping[fits.Key, list[fits.Point]]) -> Calibration:
+def judged(block: Calibration, found: Calibrated, grouped: Mapping[fits.Key, list[fits.FitPoint]]) -> Calibration:
     """``block`` with the errors of its parameters on held-out records, the other calibrations of its device being the new ones."""
     key = next(key for key in grouped if key[:4] == fits.family_of(block) and key[4] == found.device.architecture)
     own = [replace(point, device=found.device) for point in grouped[key] if point.device.id == found.device.id]
-    new = fits._block(key, find_model(block.model), block.parameters, own, block.date, lambda _: block.versions)
+    new = fits._block(key, block.parameters, own, block.date, lambda _: block.versions)
     return replace(block, held_out_median_error=new.held_out_median_error, held_out_p90_error=new.held_out_p90_error)
 
 

@@ -16,9 +16,8 @@ from perfmodel.timing.base import MAX_PARAMETERS, SAME_KERNEL, find_model
 from perfmodel.timing.predict import CALIBRATED
 from perfmodel.validation.calibration_run import versions_of
 from perfmodel.validation.compare import Row, compare_files
-from perfmodel.validation.records import profiled, read_records, shipped_records
+from perfmodel.validation.records import held_out, profiled, read_records, shipped_records
 from perfmodel.validation.scoreboard import scoreboard
-from perfmodel.validation.split import held_out
 from perfmodel.validation.statistics import quantile
 
 PUBLIC = ("nvidia-a100-sxm-80gb", "nvidia-h100-sxm-80gb", "nvidia-h200-sxm", "nvidia-b200-sxm")

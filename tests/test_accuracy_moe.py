@@ -8,8 +8,7 @@ import pytest
 
 from perfmodel.catalog import find_device
 from perfmodel.validation.compare import Row, compare_files
-from perfmodel.validation.records import shipped_records
-from perfmodel.validation.split import held_out
+from perfmodel.validation.records import held_out, shipped_records
 from perfmodel.validation.statistics import quantile
 
 A100, H100, H200, B200 = "nvidia-a100-sxm-80gb", "nvidia-h100-sxm-80gb", "nvidia-h200-sxm", "nvidia-b200-sxm"

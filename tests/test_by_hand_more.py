@@ -9,7 +9,6 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import numpy as np
 import pytest
 
 from perfmodel import api
@@ -66,7 +65,7 @@ from perfmodel.transformer.training.step.parallel_time import step_time
 from perfmodel.transformer.training.step.pieces import machine
 from perfmodel.transformer.training.step.search import candidates
 from perfmodel.transformer.training.step.workload import training_step
-from perfmodel.validation.cpu.profile import Rates
+from perfmodel.validation.cpu.profile import MeasuredRates
 from tools.measure.training.meter import Clock
 
 MIB = 1 << 20
@@ -448,8 +447,8 @@ def test_the_printed_ratio_to_compulsory_elements() -> None:
 
 
 def test_exponentials_of_the_cpu_per_second() -> None:
-    timed = SimpleNamespace(values=np.ones(4096), exponentials=SimpleNamespace(quantile={0.5: 0.25}.__getitem__))
-    assert Rates.exp_per_s(timed) == 4096 * 500 * 4  # type: ignore[arg-type]
+    timed = SimpleNamespace(cores=4, exponentials=SimpleNamespace(quantile={0.5: 0.25}.__getitem__))
+    assert MeasuredRates.exp_per_s(timed) == 4096 * 500 * 4  # type: ignore[arg-type]
 
 
 def test_three_names_at_most_are_suggested() -> None:

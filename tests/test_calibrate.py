@@ -25,10 +25,10 @@ from perfmodel.validation import calibrate as module
 from perfmodel.validation.bounds import case_of
 from perfmodel.validation.calibrate import FULL, QUICK, Effort, calibrate, cross_residuals, fitted, points, too_few
 from perfmodel.validation.calibration_run import OWN as OWN_KERNELS
-from perfmodel.validation.calibration_run import _untimed, own_cases
+from perfmodel.validation.calibration_run import own_cases
+from perfmodel.validation.cpu import profile
 from perfmodel.validation.cpu import run as cpu_run
-from perfmodel.validation.cpu import timer
-from perfmodel.validation.cuda.shapes import timed_cases
+from perfmodel.validation.cuda.cases import timed_cases
 from perfmodel.validation.records import as_record, read_records, shipped_records
 from tests.test_validate_command import copies, devices_of, written
 
@@ -226,7 +226,7 @@ def test_quick_compiles_fewer_kernels():
 
 def test_a_default_run_fits_every_kernel_of_the_project():
     by_name = {name: own_cases([name], False) for name in OWN_KERNELS}
-    too_few_of = {name: too_few(map(_untimed, cases), model_of(case_of(_untimed(cases[0])))) for name, cases in by_name.items()}
+    too_few_of = {name: too_few((case.record() for case in cases), model_of(case_of(cases[0].record()))) for name, cases in by_name.items()}
     assert too_few_of == dict.fromkeys(OWN_KERNELS, "")
 
 
@@ -270,10 +270,10 @@ def gpu(monkeypatch):
             state.timed += 1
         return []
 
-    monkeypatch.setattr("perfmodel.validation.session.best_backend", lambda: "cuda")
+    monkeypatch.setattr("perfmodel.validation.run.best_backend", lambda: "cuda")
     monkeypatch.setattr("perfmodel.validation.cuda.gpu.open_gpu", lambda: None)
-    monkeypatch.setattr("perfmodel.validation.cuda.environment.this_environment", lambda *_: SimpleNamespace(hardware=H200.id))
-    monkeypatch.setattr("perfmodel.validation.cuda.run.benchmark", lambda progress, rule: [])
+    monkeypatch.setattr("perfmodel.validation.cuda.gpu.this_environment", lambda *_: SimpleNamespace(hardware=H200.id))
+    monkeypatch.setattr("perfmodel.validation.cuda.microbench.benchmark", lambda progress, rule: [])
     monkeypatch.setattr(cuda_run, "measure", measure)
     return state
 
@@ -331,13 +331,13 @@ def cpu(monkeypatch):
     def nothing():
         return None
 
-    monkeypatch.setattr("perfmodel.validation.session.best_backend", lambda: "cpu")
-    monkeypatch.setattr(timer.Item, "visit", visit)
+    monkeypatch.setattr("perfmodel.validation.run.best_backend", lambda: "cpu")
+    monkeypatch.setattr(profile.Item, "visit", visit)
 
     def rates():
-        return SimpleNamespace(llc_bytes=1, items=[timer.Item("FMA", nothing), timer.Item("copy", nothing)], curve=list)
+        return SimpleNamespace(llc_bytes=1, items=[profile.Item("FMA", nothing), profile.Item("copy", nothing)])
 
-    monkeypatch.setattr(cpu_run, "Rates", rates)
+    monkeypatch.setattr(cpu_run, "MeasuredRates", rates)
     monkeypatch.setattr(cpu_run, "shapes", lambda llc_bytes: [])
     monkeypatch.setattr(cpu_run, "device", lambda rates: replace(H200, notes=[f"{len(item.seconds)} runs" for item in rates.items]))
     monkeypatch.setattr(cpu_run, "_drift", lambda rates: {})

@@ -16,8 +16,8 @@ from perfmodel.core.hardware import Calibration
 from perfmodel.timing.base import Model
 from perfmodel.validation import calibrate as fits
 from perfmodel.validation.calibration_run import from_records, versions_of
+from perfmodel.validation.cross_device import half_widths, with_borrowed
 from perfmodel.validation.records import read_records, shipped_records
-from perfmodel.validation.transfer import half_widths, with_borrowed
 
 TOO_FEW = {
     ("nvidia-h200-sxm", "attention", "numba-flash-mma", "forward", "flash-prefill"),
@@ -47,7 +47,7 @@ SHIPPED = {device.id: device for device in calibrated_devices()}
 STORED = {name: value for device in SHIPPED.values() for name, value in figures(device.id, device.calibration).items()}
 
 
-def block_of(point: fits.Point) -> Calibration | None:
+def block_of(point: fits.FitPoint) -> Calibration | None:
     """The calibration of ``point`` in its device's profile, if it has one."""
     model = fits.model_of(point.case)
     if point.device.id not in SHIPPED:
@@ -60,7 +60,7 @@ REFITTED = fits.fitted
 
 
 def stored_parameters(
-    model: Model, known: Sequence[fits.Point], starts: Mapping[str, float] | None = None, effort: fits.Effort = fits.FULL
+    model: Model, known: Sequence[fits.FitPoint], starts: Mapping[str, float] | None = None, effort: fits.Effort = fits.FULL
 ) -> Any:
     """In the place of a fit: the parameters in the profile. Of quick models, the refits without a fold are made."""
     if starts is not None:

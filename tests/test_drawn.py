@@ -13,8 +13,7 @@ from drawn_rows import ALIKE, FILES, WIDER, coverage, raws
 
 from perfmodel.catalog import find_device
 from perfmodel.validation import calibrate as fits
-from perfmodel.validation.records import Record, as_record, read_records, shipped_records
-from perfmodel.validation.split import FITTED, held_out
+from perfmodel.validation.records import FITTED, Record, as_record, held_out, read_records, shipped_records
 
 H200 = find_device("nvidia-h200-sxm")
 PADDED = "the times of head dims that the kernel pads, most of them in no record, are predicted too short"

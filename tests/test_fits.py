@@ -11,12 +11,10 @@ from perfmodel.catalog import find_device
 from perfmodel.core.hardware import Calibration, Device
 from perfmodel.timing.base import Case, Model, Parameter, find_model
 from perfmodel.validation.bounds import case_of, evaluated
-from perfmodel.validation.calibrate import Point, calibrate, cross_residuals, family_of, fitted, points
+from perfmodel.validation.calibrate import FitPoint, Residual, calibrate, cross_residuals, family_of, fitted, interval, points
 from perfmodel.validation.compare import Row
-from perfmodel.validation.intervals import Residual, interval
-from perfmodel.validation.records import Record, Seconds
-from perfmodel.validation.split import FITTED, HELD_OUT
-from perfmodel.validation.transfer import half_widths
+from perfmodel.validation.cross_device import half_widths
+from perfmodel.validation.records import FITTED, HELD_OUT, Record, Seconds
 
 A100, H100, H200 = (find_device(f"nvidia-{name}") for name in ("a100-sxm-80gb", "h100-sxm-80gb", "h200-sxm"))
 CONSTANT = Model("constant", (Parameter("a", "seconds", 1.0),), lambda case: True, lambda case, device, p: p["a"], "a test")
@@ -26,8 +24,8 @@ def copy(size: int, seconds: float, device: Device = H200, source: str = FITTED)
     return Record("copy", "numba-copy", device.id, "fp32", {"bytes": size}, Seconds(seconds), cache="cold", source=source)
 
 
-def point(record: Record, device: Device = H200, lower_s: float = 0.0) -> Point:
-    return Point(record, case_of(record), device, lower_s)
+def point(record: Record, device: Device = H200, lower_s: float = 0.0) -> FitPoint:
+    return FitPoint(record, case_of(record), device, lower_s)
 
 
 def test_residuals_are_of_fits_without_the_point() -> None:
@@ -59,7 +57,7 @@ def test_the_width_of_a_borrowed_interval_is_of_fitted_rows() -> None:
     p, model = {"launch_us": 1.0, "bandwidth_share": 1.0}, find_model("copy")
     block = Calibration("numba-copy", "copy", "copy", ["fp32"], p, 1, 0.9, 1.1, "records", "", "")
 
-    def rows(device: Device) -> list[Point]:
+    def rows(device: Device) -> list[FitPoint]:
         listed = []
         for index in range(11):
             for source, error in ((FITTED, index / 10), (HELD_OUT, 5.0)):

@@ -19,7 +19,7 @@ from perfmodel.core.errors import UnavailableError, UsageError
 from perfmodel.core.workload import Attention
 from perfmodel.kernels.attention.algorithms import find
 from perfmodel.validation.kernels import flash_mma, reference
-from perfmodel.validation.kernels.flash_mma import Geometry, geometry
+from perfmodel.validation.kernels.flash_mma import MmaGeometry, geometry
 
 SHAPES = [  # batch, heads, kv_heads, n, kv_len
     (1, 2, 2, 256, 256),
@@ -29,26 +29,26 @@ SHAPES = [  # batch, heads, kv_heads, n, kv_len
     (1, 2, 2, 1, 17),
 ]
 GEOMETRIES = [
-    Geometry(64, 128, 128),
+    MmaGeometry(64, 128, 128),
     geometry(64, 128, 128),
-    Geometry(64, 64, 64, slots=3),
+    MmaGeometry(64, 64, 64, slots=3),
     geometry(128, 128, 64),
-    Geometry(128, 64, 64, slots=2),
+    MmaGeometry(128, 64, 64, slots=2),
 ]
-SOURCES = [*GEOMETRIES, geometry(64, 128, 128, "bf16"), Geometry(64, 128, 64, warps=8)]
+SOURCES = [*GEOMETRIES, geometry(64, 128, 128, "bf16"), MmaGeometry(64, 128, 64, warps=8)]
 
 
-def attention(g: Geometry, batch: int, heads: int, kv_heads: int, n: int, kv_len: int, causal: bool) -> Attention:
+def attention(g: MmaGeometry, batch: int, heads: int, kv_heads: int, n: int, kv_len: int, causal: bool) -> Attention:
     return Attention(n=n, kv_len=kv_len, d=g.d, dv=g.d, batch=batch, heads=heads, kv_heads=kv_heads, dtype=DTYPES[g.dtype], causal=causal)
 
 
-def name(g: Geometry) -> str:
+def name(g: MmaGeometry) -> str:
     return f"{g.dtype}-d{g.d}-{g.br}x{g.bc}-warps{g.warps}-slots{g.slots}"
 
 
 @pytest.mark.parametrize("g", GEOMETRIES, ids=name)
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
-def test_grid_and_shared_memory_are_the_models(g: Geometry, shape: tuple[int, ...]) -> None:
+def test_grid_and_shared_memory_are_the_models(g: MmaGeometry, shape: tuple[int, ...]) -> None:
     batch, heads, _, n, _ = shape
     launch = find("flash2").forward(attention(g, *shape, causal=False), Tile(g.br, g.bc, g.threads))[0].launch
     assert launch is not None
@@ -69,7 +69,7 @@ def test_grid_and_shared_memory_are_the_models(g: Geometry, shape: tuple[int, ..
 )
 def test_tile_that_cannot_be_computed(wrong: dict[str, Any], words: str) -> None:
     with pytest.raises(UsageError, match=words):
-        Geometry(**({"d": 64, "br": 128, "bc": 128} | wrong))
+        MmaGeometry(**({"d": 64, "br": 128, "bc": 128} | wrong))
 
 
 def array(elements: int, typestr: str = "<f2", address: int = 4096) -> Any:
@@ -94,7 +94,7 @@ def test_array_that_the_kernel_would_overrun(bad: Any) -> None:
     ],
     ids=["head dim", "type"],
 )
-def test_kernel_of_another_shape(other: Geometry, words: str) -> None:
+def test_kernel_of_another_shape(other: MmaGeometry, words: str) -> None:
     with pytest.raises(UsageError, match=words):
         flash_mma.prepare(attention(geometry(64, 128, 128), 1, 1, 1, 1, 1, causal=False), other, *[array(64)] * 5)
 
@@ -108,7 +108,7 @@ def test_builtin_target_of_numba_is_refused(monkeypatch: pytest.MonkeyPatch) -> 
 @pytest.mark.skipif(shutil.which("nvcc") is None, reason="no nvcc on PATH to compile flash_mma.cu with")
 @pytest.mark.parametrize("causal", [False, True], ids=["full", "causal"])
 @pytest.mark.parametrize("g", SOURCES, ids=name)
-def test_source_compiles_to_the_instructions_of_one_tile(g: Geometry, causal: bool, tmp_path: Path) -> None:
+def test_source_compiles_to_the_instructions_of_one_tile(g: MmaGeometry, causal: bool, tmp_path: Path) -> None:
     (tmp_path / "tile.cu").write_text(flash_mma.source(g, causal))
     line = ["nvcc", "-arch=sm_90", "-rdc=true", "-ptx", "-o", str(tmp_path / "tile.ptx"), str(tmp_path / "tile.cu")]
     built = subprocess.run(line, capture_output=True, text=True, check=False)
@@ -150,15 +150,15 @@ def from_bits16(values: Any, dtype: str) -> Any:
 @pytest.mark.parametrize("causal", [False, True], ids=["full", "causal"])
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 @pytest.mark.parametrize("g", GEOMETRIES, ids=name)
-def test_results_on_a_gpu(g: Geometry, shape: tuple[int, ...], causal: bool, dtype: str) -> None:
-    g = Geometry(g.d, g.br, g.bc, dtype, g.warps, g.slots)
+def test_results_on_a_gpu(g: MmaGeometry, shape: tuple[int, ...], causal: bool, dtype: str) -> None:
+    g = MmaGeometry(g.d, g.br, g.bc, dtype, g.warps, g.slots)
     w = attention(g, *shape, causal=causal)
     random = np.random.default_rng()
     rows, keys = (w.query_heads, w.n, w.d), (w.stored_kv_heads, w.kv_len, w.d)
     (q, q64), (k, k64), (v, v64) = (bits16(random.standard_normal(size), dtype) for size in (rows, keys, keys))
     poison, _ = bits16(np.full(rows, np.nan), dtype)
     o, lse = cuda.to_device(poison), cuda.to_device(np.full(rows[:2], np.nan, np.float32))
-    flash_mma.run(w, g, *map(cuda.to_device, (q, k, v)), o, lse)
+    flash_mma.prepare(w, g, *map(cuda.to_device, (q, k, v)), o, lse)()
     found, statistics = from_bits16(o.copy_to_host(), dtype), lse.copy_to_host()
     for head in range(w.query_heads):
         expected, logsumexp = reference.attention(q64[head], k64[head // w.group], v64[head // w.group], causal)

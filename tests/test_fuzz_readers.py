@@ -28,7 +28,7 @@ CASES = [
     pytest.param(name, seeds, id=f"{name.removeprefix('perfmodel.')}{seeds.suffix}") for name, all_of in SEEDS.items() for seeds in all_of
 ]
 OTHERWISE = {
-    "perfmodel.validation.cuda.profiled.read_cases": "reads what the same run has written",
+    "perfmodel.validation.cuda.counters.read_cases": "reads what the same run has written",
     "perfmodel.catalog.find_device": "load_device",
     "perfmodel.catalog.find_model": "load_model",
 }

@@ -13,8 +13,7 @@ from perfmodel.core.cost import READ, Tile
 from perfmodel.core.errors import PerfmodelError
 from perfmodel.kernels.attention.algorithms import find
 from perfmodel.validation import simulator
-from perfmodel.validation.simulator import counted, simulated
-from perfmodel.validation.simulator.cases import Case, copy, fused, matmul, predicted, standard, workload
+from perfmodel.validation.simulator import Case, copy, counted, fused, matmul, predicted, simulated, standard, workload
 
 LENGTHS = [(13, 19), (12, 12), (9, 3), (8, 16)]  # partial tiles, square, rows that see nothing, more keys than queries
 TILES = [(4, 8, 4), (8, 4, 8), (4, 8, 2)]  # B_r, B_c, most scores per thread and row: the last needs two chunks per tile
@@ -83,13 +82,13 @@ def test_counted_reports_every_kernel_and_tensor(monkeypatch: pytest.MonkeyPatch
     asked = dict([standard(5, 4, 8, 8, True), copy(8)])
     monkeypatch.setattr(simulator, "CASES", asked)
     said: list[str] = []
-    rows = counted(said.append)
-    assert [(row["kernel"], row["tensor"]) for row in rows] == [
-        *(("numba-standard", tensor) for tensor in "QKSPVO"),
-        ("numba-copy", "source"),
-        ("numba-copy", "target"),
+    counts = counted(said.append)
+    quantities = [f"{tensor} {kind}" for tensor in "QKSPVO" for kind in ("loads", "stores")]
+    assert [(count.kernel.split()[0], count.quantity) for count in counts] == [
+        *(("numba-standard", quantity) for quantity in quantities),
+        *(("numba-copy", f"{tensor} {kind}") for tensor in ("source", "target") for kind in ("loads", "stores")),
     ]
-    assert all(row["counted"] == row["predicted"] and row["relative_error"] < 1e-6 for row in rows)
+    assert all(count.agrees for count in counts)
     assert len(said) == len(asked)
 
 
@@ -99,9 +98,9 @@ def test_a_wrong_count_would_show(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
         simulator, "simulated", lambda cases, progress: {key: {"counts": {"source": {"loads": 9, "stores": 0}}, "error": 0.0}}
     )
-    rows = {row["tensor"]: row for row in counted(quiet)}
-    assert rows["source"]["predicted"] != rows["source"]["counted"]
-    assert rows["target"]["counted"] == {"loads": 0, "stores": 0} != rows["target"]["predicted"]
+    counts = {count.quantity: count for count in counted(quiet)}
+    assert {name for name, count in counts.items() if not count.agrees} == {"source loads", "target stores"}
+    assert (counts["target stores"].predicted, counts["target stores"].counted) == (8, 0)
 
 
 def test_a_simulator_that_fails_says_why() -> None:

@@ -19,7 +19,7 @@ from perfmodel.transformer.training.attention_peak import attention_peak
 from perfmodel.transformer.training.question import Recompute, Training
 from perfmodel.transformer.training.state import state_bytes
 from perfmodel.transformer.training.timeline import BACKWARD, FORWARD, OPTIMIZER, Peak, peak
-from perfmodel.validation.memory import training_of
+from perfmodel.validation.bounds import training_of
 from perfmodel.validation.records import as_record
 
 FOLDER = Path(perfmodel.validation.__file__).parent / "measured" / "nvidia-h200-sxm"

@@ -14,8 +14,7 @@ from perfmodel.core.workload import Attention
 from perfmodel.timing.base import Case
 from perfmodel.timing.models import flash_prefill, flash_published
 from perfmodel.validation.compare import Row, compare_files
-from perfmodel.validation.records import shipped_records
-from perfmodel.validation.split import held_out
+from perfmodel.validation.records import held_out, shipped_records
 from perfmodel.validation.statistics import quantile
 
 PATHS = [path for path in shipped_records() if path.name == "published.jsonl"]

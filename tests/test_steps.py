@@ -10,9 +10,8 @@ import pytest
 from perfmodel.catalog import find_device, find_model
 from perfmodel.core.errors import PerfmodelError, UnavailableError
 from perfmodel.validation.bounds import case_of, evaluated
-from perfmodel.validation.libraries.base import FIT, HELD_OUT
-from perfmodel.validation.records import as_record, read_records
-from perfmodel.validation.split import held_out
+from perfmodel.validation.libraries import FIT, HELD_OUT
+from perfmodel.validation.records import as_record, held_out, read_records
 from tools.measure.steps.cases import DRAWN_APART, FITTED, MODELS, OPS, PARALLEL_MODELS, collective_sizes, step_cases
 from tools.measure.steps.llama import Sizes
 from tools.measure.training.cases import cases, profiled_cases, segment_counts

@@ -19,8 +19,7 @@ from perfmodel.timing.models import eager_published
 from perfmodel.timing.models._flash_launch import MMA_SYNC_FLOP, WGMMA, Plan, slowdown
 from perfmodel.timing.predict import BORROWED, CALIBRATED, predict, with_parts
 from perfmodel.validation.compare import Row, compare_files
-from perfmodel.validation.records import shipped_records
-from perfmodel.validation.split import held_out
+from perfmodel.validation.records import held_out, shipped_records
 from perfmodel.validation.statistics import quantile
 
 A100_40, A100_80, H100 = "nvidia-a100-sxm-40gb", "nvidia-a100-sxm-80gb", "nvidia-h100-sxm-80gb"

@@ -16,12 +16,11 @@ from perfmodel.core.hardware import Calibration
 from perfmodel.core.workload import Stream
 from perfmodel.timing.base import Case, find_model, model_names
 from perfmodel.timing.predict import BORROWED, CALIBRATED, predict
-from perfmodel.validation import session
-from perfmodel.validation.calibrate import calibrate
-from perfmodel.validation.intervals import Residual, interval
-from perfmodel.validation.profile_text import profile_text
+from perfmodel.validation import run as validation_run
+from perfmodel.validation.calibrate import Residual, calibrate, interval
+from perfmodel.validation.calibration_run import profile_text
+from perfmodel.validation.cross_device import half_widths, with_borrowed
 from perfmodel.validation.records import as_record
-from perfmodel.validation.transfer import half_widths, with_borrowed
 
 DATA = Path(__file__).parent / "data"
 TRUE = {"launch_us": 4.0, "bandwidth_share": 0.8}
@@ -68,7 +67,7 @@ def cpu_session(monkeypatch):
 
     def measure(progress):
         progress("measuring")
-        return device, {}, copies(count=9)
+        return device, copies(count=9)
 
     monkeypatch.setattr("perfmodel.validation.cpu.run.measure", measure)
     return device
@@ -98,10 +97,10 @@ def test_out_of_tolerance_is_exit_code_3(run, cpu_session):
 
 
 def test_auto_takes_the_cpu_without_a_gpu(run, cpu_session, monkeypatch):
-    monkeypatch.setattr(session, "best_backend", lambda: "cpu")
+    monkeypatch.setattr(validation_run, "best_backend", lambda: "cpu")
     assert run("validate --json").json["backend"] == "cpu"
     monkeypatch.undo()
-    assert session.best_backend() in ("cpu", "cuda")
+    assert validation_run.best_backend() in ("cpu", "cuda")
 
 
 @pytest.mark.parametrize(
@@ -125,7 +124,7 @@ def test_auto_takes_the_cpu_without_a_gpu(run, cpu_session, monkeypatch):
 )
 def test_refusals(run, tmp_path, monkeypatch, line, words):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(session, "best_backend", lambda: "cpu")
+    monkeypatch.setattr(validation_run, "best_backend", lambda: "cpu")
     outcome = run(line)
     assert outcome.code in (1, 2)
     assert outcome.out == ""

@@ -15,10 +15,9 @@ from perfmodel.core.errors import PerfmodelError, UnavailableError
 from perfmodel.core.hardware import Device
 from perfmodel.core.sanity import validated
 from perfmodel.timing.models import cpu
-from perfmodel.validation.cpu import arrays, profile, run, timer
-from perfmodel.validation.cpu.arrays import Scratch, checked, prepare
-from perfmodel.validation.cpu.shapes import Shape, shapes
-from perfmodel.validation.cpu.timer import Item, take_turns
+from perfmodel.validation.cpu import cases, profile, run
+from perfmodel.validation.cpu.cases import CpuCase, Scratch, checked, prepare, shapes
+from perfmodel.validation.cpu.profile import Item, take_turns
 from perfmodel.validation.kernels.reference import relative_error
 
 MIB = 1 << 20
@@ -27,17 +26,17 @@ PARAMETERS = {"fma_share": 0.8, "softmax_exps": 4.0, "streams_per_copy": 2.0}
 
 def attention(
     implementation: str, n: int, kv_len: int, d: int, causal: bool, heads: int = 2, kv_heads: int = 1, fit: bool = False
-) -> Shape:
+) -> CpuCase:
     sizes = {"batch": 1, "heads": heads, "kv_heads": kv_heads, "n": n, "kv_len": kv_len, "d": d, "causal": causal}
-    return Shape(implementation, sizes, fit)
+    return CpuCase(implementation, sizes, fit)
 
 
-def matmul(m: int, n: int, k: int, fit: bool = False) -> Shape:
-    return Shape("cpu-matmul", {"m": m, "n": n, "k": k}, fit)
+def matmul(m: int, n: int, k: int, fit: bool = False) -> CpuCase:
+    return CpuCase("cpu-matmul", {"m": m, "n": n, "k": k}, fit)
 
 
-def copied(size: int) -> Shape:
-    return Shape("cpu-copy", {"bytes": size}, False)
+def copied(size: int) -> CpuCase:
+    return CpuCase("cpu-copy", {"bytes": size}, False)
 
 
 def measured(value: str | int) -> dict[str, Any]:
@@ -66,7 +65,7 @@ def device(flop_per_s: float = 230e9, dram: float = 55e9) -> Device:
     )
 
 
-def seconds(shape: Shape, on: Device) -> float:
+def seconds(shape: CpuCase, on: Device) -> float:
     return cpu.MODEL.seconds(shape.case, on, PARAMETERS)
 
 
@@ -90,7 +89,7 @@ KERNELS = [
 
 
 @pytest.mark.parametrize("shape", KERNELS, ids=lambda shape: f"{shape.implementation}-{'-'.join(map(str, shape.sizes.values()))}")
-def test_kernels_agree_with_float64(shape: Shape) -> None:
+def test_kernels_agree_with_float64(shape: CpuCase) -> None:
     for threads in (1, 2):
         call, error = prepare(shape, threads, Scratch())
         assert error() == float("inf")  # the output is poisoned
@@ -99,7 +98,7 @@ def test_kernels_agree_with_float64(shape: Shape) -> None:
 
 
 def test_a_wrong_result_stops_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(arrays, "relative_error", lambda found, expected: relative_error(found * 1.001, expected))
+    monkeypatch.setattr(cases, "relative_error", lambda found, expected: relative_error(found * 1.001, expected))
     with pytest.raises(PerfmodelError, match=r"cpu-matmul .*relative error 0\.001, expected below 1e-05"):
         checked(matmul(8, 8, 8), 1, Scratch())
 
@@ -108,7 +107,7 @@ def test_a_wrong_result_stops_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_waiting_does_not_count() -> None:
-    if not timer.thread_clocks():
+    if not profile.thread_clocks():
         pytest.skip("this system has no clocks of threads")
     item = Item("sleep", lambda: time.sleep(0.03))
     item.visit()
@@ -116,7 +115,7 @@ def test_waiting_does_not_count() -> None:
 
 
 def test_without_clocks_of_threads_the_wall_clock_counts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(timer, "thread_clocks", list)
+    monkeypatch.setattr(profile, "thread_clocks", list)
     item = Item("sleep", lambda: time.sleep(0.03))
     item.visit()
     assert item.seconds == item.wall_s
@@ -136,11 +135,11 @@ def test_items_take_turns() -> None:
     def calls(name: str) -> Callable[[], None]:
         def call() -> None:
             called.append(name)
-            time.sleep(timer.VISIT_S / 2)
+            time.sleep(profile.VISIT_S / 2)
 
         return call
 
-    items = [Item(name, calls(name), budget_s=1.5 * timer.VISIT_S) for name in "ab"]
+    items = [Item(name, calls(name), budget_s=1.5 * profile.VISIT_S) for name in "ab"]
     take_turns(items)
     assert "".join(called).replace("aa", "a").replace("aa", "a").replace("bb", "b").replace("bb", "b").startswith("aba")
     assert all(len(item.seconds) >= 2 for item in items)
@@ -167,10 +166,10 @@ def test_caches_are_read_from_the_system(tmp_path: Path) -> None:
     assert profile.shared_caches(profile.cache_sizes(tmp_path / "none"), 2) == (profile.ASSUMED_LLC_BYTES, 0)
 
 
-def rates_with(monkeypatch: pytest.MonkeyPatch) -> profile.Rates:
-    """Rates of a small cache, as if they had been timed: 1, 2 and 3 ms a run, the middle one twice."""
+def rates_with(monkeypatch: pytest.MonkeyPatch) -> profile.MeasuredRates:
+    """MeasuredRates of a small cache, as if they had been timed: 1, 2 and 3 ms a run, the middle one twice."""
     monkeypatch.setattr(profile, "cache_sizes", lambda: {1: (1 << 15, 1), 2: (1 << 18, 1), 3: (1 << 20, 8)})
-    rates = profile.Rates()
+    rates = profile.MeasuredRates()
     for item in rates.items:
         item.seconds = [0.001, 0.002, 0.002, 0.003]
     return rates
@@ -188,7 +187,8 @@ def test_bounds_use_the_best_run_and_predictions_the_median(monkeypatch: pytest.
     assert found.dram.measured_bandwidth.number == pytest.approx(largest / 0.002)
     assert found.cache_bytes == 1 << 20
     assert {level.level for level in found.memory} == {"l2", "llc", "dram"}
-    assert [point["bytes_per_s"] for point in rates.curve()] == pytest.approx([(1 << 20) * share / 0.002 for share in profile.COPY_SHARES])
+    copied = [rates.copied_bytes_per_s(share) for share in profile.COPY_SHARES]
+    assert copied == pytest.approx([(1 << 20) * share / 0.002 for share in profile.COPY_SHARES])
 
 
 # Model
@@ -302,14 +302,14 @@ def test_measure_gives_records_that_can_be_compared(monkeypatch: pytest.MonkeyPa
     ]
     monkeypatch.setattr(run, "shapes", lambda llc_bytes: small)
     monkeypatch.setattr(profile, "cache_sizes", lambda: {3: (1 << 20, 64)})
-    monkeypatch.setattr(timer, "VISIT_S", 0.002)
+    monkeypatch.setattr(profile, "VISIT_S", 0.002)
     monkeypatch.setattr(profile, "BUDGET_S", 0.004)
     monkeypatch.setattr(run, "DRIFT_BUDGET_S", 0.004)
     said: list[str] = []
-    found, calibration, records = run.measure(said.append)
+    found, records = run.measure(said.append)
     assert [block.implementation for block in found.calibration] == list(cpu.FITTED)
     assert all(block.low <= block.high and block.source in found.sources for block in found.calibration)
-    assert len(calibration["fit"]) == sum(shape.fit for shape in small)
+    assert sum(block.points for block in found.calibration) == sum(shape.fit for shape in small)
     assert [(raw["implementation"], raw["shape"]) for raw in records] == [(s.implementation, s.sizes) for s in small if not s.fit]
     assert len(said) >= 2
     for raw in records:

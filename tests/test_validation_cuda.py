@@ -11,7 +11,6 @@ import shutil
 import subprocess
 import sys
 import tracemalloc
-from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -26,30 +25,14 @@ from numba import cuda
 from perfmodel.catalog import device_ids, find_device
 from perfmodel.core.errors import DataError, PerfmodelError, UnavailableError, UsageError
 from perfmodel.core.workload import Attention
-from perfmodel.validation.cuda import (
-    agreement,
-    arrays,
-    checks,
-    counters,
-    environment,
-    events,
-    gpu,
-    launches,
-    microbench,
-    ncu_csv,
-    prepare,
-    profiled,
-    run,
-)
-from perfmodel.validation.cuda.cases import WORKLOADS, KernelCase, attention_case, needed_bytes
-from perfmodel.validation.cuda.environment import Environment, nvidia_smi, package_versions, profile_of
-from perfmodel.validation.cuda.microbench import Measured
-from perfmodel.validation.cuda.run import benchmark as run_benchmark
-from perfmodel.validation.cuda.shapes import counted_cases, timed_cases
-from perfmodel.validation.cuda.timing import StoppingRule, Timing, measure_times, summary
-from perfmodel.validation.kernels import flash, flash1, flash_mma, matmul, reference, standard
+from perfmodel.validation.cuda import counters, gpu, microbench, ncu_csv, prepare, run, timers
+from perfmodel.validation.cuda.cases import WORKLOADS, KernelCase, attention_case, counted_cases, needed_bytes, timed_cases
+from perfmodel.validation.cuda.gpu import Environment, nvidia_smi, package_versions, profile_of
+from perfmodel.validation.cuda.microbench import ProbeResult
+from perfmodel.validation.cuda.microbench import benchmark as run_benchmark
+from perfmodel.validation.kernels import flash, flash1, flash_mma, matmul, probes, reference, standard
 from perfmodel.validation.records import Record, Seconds, read_records, shipped_records
-from perfmodel.validation.statistics import quantile, relative_error_of_median
+from perfmodel.validation.statistics import StoppingRule, measure_times, quantile, relative_error_of_median
 
 ROOT = Path(__file__).parents[1]
 NO_GPU = pytest.mark.skipif(cuda.is_available(), reason="this machine has a GPU")
@@ -78,13 +61,13 @@ class FakeTimer:
         return self.now
 
 
-def timed(timer: FakeTimer, **rule: Any) -> Timing:
+def timed(timer: FakeTimer, **rule: Any) -> list[float]:
     return measure_times(lambda: None, timer, StoppingRule(**{"warm_up_s": 0.0, **rule}), timer.clock)
 
 
 def test_equal_times_stop_at_the_least_number_of_runs() -> None:
     timer = FakeTimer(2.0)
-    assert timed(timer, least_runs=7, warm_up_runs=3) == Timing(2.0, 2.0, 2.0, 7)
+    assert timed(timer, least_runs=7, warm_up_runs=3) == [2.0] * 7
     assert timer.count == 7 + 3
 
 
@@ -92,23 +75,23 @@ def test_noisy_times_go_on_until_the_median_is_known() -> None:
     rng = random.Random(1)
     times = [rng.gauss(1.0, 0.02) for _ in range(4000)]
     found = timed(FakeTimer(*times), budget_s=1e9, runs=4000)
-    assert 10 < found.runs < 400
-    assert found.median == pytest.approx(1.0, abs=3 * 0.005)
-    assert timed(FakeTimer(*times), budget_s=1e9, runs=4000, relative_error=0.001).runs > 4 * found.runs
+    assert 10 < len(found) < 400
+    assert quantile(found, 0.5) == pytest.approx(1.0, abs=3 * 0.005)
+    assert len(timed(FakeTimer(*times), budget_s=1e9, runs=4000, relative_error=0.001)) > 4 * len(found)
 
 
 @pytest.mark.parametrize(("rule", "runs"), [({"runs": 25, "budget_s": 1e9}, 25), ({"runs": 200, "budget_s": 0.4}, 40)])
 def test_runs_and_time_are_limited(rule: dict[str, Any], runs: int) -> None:
-    assert timed(FakeTimer(1.0, 2.0), **rule).runs == runs
+    assert len(timed(FakeTimer(1.0, 2.0), **rule)) == runs
 
 
 def test_the_budget_never_cuts_the_least_runs() -> None:
-    assert timed(FakeTimer(1.0, 2.0, clock_step=5.0), budget_s=1.0, least_runs=12).runs == 12
+    assert len(timed(FakeTimer(1.0, 2.0, clock_step=5.0), budget_s=1.0, least_runs=12)) == 12
 
 
 def test_warm_up_goes_on_for_a_while_and_is_not_counted() -> None:
     timer = FakeTimer(*[9.0] * 5, *[1.0] * 100)
-    assert timed(timer, warm_up_runs=2, warm_up_s=0.05, least_runs=10) == Timing(1.0, 1.0, 1.0, 10)
+    assert timed(timer, warm_up_runs=2, warm_up_s=0.05, least_runs=10) == [1.0] * 10
     assert timer.count == 15
 
 
@@ -118,7 +101,7 @@ def test_a_rule_without_runs_has_no_meaning() -> None:
 
 
 def test_noise_is_the_width_between_the_outer_tenths() -> None:
-    found = summary([float(x) for x in range(1, 12)])
+    found = Seconds.of([float(x) for x in range(1, 12)])
     assert (found.median, found.p10, found.p90, found.noise) == (6.0, 2.0, 10.0, 8 / 6)
 
 
@@ -180,19 +163,19 @@ def test_a_name_that_fits_several_lists_them() -> None:
         profile_of("NVIDIA A100")
 
 
-FAKE_GPU = gpu.Gpu("NVIDIA H200", "9.0", 132, 60 << 20, 150_109_945_856, 149_000_000_000)
+FAKE_GPU = gpu.Gpu("NVIDIA H200", 132, 60 << 20, 150_109_945_856, 149_000_000_000)
 
 
 def test_the_environment_says_what_ran(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(environment, "_run", lambda command: "580.159.04, 1980 MHz, 3201 MHz, 1980 MHz, [N/A], 700.00 W\n")
-    found = environment.this_environment(FAKE_GPU)
+    monkeypatch.setattr(gpu, "_run", lambda command: "580.159.04, 1980 MHz, 3201 MHz, 1980 MHz, [N/A], 700.00 W\n")
+    found = gpu.this_environment(FAKE_GPU)
     assert found.hardware == "nvidia-h200-sxm"
     assert found.facts["driver"] == "580.159.04"
     assert found.facts["sm_clock"] == "1980 MHz"
     assert "max_memory_clock" not in found.facts
     assert set(package_versions()) >= {"numba", "numpy"}
     assert package_versions(["no-such-package"]) == {}
-    assert environment.this_environment(FAKE_GPU, "nvidia-l4").hardware == "nvidia-l4"
+    assert gpu.this_environment(FAKE_GPU, "nvidia-l4").hardware == "nvidia-l4"
 
 
 @pytest.mark.parametrize("answer", ["", "one, two", OSError("no such file"), subprocess.TimeoutExpired("nvidia-smi", 1)])
@@ -276,7 +259,7 @@ def test_a_driver_without_devices(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.driver
 def test_what_the_driver_says_of_a_device(monkeypatch: pytest.MonkeyPatch) -> None:
-    device = SimpleNamespace(name=b"NVIDIA H200", compute_capability=(9, 0), MULTIPROCESSOR_COUNT=132, L2_CACHE_SIZE=60 << 20)
+    device = SimpleNamespace(name=b"NVIDIA H200", MULTIPROCESSOR_COUNT=132, L2_CACHE_SIZE=60 << 20)
     memory = SimpleNamespace(total=FAKE_GPU.memory_bytes, free=FAKE_GPU.free_bytes)
     monkeypatch.setattr(cuda, "get_current_device", lambda: device)
     monkeypatch.setattr(cuda, "current_context", lambda: SimpleNamespace(get_memory_info=lambda: memory))
@@ -350,28 +333,28 @@ def test_right_results_pass_the_check_and_wrong_ones_do_not() -> None:
     w, tensors, lse = exact(CASE)
     rng = np.random.default_rng(4)
     flat = [x.reshape(-1) for x in tensors]
-    assert checks.attention_error(w, rng, flat, lse.reshape(-1)) < 1e-12
+    assert prepare.attention_error(w, rng, flat, lse.reshape(-1)) < 1e-12
     shifted = tensors[3].copy()
     shifted[0] = shifted[1]  # the output of another head
-    assert checks.attention_error(w, rng, [*flat[:3], shifted.reshape(-1)], lse.reshape(-1)) > 0.1
-    assert checks.attention_error(w, rng, flat, lse.reshape(-1) + 0.1) > 1e-3
+    assert prepare.attention_error(w, rng, [*flat[:3], shifted.reshape(-1)], lse.reshape(-1)) > 0.1
+    assert prepare.attention_error(w, rng, flat, lse.reshape(-1) + 0.1) > 1e-3
 
 
 def test_rows_that_see_no_key_have_to_be_zero() -> None:
     case = attention_case("numba-flash", (1, 1, 1), (500, 20), 64, (64, 32), True, "fp32")
     w, tensors, lse = exact(case)
     flat = [x.reshape(-1) for x in tensors]
-    assert checks.attention_error(w, np.random.default_rng(), flat, lse.reshape(-1)) < 1e-12
+    assert prepare.attention_error(w, np.random.default_rng(), flat, lse.reshape(-1)) < 1e-12
     flat[3] = flat[3].copy()
     flat[3][0] = 1.0
-    assert checks.attention_error(w, np.random.default_rng(), flat, lse.reshape(-1)) >= 1.0
+    assert prepare.attention_error(w, np.random.default_rng(), flat, lse.reshape(-1)) >= 1.0
 
 
 @pytest.mark.parametrize("n", [1, 100, 129, 384, 385, 5000])
 def test_windows_stay_inside(n: int) -> None:
-    windows = checks.windows(np.random.default_rng(), n)
+    windows = prepare.windows(np.random.default_rng(), n)
     assert windows[0] == 0
-    assert max(windows) + checks.CHECKED_ROWS >= n > max(windows)
+    assert max(windows) + prepare.CHECKED_ROWS >= n > max(windows)
 
 
 # Runs
@@ -397,7 +380,7 @@ def measured(tmp_path: Path, outcome: Any) -> tuple[list[str], list[dict[str, An
 
 
 def test_records_have_the_format(tmp_path: Path) -> None:
-    failures, records, said = measured(tmp_path, lambda case: (Timing(2e-3, 1e-3, 3e-3, 11), 1e-7, {**case.launch, "threads": 64}))
+    failures, records, said = measured(tmp_path, lambda case: ([1e-3] * 3 + [2e-3] * 5 + [3e-3] * 3, 1e-7, {**case.launch, "threads": 64}))
     assert failures == []
     assert [record["workload"] for record in records] == ["attention", "copy", "attention"]
     first = records[0]
@@ -420,10 +403,10 @@ def test_records_have_the_format(tmp_path: Path) -> None:
     ],
 )
 def test_a_case_that_fails_does_not_end_the_run(tmp_path: Path, failure: Exception, words: str) -> None:
-    def outcome(case: KernelCase) -> tuple[Timing, float, dict[str, int]]:
+    def outcome(case: KernelCase) -> tuple[list[float], float, dict[str, int]]:
         if case.workload == "copy":
             raise failure
-        return Timing(1.0, 1.0, 1.0, 10), 0.0, dict(case.launch)
+        return [1.0] * 10, 0.0, dict(case.launch)
 
     [message], records, said = measured(tmp_path, outcome)
     assert words in message
@@ -433,10 +416,10 @@ def test_a_case_that_fails_does_not_end_the_run(tmp_path: Path, failure: Excepti
 
 
 def test_a_lost_device_ends_the_run_and_keeps_what_there_is() -> None:
-    def outcome(case: KernelCase) -> tuple[Timing, float, dict[str, int]]:
+    def outcome(case: KernelCase) -> tuple[list[float], float, dict[str, int]]:
         if case.workload == "copy":
             raise run.LostDeviceError("the device is lost")
-        return Timing(1.0, 1.0, 1.0, 10), 0.0, {}
+        return [1.0] * 10, 0.0, {}
 
     records: list[dict[str, Any]] = []
     with pytest.raises(PerfmodelError, match="lost"):
@@ -464,9 +447,9 @@ def stand_in(monkeypatch: pytest.MonkeyPatch, error: float) -> list[str]:
     """Every case is prepared without a GPU, with results that are off by ``error``; what happens is listed."""
     happened: list[str] = []
 
-    def prepared(case: KernelCase, rng: Any) -> prepare.Prepared:
+    def prepared(case: KernelCase, rng: Any) -> prepare.PreparedKernel:
         happened.append("prepared")
-        return prepare.Prepared(lambda: happened.append("run"), lambda: error, ("fill", "flash1"), ("flash1",), {"br": 64}, ())
+        return prepare.PreparedKernel(lambda: happened.append("run"), lambda: error, ("fill", "flash1"), ("flash1",), {"br": 64}, ())
 
     monkeypatch.setattr(prepare, "prepare", prepared)
     return happened
@@ -474,8 +457,8 @@ def stand_in(monkeypatch: pytest.MonkeyPatch, error: float) -> list[str]:
 
 def test_a_case_is_checked_before_it_is_timed(monkeypatch: pytest.MonkeyPatch) -> None:
     fake, happened = FakeCuda(monkeypatch), stand_in(monkeypatch, 1e-7)
-    timing, error, launch = run.time_case(CASE, FakeTimer(1.0), StoppingRule(least_runs=4, warm_up_runs=2, warm_up_s=0.0))
-    assert (timing.runs, error, launch) == (4, 1e-7, {"br": 64})
+    times, error, launch = run.time_case(CASE, FakeTimer(1.0), StoppingRule(least_runs=4, warm_up_runs=2, warm_up_s=0.0))
+    assert (len(times), error, launch) == (4, 1e-7, {"br": 64})
     assert happened == ["prepared", *["run"] * (1 + 2 + 4)]
     assert fake.cleared == 1
 
@@ -500,8 +483,8 @@ def test_measure_opens_the_device_and_names_it(monkeypatch: pytest.MonkeyPatch) 
     FakeCuda(monkeypatch)
     stand_in(monkeypatch, 0.0)
     monkeypatch.setattr(run, "open_gpu", lambda: FAKE_GPU)
-    monkeypatch.setattr(environment, "_run", lambda command: "")
-    monkeypatch.setattr(events, "EventTimer", lambda gpu: FakeTimer(2e-3))
+    monkeypatch.setattr(gpu, "_run", lambda command: "")
+    monkeypatch.setattr(run, "EventTimer", lambda gpu: FakeTimer(2e-3))
     records: list[dict[str, Any]] = []
     assert run.measure([CASE], lambda text: None, records.append, None, StoppingRule(warm_up_s=0.0)) == []
     assert (records[0]["hardware"], records[0]["time_s"]["median"]) == ("nvidia-h200-sxm", 2e-3)
@@ -510,10 +493,10 @@ def test_measure_opens_the_device_and_names_it(monkeypatch: pytest.MonkeyPatch) 
 @pytest.mark.parametrize("dtype", ["fp32", "fp16", "bf16"])
 def test_numbers_keep_their_value_on_the_way(dtype: str) -> None:
     numbers = np.array([1.0, -0.5, 3.0, -np.inf], np.float32)
-    assert arrays.values(arrays.stored(numbers, dtype), dtype).tolist() == numbers.tolist()
-    assert arrays.unwritten(arrays.stored(np.array([1.0, np.nan], np.float32), dtype), dtype)
-    assert not arrays.unwritten(arrays.stored(numbers, dtype), dtype)
-    assert len({*arrays.random_inputs(np.random.default_rng(), 100, dtype).tolist()}) > 90
+    assert prepare.values(prepare.stored(numbers, dtype), dtype).tolist() == numbers.tolist()
+    assert prepare.unwritten(prepare.stored(np.array([1.0, np.nan], np.float32), dtype), dtype)
+    assert not prepare.unwritten(prepare.stored(numbers, dtype), dtype)
+    assert len({*prepare.random_inputs(np.random.default_rng(), 100, dtype).tolist()}) > 90
 
 
 # Counters
@@ -698,11 +681,11 @@ def test_counted_cases_become_records(tmp_path: Path) -> None:
     assert ncu.command[0] == "/opt/ncu"
     assert set(ncu_csv.METRICS) == set(ncu.command[ncu.command.index("--metrics") + 1].split(","))
     assert "--clock-control none --log-file" in " ".join(ncu.command)
-    assert profiled.read_cases(Path(ncu.command[-2])) == PROFILED
+    assert counters.read_cases(Path(ncu.command[-2])) == PROFILED
     (tmp_path / "records.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
     h200 = find_device("nvidia-h200-sxm")
     for _, record in list(read_records(tmp_path / "records.jsonl"))[:2]:
-        assert [row.within for row in agreement.compare_counters(record, h200) if row.counter == "l2_to_sm_bytes"] == [True]
+        assert [row.agrees for row in counters.compare_counters(record, h200) if row.quantity == "l2_to_sm_bytes"] == [True]
 
 
 def test_a_program_that_dies_leaves_what_was_counted(tmp_path: Path) -> None:
@@ -745,7 +728,7 @@ def test_without_ncu_the_way_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_counting_goes_from_cases_to_records(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(counters, "find_ncu", lambda: "/opt/ncu")
     monkeypatch.setattr(counters, "open_gpu", lambda: FAKE_GPU)
-    monkeypatch.setattr(environment, "_run", lambda command: "")
+    monkeypatch.setattr(gpu, "_run", lambda command: "")
     monkeypatch.setattr(counters, "_run", FakeNcu())
     records: list[dict[str, Any]] = []
     said: list[str] = []
@@ -758,10 +741,10 @@ def test_counting_goes_from_cases_to_records(monkeypatch: pytest.MonkeyPatch) ->
 def test_the_profiled_program_lists_what_it_launched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     FakeCuda(monkeypatch)
     happened = stand_in(monkeypatch, 0.0)
-    monkeypatch.setattr(gpu, "current_gpu", lambda: FAKE_GPU)
+    monkeypatch.setattr(counters, "current_gpu", lambda: FAKE_GPU)
     cases, manifest = tmp_path / "cases", tmp_path / "manifest"
-    profiled.write_cases(PROFILED[:2], cases)
-    profiled.main([str(cases), str(manifest)])
+    counters.write_cases(PROFILED[:2], cases)
+    counters.main([str(cases), str(manifest)])
     assert happened == ["prepared", "run"] * 2, "each once"
     rows = [json.loads(line) for line in manifest.read_text().splitlines()]
     assert rows == [{"kernels": ["fill", "flash1"], "counted": ["flash1"], "launch": {"br": 64}}] * 2
@@ -771,7 +754,7 @@ def test_a_case_that_cannot_be_launched_leaves_its_reason(tmp_path: Path) -> Non
     def launch(case: KernelCase) -> dict[str, Any]:
         raise RuntimeError("no room\nat all")
 
-    profiled.launch_all(PROFILED[:1], tmp_path / "manifest", launch)
+    counters.launch_all(PROFILED[:1], tmp_path / "manifest", launch)
     assert json.loads((tmp_path / "manifest").read_text()) == {"kernels": [], "reason": "RuntimeError: no room"}
 
 
@@ -782,7 +765,7 @@ COUNTED = [
     record
     for path in shipped_records()
     for _, record in read_records(path)
-    if record.counters and record.implementation in agreement.ALGORITHMS
+    if record.counters and record.implementation in counters.ALGORITHMS
 ]
 
 
@@ -795,9 +778,8 @@ def name(record: Record) -> str:
 
 @pytest.mark.parametrize("record", COUNTED, ids=name)
 def test_what_sms_receive_is_what_is_counted(record: Record) -> None:
-    [row] = [row for row in agreement.compare_counters(record, find_device(record.hardware)) if row.counter == "l2_to_sm_bytes"]
-    assert row.within, row
-    assert row.ratio == row.predicted / row.counted
+    [row] = [row for row in counters.compare_counters(record, find_device(record.hardware)) if row.quantity == "l2_to_sm_bytes"]
+    assert row.agrees, row
 
 
 DRAM_MISSES = {
@@ -812,10 +794,10 @@ DRAM_MISSES = {
 @pytest.mark.parametrize("record", COUNTED, ids=name)
 def test_dram_traffic_agrees(record: Record, request: pytest.FixtureRequest) -> None:
     """Reads within 5 %, 30 % far beyond L2; writes between what L2 may keep and 1.25 times the prediction."""
-    rows = agreement.compare_counters(record, find_device(record.hardware))
+    rows = counters.compare_counters(record, find_device(record.hardware))
     if name(record) in DRAM_MISSES:
         request.applymarker(pytest.mark.xfail(reason=DRAM_MISSES[name(record)], strict=True))
-    assert all(row.within for row in rows), rows
+    assert all(row.agrees for row in rows), rows
 
 
 def invented(**counts: float) -> Record:
@@ -826,8 +808,8 @@ def invented(**counts: float) -> Record:
 def test_the_limits_are_those_that_are_stated() -> None:
     h200 = find_device("nvidia-h200-sxm")
     exact = {
-        row.counter: row.predicted
-        for row in agreement.compare_counters(invented(l2_to_sm_bytes=1, dram_read_bytes=1, dram_write_bytes=1), h200)
+        row.quantity: row.predicted
+        for row in counters.compare_counters(invented(l2_to_sm_bytes=1, dram_read_bytes=1, dram_write_bytes=1), h200)
     }
     assert set(exact) == {"l2_to_sm_bytes", "dram_read_bytes", "dram_write_bytes"}
     reads, writes = exact["dram_read_bytes"], exact["dram_write_bytes"]
@@ -840,13 +822,8 @@ def test_the_limits_are_those_that_are_stated() -> None:
         ("dram_write_bytes", writes - (60 << 20) - 1, False),
         ("dram_write_bytes", 1.26 * writes, False),
     ):
-        [row] = agreement.compare_counters(invented(**{counter: value}), h200)
-        assert row.within is within, row
-
-
-def test_a_counter_of_zero_has_no_ratio() -> None:
-    [row] = agreement.compare_counters(invented(dram_write_bytes=0.0), find_device("nvidia-h200-sxm"))
-    assert row.ratio == math.inf
+        [row] = counters.compare_counters(invented(**{counter: value}), h200)
+        assert row.agrees is within, row
 
 
 @pytest.mark.parametrize(
@@ -861,14 +838,14 @@ def test_a_counter_of_zero_has_no_ratio() -> None:
 def test_records_that_have_no_counts(change: dict[str, Any], words: str) -> None:
     record = replace(invented(dram_read_bytes=1), **change)
     with pytest.raises(PerfmodelError, match=words.removeprefix("its ")):
-        agreement.compare_counters(record, find_device("nvidia-h200-sxm"))
+        counters.compare_counters(record, find_device("nvidia-h200-sxm"))
 
 
 # What the machine reaches
 
 
-def curve(*points: tuple[int, float]) -> list[Measured]:
-    return [Measured("L2 read", "B/s", value, 0.01, 10, size) for size, value in points]
+def curve(*points: tuple[int, float]) -> list[ProbeResult]:
+    return [ProbeResult("L2 read", "B/s", value, 0.01, 10, size) for size, value in points]
 
 
 def test_the_apparent_size_is_where_bandwidth_falls() -> None:
@@ -887,7 +864,7 @@ def test_no_step_is_no_size() -> None:
 
 def test_a_part_that_fails_keeps_what_it_had() -> None:
     def broken(rule: StoppingRule) -> Any:
-        yield Measured("first", "s", 1.0)
+        yield ProbeResult("first", "s", 1.0)
         raise RuntimeError("driver\ndetails")
 
     def refused(rule: StoppingRule) -> Any:
@@ -895,8 +872,8 @@ def test_a_part_that_fails_keeps_what_it_had() -> None:
         yield
 
     said: list[str] = []
-    parts = {"broken": broken, "refused": refused, "whole": lambda rule: iter([Measured("last", "s", 2.0)])}
-    found = microbench.run_parts(parts, said.append, microbench.RULE, nullcontext)
+    parts = {"broken": broken, "refused": refused, "whole": lambda rule: iter([ProbeResult("last", "s", 2.0)])}
+    found = microbench.run_parts(parts, said.append, microbench.RULE)
     assert [(result.name, result.value, result.reason) for result in found] == [
         ("first", 1.0, ""),
         ("broken", None, "RuntimeError: driver"),
@@ -908,32 +885,27 @@ def test_a_part_that_fails_keeps_what_it_had() -> None:
 
 def test_parts_turn_times_into_rates(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every run takes 2 s: what a part says it has moved shows."""
-    from perfmodel.validation.cuda import microbench_parts as parts
-
     FakeCuda(monkeypatch)
     monkeypatch.setattr(cuda, "device_array", lambda elements, dtype: SimpleNamespace(size=elements))
     monkeypatch.setattr(cuda, "stream", lambda: None)
-    monkeypatch.setattr(parts, "current_gpu", lambda: FAKE_GPU)
-    monkeypatch.setattr(parts, "EventTimer", lambda gpu, cold=True: FakeTimer(2.0))
-    monkeypatch.setattr(parts.launches, "QueueTimer", lambda gpu, stream: FakeTimer(2.0))
-    for module, names in ((parts.copy, ["prepare"]), (parts.probe_read, ["prepare"]), (parts.probe_rates, ["prepare_fma", "prepare_exp"])):
-        for prepared in names:
-            monkeypatch.setattr(module, prepared, lambda *args, **options: lambda: None)
-    for prepared in ("prepare_shared", "prepare_empty"):
-        monkeypatch.setattr(parts.probe_rates, prepared, lambda *args, **options: lambda: None)
+    monkeypatch.setattr(microbench, "current_gpu", lambda: FAKE_GPU)
+    monkeypatch.setattr(timers, "EventTimer", lambda gpu, cold=True: FakeTimer(2.0))
+    monkeypatch.setattr(timers, "QueueTimer", lambda gpu, stream: FakeTimer(2.0))
+    for prepared in ("copy", "read", "fma", "exp", "shared", "empty"):
+        monkeypatch.setattr(probes, f"prepare_{prepared}", lambda *args, **options: lambda: None)
     monkeypatch.setitem(sys.modules, "cuda.bindings", None)
     rule = StoppingRule(least_runs=3, runs=3, warm_up_s=0.0)
-    found = [result for part in parts.PARTS.values() for result in part(rule)]
+    found = [result for part in microbench.PARTS.values() for result in part(rule)]
     by_name = {result.name: result for result in found}
     assert by_name["DRAM copy, largest"].value == 4 << 30
     assert by_name["DRAM read, largest"].value == 2 << 30
     assert {result.size for result in found if result.name == "DRAM copy"} == {1 << power for power in range(16, 33)}
     assert by_name["L2 read, plateau"].value == pytest.approx(1 << 30, rel=0.2)
-    blocks = parts.BLOCKS_PER_SM * 132
-    assert by_name["fp32 FMA"].value == blocks * 256 * 8 * 16 * parts.FMA_ROUNDS
-    assert by_name["exp"].value == blocks * 256 * 8 * 16 * parts.EXP_ROUNDS / 2
-    assert by_name["shared memory read"].value == blocks * 256 * 16 * 4 * parts.SHARED_ROUNDS / 2
-    assert by_name["launch, stream"].value == 2.0 / launches.KERNELS
+    blocks = microbench.BLOCKS_PER_SM * 132
+    assert by_name["fp32 FMA"].value == blocks * 256 * 8 * 16 * microbench.FMA_ROUNDS
+    assert by_name["exp"].value == blocks * 256 * 8 * 16 * microbench.EXP_ROUNDS / 2
+    assert by_name["shared memory read"].value == blocks * 256 * 16 * 4 * microbench.SHARED_ROUNDS / 2
+    assert by_name["launch, stream"].value == 2.0 / timers.KERNELS
     assert by_name["launch, graph"].value is None
     assert "cuda.bindings" in by_name["launch, graph"].reason
     fields = {result.field for result in found if result.field}
@@ -941,7 +913,7 @@ def test_parts_turn_times_into_rates(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_rate_is_the_amount_over_the_median() -> None:
-    found = microbench.rate("copy", "B/s", 8.0, Timing(2.0, 1.9, 2.1, 12), size=4)
+    found = microbench.rate("copy", "B/s", 8.0, [1.9] * 3 + [2.0] * 6 + [2.1] * 3, size=4)
     assert (found.value, found.runs, found.size) == (4.0, 12, 4)
     assert found.spread == pytest.approx(0.1)
 
@@ -949,7 +921,7 @@ def test_a_rate_is_the_amount_over_the_median() -> None:
 def test_graphs_without_bindings_are_absent_with_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "cuda.bindings", None)
     with pytest.raises(UnavailableError, match=r"cuda\.bindings"):
-        launches.captured(lambda: None, SimpleNamespace(handle=0))
+        timers.captured(lambda: None, SimpleNamespace(handle=0))
 
 
 class FakeDriver:
@@ -979,7 +951,7 @@ def bindings(monkeypatch: pytest.MonkeyPatch, driver: FakeDriver) -> None:
 def test_a_graph_is_captured_once_and_replayed(monkeypatch: pytest.MonkeyPatch) -> None:
     driver, queued = FakeDriver(), []
     bindings(monkeypatch, driver)
-    replay = launches.captured(lambda: queued.append(len(driver.calls)), SimpleNamespace(handle=7))
+    replay = timers.captured(lambda: queued.append(len(driver.calls)), SimpleNamespace(handle=7))
     assert queued == [1], "between the beginning and the end of the capture"
     replay()
     replay()
@@ -990,13 +962,13 @@ def test_a_graph_is_captured_once_and_replayed(monkeypatch: pytest.MonkeyPatch) 
 def test_a_graph_that_the_driver_refuses(monkeypatch: pytest.MonkeyPatch, call: str) -> None:
     bindings(monkeypatch, FakeDriver(failing=call))
     with pytest.raises(UnavailableError, match="CUDA graph: 999"):
-        launches.captured(lambda: None, SimpleNamespace(handle=7))()
+        timers.captured(lambda: None, SimpleNamespace(handle=7))()
 
 
 def test_many_launches_are_queued(monkeypatch: pytest.MonkeyPatch) -> None:
     queued: list[int] = []
-    monkeypatch.setattr(launches.probe_rates, "prepare_empty", lambda stream: lambda: queued.append(1))
-    launches.empty_launches(None, 17)()
+    monkeypatch.setattr(probes, "prepare_empty", lambda stream: lambda: queued.append(1))
+    timers.empty_launches(None, 17)()
     assert len(queued) == 17
 
 
@@ -1020,18 +992,18 @@ class FakeEvent:
         return self.milliseconds
 
 
-def queue_timer(monkeypatch: pytest.MonkeyPatch, late: int) -> tuple[launches.QueueTimer, list[int]]:
+def queue_timer(monkeypatch: pytest.MonkeyPatch, late: int) -> tuple[timers.QueueTimer, list[int]]:
     delays: list[int] = []
     monkeypatch.setattr(cuda, "event", lambda timing: FakeEvent(late))
     monkeypatch.setattr(cuda, "device_array", lambda *args: None)
-    monkeypatch.setattr(launches.probe_rates, "prepare_fma", lambda sums, blocks, rounds, stream: lambda: delays.append(rounds))
-    return launches.QueueTimer(FAKE_GPU, None), delays
+    monkeypatch.setattr(probes, "prepare_fma", lambda sums, blocks, rounds, stream: lambda: delays.append(rounds))
+    return timers.QueueTimer(FAKE_GPU, None), delays
 
 
 def test_launches_wait_until_all_of_them_are_queued(monkeypatch: pytest.MonkeyPatch) -> None:
     timer, delays = queue_timer(monkeypatch, late=2)
     assert timer.seconds(lambda: None) == 0.75e-3
-    assert delays == [launches.FIRST_DELAY_ROUNDS * factor for factor in (1, 2, 4)]
+    assert delays == [timers.FIRST_DELAY_ROUNDS * factor for factor in (1, 2, 4)]
 
 
 def test_a_cpu_that_never_gets_ahead_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -1045,7 +1017,7 @@ def test_a_cpu_that_never_gets_ahead_is_said(monkeypatch: pytest.MonkeyPatch) ->
 SIMULATE = """
 import json
 import numpy as np
-from perfmodel.validation.kernels import probe_rates, probe_read
+from perfmodel.validation.kernels import probes
 
 class Counting:
     def __init__(self, size):
@@ -1059,34 +1031,32 @@ class Counting:
 loads = {}
 for size in (4, 64, 100, 1024):
     source, sums = Counting(size), Counting(1)
-    probe_read.prepare(source, sums, 3, blocks=2, threads=4)()
+    probes.prepare_read(source, sums, 3, blocks=2, threads=4)()
     loads[size] = [int(source.loads.min()), int(source.loads.max()), sums.stores]
 
 steps = []
-kernel = probe_rates._rate_kernel(lambda x, a, b: steps.append(1) or x * a + b)
+kernel = probes._rate_kernel(lambda x, a, b: steps.append(1) or x * a + b)
 kernel[(2,), 4, 0, 0](Counting(1), np.uint64(3), np.float32(1), np.float32(0.5), np.float32(0.25))
 
-places, plain = [], probe_rates.load4
+places, plain = [], probes.load4
 def load4(array, index):
     places.append(int(index))
     return plain(array, index)
-probe_rates.load4 = load4
-probe_rates.prepare_shared(Counting(1), 2, 3, threads=8)()
-probe_rates.prepare_fma(Counting(1), 1, 1, threads=1)()
-probe_rates.prepare_exp(Counting(1), 1, 1, threads=1)()
-probe_rates.prepare_empty()()
+probes.load4 = load4
+probes.prepare_shared(Counting(1), 2, 3, threads=8)()
+probes.prepare_fma(Counting(1), 1, 1, threads=1)()
+probes.prepare_exp(Counting(1), 1, 1, threads=1)()
+probes.prepare_empty()()
 print(json.dumps({"loads": loads, "steps": len(steps), "places": places}))
 """
 
 
 def test_probe_kernels_do_the_work_that_is_counted() -> None:
-    from perfmodel.validation.kernels import probe_rates
-
     found = json.loads(in_a_process(SIMULATE, NUMBA_ENABLE_CUDASIM="1"))
     assert set(map(tuple, found["loads"].values())) == {(3, 3, 0)}, "every element once a pass, and nothing written"
-    assert found["steps"] == probe_rates.operations(2, 3, threads=4)
-    assert 16 * len(found["places"]) == probe_rates.shared_bytes(2, 3, threads=8)
-    assert set(found["places"]) == set(range(0, probe_rates.shared_bytes(1, 1, 8) // 4, 4)), "all of shared memory"
+    assert found["steps"] == probes.operations(2, 3, threads=4)
+    assert 16 * len(found["places"]) == probes.shared_bytes(2, 3, threads=8)
+    assert set(found["places"]) == set(range(0, probes.shared_bytes(1, 1, 8) // 4, 4)), "all of shared memory"
 
 
 # On a GPU

@@ -6,16 +6,17 @@ import json
 import math
 import sys
 from contextlib import nullcontext
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
 
 from perfmodel.core.errors import DataError, UnavailableError
+from perfmodel.validation.libraries import FIT, HELD_OUT, LibraryCase, Prepared, load_torch
 from perfmodel.validation.libraries import measure as measuring
-from perfmodel.validation.libraries.base import FIT, HELD_OUT, LibraryCase, Prepared, load_torch
 from perfmodel.validation.libraries.cases import FAMILIES, cases, shapes
 from perfmodel.validation.libraries.kernels import LIBRARIES, find
-from perfmodel.validation.libraries.measure import Stopping, Timer, as_line, measure
+from perfmodel.validation.libraries.measure import RULE, TorchTimer, as_line, measure
 from perfmodel.validation.records import Record, Seconds, read_records, shipped_records
 from perfmodel.validation.statistics import quantile, relative_error_of_median
 from tools.measure.profiler import Launch, in_windows
@@ -116,11 +117,10 @@ def test_quantiles_and_the_relative_error_of_median():
 
 
 def test_runs_stop_when_the_median_is_known():
-    rule = Stopping(batch=10, at_most=40, error=0.005, seconds=0.25)
-    assert rule.enough([1e-5] * 10)
-    assert not rule.enough([1e-5, 2e-5] * 5)
-    assert rule.enough([1e-5, 2e-5] * 20), "as many as allowed"
-    assert rule.enough([0.02, 0.04] * 5), "long enough"
+    assert RULE.enough([1e-5] * 10, 1e-4)
+    assert not RULE.enough([1e-5, 2e-5] * 5, 1.5e-4)
+    assert RULE.enough([1e-5, 2e-5] * 20, 6e-4), "as many as allowed"
+    assert RULE.enough([0.02, 0.04] * 5, 0.3), "long enough"
 
 
 class FakeTorch:
@@ -161,7 +161,7 @@ class FakeEvent:
 @pytest.mark.parametrize("cold", [True, False])
 def test_only_the_run_is_timed(cold):
     torch = FakeTorch()
-    times = Timer(torch, Stopping()).times(torch.run, cold)
+    times = TorchTimer(torch).times(torch.run, cold)
     assert times == pytest.approx([1e-3] * 10)
     assert torch.calls.count("flush") == (10 if cold else 0)
     first = torch.calls.index("wait")
@@ -170,7 +170,7 @@ def test_only_the_run_is_timed(cold):
 
 def test_noisy_runs_are_repeated():
     torch = FakeTorch(steps=(1e-3, 3e-3))
-    assert len(Timer(torch, Stopping(seconds=10)).times(torch.run, True)) == 40
+    assert len(TorchTimer(torch, replace(RULE, budget_s=10)).times(torch.run, True)) == 40
 
 
 @pytest.fixture

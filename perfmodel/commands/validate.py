@@ -56,7 +56,7 @@ def validate(
     from perfmodel.catalog import calibrated_devices, find_device
     from perfmodel.report import scoreboard as scores
     from perfmodel.report.validation import beyond, report
-    from perfmodel.validation import session
+    from perfmodel.validation import run as validation_run
     from perfmodel.validation.records import shipped_records
 
     _check_together(records, backend, counters, counters_csv, scoreboard)
@@ -71,10 +71,10 @@ def validate(
     if records or scoreboard:
         names = records or [SHIPPED]
         paths = [path for name in names for path in (shipped_records() if name == SHIPPED else [Path(name)])]
-        found = session.read(paths, find_device, hardware, cache(calibrated_devices))
+        found = validation_run.read(paths, find_device, hardware, cache(calibrated_devices))
     else:
-        chosen = session.best_backend() if backend in (None, "auto") else str(backend)
-        found = session.run(chosen, find_device, hardware, counters, say)
+        chosen = validation_run.best_backend() if backend in (None, "auto") else str(backend)
+        found = validation_run.run(chosen, find_device, hardware, counters, say)
     if scoreboard:
         from perfmodel.validation.scoreboard import scoreboard as lines
 

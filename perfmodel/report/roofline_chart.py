@@ -153,7 +153,7 @@ def _executed(cost: Estimate) -> str:
 def point_of_row(number: int, row: Row, group: str = "", name: str = "") -> Point | None:
     """A measurement beside the model; None where its kernels or its device are unknown."""
     from perfmodel.kernels.matmul import Matmul
-    from perfmodel.validation.session import label
+    from perfmodel.validation.compare import label
 
     case, device, times = row.case, row.device, row.record.time_s
     if case is None or device is None or row.lower_s is None:
@@ -163,7 +163,7 @@ def point_of_row(number: int, row: Row, group: str = "", name: str = "") -> Poin
     except UnavailableError:
         return None
     dtype, seen, tiled = case.workload.dtype, Interval(times.median, times.p10, times.p90), isinstance(case.workload, Matmul)
-    name, unit = name or label(row), dtype.matmul_unit
+    name, unit = name or label(row.record), dtype.matmul_unit
     made = point(number, name, cost, device, dtype.name, unit, row.prediction, seen, group, row.reason, tiled)
     return replace(made, lower_s=row.lower_s)
 

@@ -7,10 +7,10 @@ from dataclasses import asdict
 from perfmodel import __version__
 from perfmodel.report.charts.format_number import text
 from perfmodel.report.document import Report, Table
-from perfmodel.validation.scoreboard import Line
+from perfmodel.validation.scoreboard import GroupScore
 
 
-def report(lines: list[Line]) -> Report:
+def report(lines: list[GroupScore]) -> Report:
     """``lines`` as a Report."""
     predicted = [line for line in lines if line.predicted.median is not None]
     columns = ["device", "group", "points", "violations", "median", "p90", "worst", "in interval", "± interval", "roofline", "3 scalars"]
@@ -47,6 +47,6 @@ def report(lines: list[Line]) -> Report:
     return Report("predicted against measured, held-out records only", verdict, tables, notes, data)
 
 
-def _nearer(line: Line) -> bool:
+def _nearer(line: GroupScore) -> bool:
     """Whether the model's median error is below that of the three scalars."""
     return line.predicted.median is not None and line.scalars.median is not None and line.predicted.median < line.scalars.median

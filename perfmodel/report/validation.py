@@ -10,15 +10,15 @@ from perfmodel.core.units import format_time
 from perfmodel.report.charts.format_number import text
 from perfmodel.report.document import Report, Table
 from perfmodel.timing.predict import CALIBRATED
-from perfmodel.validation.compare import Group, Row, groups
-from perfmodel.validation.session import Count, Session, label
-from perfmodel.validation.split import held_out
+from perfmodel.validation.compare import Count, Group, Row, groups, label
+from perfmodel.validation.records import held_out
+from perfmodel.validation.run import ValidationRun
 
 LISTED = 20
 """Violations and wrong counts listed in full."""
 
 
-def report(session: Session, tolerance: float) -> Report:
+def report(session: ValidationRun, tolerance: float) -> Report:
     """``session`` as a Report; its data follows the schema perfmodel.validation/1. ``tolerance``: of a group's median error."""
     rows, counts = session.rows, session.counts
     violations, wrong = [row for row in rows if row.violates], [count for count in counts if not count.agrees]
@@ -62,7 +62,7 @@ def _held_out_error(row: Row) -> float | None:
     return _absolute_error(row) if held_out(row.record) else None
 
 
-def _verdict(session: Session, violations: list[Row], wrong: list[Count], tolerance: float) -> list[str]:
+def _verdict(session: ValidationRun, violations: list[Row], wrong: list[Count], tolerance: float) -> list[str]:
     rows, lines = session.rows, []
     checked = sum(row.lower_s is not None for row in rows)
     if violations:
@@ -128,7 +128,7 @@ def _run(row: Row) -> list[str]:
     times = row.record.time_s
     low, high = times.p10 or times.median, times.p90 or times.median
     return [
-        label(row),
+        label(row.record),
         "-" if row.lower_s is None else format_time(row.lower_s),
         "-" if row.prediction is None else format_time(row.prediction.seconds),
         format_time(times.median),
@@ -143,7 +143,7 @@ def _run(row: Row) -> list[str]:
 def _violations(violations: list[Row]) -> Table:
     columns = ["device", "group", "shape", "measured", "bound"]
     rows = [
-        [row.record.hardware, row.record.group, label(row), format_time(row.record.time_s.median), format_time(row.lower_s or 0)]
+        [row.record.hardware, row.record.group, label(row.record), format_time(row.record.time_s.median), format_time(row.lower_s or 0)]
         for row in violations[:LISTED]
     ]
     return Table(f"faster than the bound (the first {len(rows)})", columns, rows, "lllrr")
@@ -164,7 +164,7 @@ def _ratio(count: Count) -> str:
     return f"{count.predicted / count.counted:.4f}" if count.counted else ("1.0000" if not count.predicted else "inf")
 
 
-def data(session: Session) -> dict[str, Any]:
+def data(session: ValidationRun) -> dict[str, Any]:
     """The object of schema perfmodel.validation/1."""
     rows = session.rows
     return {

@@ -19,11 +19,9 @@ from perfmodel.report.roofline_chart import multicasts, with_shares
 from perfmodel.study.base import Scope
 from perfmodel.study.schema import Options
 from perfmodel.study.workloads import options_of, shape_words
-from perfmodel.validation.compare import Row, compare, device_or_error
+from perfmodel.validation.compare import Row, compare, device_or_error, label
 from perfmodel.validation.ncu_points import COMMAND, FROM_REPORT, NO_TENSOR, NO_VECTOR, SECTIONS, KernelCount, read_kernels
-from perfmodel.validation.records import Record, profiled, shipped_records
-from perfmodel.validation.session import label
-from perfmodel.validation.split import held_out
+from perfmodel.validation.records import Record, held_out, profiled, shipped_records
 
 SHIPPED = "shipped"
 UNNUMBERED = 0
@@ -143,7 +141,7 @@ def row_group(row: Row) -> str:
 def row_name(row: Row) -> str:
     """Implementation, pass unless forward, and shape in a few words."""
     work = None if row.case is None else row.case.workload
-    return f"{row_group(row)}, {shape_words(work)}" if isinstance(work, (Attention, Matmul)) else label(row)
+    return f"{row_group(row)}, {shape_words(work)}" if isinstance(work, (Attention, Matmul)) else label(row.record)
 
 
 # Kernels that Nsight Compute counted

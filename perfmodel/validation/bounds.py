@@ -1,4 +1,4 @@
-"""What a record ran, as the model sees it: its workload and lower bound; or why it has none."""
+"""What a record ran, as the model sees it: its workload, lower bound and peak memory; or why it has none."""
 
 from __future__ import annotations
 
@@ -19,10 +19,13 @@ from perfmodel.kernels.matmul import Matmul
 from perfmodel.timing.base import Case
 from perfmodel.timing.floors import lower_bound_s
 from perfmodel.transformer.model_step import ModelStep
+from perfmodel.transformer.spec import ModelSpec
 from perfmodel.transformer.step import DECODE, PREFILL, Split, Step
+from perfmodel.transformer.training.attention_peak import attention_peak
 from perfmodel.transformer.training.implementations import HUGGINGFACE
 from perfmodel.transformer.training.question import BF16, FP32, FULL, NONE, Recompute, Training
 from perfmodel.transformer.training.step.workload import TrainingStep, training_step
+from perfmodel.transformer.training.timeline import peak
 from perfmodel.validation.records import Record
 
 _TWO_INPUTS = ("torch-add", "torch-silu-mul")
@@ -34,17 +37,22 @@ ATTENTION_IN = {"torch": "torch-sdpa-flash"}
 """Fused attention of the steps that an implementation runs."""
 
 
+Sizes = dict[str, Any]
+"""A record's shape, checked."""
+
+
 def case_of(record: Record) -> Case:
     """The case that a record measured; UnavailableError says what the record lacks."""
-    read = _WORKLOADS.get(record.workload)
-    if read is None:
+    if record.workload not in _WORKLOADS:
         raise UnavailableError(f"no model of workload {record.workload!r}", f"there is one of {', '.join(_WORKLOADS)}")
     if record.dtype not in DTYPES:
         raise UnavailableError(f"no model of dtype {record.dtype!r}")
     wrong = next((f"{name} {value}" for name, value in record.launch.items() if value < 1), None)
     if wrong is not None:
         raise UnavailableError(f"its launch has {wrong}")
-    workload = read(record, DTYPES[record.dtype])
+    train = record.workload == "transformer" and record.shape.get("phase") == TRAIN
+    required, optional, workload_of = _TRAINING if train else _WORKLOADS[record.workload]
+    workload = workload_of(_sizes(record, required.split(), optional.split()), DTYPES[record.dtype], record)
     # a whole step has no passes to tell apart
     direction = FORWARD if isinstance(workload, TrainingStep) else record.direction
     return Case(workload, record.implementation, direction, record.cache == "cold", record.launch)
@@ -54,7 +62,7 @@ _SHARES, _WORDS = {"density", "dropout"}, {"kind", "model", "phase", "op", "atte
 _SWITCHES = {"causal", "mask", "fused_elementwise", "cuda_graph", "checkpointing"}
 
 
-def _sizes(record: Record, required: tuple[str, ...], optional: tuple[str, ...]) -> dict[str, Any]:
+def _sizes(record: Record, required: list[str], optional: list[str]) -> Sizes:
     """The shape's values, checked; UnavailableError names a key that is missing, unknown or has no meaning."""
     missing = [name for name in required if name not in record.shape]
     if missing:
@@ -76,9 +84,7 @@ def _has_meaning(name: str, value: Any) -> bool:
     return 0 <= value <= 1 if name in _SHARES else isinstance(value, int) and value >= 1
 
 
-def _attention(record: Record, dtype: Dtype) -> Attention:
-    optional = ("causal", "dv", "window", "density", "mask", "dropout", "kv_bits")
-    sizes = _sizes(record, ("batch", "heads", "kv_heads", "n", "kv_len", "d"), optional)
+def _attention(sizes: Sizes, dtype: Dtype, record: Record) -> Attention:
     density = sizes.pop("density", None)
     if density is None and "sparse" in record.implementation:
         raise UnavailableError("block-sparse attention without a density")
@@ -89,91 +95,72 @@ def _attention(record: Record, dtype: Dtype) -> Attention:
     return kind(**sizes, dtype=dtype, sparsity=pattern, packed=True).check()  # packed: K and V once per KV head
 
 
-def _matmul(record: Record, dtype: Dtype) -> Matmul:
-    return Matmul(**_sizes(record, ("m", "n", "k"), ("batch",)), dtype=dtype).check()
-
-
-def _copy(record: Record, dtype: Dtype) -> Stream:
-    return Stream("copy", 1, _sizes(record, ("bytes",), ())["bytes"], dtype=replace(dtype, size=1))
-
-
-def _rows(record: Record, dtype: Dtype) -> Stream:
-    sizes = _sizes(record, ("rows", "cols"), ("kind", "mask_rows"))
+def _rows(sizes: Sizes, dtype: Dtype, record: Record) -> Stream:
     inputs = 2 if record.implementation in _TWO_INPUTS else 1
     shared = sizes["cols"] * sizes.get("mask_rows", 0)
     return Stream(record.workload, sizes["rows"], sizes["cols"], inputs, shared=shared, dtype=dtype)
 
 
-def _transformer(record: Record, dtype: Dtype) -> ModelStep:
-    if record.shape.get("phase") == TRAIN:
-        return _training(record, dtype)
-    switches = ("fused_elementwise", "cuda_graph")
-    sizes = _sizes(record, ("model", "phase", "batch", "tensor_parallel", *switches), ("n", "kv_len"))
+def _model(name: str) -> ModelSpec:
+    if name not in model_names():
+        raise UnavailableError(f"no model is called {name!r}")
+    return find_model(name)
+
+
+def _transformer(sizes: Sizes, dtype: Dtype, record: Record) -> ModelStep:
     lengths = {PREFILL: "n", DECODE: "kv_len"}
     length = sizes.get(lengths.get(sizes["phase"], ""))
     if length is None:
         raise UnavailableError(f"no step of phase {sizes['phase']!r} with its length", "prefill has n, decode kv_len")
-    if sizes["model"] not in model_names():
-        raise UnavailableError(f"no model is called {sizes['model']!r}")
+    model = _model(sizes["model"])
     n = length if sizes["phase"] == PREFILL else 1
     bits = 8 * dtype.size
     split = Split(tp=sizes["tensor_parallel"])
     step = Step(sizes["phase"], sizes["batch"], n, length, dtype, bits, bits, sizes["fused_elementwise"], split=split)
-    return ModelStep(find_model(sizes["model"]), step, sizes["cuda_graph"], ATTENTION_IN.get(record.implementation)).check()
+    return ModelStep(model, step, sizes["cuda_graph"], ATTENTION_IN.get(record.implementation)).check()
 
 
-def _latent_attention(record: Record, dtype: Dtype) -> LatentDecode:
-    sizes = _sizes(record, ("batch", "heads", "n", "kv_len", "kv_lora_rank", "rope"), ("kv_bits",))
-    return LatentDecode(**sizes, dtype=dtype).check()
-
-
-def _moe(record: Record, dtype: Dtype) -> Experts:
-    return Experts(**_sizes(record, ("tokens", "hidden", "width", "experts", "experts_per_token", "touched"), ()), dtype=dtype).check()
-
-
-def _training(record: Record, dtype: Dtype) -> ModelStep:
+def _training(sizes: Sizes, dtype: Dtype, record: Record) -> TrainingStep:
     """A training step on one GPU; all tensors in the record's format."""
-    required = ("model", "phase", "batch", "n", "tensor_parallel", "fused_elementwise", "cuda_graph", "checkpointing", "attention")
-    sizes = _sizes(record, required, ("dropout",))
-    if sizes["model"] not in model_names():
-        raise UnavailableError(f"no model is called {sizes['model']!r}")
+    training = replace(training_of(record), precision=BF16 if dtype.name == "bf16" else FP32, optimizer="adamw")
     if sizes["tensor_parallel"] > 1 or sizes["fused_elementwise"] or sizes["cuda_graph"]:
         raise UnavailableError("no model of a training step on several GPUs, fused or in a CUDA graph")
     if sizes["attention"] not in ATTENTION_OF_TRAINING:
         raise UnavailableError(f"no model of {sizes['attention']!r} attention", f"there is {', '.join(ATTENTION_OF_TRAINING)}")
     backend = str(record.environment.get("sdpa_backend", ""))
-    training = Training(
-        find_model(sizes["model"]),
-        sizes["batch"],
-        sizes["n"],
-        precision=BF16 if dtype.name == "bf16" else FP32,
-        optimizer="adamw",
-        recompute=Recompute(FULL if sizes["checkpointing"] else NONE),
-        flash=sizes["attention"] == "sdpa",
-        dropout=sizes.get("dropout", 0) > 0,
-    )
     return training_step(training, dtype, HUGGINGFACE, BACKENDS.get(backend) if training.flash else None)
 
 
-def _collective(record: Record, dtype: Dtype) -> Collective:
-    sizes = _sizes(record, ("op", "world", "bytes"), ())
+def _collective(sizes: Sizes, dtype: Dtype, record: Record) -> Collective:
     if sizes["op"] not in OPS:
         raise UnavailableError(f"no collective is called {sizes['op']!r}", f"there are {', '.join(OPS)}")
     return Collective(sizes["op"], sizes["world"], sizes["bytes"], dtype)
 
 
-_WORKLOADS: dict[str, Callable[[Record, Dtype], Any]] = {
-    "attention": _attention,
-    "matmul": _matmul,
-    "copy": _copy,
-    "softmax": _rows,
-    "scale": _rows,
-    "norm": _rows,
-    "transformer": _transformer,
-    "collective": _collective,
-    "latent-attention": _latent_attention,
-    "moe": _moe,
+_ROWS = "rows cols", "kind mask_rows", _rows
+_STEP = "model phase batch tensor_parallel fused_elementwise cuda_graph"
+_TRAINING = "model phase batch n tensor_parallel fused_elementwise cuda_graph checkpointing attention", "dropout", _training
+_WORKLOADS: dict[str, tuple[str, str, Callable[[Sizes, Dtype, Record], Any]]] = {
+    "attention": ("batch heads kv_heads n kv_len d", "causal dv window density mask dropout kv_bits", _attention),
+    "matmul": ("m n k", "batch", lambda sizes, dtype, record: Matmul(**sizes, dtype=dtype).check()),
+    "copy": ("bytes", "", lambda sizes, dtype, record: Stream("copy", 1, sizes["bytes"], dtype=replace(dtype, size=1))),
+    "softmax": _ROWS,
+    "scale": _ROWS,
+    "norm": _ROWS,
+    "transformer": (_STEP, "n kv_len", _transformer),
+    "collective": ("op world bytes", "", _collective),
+    "latent-attention": (
+        "batch heads n kv_len kv_lora_rank rope",
+        "kv_bits",
+        lambda sizes, dtype, record: LatentDecode(**sizes, dtype=dtype).check(),
+    ),
+    "moe": (
+        "tokens hidden width experts experts_per_token touched",
+        "",
+        lambda sizes, dtype, record: Experts(**sizes, dtype=dtype).check(),
+    ),
 }
+"""Keys of a shape that must be there, those that may be, and the workload that they describe."""
 
 
 def evaluated(record: Record, device: Device) -> tuple[Case | None, float | None, str]:
@@ -184,3 +171,51 @@ def evaluated(record: Record, device: Device) -> tuple[Case | None, float | None
         return case, lower_bound_s(case, device), ""
     except PerfmodelError as error:
         return case, None, error.message
+
+
+PEAK = "peak_bytes"
+
+
+def predicted_peak_bytes(record: Record, device: Device) -> float | None:
+    """Bytes, counted as the record's: all of a training step; beside the inputs, of attention and of a chain. None if not known."""
+    predict = _MEMORY.get(record.workload)
+    if predict is None or record.direction != "both" or record.dtype not in DTYPES:
+        return None
+    try:
+        return float(predict(record, device))
+    except (PerfmodelError, KeyError, TypeError, ValueError):  # a shape that lacks what the model asks
+        return None
+
+
+def _attention_peak(record: Record, device: Device) -> float:
+    names = ("n", "kv_len", "d", "batch", "heads", "kv_heads", "causal", "mask")
+    sizes: dict[str, Any] = {name: record.shape[name] for name in names if name in record.shape}
+    w = Attention(**{"dv": sizes["d"], **sizes}, dtype=DTYPES[record.dtype])
+    return float(attention_peak(w.check(), record.implementation).bytes)
+
+
+def _chain_peak(record: Record, device: Device) -> float:
+    s = record.shape
+    layers, d, rows, segments = (int(s[name]) for name in ("layers", "d", "batch", "segments"))
+    return float(peak_bytes(TorchChain(layers, d, rows, DTYPES[record.dtype], bool(s["relu"]), segments), device))
+
+
+def training_of(record: Record) -> Training:
+    """The training step that ``record`` measured; UnavailableError for a model that nobody knows."""
+    s = record.shape
+    return Training(
+        _model(str(s["model"])),
+        int(s["batch"]),
+        int(s["n"]),
+        precision=record.dtype,
+        recompute=Recompute(FULL if s["checkpointing"] else NONE),
+        flash=s["attention"] == "sdpa",
+        dropout=bool(s.get("dropout")),
+    )
+
+
+_MEMORY: dict[str, Callable[[Record, Device], float]] = {
+    "attention": _attention_peak,
+    "mlp-chain": _chain_peak,
+    "transformer": lambda record, device: float(peak(training_of(record), record.implementation).bytes),
+}

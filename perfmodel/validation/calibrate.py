@@ -1,16 +1,21 @@
 """Fit time models to measurement records: parameters per architecture, residuals per device.
 
-Only records that ``split.held_out`` leaves to the fit are used; the others judge it. The interval is made of residuals of
-points that a fit did not see, by cross-validation in ``FOLDS`` parts.
+Only records that ``records.held_out`` leaves to the fit are used; the others judge it. The interval is made of residuals of
+points that a fit did not see, by cross-validation in ``FOLDS`` parts. Its quantiles are a little wider than 80 %: the structure of a
+model was chosen on the same records that its residuals come from. Points of one group (one kernel at several sizes) err alike, so
+each group counts once, by its own quantile. Of fewer than ten groups the range says little of the next one: it is stretched as
+Student's prediction interval is against the normal one.
 """
 
 from __future__ import annotations
 
-import json
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import signal
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass, replace
-from typing import Literal
+from multiprocessing import active_children, get_context
+from typing import Any, Literal
 
 from perfmodel.core.errors import PerfmodelError
 from perfmodel.core.hardware import Calibration, Device
@@ -18,10 +23,7 @@ from perfmodel.timing.base import MAX_PARAMETERS, VARIANTS, Case, Model, find_mo
 from perfmodel.timing.fit import ROUNDS, fit
 from perfmodel.timing.predict import Lenders, with_parts
 from perfmodel.validation.bounds import evaluated
-from perfmodel.validation.intervals import Residual, interval
-from perfmodel.validation.parallel import in_parallel
-from perfmodel.validation.records import Record, profiled
-from perfmodel.validation.split import held_out, kin
+from perfmodel.validation.records import Record, group_key, held_out, profiled
 from perfmodel.validation.statistics import quantile
 
 FOLDS = 5
@@ -31,10 +33,14 @@ LEAST_SHARED = 1000
 """Points times parameters from which other processes are worth their start."""
 FEWEST_OWN = 4
 """Points of an architecture below which the residuals of the others' own fits count, too."""
+LOW, HIGH = 0.08, 0.92
+NORMAL_90 = 1.2816
+STUDENT_90 = {1: 3.078, 2: 1.886, 3: 1.638, 4: 1.533, 5: 1.476, 6: 1.440, 7: 1.415, 8: 1.397}
+"""One-sided 90 % quantiles by degrees of freedom. Source: Student's t distribution, any table of it."""
 
 
 @dataclass(frozen=True, slots=True)
-class Point:
+class FitPoint:
     """One record that a model describes, on its device, with its lower bound in seconds."""
 
     record: Record
@@ -51,9 +57,10 @@ class Point:
         return math.log(self.record.time_s.median / self.predicted(model, p))
 
 
-Key = tuple[str, str, str, str, str]
-"""Workload, implementation, pass, model and architecture: what shares one set of parameters."""
-Family = tuple[str, str, str, str]
+Direction = Literal["forward", "backward"]
+Key = tuple[str, str, Direction, str, str]
+"""Workload, implementation, pass, model and architecture: what shares one set of parameters. A whole step goes under forward."""
+Family = tuple[str, str, Direction, str]
 """Workload, implementation, pass and model: what is the same on every architecture."""
 
 
@@ -62,14 +69,12 @@ def family_of(block: Calibration) -> Family:
     return block.workload, block.implementation, block.direction, block.model
 
 
-def points(records: Iterable[Record], devices: Mapping[str, Device]) -> dict[Key, list[Point]]:
+def points(records: Iterable[Record], devices: Mapping[str, Device]) -> dict[Key, list[FitPoint]]:
     """The records that some model describes, by what shares parameters; composites come last."""
-    found: dict[Key, list[Point]] = {}
+    found: dict[Key, list[FitPoint]] = {}
     for record in records:
         device = devices.get(record.hardware)
-        if device is None:
-            continue
-        if profiled(record) or (record.direction == "both" and record.workload != "transformer"):
+        if device is None or profiled(record) or (record.direction == "both" and record.workload != "transformer"):
             continue
         case, lower, _ = evaluated(record, device)
         if case is None or lower is None or record.time_s.median < lower:
@@ -78,8 +83,9 @@ def points(records: Iterable[Record], devices: Mapping[str, Device]) -> dict[Key
             model = model_of(case)
         except PerfmodelError:
             continue
-        key = (record.workload, _calibrated_name(case, model), case.direction, model.name, device.architecture)
-        found.setdefault(key, []).append(Point(record, case, device, lower))
+        direction: Direction = "backward" if case.direction == "backward" else "forward"
+        key = (record.workload, _calibrated_name(case, model), direction, model.name, device.architecture)
+        found.setdefault(key, []).append(FitPoint(record, case, device, lower))
     return dict(sorted(found.items(), key=lambda item: find_model(item[0][3]).composite))
 
 
@@ -98,7 +104,7 @@ class Effort:
     folds: int = FOLDS
     points: int | None = None
 
-    def thinned(self, known: Sequence[Point]) -> list[Point]:
+    def thinned(self, known: Sequence[FitPoint]) -> list[FitPoint]:
         """``known``, or as many of them as are asked for, from the shortest time to the longest in even steps."""
         if self.points is None or len(known) <= self.points:
             return list(known)
@@ -111,14 +117,14 @@ Solved = tuple[dict[str, float], list[float]]
 """Parameters, rounded as profiles hold them, and the residual of each point by a fit that did not see it."""
 
 
-def solved(known: Sequence[Point], effort: Effort) -> Solved:
+def solved(known: Sequence[FitPoint], effort: Effort) -> Solved:
     """The fit of ``known``, which share parameters."""
     model = model_of(known[0].case)
     p = {name: float(f"{value:.4g}") for name, value in fitted(model, known, effort=effort).items()}
     return p, cross_residuals(model, known, p, effort)
 
 
-def fitted(model: Model, known: Sequence[Point], starts: Mapping[str, float] | None = None, effort: Effort = FULL) -> dict[str, float]:
+def fitted(model: Model, known: Sequence[FitPoint], starts: Mapping[str, float] | None = None, effort: Effort = FULL) -> dict[str, float]:
     """Parameters with the least mean |log error| on ``known``."""
 
     def predict(p: Mapping[str, float]) -> list[float]:
@@ -127,33 +133,29 @@ def fitted(model: Model, known: Sequence[Point], starts: Mapping[str, float] | N
     return fit(predict, [point.record.time_s.median for point in known], starts or model.starts(), effort.restarts, effort.rounds)
 
 
-def _kin(point: Point) -> str:
-    return json.dumps(kin(point.record), sort_keys=True)
-
-
-def _left_out_with(known: Sequence[Point]) -> list[str]:
-    """What each of ``known`` is left out with: steps of one model, whatever their batch and length, if there are several; else its kin."""
+def _left_out_with(known: Sequence[FitPoint]) -> list[str]:
+    """What each of ``known`` is left out with: steps of one model, whatever their batch and length, if there are several; else by group."""
     models = [str(point.record.shape.get("model", "")) for point in known]
-    return models if len(set(models)) > 1 else [_kin(point) for point in known]
+    return models if len(set(models)) > 1 else [group_key(point.record) for point in known]
 
 
-def _errs_with(known: Sequence[Point]) -> list[str]:
+def _errs_with(known: Sequence[FitPoint]) -> list[str]:
     """What each of ``known`` errs with: as it is left out, but prefill and decode of a model apart."""
     phases = [str(point.record.shape.get("phase", "")) for point in known]
     return [f"{name} {phase}" for name, phase in zip(_left_out_with(known), phases, strict=True)]
 
 
-def cross_residuals(model: Model, known: Sequence[Point], p: Mapping[str, float], effort: Effort = FULL) -> list[float]:
-    """The residual of each point by parameters refitted, from ``p`` on, without its fold; kin points share one."""
-    kins = _left_out_with(known)
-    fold_of = {name: place % effort.folds for place, name in enumerate(dict.fromkeys(kins))}
+def cross_residuals(model: Model, known: Sequence[FitPoint], p: Mapping[str, float], effort: Effort = FULL) -> list[float]:
+    """The residual of each point by parameters refitted, from ``p`` on, without its fold; a group shares one."""
+    groups = _left_out_with(known)
+    fold_of = {name: place % effort.folds for place, name in enumerate(dict.fromkeys(groups))}
     residuals: dict[int, float] = {}
     for fold in range(effort.folds):
-        rest = [point for name, point in zip(kins, known, strict=True) if fold_of[name] != fold]
+        rest = [point for name, point in zip(groups, known, strict=True) if fold_of[name] != fold]
         if not rest or len(rest) == len(known):
             continue
         refitted = fitted(model, rest, p, replace(effort, restarts=0))
-        residuals |= {place: point.residual(model, refitted) for place, point in enumerate(known) if fold_of[kins[place]] == fold}
+        residuals |= {place: point.residual(model, refitted) for place, point in enumerate(known) if fold_of[groups[place]] == fold}
     return [residuals[place] for place in range(len(known))]
 
 
@@ -178,47 +180,45 @@ def calibrate(
     result: dict[str, list[Calibration]] = {}
     elsewhere: dict[Family, list[Residual]] = {}
     grouped = points(records, devices)
-    tell = _Teller(grouped, effort, progress, done)
-    ahead = _solved_ahead(effort, jobs, tell)
+    tasks = {key: effort.thinned(_to_fit(own)) for key, own in grouped.items() if not _too_few(key, own)}
+    tell = _Teller(tasks, progress, done)
+    ahead = _solved_ahead(tasks, effort, jobs, tell)
     for key, listed in grouped.items():
-        own = [replace(point, device=current[point.device.id]) for point in listed]
-        model = model_of(own[0].case)
-        own = with_lent(own, model.name, lambda: [*current.values(), *lenders()])
-        known = effort.thinned(_to_fit(own))
-        if missing := _too_few(own, model):
+        if missing := _too_few(key, listed):
             progress(f"{'/'.join(key[:3])} on {key[4]}: {missing}")
             continue
-        assert len(model.parameters) <= MAX_PARAMETERS
+        own = [replace(point, device=current[point.device.id]) for point in listed]
+        own = with_lent(own, key[3], lambda: [*current.values(), *lenders()])
+        known = effort.thinned(_to_fit(own))
         if key not in ahead:
             ahead[key] = solved(known, effort)
             tell(key)
         p, residuals = ahead[key]
-        labels = _errs_with(known)
-        errors = [(q.device.id, Residual(value, label)) for value, q, label in zip(residuals, known, labels, strict=True)]
-        family = (key[0], key[1], _direction(key), key[3])
-        elsewhere.setdefault(family, []).extend(Residual(residual.value, f"{residual.kin} {key[4]}") for _, residual in errors)
+        errors = [Residual(value, group) for value, group in zip(residuals, _errs_with(known), strict=True)]
+        elsewhere.setdefault(key[:4], []).extend(Residual(one.value, f"{one.group} {key[4]}") for one in errors)
         for name in sorted({point.device.id for point in own}):
-            mine = [residual for device, residual in errors if device == name]
-            if len({residual.kin for residual in mine}) < FEWEST:  # too few for a width of its own: those of its architecture
-                mine = [residual for _, residual in errors]
-            block = with_interval(_block(key, model, p, [q for q in own if q.device.id == name], date, versions), mine)
+            mine = [residual for residual, point in zip(errors, known, strict=True) if point.device.id == name]
+            if len({residual.group for residual in mine}) < FEWEST:  # too few for a width of its own: those of its architecture
+                mine = errors
+            block = with_interval(_block(key, p, [q for q in own if q.device.id == name], date, versions), mine)
             result.setdefault(name, []).append(block)
-            current[name] = replace(current[name], calibration=[*_others(current[name], block), block])
+            others = [one for one in current[name].calibration if family_of(one) != family_of(block)]
+            current[name] = replace(current[name], calibration=[*others, block])
     return {name: [_of_all(block, elsewhere[family_of(block)]) for block in blocks] for name, blocks in result.items()}
 
 
-def _to_fit(own: Sequence[Point]) -> list[Point]:
+def _to_fit(own: Sequence[FitPoint]) -> list[FitPoint]:
     return [point for point in own if not held_out(point.record)]
 
 
-def _too_few(own: Sequence[Point], model: Model) -> str:
-    """Why ``own`` cannot be fitted, in words; empty where they can."""
-    return too_few((point.record for point in own), model)
+def _too_few(key: Key, own: Sequence[FitPoint]) -> str:
+    return too_few((point.record for point in own), find_model(key[3]))
 
 
 def too_few(records: Iterable[Record], model: Model) -> str:
     """Why ``model`` cannot be fitted to ``records``, in words; empty where it can."""
-    shapes = len({json.dumps(kin(record), sort_keys=True) for record in records if not held_out(record)})
+    assert len(model.parameters) <= MAX_PARAMETERS
+    shapes = len({group_key(record) for record in records if not held_out(record)})
     enough = shapes >= max(2, min(2 * len(model.parameters), FEWEST))
     return "" if enough else f"{shapes} shapes are too few for {len(model.parameters)} parameters"
 
@@ -226,63 +226,63 @@ def too_few(records: Iterable[Record], model: Model) -> str:
 class _Teller:
     """Says that a group is fitted, after the share of the work that is done with it: points times parameters."""
 
-    def __init__(
-        self, grouped: Mapping[Key, list[Point]], effort: Effort, progress: Callable[[str], None], done: Callable[[float], None]
-    ) -> None:
-        fits = {key: own for key, own in grouped.items() if not _too_few(own, find_model(key[3]))}
-        self.tasks = {key: effort.thinned(_to_fit(own)) for key, own in fits.items()}
-        self.work = {key: len(known) * len(find_model(key[3]).parameters) for key, known in self.tasks.items()}
+    def __init__(self, tasks: Mapping[Key, list[FitPoint]], progress: Callable[[str], None], done: Callable[[float], None]) -> None:
+        self.points = {key: len(known) for key, known in tasks.items()}
+        self.work = {key: count * len(find_model(key[3]).parameters) for key, count in self.points.items()}
         self.progress, self.done, self.finished = progress, done, 0
         done(0.0)
 
     def __call__(self, key: Key) -> None:
         self.finished += self.work[key]
         self.done(self.finished / sum(self.work.values()))
-        self.progress(f"{'/'.join(key[:3])} ({key[3]}) on {key[4]}: {len(self.tasks[key])} points")
+        self.progress(f"{'/'.join(key[:3])} ({key[3]}) on {key[4]}: {self.points[key]} points")
 
 
-def _solved_ahead(effort: Effort, jobs: int, tell: _Teller) -> dict[Key, Solved]:
+def _solved_ahead(tasks: Mapping[Key, list[FitPoint]], effort: Effort, jobs: int, tell: _Teller) -> dict[Key, Solved]:
     """The fits that call for no other: all but those of composites, largest first so that no process ends late."""
-    plain = sorted((key for key in tell.tasks if not find_model(key[3]).composite), key=lambda key: tell.work[key], reverse=True)
+    plain = sorted((key for key in tasks if not find_model(key[3]).composite), key=lambda key: tell.work[key], reverse=True)
     if jobs < 2 or sum(tell.work[key] for key in plain) < LEAST_SHARED:
         return {}
     found: dict[Key, Solved] = {}
-    for key, result in in_parallel(solved, {key: (tell.tasks[key], effort) for key in plain}, jobs):
+    for key, result in _in_parallel({key: (tasks[key], effort) for key in plain}, jobs):
         found[key] = result
         tell(key)
     return found
 
 
-def _of_all(block: Calibration, residuals: Sequence[Residual]) -> Calibration:
-    """``block`` with the interval of its family on all architectures where its own points are too few to tell any."""
-    return block if block.points >= FEWEST_OWN else replace(with_interval(block, residuals), median_error=block.median_error)
+def _dies_at_once() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C reaches all processes: only the first has something to say
 
 
-def with_lent(own: Sequence[Point], model: str, lenders: Lenders) -> list[Point]:
+def _in_parallel(tasks: Mapping[Key, tuple[Any, ...]], jobs: int) -> Iterator[tuple[Key, Solved]]:
+    """``solved`` of each task's arguments in up to ``jobs`` processes; the first error, or leaving the loop, ends all of them."""
+    with ProcessPoolExecutor(min(jobs, len(tasks)), get_context("spawn"), _dies_at_once) as pool:
+        before = set(active_children())
+        try:
+            futures = {pool.submit(solved, *task): key for key, task in tasks.items()}
+            for future in as_completed(futures):
+                yield futures[future], future.result()
+        except BaseException:
+            for child in set(active_children()) - before:
+                child.terminate()
+            raise
+
+
+def with_lent(own: Sequence[FitPoint], model: str, lenders: Lenders) -> list[FitPoint]:
     """``own``, with the parts of ``model`` that their devices lack."""
     devices = {point.device.id: with_parts(point.device, model, lenders) for point in own}
     return [replace(point, device=devices[point.device.id]) for point in own]
 
 
-def _others(device: Device, block: Calibration) -> list[Calibration]:
-    return [one for one in device.calibration if family_of(one) != family_of(block)]
-
-
-def _direction(key: Key) -> Literal["forward", "backward"]:
-    """The pass that a calibration names: a whole step of training goes under forward."""
-    return "backward" if key[2] == "backward" else "forward"
-
-
-def _block(
-    key: Key, model: Model, p: dict[str, float], own: list[Point], date: str, versions: Callable[[list[Record]], str]
-) -> Calibration:
+def _block(key: Key, p: dict[str, float], own: list[FitPoint], date: str, versions: Callable[[list[Record]], str]) -> Calibration:
     """The block of one device, its interval still to be filled in."""
-    workload, implementation, _, name, _ = key
+    workload, implementation, direction, name, _ = key
+    model = find_model(name)
     unseen = [abs(math.expm1(-point.residual(model, p))) for point in own if held_out(point.record)]
     return Calibration(
         implementation=implementation,
         workload=workload,
-        direction=_direction(key),
+        direction=direction,
         model=name,
         dtypes=sorted({point.record.dtype for point in own}),
         parameters=p,
@@ -303,3 +303,41 @@ def with_interval(block: Calibration, residuals: Sequence[Residual]) -> Calibrat
     errors = [abs(math.expm1(-residual.value)) for residual in residuals]
     low, high = interval(residuals)
     return replace(block, low=low, high=high, median_error=round(quantile(errors, 0.5), 4))
+
+
+def _of_all(block: Calibration, residuals: Sequence[Residual]) -> Calibration:
+    """``block`` with the interval of its family on all architectures where its own points are too few to tell any."""
+    return block if block.points >= FEWEST_OWN else replace(with_interval(block, residuals), median_error=block.median_error)
+
+
+@dataclass(frozen=True, slots=True)
+class Residual:
+    """log(measured / predicted) of a point, and which points err alike."""
+
+    value: float
+    group: str
+
+
+def interval(residuals: Sequence[Residual]) -> tuple[float, float]:
+    """Measured / predicted at both ends.
+
+    >>> interval([Residual(0.1, "a"), Residual(0.1, "b"), Residual(0.1, "c")])
+    (1.1052, 1.1052)
+    """
+    groups: dict[str, list[float]] = {}
+    for residual in residuals:
+        groups.setdefault(residual.group, []).append(residual.value)
+    low, high = (quantile([quantile(values, share) for values in groups.values()], share) for share in (LOW, HIGH))
+    beyond = (high - low) / 2 * (stretch(len(groups)) - 1)
+    low, high = low - beyond, high + beyond
+    return round(math.exp(low), 4), round(math.exp(high), 4)
+
+
+def stretch(groups: int) -> float:
+    """By which the prediction interval of ``groups`` observations is wider than the normal quantiles of their deviation.
+
+    >>> [round(stretch(groups), 2) for groups in (2, 5, 9, 10)]
+    [2.94, 1.31, 1.15, 1.0]
+    """
+    student = STUDENT_90.get(groups - 1)
+    return 1.0 if student is None else student / NORMAL_90 * math.sqrt(1 + 1 / groups)

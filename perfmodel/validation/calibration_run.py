@@ -2,29 +2,31 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, is_dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from perfmodel.core import units
-from perfmodel.core.errors import PerfmodelError, UnavailableError, UsageError
+from perfmodel.core.errors import PerfmodelError, UnavailableError, UsageError, suggest
 from perfmodel.core.hardware import Calibration, Device, LaunchOverhead, Microbenchmark, Quantity
 from perfmodel.timing.base import model_of, models_of
 from perfmodel.timing.predict import Lenders
 from perfmodel.validation.bounds import case_of
 from perfmodel.validation.calibrate import FULL, QUICK, Effort, calibrate, family_of, points, too_few
 from perfmodel.validation.compare import device_or_error
-from perfmodel.validation.profile_text import RECORDS, profile_text
-from perfmodel.validation.records import Record, Seconds, as_record, read_records, shipped_records
-from perfmodel.validation.transfer import half_widths, with_borrowed
+from perfmodel.validation.cross_device import half_widths, with_borrowed
+from perfmodel.validation.records import Record, as_record, read_records, shipped_records
 
 if TYPE_CHECKING:
     from perfmodel.validation.cuda.cases import KernelCase
-    from perfmodel.validation.libraries.base import LibraryCase
+    from perfmodel.validation.cuda.microbench import ProbeResult
+    from perfmodel.validation.libraries import LibraryCase
 
 Progress = Callable[[str], None]
+RECORDS = "perfmodel's measurement records, perfmodel/validation/measured"
 MEASURED = "measured_here"
 """Key in a profile's sources for what this run measured."""
 
@@ -99,7 +101,7 @@ def from_records(
     lenders: Lenders = tuple,
     how: How = HOW,
 ) -> list[Calibrated]:
-    """Fit what the records of ``paths`` tell; a device per result. ``hardware``: only that one, though kin devices help its fit.
+    """Fit what the records of ``paths`` tell; a device per result. ``hardware``: only that one, though its architecture's others help.
 
     ``lenders``: devices that lend calibrations of parts. ``one_device``: UsageError, before any fit, if the records are of several.
     """
@@ -139,8 +141,6 @@ def _devices_of(
 
 def check_names(implementations: Sequence[str]) -> None:
     """UsageError for an implementation that no model describes."""
-    from perfmodel.core.errors import suggest
-
     for name in implementations:
         if name not in models_of():
             raise UsageError(f"--implementation: no time model describes {name!r}", suggest(name, sorted(models_of())))
@@ -161,7 +161,7 @@ def this_machine(
 ) -> Calibrated:
     """Measure this machine: its GPU where there is one, else its CPU."""
     check_names(implementations)
-    from perfmodel.validation.session import best_backend
+    from perfmodel.validation.run import best_backend
 
     if best_backend() == "cuda":
         return _gpu(find_device, hardware, implementations, progress, how)
@@ -169,79 +169,83 @@ def this_machine(
         raise UnavailableError(f"no GPU to measure {', '.join(implementations)} on", "run it where there is one, or use --from-records")
     from perfmodel.validation.cpu.run import measure
 
-    device, _, raws = measure(progress, how.on_record, how.earlier)
+    device, raws = measure(progress, how.on_record, how.earlier)
     return Calibrated(device, [], device.calibration, [], raws)
 
 
 def _gpu(
     find_device: Callable[[str], Device], hardware: str | None, implementations: Sequence[str], progress: Progress, how: How
 ) -> Calibrated:
-    from perfmodel.validation.cuda.environment import this_environment
-    from perfmodel.validation.cuda.gpu import open_gpu
-    from perfmodel.validation.cuda.microbench import QUICK_RULE, RULE
-    from perfmodel.validation.cuda.run import benchmark, measure
+    from perfmodel.validation.cuda.gpu import open_gpu, this_environment
+    from perfmodel.validation.cuda.microbench import QUICK_RULE, RULE, benchmark
 
     environment = this_environment(open_gpu(), hardware)
     base = find_device(hardware or environment.hardware)
-    names = implementations or OWN
+    results = benchmark(progress, QUICK_RULE if how.quick else RULE)
+    raws, failures = _measured_kernels(base.id, implementations or OWN, progress, how)
+    records = [as_record(raw) for raw in raws]
+    sources = {MEASURED: f"perfmodel calibrate, {today()}, {versions_of(records)}", **base.sources}
+    device = with_measured(replace(base, sources=sources), results)
+    known = [one for one in results if one.value is not None]
+    probes = [Microbenchmark(one.name, _text(one), round(one.spread, 4), one.runs, MEASURED, today(), one.size) for one in known]
+    failures += [f"{result.name}: {result.reason}" for result in results if result.value is None]
+    found = calibrate(records, {device.id: device}, today(), versions_of, progress, tuple, how.effort, how.jobs, how.done)
+    blocks = found.get(device.id, [])
+    return _with(device, probes, blocks, f"kernels measured by the same run{how.words}", failures=failures, records=raws)
+
+
+def _measured_kernels(hardware: str, names: Sequence[str], progress: Progress, how: How) -> tuple[list[dict[str, Any]], list[str]]:
+    """Records of the kernels ``names`` on this GPU, and messages of what could not be measured."""
+    from perfmodel.validation.cuda.microbench import QUICK_RULE
+    from perfmodel.validation.cuda.run import measure
+
     raws: list[dict[str, Any]] = []
-    failures: list[str] = []
+    own, libraries = own_cases(names, how.quick), _library_cases([name for name in names if name.startswith("torch-")], how.quick)
+    left_out = sorted({name for name in names if name in OWN} - {case.implementation for case in own})
+    failures = [f"{name}: left out, as quick runs have too few shapes for its fit; run without --quick" for name in left_out]
+    step = _steps(len(own) + len(libraries), progress, how.done)
 
     def keep(raw: dict[str, Any]) -> None:
         raws.append(raw)
         how.on_record(raw)
 
-    results = benchmark(progress, QUICK_RULE if how.quick else RULE)
-    own = own_cases(names, how.quick)
-    left_out = sorted({name for name in names if name in OWN} - {case.implementation for case in own})
-    failures += [f"{name}: left out, as quick runs have too few shapes for its fit; run without --quick" for name in left_out]
-    libraries = _library_cases([name for name in names if name.startswith("torch-")], how.quick)
-    step = _steps(len(own) + len(libraries), progress, how.done)
     if own:
-        failures += measure(own, step, keep, base.id, QUICK_RULE if how.quick else None)
+        failures += measure(own, step, keep, hardware, QUICK_RULE if how.quick else None)
     if libraries:
-        failures += _libraries(libraries, base.id, step, keep)
-    sources = {MEASURED: f"perfmodel calibrate, {today()}, {versions_of([as_record(raw) for raw in raws])}", **base.sources}
-    device = with_measured(replace(base, sources=sources), results)
-    probes = [_probe(result) for result in results if result.value is not None]
-    failures += [f"{result.name}: {result.reason}" for result in results if result.value is None]
-    found = calibrate(
-        [as_record(raw) for raw in raws], {device.id: device}, today(), versions_of, progress, tuple, how.effort, how.jobs, how.done
-    )
-    blocks = found.get(device.id, [])
-    return _with(device, probes, blocks, f"kernels measured by the same run{how.words}", failures=failures, records=raws)
+        from perfmodel.validation.libraries.measure import as_line
+        from perfmodel.validation.libraries.measure import measure as measure_libraries
+
+        measure_libraries(
+            libraries,
+            hardware,
+            lambda case: step(f"{case.implementation} {case.direction} {dict(case.shape)}"),
+            lambda record: keep(json.loads(as_line(record))),
+            lambda case, why: failures.append(f"{case.implementation} {dict(case.shape)}: {why}"),
+        )
+    return raws, failures
 
 
 def own_cases(names: Collection[str], quick: bool) -> list[KernelCase]:
     """Default cases of the kernels ``names``. Quick, those of the first ``QUICK_TILES`` tiles of each kernel, head dim and mask, as
     a tile is a kernel to compile, and none of kernels whose shapes are then too few for a fit.
     """
-    from perfmodel.validation.cuda.shapes import calibrated_cases, timed_cases
+    from perfmodel.validation.cuda.cases import calibrated_cases, timed_cases
 
     listed = [case for case in (timed_cases() if quick else calibrated_cases()) if case.implementation in names]
     if not quick:
         return listed
-    tiles: dict[tuple[Any, ...], dict[tuple[Any, ...], None]] = {}
+    tiles: dict[tuple[Any, ...], list[dict[str, int]]] = {}
+    few = []
     for case in listed:
-        tiles.setdefault(_kernel_of(case), {})[_tile_of(case)] = None
-    few = [case for case in listed if _tile_of(case) in list(tiles[_kernel_of(case)])[:QUICK_TILES]]
+        seen = tiles.setdefault((case.implementation, case.shape.get("d"), case.shape.get("causal")), [])
+        if case.launch not in seen:
+            seen.append(case.launch)
+        few += [case] if case.launch in seen[:QUICK_TILES] else []
     records: dict[str, list[Record]] = {}
     for case in few:
-        records.setdefault(case.implementation, []).append(_untimed(case))
+        records.setdefault(case.implementation, []).append(case.record())
     fitted = {name for name, shapes in records.items() if not too_few(shapes, model_of(case_of(shapes[0])))}
     return [case for case in few if case.implementation in fitted]
-
-
-def _untimed(case: KernelCase) -> Record:
-    return Record(case.workload, case.implementation, "", case.dtype, case.shape, Seconds(1.0), launch=case.launch)
-
-
-def _kernel_of(case: KernelCase) -> tuple[Any, ...]:
-    return case.implementation, case.shape.get("d"), case.shape.get("causal")
-
-
-def _tile_of(case: KernelCase) -> tuple[Any, ...]:
-    return tuple(sorted(case.launch.items()))
 
 
 def _steps(total: int, progress: Progress, done: Callable[[float], None]) -> Progress:
@@ -263,52 +267,66 @@ def _library_cases(names: Sequence[str], quick: bool) -> list[LibraryCase]:
     return [case for listed in found for case in listed[:: QUICK_STEP if quick else 1]]
 
 
-def _libraries(cases: Sequence[LibraryCase], hardware: str, progress: Progress, on_record: Callable[[dict[str, Any]], None]) -> list[str]:
-    """Measure library kernels through PyTorch; messages of the cases that failed."""
-    import json
-
-    from perfmodel.validation.libraries.measure import as_line, measure
-
-    failures: list[str] = []
-    measure(
-        cases,
-        hardware,
-        lambda case: progress(f"{case.implementation} {case.direction} {dict(case.shape)}"),
-        lambda record: on_record(json.loads(as_line(record))),
-        lambda case, why: failures.append(f"{case.implementation} {dict(case.shape)}: {why}"),
-    )
-    return failures
+def _text(result: ProbeResult) -> str:
+    """The value with its unit as profiles write it."""
+    assert result.value is not None
+    return units.format_time(result.value, 5) if result.unit == "s" else units.format_si(result.value, result.unit, 5)
 
 
-def _probe(result: Any) -> Microbenchmark:
-    return Microbenchmark(
-        result.name, _text(result.value, result.unit), round(result.spread, 4), result.runs, MEASURED, today(), result.size
-    )
-
-
-def _text(value: float, unit: str) -> str:
-    """A value with its unit as profiles write it."""
-    return units.format_time(value, 5) if unit == "s" else units.format_si(value, unit, 5)
-
-
-def with_measured(device: Device, results: Iterable[Any]) -> Device:
+def with_measured(device: Device, results: Iterable[ProbeResult]) -> Device:
     """``device`` with the results that have a field for measured values; a datasheet value is never replaced."""
     for result in results:
         if result.field is None or result.value is None:
             continue
-        quantity = Quantity(_text(result.value, result.unit), "measured", MEASURED, result.value)
-        part, _, name = result.field.partition(".")
+        quantity = Quantity(_text(result), "measured", MEASURED, result.value)
+        part, level, *_ = result.field.split(".")
         if part == "memory":
-            level = name.partition(".")[0]
             memory = [replace(one, measured_bandwidth=quantity) if one.level == level else one for one in device.memory]
             device = replace(device, memory=memory)
-        elif part == "launch_overhead":
-            device = replace(device, launch_overhead=_overhead(device.launch_overhead, name, quantity))
+        elif device.launch_overhead is None and level == "stream":
+            device = replace(device, launch_overhead=LaunchOverhead(quantity))
+        elif device.launch_overhead is not None:
+            known = getattr(device.launch_overhead, level)
+            if known is None or known.kind == "measured":
+                device = replace(device, launch_overhead=replace(device.launch_overhead, **{level: quantity}))
     return device
 
 
-def _overhead(old: LaunchOverhead | None, name: str, quantity: Quantity) -> LaunchOverhead | None:
-    if old is None:
-        return LaunchOverhead(quantity) if name == "stream" else None
-    known = getattr(old, name)
-    return replace(old, **{name: quantity}) if known is None or known.kind == "measured" else old
+# The profile's text
+
+
+def profile_text(device: Device) -> str:
+    """``device`` as a profile that reads back to the same device: a key per line, its value in flow style."""
+    lines = []
+    for part in fields(device):
+        value = getattr(device, part.name)
+        if value is None or value in ([], {}):
+            continue
+        if isinstance(value, list) and part.name != "notes":
+            lines += [f"{part.name}:", *(f"  - {_flow(item)}" for item in value)]
+        elif isinstance(value, dict):
+            lines += [f"{part.name}:", *(f"  {name}: {_flow(item)}" for name, item in value.items())]
+        else:
+            lines.append(f"{part.name}: {_flow(value)}")
+    return "\n".join(lines) + "\n"
+
+
+def _flow(value: object) -> str:
+    """``value`` as YAML on one line. ``number`` of a quantity is left out: reading computes it."""
+    if is_dataclass(value) and not isinstance(value, type):
+        known = {f.name: getattr(value, f.name) for f in fields(value) if f.name != "number"}
+        return _flow({name: item for name, item in known.items() if item is not None and item not in ([], {})})
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{name}: {_flow(item)}" for name, item in value.items()) + "}"
+    if isinstance(value, (list, tuple)):
+        return "[" + ", ".join(map(_flow, value)) + "]"
+    return _number(value) if isinstance(value, float) else json.dumps(value, ensure_ascii=False)
+
+
+def _number(value: float) -> str:
+    """A float that YAML 1.1 reads as one: with a point and, in an exponent, a sign."""
+    text = repr(value)
+    mantissa, _, exponent = text.partition("e")
+    if not exponent:
+        return text
+    return f"{mantissa if '.' in mantissa else mantissa + '.0'}e{exponent if exponent[0] in '+-' else '+' + exponent}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +14,7 @@ from perfmodel.core.workload import BACKWARD, FORWARD
 from perfmodel.timing.base import Case
 from perfmodel.timing.floors import lower_bound_s, roof_s
 from perfmodel.timing.predict import Lenders, Prediction, added, predict
-from perfmodel.validation.bounds import evaluated
-from perfmodel.validation.memory import PEAK, predicted_peak_bytes
+from perfmodel.validation.bounds import PEAK, evaluated, predicted_peak_bytes
 from perfmodel.validation.records import Record, profiled, read_records
 from perfmodel.validation.statistics import quantile
 
@@ -83,6 +83,30 @@ class Row:
 
 
 @dataclass(frozen=True, slots=True)
+class Count:
+    """One quantity of one kernel, as predicted and as counted; ``allowed``: counts that agree with the prediction."""
+
+    kernel: str
+    quantity: str
+    predicted: float
+    counted: float
+    allowed: tuple[float, float]
+
+    @property
+    def agrees(self) -> bool:
+        """Whether the count is one that is allowed."""
+        return self.allowed[0] <= self.counted <= self.allowed[1]
+
+
+def label(record: Record) -> str:
+    """Implementation, shape and tile, short."""
+    sizes = " ".join(f"{name} {value}" for name, value in record.shape.items() if not isinstance(value, bool))
+    words = [name for name, value in record.shape.items() if value is True]
+    tile = f"{record.launch['br']}x{record.launch['bc']}" if {"br", "bc"} <= set(record.launch) else ""
+    return " ".join(filter(None, [record.implementation, sizes, *words, tile]))
+
+
+@dataclass(frozen=True, slots=True)
 class Group:
     """Rows of one workload, implementation and pass; ``hardware`` is empty where several devices are in it."""
 
@@ -110,13 +134,11 @@ def compare_files(
     paths: Iterable[Path], find_device: Callable[[str], Device], lenders: Lenders = tuple, only: Device | None = None
 ) -> list[Row]:
     """Every record of ``paths``, or those of ``only``, beside the model; a record that cannot be evaluated is kept, with the reason."""
-    devices: dict[str, Device | PerfmodelError] = {}
+    known = cache(partial(device_or_error, find_device=find_device))
     rows = []
     for path in paths:
         for raw, record in read_records(path):
-            if record.hardware not in devices:
-                devices[record.hardware] = device_or_error(record.hardware, find_device)
-            device = devices[record.hardware]
+            device = known(record.hardware)
             if only is None:
                 rows.append(compare(raw, record, device, lenders))
             elif not isinstance(device, PerfmodelError) and device.id == only.id:
@@ -129,19 +151,22 @@ def compare(raw: dict[str, Any], record: Record, device: Device | PerfmodelError
     if isinstance(device, PerfmodelError):
         return Row(raw, record, None, None, device.message)
     case, lower, reason = evaluated(record, device)
-    if case is None or lower is None:
-        return Row(raw, record, lower, None, reason, case, device)
-    if profiled(record):
-        return Row(raw, record, lower, None, "one run under a profiler: counters, no time to predict", case, device)
-    try:
-        prediction = predicted(case, record, device, lower, lenders)
-    except PerfmodelError as error:
-        return Row(raw, record, lower, None, error.message, case, device)
-    return Row(raw, record, lower, prediction, "", case, device)
+    prediction = None
+    if case is not None and lower is not None:
+        try:
+            prediction, reason = predicted(case, record, device, lower, lenders), ""
+        except PerfmodelError as error:
+            reason = error.message
+    return Row(raw, record, lower, prediction, reason, case, device)
 
 
 def predicted(case: Case, record: Record, device: Device, lower_s: float, lenders: Lenders) -> Prediction:
-    """The prediction of what ``record`` measured: of both passes of attention, one after the other."""
+    """The prediction of what ``record`` measured: of both passes of attention, one after the other.
+
+    UnavailableError for a run under a profiler, and where nothing predicts it.
+    """
+    if profiled(record):
+        raise UnavailableError("one run under a profiler: counters, no time to predict")
     if record.workload != "attention" or record.direction != "both":
         return predict(case, record.workload, record.dtype, device, lower_s, lenders)
     passes = [replace(case, direction=one) for one in (FORWARD, BACKWARD)]

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from perfmodel.core.errors import DataError
@@ -17,7 +17,6 @@ from perfmodel.validation.cuda.ncu_csv import TIME, CountedKernel, parse
 
 TIMES = (TIME, "gpu__time_duration.avg", "gpu__time_duration.max", "Duration")
 """A duration; the last one as the details page names it."""
-CYCLES = "cycles_elapsed.avg"
 OPS = {"add": 1, "mul": 1, "fma": 2}
 VECTOR = {
     "fp32": {**{f"f{op}": flop for op, flop in OPS.items()}, **{f"f{op}2": 2 * flop for op, flop in OPS.items()}},
@@ -84,49 +83,66 @@ class KernelCount:
 
 
 def read_kernels(path: Path, most: int = 50) -> list[KernelCount]:
-    """Kernels of ``path``, at least one; more than ``most`` launches are added up by name."""
+    """Kernels of ``path``, at least one; more than ``most`` launches are added up by name, fewer of one name are told apart by ID."""
     kernels = parse(path)
     if not kernels:
         fix = "profile a program that launches one, as perfmodel roofline --ncu-command says"
         raise DataError(f"{path}: no kernel in the file, only a header", fix)
-    counted = [count_of(kernel) for kernel in kernels]
-    if len(counted) <= most:
-        return _told_apart(counted)
     names: dict[str, list[KernelCount]] = {}
+    counted = [count_of(kernel) for kernel in kernels]
     for one in counted:
         names.setdefault(one.name, []).append(one)
-    return [added(name, ones) for name, ones in names.items()]
+    if len(counted) > most:
+        return [added(name, ones) for name, ones in names.items()]
+    return [replace(one, name=f"{one.name} #{one.runs[0]}") if len(names[one.name]) > 1 else one for one in counted]
 
 
 def count_of(kernel: CountedKernel) -> KernelCount:
     """What the metrics of one launch say."""
-    metrics = kernel.metrics
-    time_s = next((metrics[name] for name in TIMES if metrics.get(name)), None)
-    moved, missing = _bytes(metrics, time_s)
-    flops = {**_vector_flops(metrics, time_s), **_tensor_flops(metrics, time_s)}
+    time_s = next((kernel.metrics[name] for name in TIMES if kernel.metrics.get(name)), None)
+    metrics = _sums(kernel.metrics, time_s)
+    moved, missing = _bytes(metrics)
+    flops = {**_vector_flops(metrics), **_tensor_flops(metrics)}
     if unseen_in_sram(flops, moved):
         del moved["sram"]
         missing.append("SRAM bytes of wgmma and bulk copies, which no counter of loads and stores sees")
-    tensor_ran = any(metrics.get(name) for name in TENSOR_RUNS)
     if time_s is None:
         missing.insert(0, "duration")
+    units = {unit for unit, _ in flops}
     if not flops:
         missing.append("FLOP")
-    elif tensor_ran and not any(unit == "tensor" for unit, _ in flops):
+    elif "tensor" not in units and any(metrics.get(name) for name in TENSOR_RUNS):
         missing.append(NO_TENSOR)
-    elif not any(unit == "vector" for unit, _ in flops):
+    elif "vector" not in units:
         missing.append(NO_VECTOR)
     return KernelCount(short_name(kernel.name), (kernel.run,), time_s, flops, moved, tuple(missing))
 
 
-def _bytes(metrics: Mapping[str, float], time_s: float | None) -> tuple[dict[str, float], list[str]]:
+def _sums(metrics: Mapping[str, float], time_s: float | None) -> dict[str, float]:
+    """``metrics``, with the sums that rates per second and per cycle make; a sum that is there itself comes first."""
+    known = dict(metrics)
+    for name, value in metrics.items():
+        if name.endswith(".per_second") and time_s is not None:
+            known.setdefault(name.removesuffix(".per_second"), value * time_s)
+    for name, value in metrics.items():
+        cycles = known.get(f"{name.removeprefix('derived__').partition('__')[0]}__cycles_elapsed.avg")
+        if cycles is not None and name.endswith(".per_cycle_elapsed"):
+            known.setdefault(name.removesuffix(".per_cycle_elapsed"), value * cycles)
+    for name, value in metrics.items():
+        cycles = known.get(f"{name.removeprefix('derived__').partition('__')[0]}__cycles_elapsed.avg")
+        if cycles is not None and name.startswith("derived__") and name.endswith("_x2"):
+            known.setdefault(name.removeprefix("derived__").removesuffix("_x2") + ".sum", value / 2 * cycles)
+    return known
+
+
+def _bytes(metrics: Mapping[str, float]) -> tuple[dict[str, float], list[str]]:
     found: dict[str, float] = {}
     missing = []
     for level, choices in LEVEL_METRICS.items():
-        known = next(((names, values) for names in choices if (values := _all_of(names, metrics, time_s)) is not None), None)
-        if known is not None:
-            found[level] = sum(known[1])
-            missing += ["bytes from SMs to the L2 (L2 bytes are reads alone)"] if known[0] == (READS_ONLY,) else []
+        names = next((names for names in choices if set(names) <= set(metrics)), None)
+        if names is not None:
+            found[level] = sum(metrics[name] for name in names)
+            missing += ["bytes from SMs to the L2 (L2 bytes are reads alone)"] if names == (READS_ONLY,) else []
         elif level != "sram":
             missing.append({"dram": "DRAM bytes", "l2": "bytes between L2 and SMs"}[level])
     return found, missing
@@ -142,64 +158,26 @@ def unseen_in_sram(flops: Mapping[tuple[str, str], float], moved: Mapping[str, f
     return "sram" in moved and moved["sram"] < least
 
 
-def _all_of(names: Sequence[str], metrics: Mapping[str, float], time_s: float | None) -> list[float] | None:
-    """Values of ``names``, each as a sum or as a rate over the duration; None unless all are there."""
-    values = []
-    for name in names:
-        rate = metrics.get(f"{name}.per_second")
-        value = metrics.get(name, rate * time_s if rate is not None and time_s is not None else None)
-        if value is None:
-            return None
-        values.append(value)
-    return values
-
-
-def _vector_flops(metrics: Mapping[str, float], time_s: float | None) -> dict[tuple[str, str], float]:
+def _vector_flops(metrics: Mapping[str, float]) -> dict[tuple[str, str], float]:
     """FLOP of the vector unit by format, of formats that the file counts."""
-    found = {}
+    found: dict[tuple[str, str], float] = {}
     for dtype, ops in VECTOR.items():
-        values = {op: _instructions(op, metrics, time_s) for op in ops}
-        if any(value is not None for value in values.values()):
-            found["vector", dtype] = sum(ops[op] * value for op, value in values.items() if value is not None)
+        for op, flop in ops.items():
+            names = (f"{unit}__sass_thread_inst_executed_op_{op}_pred_on.sum" for unit in ("smsp", "sm"))
+            count = next((metrics[name] for name in names if name in metrics), None)
+            if count is not None:
+                found["vector", dtype] = found.get(("vector", dtype), 0) + flop * count
     return found
 
 
-def _instructions(op: str, metrics: Mapping[str, float], time_s: float | None) -> float | None:
-    """Threads' instructions of one kind: their sum, or a rate per cycle over the cycles."""
-    for unit in ("smsp", "sm"):
-        name = f"{unit}__sass_thread_inst_executed_op_{op}_pred_on"
-        value = _sum(f"{name}.sum", unit, metrics, time_s)
-        doubled, cycles = metrics.get(f"derived__{name}_x2"), _cycles(unit, metrics, time_s)
-        if value is None and doubled is not None and cycles is not None:
-            return doubled / 2 * cycles
-        if value is not None:
-            return value
-    return None
-
-
-def _sum(name: str, unit: str, metrics: Mapping[str, float], time_s: float | None) -> float | None:
-    """A count, as such or as a rate per cycle."""
-    if name in metrics:
-        return metrics[name]
-    rate, cycles = metrics.get(f"{name}.per_cycle_elapsed"), _cycles(unit, metrics, time_s)
-    return None if rate is None or cycles is None else rate * cycles
-
-
-def _cycles(unit: str, metrics: Mapping[str, float], time_s: float | None) -> float | None:
-    """Cycles of the kernel, as such or as a frequency."""
-    known, frequency = metrics.get(f"{unit}__{CYCLES}"), metrics.get(f"{unit}__{CYCLES}.per_second")
-    return known if known is not None or frequency is None or time_s is None else frequency * time_s
-
-
-def _tensor_flops(metrics: Mapping[str, float], time_s: float | None) -> dict[tuple[str, str], float]:
+def _tensor_flops(metrics: Mapping[str, float]) -> dict[tuple[str, str], float]:
     """FLOP of the tensor unit by the format of its inputs. Of counters that hold each other the widest counts."""
     found: dict[str, dict[tuple[bool, bool], float]] = {}
-    for name in {name.removesuffix(".per_cycle_elapsed") for name in metrics}:
+    for name, value in metrics.items():
         match = TENSOR.fullmatch(name)
-        value = None if match is None else _sum(name, "sm", metrics, time_s)
-        if match is not None and value is not None:
-            kind = match["dst"] is not None, match["sparse"] is not None
+        if match is not None:
             kinds = found.setdefault(match["src"], {})
+            kind = match["dst"] is not None, match["sparse"] is not None
             kinds[kind] = kinds.get(kind, 0.0) + value
     return {("tensor", dtype): kinds[min(kinds)] for dtype, kinds in sorted(found.items())}
 
@@ -209,23 +187,14 @@ def added(name: str, ones: Sequence[KernelCount]) -> KernelCount:
     times = [one.time_s for one in ones]
     keys = set.intersection(*(set(one.flops) for one in ones))
     levels = set.intersection(*(set(one.bytes) for one in ones))
-    missing = dict.fromkeys(word for one in ones for word in one.missing)
     return KernelCount(
         f"{name} x {len(ones)}" if len(ones) > 1 else name,
         tuple(run for one in ones for run in one.runs),
         None if None in times else sum(time for time in times if time is not None),
         {key: sum(one.flops[key] for one in ones) for key in sorted(keys)},
         {level: sum(one.bytes[level] for one in ones) for level in LEVEL_METRICS if level in levels},
-        tuple(missing),
+        tuple(dict.fromkeys(word for one in ones for word in one.missing)),
     )
-
-
-def _told_apart(counted: list[KernelCount]) -> list[KernelCount]:
-    """Launches of one name get their ID."""
-    from dataclasses import replace
-
-    names = [one.name for one in counted]
-    return [replace(one, name=f"{one.name} #{one.runs[0]}") if names.count(one.name) > 1 else one for one in counted]
 
 
 _MANGLED = re.compile(r"\[v\d+[^\]]*\]")

@@ -1,9 +1,19 @@
-"""Measurement records: JSON Lines, one measured kernel per line, the same for the project's own runs and for a user's."""
+"""Measurement records: JSON Lines, one measured kernel per line, the same for the project's own runs and for a user's.
+
+Which of them a fit may see and which it is judged on is decided by the record alone, before any fit:
+
+- A record whose source ends in "; fit" or "; held out" says it itself: its shapes were drawn apart.
+- Of the project's own attention kernels, whole families (d, causal, tile) are held out: never one shape of a fitted kernel.
+- Of all others, half of the shapes: those whose SHA-256, of the shape as JSON with sorted keys, is odd.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+import hashlib
+import json
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
@@ -11,11 +21,14 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 from perfmodel.catalog import parse_json, read_json
 from perfmodel.core.errors import DataError
 from perfmodel.core.files import opened
+from perfmodel.validation.statistics import quantile
 
 if TYPE_CHECKING:
     from pydantic import TypeAdapter
 
 MAX_LINE_BYTES = 1 << 20
+HELD_OUT, FITTED = "; held out", "; fit"
+"""Ends of the sources of records that say themselves what they are for."""
 LEAST_S, MOST_S = 1e-12, 1e9
 """Seconds that a measurement can take."""
 
@@ -29,6 +42,16 @@ class Seconds:
     median: float
     p10: float | None = None
     p90: float | None = None
+
+    @classmethod
+    def of(cls, times: Sequence[float]) -> Seconds:
+        """Quantiles of ``times``."""
+        return cls(quantile(times, 0.5), quantile(times, 0.1), quantile(times, 0.9))
+
+    @property
+    def noise(self) -> float:
+        """(p90 - p10) / median; 0 where one run is known."""
+        return ((self.p90 or self.median) - (self.p10 or self.median)) / self.median if self.median else math.inf
 
 
 @dataclass(frozen=True)
@@ -68,6 +91,22 @@ def profiled(record: Record) -> bool:
     return bool(record.counters) and record.environment.get("runs") == 1
 
 
+def held_out(record: Record) -> bool:
+    """Whether no fit may see ``record``."""
+    if record.source.endswith((HELD_OUT, FITTED)):
+        return record.source.endswith(HELD_OUT)
+    return int(hashlib.sha256(group_key(record).encode()).hexdigest(), 16) % 2 == 1
+
+
+def group_key(record: Record) -> str:
+    """What is fitted or held out together, also in the folds of a cross-validation: the family of an own kernel, or the shape."""
+    kept: Any = record.shape
+    if record.implementation.startswith("numba-") and record.workload == "attention":
+        launch = record.launch
+        kept = [record.shape.get("d", 0), record.shape.get("causal", False), launch.get("br", 0), launch.get("bc", 0)]
+    return json.dumps(kept, sort_keys=True)
+
+
 def shipped_records() -> list[Path]:
     """Files of the project's own measurements, by device."""
     return sorted((Path(__file__).parent / "measured").glob("*/*.jsonl"))
@@ -76,6 +115,13 @@ def shipped_records() -> list[Path]:
 def as_record(raw: dict[str, Any]) -> Record:
     """``raw``, an object of the record format, as a Record; pydantic's ValidationError names a wrong field."""
     return _adapter().validate_python(_renamed(raw))
+
+
+def raw_of(record: Record) -> dict[str, Any]:
+    """``record`` as an object of the record format, without its empty fields."""
+    names = {field: key for key, field in Record.FIELDS.items()}
+    known = {**vars(record), "time_s": {key: value for key, value in asdict(record.time_s).items() if value is not None}}
+    return {names.get(name, name): value for name, value in known.items() if value not in ({}, "", None)}
 
 
 @cache
@@ -119,8 +165,6 @@ def read_records(path: Path) -> Iterator[tuple[dict[str, Any], Record]]:
 
 
 def _line(line: bytes, place: str) -> tuple[dict[str, Any], Record]:
-    import json
-
     from pydantic import ValidationError
 
     try:

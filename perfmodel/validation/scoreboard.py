@@ -10,12 +10,13 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from perfmodel.core.errors import PerfmodelError
+from perfmodel.core.hardware import Device
+from perfmodel.timing.base import Case
 from perfmodel.timing.fit import fit
 from perfmodel.timing.floors import kernels_of, roof_s
 from perfmodel.timing.models.three_scalars import MODEL, from_terms, terms
 from perfmodel.validation.compare import Row, groups
-from perfmodel.validation.records import profiled
-from perfmodel.validation.split import held_out
+from perfmodel.validation.records import held_out, profiled
 from perfmodel.validation.statistics import quantile
 
 REGIMES = {"flash-decode": "decode", "flash-prefill": "prefill"}
@@ -31,7 +32,7 @@ class Score:
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class GroupScore:
     """One group on one device: ``points`` held-out records with a prediction, and how many have none, by reason (``unpredicted``).
 
     ``covered``: share of the points inside the 80 % interval; ``half_width``: its median, relative. All errors are of the points.
@@ -54,7 +55,7 @@ def scored(errors: list[float]) -> Score:
     return Score(quantile(errors, 0.5), quantile(errors, 0.9), max(errors)) if errors else Score()
 
 
-def scoreboard(rows: Iterable[Row]) -> list[Line]:
+def scoreboard(rows: Iterable[Row]) -> list[GroupScore]:
     """A line per device, workload, implementation, pass and, for fused attention, regime; groups without a held-out record are left out."""
     lines = []
     for group in groups(rows, by_device=True):
@@ -77,11 +78,11 @@ def _by_shape(row: Row) -> str:
     return " decode" if row.record.shape.get("n") == 1 else " prefill"
 
 
-def _line(hardware: str, name: str, rows: list[Row]) -> Line:
+def _line(hardware: str, name: str, rows: list[Row]) -> GroupScore:
     judged = [row for row in rows if held_out(row.record)]
     known = [row for row in judged if row.prediction is not None]
     widths = [(row.prediction.high - row.prediction.low) / row.prediction.seconds / 2 for row in known if row.prediction]
-    return Line(
+    return GroupScore(
         hardware,
         name,
         len(known),
@@ -90,15 +91,15 @@ def _line(hardware: str, name: str, rows: list[Row]) -> Line:
         scored([abs(row.error) for row in known if row.error is not None]),
         sum(bool(row.covered) for row in known) / len(known) if known else None,
         quantile(widths, 0.5) if widths else None,
-        _errors(known, _roof),
+        _errors(known, lambda row: roof_s(*_known(row))),
         _three_scalars([row for row in rows if row.prediction is not None and not held_out(row.record)], known),
     )
 
 
-def _roof(row: Row) -> float:
+def _known(row: Row) -> tuple[Case, Device]:
     assert row.case is not None
     assert row.device is not None
-    return roof_s(row.case, row.device)
+    return row.case, row.device
 
 
 def _errors(rows: list[Row], seconds: Callable[[Row], float]) -> Score:
@@ -113,15 +114,9 @@ def _three_scalars(known: list[Row], judged: list[Row]) -> Score:
     if len(known) < len(MODEL.parameters):
         return Score()
     try:
-        seen = {id(row): _terms(row) for row in (*known, *judged)}
+        seen = {id(row): terms(kernels_of(case), device) for row in (*known, *judged) for case, device in [_known(row)]}
     except PerfmodelError:  # a collective, a step of a model
         return Score()
 
     p = fit(lambda p: [from_terms(*seen[id(row)], p) for row in known], [row.record.time_s.median for row in known], MODEL.starts())
     return scored([abs(from_terms(*seen[id(row)], p) / row.record.time_s.median - 1) for row in judged])
-
-
-def _terms(row: Row) -> tuple[float, float]:
-    assert row.case is not None
-    assert row.device is not None
-    return terms(kernels_of(row.case), row.device)

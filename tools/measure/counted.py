@@ -15,7 +15,7 @@ from typing import Any
 from perfmodel.core.errors import PerfmodelError
 from perfmodel.core.workload import BACKWARD, FORWARD
 from perfmodel.validation.cuda.ncu_csv import CountedKernel
-from perfmodel.validation.libraries.base import LibraryCase, load_torch
+from perfmodel.validation.libraries import LibraryCase, load_torch
 from perfmodel.validation.libraries.kernels import find
 
 MARK = "spin_kernel"

@@ -16,7 +16,7 @@ from random import Random
 from typing import Any
 
 from perfmodel.core.workload import BACKWARD, FORWARD
-from perfmodel.validation.libraries.base import HELD_OUT, LibraryCase, load_torch
+from perfmodel.validation.libraries import HELD_OUT, LibraryCase, load_torch
 from perfmodel.validation.libraries.cases import LARGE_SCORES
 from perfmodel.validation.libraries.measure import as_line, measure
 from tools.measure.hardware import current_profile

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from perfmodel.validation.cuda.environment import profile_of
-from perfmodel.validation.libraries.base import Torch
+from perfmodel.validation.cuda.gpu import profile_of
+from perfmodel.validation.libraries import Torch
 
 
 def current_profile(torch: Torch) -> str:

@@ -13,7 +13,7 @@ from typing import Any
 
 from perfmodel.core.errors import PerfmodelError
 from perfmodel.core.workload import FORWARD
-from perfmodel.validation.libraries.base import LibraryCase, load_torch
+from perfmodel.validation.libraries import LibraryCase, load_torch
 from perfmodel.validation.libraries.kernels import find
 
 

@@ -1,4 +1,8 @@
-"""A device profile of this machine's CPU, measured on the spot.
+"""A device profile of this machine's CPU, measured on the spot, on a machine that others use too.
+
+A run lasts as long as its busiest thread computes: that is the wall clock of a machine with nothing else to do, without the
+time in which the system gave the core to another process. It holds for kernels whose threads sleep while they wait (numba's
+``workqueue`` layer) and share the work evenly. Where threads have no clocks of their own it is the wall clock.
 
 Two figures per rate. What a bound divides by must never be beaten: the FMA peak is the best run of any number of threads,
 scaled to all of them, and the nominal DRAM bandwidth the best run of any read or copy beyond the caches, of which part still
@@ -7,8 +11,11 @@ came out of them. What a prediction divides by is sustained: medians, of the cop
 
 from __future__ import annotations
 
+import os
 import platform
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import date
 from pathlib import Path
 from typing import Any
@@ -20,7 +27,7 @@ from perfmodel.core.hardware import Device
 from perfmodel.core.sanity import validated
 from perfmodel.validation.cpu import kernels as loops
 from perfmodel.validation.cpu.kernels import FMA_CHAIN, FMA_VALUES
-from perfmodel.validation.cpu.timer import Item
+from perfmodel.validation.statistics import quantile, relative_error_of_median
 
 DEVICE_ID = "this-cpu"
 """Name under which this machine's records and profile go."""
@@ -32,6 +39,83 @@ COPY_SHARES = (0.25, 0.5, 1.0, 2.0, 4.0)
 CACHE_SHARE, DRAM_SHARE = 0.5, 4.0
 FMA_ROUNDS, EXP_VALUES, EXP_ROUNDS = 14_000, 1024, 500
 BUDGET_S = 0.4
+
+VISIT_S = 0.05
+"""An item is run again and again for about this long before the next one has its turn."""
+FEWEST_RUNS, MOST_RUNS = 9, 100
+RELATIVE_ERROR = 0.02
+"""Standard error of the median at which an item is done."""
+
+
+@dataclass(slots=True)
+class Item:
+    """What is timed: ``run`` is called without arguments. ``budget_s``: it gets no further turn once its turns took this long."""
+
+    name: str
+    run: Callable[[], object]
+    budget_s: float = 0.6
+    seconds: list[float] = field(default_factory=list)
+    wall_s: list[float] = field(default_factory=list)
+    spent_s: float = 0.0
+
+    def visit(self) -> None:
+        """Warm up once, then time runs for a while."""
+        self.run()
+        threads = thread_clocks()
+        begin = now = time.perf_counter()
+        while now - begin < VISIT_S and len(self.seconds) < MOST_RUNS:
+            before, start = [time.clock_gettime(clock) for clock in threads], time.perf_counter()
+            self.run()
+            now = time.perf_counter()
+            busy = [time.clock_gettime(clock) - was for clock, was in zip(threads, before, strict=True)]
+            self.wall_s.append(now - start)
+            self.seconds.append(max(busy, default=now - start))
+        self.spent_s += time.perf_counter() - begin
+
+    @property
+    def done(self) -> bool:
+        """Whether the median is known well enough, or the budget is spent."""
+        if self.spent_s >= self.budget_s or len(self.seconds) >= MOST_RUNS:
+            return True
+        return len(self.seconds) >= FEWEST_RUNS and relative_error_of_median(self.seconds) < RELATIVE_ERROR
+
+    def quantile(self, share: float) -> float:
+        """Seconds that ``share`` of the runs stay below; 0.5 is the median."""
+        return quantile(self.seconds, share)
+
+
+def thread_clocks() -> list[int]:
+    """CPU-time clocks of this process's threads; none where the system has no such clocks.
+
+    Source: Linux, include/linux/posix-timers.h: a per-thread clock is the complement of its id, shifted by 3, with 4 for a
+    thread and 2 for exact scheduler time.
+    """
+    try:
+        return [(~int(thread) << 3) | 6 for thread in os.listdir("/proc/self/task")]
+    except OSError:
+        return []
+
+
+def take_turns(items: Sequence[Item], keep: Callable[[Item], None] = lambda item: None) -> None:
+    """Visit every item, again and again, until all are done: a slow spell then touches all of them alike. ``keep`` hears of each visit."""
+    while waiting := [item for item in items if not item.done]:
+        for item in waiting:
+            item.visit()
+            keep(item)
+
+
+def sample(item: Item) -> dict[str, Any]:
+    """What was timed of ``item`` so far, for ``take_up``."""
+    return {"item": item.name, "seconds": item.seconds, "wall_s": item.wall_s, "spent_s": item.spent_s}
+
+
+def take_up(items: Sequence[Item], samples: Sequence[Mapping[str, Any]]) -> None:
+    """Give ``items`` what an interrupted run has timed of them; of several samples of one, the last counts."""
+    by_name = {item.name: item for item in items}
+    for known in samples:
+        if known["item"] in by_name:
+            item = by_name[known["item"]]
+            item.seconds, item.wall_s, item.spent_s = list(known["seconds"]), list(known["wall_s"]), known["spent_s"]
 
 
 def processor_name(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
@@ -82,34 +166,30 @@ def shared_caches(sizes: dict[int, tuple[int, int]], cores: int) -> tuple[int, i
     return totals[last], totals.get(last - 1, 0) if last > 2 else 0
 
 
-class Rates:
+class MeasuredRates:
     """Items whose times make the profile. Arrays are made once, large enough for the largest copy."""
 
     def __init__(self) -> None:
-        self.cores = threads()
-        self.llc_bytes, self.private_bytes = shared_caches(cache_sizes(), self.cores)
+        cores = self.cores = threads()
+        self.llc_bytes, self.private_bytes = shared_caches(cache_sizes(), cores)
         elements = int(self.llc_bytes * DRAM_SHARE) // 8
-        self.source, self.target = np.ones(elements, np.float32), np.zeros(elements, np.float32)
-        self.sums = np.zeros(self.cores, np.float32)
-        self.values = np.ones((self.cores, EXP_VALUES), np.float32)
-        self.copies = {share: self._item(f"copy of {share:g} times the cache", self._copy(share)) for share in COPY_SHARES}
-        self.read = self._item("read of twice the cache", lambda: loops.read(self.source, self.sums, self.cores))
-        self.fma = self._item("FMA, every core", self._fma(FMA_ROUNDS, self.cores))
-        self.fma_alone = self._item("FMA, one core", self._fma(FMA_ROUNDS, 1))
-        self.dispatch = self._item("parallel region", self._fma(0, self.cores))
-        self.exponentials = self._item("exponentials", lambda: loops.exponentials(self.values, EXP_ROUNDS, self.cores))
+        source, target, sums = np.ones(elements, np.float32), np.zeros(elements, np.float32), np.zeros(cores, np.float32)
+        values = np.ones((cores, EXP_VALUES), np.float32)
 
-    @staticmethod
-    def _item(name: str, run: Callable[[], object]) -> Item:
-        return Item(name, run, BUDGET_S)
+        def copy(share: float) -> Callable[[], object]:
+            own = slice(int(self.llc_bytes * share) // 8)
+            return lambda: loops.copy(source[own], target[own], loops.ONE, cores)
 
-    def _copy(self, share: float) -> Callable[[], object]:
-        elements = int(self.llc_bytes * share) // 8
-        source, target = self.source[:elements], self.target[:elements]
-        return lambda: loops.copy(source, target, loops.ONE, self.cores)
+        def fma(rounds: int, cores: int) -> Callable[[], object]:
+            return lambda: loops.fma(rounds, np.float32(0.75), np.float32(0.25), sums, cores)
 
-    def _fma(self, rounds: int, cores: int) -> Callable[[], object]:
-        return lambda: loops.fma(rounds, np.float32(0.75), np.float32(0.25), self.sums, cores)
+        self.read_bytes = source.nbytes
+        self.copies = {share: Item(f"copy of {share:g} times the cache", copy(share), BUDGET_S) for share in COPY_SHARES}
+        self.read = Item("read of twice the cache", lambda: loops.read(source, sums, cores), BUDGET_S)
+        self.fma = Item("FMA, every core", fma(FMA_ROUNDS, cores), BUDGET_S)
+        self.fma_alone = Item("FMA, one core", fma(FMA_ROUNDS, 1), BUDGET_S)
+        self.dispatch = Item("parallel region", fma(0, cores), BUDGET_S)
+        self.exponentials = Item("exponentials", lambda: loops.exponentials(values, EXP_ROUNDS, cores), BUDGET_S)
 
     @property
     def items(self) -> list[Item]:
@@ -127,19 +207,15 @@ class Rates:
 
     def peak_dram_bytes_per_s(self) -> float:
         """DRAM bandwidth that nothing exceeds: best run of a read or copy larger than the cache."""
-        read = self.source.nbytes / self.read.quantile(0)
+        read = self.read_bytes / self.read.quantile(0)
         return max(read, *(self.copied_bytes_per_s(share, 0) for share in COPY_SHARES if share > 1))
 
     def exp_per_s(self) -> float:
         """Exponentials of every core."""
-        return self.values.size * EXP_ROUNDS / self.exponentials.quantile(0.5)
-
-    def curve(self) -> list[dict[str, float]]:
-        """Copy bandwidth against size."""
-        return [{"bytes": self.llc_bytes * share, "bytes_per_s": self.copied_bytes_per_s(share)} for share in COPY_SHARES]
+        return self.cores * EXP_VALUES * EXP_ROUNDS / self.exponentials.quantile(0.5)
 
 
-def device(measured_rates: Rates) -> Device:
+def device(rates: MeasuredRates) -> Device:
     """The profile; every rate measured."""
     sources = {"run": f"perfmodel validate --backend cpu, {date.today().isoformat()}, " + as_text(versions())}
     sources["system"] = f"{CACHES}" if cache_sizes() else "assumed, as the system does not tell"
@@ -150,23 +226,16 @@ def device(measured_rates: Rates) -> Device:
     def size(value: int) -> dict[str, Any]:
         return {"value": f"{value} B", "kind": "derived", "source": "system"}
 
-    cached, streamed = measured_rates.copied_bytes_per_s(CACHE_SHARE), measured_rates.copied_bytes_per_s(DRAM_SHARE)
-    l2 = {"level": "l2", "scope": "device", "name": "private caches, all cores", "capacity": size(measured_rates.private_bytes)}
-    llc = {
-        "level": "llc",
-        "scope": "device",
-        "name": "last-level cache",
-        "capacity": size(measured_rates.llc_bytes),
-        "measured_bandwidth": measured(f"{cached:.0f} B/s", "median copy, read + written"),
-    }
-    dram = {
-        "level": "dram",
-        "scope": "device",
-        "name": "DRAM",
-        "bandwidth": measured(f"{measured_rates.peak_dram_bytes_per_s():.0f} B/s", "best read or copy beyond the cache; for bounds"),
-        "measured_bandwidth": measured(f"{streamed:.0f} B/s", "median copy, read + written"),
-    }
-    peak = measured(f"{measured_rates.peak_flop_per_s():.0f} FLOP/s", "best run; no kernel exceeds it")
+    cached, streamed = rates.copied_bytes_per_s(CACHE_SHARE), rates.copied_bytes_per_s(DRAM_SHARE)
+    best = measured(f"{rates.peak_dram_bytes_per_s():.0f} B/s", "best read or copy beyond the cache; for bounds")
+    sustained = [{"measured_bandwidth": measured(f"{rate:.0f} B/s", "median copy, read + written")} for rate in (cached, streamed)]
+    levels = [
+        {"level": "l2", "name": "private caches, all cores", "capacity": size(rates.private_bytes)},
+        {"level": "llc", "name": "last-level cache", "capacity": size(rates.llc_bytes), **sustained[0]},
+        {"level": "dram", "name": "DRAM", "bandwidth": best, **sustained[1]},
+    ]
+    memory = [{"scope": "device", **level} for level in levels if level["level"] != "l2" or rates.private_bytes]
+    peak = measured(f"{rates.peak_flop_per_s():.0f} FLOP/s", "best run; no kernel exceeds it")
     raw = {
         "schema_version": 1,
         "id": DEVICE_ID,
@@ -174,11 +243,11 @@ def device(measured_rates: Rates) -> Device:
         "vendor": "this machine",
         "architecture": platform.machine(),
         "sources": sources,
-        "multiprocessors": measured(measured_rates.cores, "threads"),
+        "multiprocessors": measured(rates.cores, "threads"),
         "limits": {"max_blocks_per_multiprocessor": measured(1, "a thread has one tile at a time")},
-        "memory": [*([l2] if measured_rates.private_bytes else []), llc, dram],
-        "peaks": {"vector": {"fp32": peak}, "exp": measured(f"{measured_rates.exp_per_s():.0f} OP/s", "median")},
-        "launch_overhead": {"stream": measured(f"{measured_rates.dispatch.quantile(0.5):.9f} s", "median of an empty parallel region")},
+        "memory": memory,
+        "peaks": {"vector": {"fp32": peak}, "exp": measured(f"{rates.exp_per_s():.0f} OP/s", "median")},
+        "launch_overhead": {"stream": measured(f"{rates.dispatch.quantile(0.5):.9f} s", "median of an empty parallel region")},
     }
     return validated(raw)
 

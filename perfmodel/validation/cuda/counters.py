@@ -1,4 +1,8 @@
-"""Hardware counters of the project's kernels, by Nsight Compute; ``compare_counters`` and ``parse`` are at hand here as well."""
+"""Hardware counters of the project's kernels, by Nsight Compute, and how far they may be from the model's counts.
+
+``python -m perfmodel.validation.cuda.counters CASES MANIFEST`` is the program that is profiled: it launches each case once. CASES
+holds one case per line, MANIFEST gets a line for each: which kernels were launched, in order, or why none was.
+"""
 
 from __future__ import annotations
 
@@ -7,21 +11,24 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from perfmodel.core.cost import Kernel, Tile
+from perfmodel.core.dtypes import DTYPES
 from perfmodel.core.errors import DataError, UnavailableError
-from perfmodel.validation.cuda.agreement import Comparison, compare_counters
+from perfmodel.core.hardware import Device
+from perfmodel.core.roofline import estimate
+from perfmodel.core.workload import Attention
+from perfmodel.kernels.attention.algorithms import find
+from perfmodel.validation.compare import Count, label
 from perfmodel.validation.cuda.cases import KernelCase
-from perfmodel.validation.cuda.environment import Environment, this_environment
-from perfmodel.validation.cuda.gpu import open_gpu
+from perfmodel.validation.cuda.gpu import Environment, current_gpu, load_numba_cuda, open_gpu, small_grids, this_environment
 from perfmodel.validation.cuda.ncu_csv import METRICS, CountedKernel, counters, parse, seconds
-from perfmodel.validation.cuda.profiled import write_cases
 from perfmodel.validation.cuda.run import OnRecord, Progress
-
-__all__ = ["Comparison", "compare_counters", "count", "find_ncu", "parse", "profile"]
+from perfmodel.validation.records import Record, Seconds, raw_of
 
 SOURCE = "perfmodel numba kernels under Nsight Compute, --clock-control none, caches flushed, one run"
 TIMEOUT_S = 1800
@@ -51,7 +58,7 @@ def profile(cases: Sequence[KernelCase], folder: Path, ncu: str, run: Run | None
     listed, manifest, log = folder / "cases.jsonl", folder / "manifest.jsonl", folder / "ncu.csv"
     write_cases(cases, listed)
     options = ["--csv", "--metrics", ",".join(METRICS), "--clock-control", "none", "--log-file", str(log)]
-    program = [sys.executable, "-m", "perfmodel.validation.cuda.profiled", str(listed), str(manifest)]
+    program = [sys.executable, "-m", "perfmodel.validation.cuda.counters", str(listed), str(manifest)]
     try:
         finished = (run or _run)([ncu, *options, *program])
     except subprocess.TimeoutExpired:
@@ -118,25 +125,111 @@ def records_of(cases: Sequence[KernelCase], found: Profile, environment: Environ
         if not row["kernels"] or time_s is None:
             failures.append(f"{case.label}: {row.get('reason', 'ncu gave no duration')}")
         else:
-            on_record(counted_record(case, row["launch"], own, time_s, environment))
+            facts = {"counters": counters(own), "environment": {**environment.facts, "runs": 1}, "source": SOURCE, "launch": row["launch"]}
+            on_record(raw_of(case.record(environment.hardware, Seconds(time_s, time_s, time_s), **facts)))  # one run: equal quantiles
     return failures + [f"{case.label}: not run, {found.complaint or 'the program ended early'}" for case in cases[len(found.launched) :]]
 
 
-def counted_record(
-    case: KernelCase, launch: dict[str, int], kernels: list[CountedKernel], time_s: float, environment: Environment
-) -> dict[str, Any]:
-    """A measurement record of a counted case: one run, so its quantiles are equal."""
-    return {
-        "workload": case.workload,
-        "implementation": case.implementation,
-        "hardware": environment.hardware,
-        "dtype": case.dtype,
-        "pass": "forward",
-        "shape": case.shape,
-        "time_s": {"median": time_s, "p10": time_s, "p90": time_s},
-        "cache": "cold",
-        "counters": counters(kernels),
-        "environment": {**environment.facts, "runs": 1},
-        "source": SOURCE,
-        "launch": launch,
+# The program that is profiled
+
+
+def write_cases(cases: Iterable[KernelCase], path: Path) -> None:
+    """One JSON object per line."""
+    rows = [{"implementation": c.implementation, "dtype": c.dtype, "shape": c.shape, "launch": c.launch} for c in cases]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+
+
+def read_cases(path: Path) -> list[KernelCase]:
+    """What ``write_cases`` wrote."""
+    return [KernelCase(**json.loads(line)).check() for line in path.read_text(encoding="utf-8").splitlines()]
+
+
+def launch_all(cases: Iterable[KernelCase], manifest: Path, launch_one: Callable[[KernelCase], dict[str, Any]]) -> None:
+    """Launch each case once; a case that fails before its launch leaves its reason in ``manifest``."""
+    with manifest.open("w", encoding="utf-8") as file:
+        for case in cases:
+            try:
+                row = launch_one(case)
+            except Exception as error:  # whatever the driver says, the next case may run
+                row = {"kernels": [], "reason": f"{type(error).__name__}: {error}".splitlines()[0]}
+            file.write(json.dumps(row) + "\n")
+            file.flush()
+
+
+def launch_on_gpu(case: KernelCase) -> dict[str, Any]:
+    """Prepare and launch ``case`` once, and nothing else."""
+    import numpy as np
+
+    from perfmodel.validation.cuda.prepare import prepare
+
+    cuda = load_numba_cuda()
+    with small_grids():
+        ready = prepare(case, np.random.default_rng())
+        ready.launch()
+        cuda.synchronize()
+    row = {"kernels": list(ready.kernels), "counted": list(ready.counted), "launch": ready.facts}
+    del ready
+    cuda.current_context().deallocations.clear()
+    return row
+
+
+def main(arguments: list[str]) -> None:
+    """Run the cases of the first file, list them in the second."""
+    current_gpu()
+    launch_all(read_cases(Path(arguments[0])), Path(arguments[1]), launch_on_gpu)
+
+
+# Against the model
+
+ALGORITHMS = {"numba-flash": "flash2", "numba-flash-mma": "flash2", "numba-flash1": "flash1"}
+SRAM_TOLERANCE = {"numba-flash": 1e-3, "numba-flash-mma": 1e-3, "numba-flash1": 1e-2}
+DRAM_TOLERANCE, FAR_BEYOND_L2 = 0.05, 8
+"""Relative error of DRAM reads that is allowed while Q, K and V of all heads take less than so many times L2."""
+DRAM_TOLERANCE_BEYOND = 0.30
+DRAM_WRITES_ABOVE = 1.25
+"""DRAM writes over their prediction; below, what L2 can hold may be missing, as it is written after the kernel."""
+
+
+def kernel_of(record: Record) -> Kernel:
+    """The model's kernel of an attention record, with the tile that ran; UnavailableError where there is none."""
+    if record.implementation not in ALGORITHMS or record.workload != "attention":
+        raise UnavailableError(f"no counts of {record.implementation} to compare", f"there are some of {', '.join(ALGORITHMS)}")
+    if not {"br", "bc"} <= set(record.launch) or record.dtype not in DTYPES:
+        raise UnavailableError("the record does not say which tile or dtype ran", "give br and bc under 'launch'")
+    sizes: dict[str, Any] = {"dv": record.shape.get("d"), **record.shape}
+    try:
+        w = Attention(**sizes, dtype=DTYPES[record.dtype]).check()
+    except TypeError:
+        raise UnavailableError(f"the record's shape has {', '.join(record.shape)}", "give the keys of an attention workload") from None
+    tile = Tile(record.launch["br"], record.launch["bc"], record.launch.get("threads", Tile(1, 1).threads))
+    [kernel] = find(ALGORITHMS[record.implementation]).forward(w, tile)
+    return kernel
+
+
+def compare_counters(record: Record, device: Device) -> list[Count]:
+    """The counters of ``record`` beside the model; those that the record lacks are left out."""
+    kernel, found = kernel_of(record), record.counters
+    cost, cache = estimate(kernel, device), device.cache_bytes or 0
+    beyond = _input_bytes(kernel) >= FAR_BEYOND_L2 * cache
+    allowed = {
+        "l2_to_sm_bytes": (cost.sram.read, _around(cost.sram.read, SRAM_TOLERANCE[record.implementation])),
+        "dram_read_bytes": (cost.dram.read, _around(cost.dram.read, DRAM_TOLERANCE_BEYOND if beyond else DRAM_TOLERANCE)),
+        "dram_write_bytes": (cost.dram.write, (max(cost.dram.write - cache, 0), cost.dram.write * DRAM_WRITES_ABOVE)),
     }
+    return [Count(label(record), name, float(count), found[name], limits) for name, (count, limits) in allowed.items() if name in found]
+
+
+def _around(predicted: Any, tolerance: float) -> tuple[float, float]:
+    """Counts of which ``predicted`` is no more than ``tolerance`` off, relative to the count."""
+    return float(predicted) / (1 + tolerance), float(predicted) / (1 - tolerance)
+
+
+def _input_bytes(kernel: Kernel) -> Any:
+    """Bytes of Q, K and V over all heads."""
+    return sum(
+        access.footprint * access.element_size for access in kernel.accesses if access.kind == "read" and access.tensor in ("Q", "K", "V")
+    )
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

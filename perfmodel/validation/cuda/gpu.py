@@ -1,14 +1,19 @@
-"""The GPU that numba finds, or in words why it finds none."""
+"""The GPU that numba finds, or in words why it finds none; and what a measurement on it was made with, as records keep it."""
 
 from __future__ import annotations
 
 import os
+import re
+import subprocess
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
+from perfmodel import __version__
+from perfmodel.catalog import device_ids, find_device
 from perfmodel.core.errors import UnavailableError
 
 INSTALL = "pip install 'numba-cuda[cu13]' 'numpy<2.5'  (cu12 for a driver of CUDA 12)"
@@ -19,7 +24,6 @@ class Gpu:
     """What the driver says of one device; ``free_bytes`` at the time of asking."""
 
     name: str
-    compute_capability: str
     multiprocessors: int
     l2_bytes: int
     memory_bytes: int
@@ -98,15 +102,12 @@ def _toolkit_error(error: Exception) -> UnavailableError:
 
 def current_gpu() -> Gpu:
     """The device of the current context."""
-    from numba import cuda as module
-
-    cuda: Any = module
+    cuda = load_numba_cuda()
     device, context = cuda.get_current_device(), cuda.current_context()
     name = device.name.decode() if isinstance(device.name, bytes) else str(device.name)
     memory = context.get_memory_info()
     return Gpu(
         name=name,
-        compute_capability=".".join(map(str, device.compute_capability)),
         multiprocessors=int(device.MULTIPROCESSOR_COUNT),
         l2_bytes=int(device.L2_CACHE_SIZE),
         memory_bytes=int(memory.total),
@@ -117,3 +118,108 @@ def current_gpu() -> Gpu:
 def _first_line(error: object) -> str:
     """The first line that says something."""
     return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
+
+
+# What a measurement was made with
+
+PACKAGES = ("numba", "numba-cuda", "numpy")
+SMI_FIELDS = {
+    "driver_version": "driver",
+    "clocks.sm": "sm_clock",
+    "clocks.mem": "memory_clock",
+    "clocks.max.sm": "max_sm_clock",
+    "clocks.max.mem": "max_memory_clock",
+    "power.limit": "power_limit",
+}
+"""Fields of nvidia-smi and what a record calls them; as it prints them, with unit."""
+SMI_TIMEOUT_S = 10
+_FILLERS = frozenset({"nvidia", "geforce", "tesla", "gpu", "graphics", "grace", "hopper", "hbm2", "hbm3", "hbm3e"})
+_FORMS = ("sxm", "pcie", "nvl")
+SIZE_TOLERANCE = 0.15
+"""Relative: names round gigabytes, binary or not, and drivers keep some memory for themselves."""
+
+
+@dataclass(frozen=True, slots=True)
+class Environment:
+    """``hardware``: id of the device's profile; ``facts``: what a record keeps of the machine, its software and clocks."""
+
+    hardware: str
+    facts: dict[str, Any]
+
+
+def this_environment(gpu: Gpu, hardware: str | None = None) -> Environment:
+    """The environment of ``gpu``; ``hardware`` names its profile where the device's name does not."""
+    facts = {"device": gpu.name, "perfmodel": __version__, **package_versions(), **nvidia_smi()}
+    return Environment(find_device(hardware).id if hardware else profile_of(gpu.name, gpu.memory_bytes), facts)
+
+
+def package_versions(packages: Iterable[str] = PACKAGES) -> dict[str, str]:
+    """Versions of those ``packages`` that are installed."""
+    found = {}
+    for name in packages:
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            continue
+    return found
+
+
+def nvidia_smi(ask: Callable[[list[str]], str] | None = None) -> dict[str, str]:
+    """Driver, clocks and power limit as nvidia-smi tells them; nothing where it does not."""
+    command = ["nvidia-smi", f"--query-gpu={','.join(SMI_FIELDS)}", "--format=csv,noheader"]
+    try:
+        lines = (ask or _run)(command).splitlines()
+    except (OSError, subprocess.SubprocessError, UnicodeDecodeError):
+        return {}
+    told = [value.strip() for value in lines[0].split(",")] if lines else []
+    if len(told) != len(SMI_FIELDS):
+        return {}
+    return {name: value for name, value in zip(SMI_FIELDS.values(), told, strict=True) if value and not value.startswith("[")}
+
+
+def _run(command: list[str]) -> str:
+    return subprocess.run(command, capture_output=True, text=True, timeout=SMI_TIMEOUT_S, check=True).stdout
+
+
+def profile_of(name: str, memory_bytes: int | None = None) -> str:
+    """Id of the profile of a device that its driver calls ``name``; UnavailableError asks for --hardware where none or several fit.
+
+    The model's own word has to be the same. A name without a form factor is an SXM part, or one that comes in a single form:
+    NVIDIA names PCIe and NVL cards. Parts of several sizes are told apart by ``memory_bytes``, else by the name.
+
+    >>> profile_of("NVIDIA H200"), profile_of("NVIDIA A100-PCIE-40GB"), profile_of("NVIDIA GeForce RTX 4090")
+    ('nvidia-h200-sxm', 'nvidia-a100-pcie-40gb', 'nvidia-rtx-4090')
+    """
+    words = _words(name)
+    fits = [known for known in device_ids() if known.startswith("nvidia-") and _fits(_words(known), words, memory_bytes)]
+    if len(fits) == 1:
+        return fits[0]
+    what = f"could be any of {', '.join(fits)}" if fits else "has no profile that is known by its name"
+    raise UnavailableError(f"the device {name!r} {what}", "name its profile: --hardware ID, see perfmodel hardware list")
+
+
+def _words(name: str) -> frozenset[str]:
+    """Words of a device's name or id, sizes as one word (80gb), without fillers; sxm4 is sxm.
+
+    >>> sorted(_words("NVIDIA A100-SXM4-80GB")), sorted(_words("nvidia-l40s"))
+    (['80gb', 'a100', 'sxm'], ['l40s'])
+    """
+    text = re.sub(r"(\d+)\s*gb\b", r"\1gb", name.lower())
+    words = [re.sub(r"^sxm\d$", "sxm", word) for word in re.split(r"[^a-z0-9]+", text) if word]
+    return frozenset(words) - _FILLERS
+
+
+def _fits(profile: frozenset[str], device: frozenset[str], memory_bytes: int | None) -> bool:
+    """Whether a device's words are those of a profile, as far as the driver tells them."""
+    forms = [next((form for form in _FORMS if form in words), "sxm") for words in (profile, device)]
+    models = [words - _sizes(words) - set(_FORMS) for words in (profile, device)]
+    if forms[0] != forms[1] or models[0] != models[1]:
+        return False
+    wanted, told = _sizes(profile), _sizes(device)
+    if wanted and memory_bytes is not None:  # a name's size can be another memory's: GH200 480GB
+        return any(abs(memory_bytes / (int(size[:-2]) * 1e9) - 1) < SIZE_TOLERANCE for size in wanted)
+    return not wanted or not told or wanted == told
+
+
+def _sizes(words: frozenset[str]) -> frozenset[str]:
+    return frozenset(word for word in words if re.fullmatch(r"\d+gb", word))

@@ -8,19 +8,31 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 
 from perfmodel.core.errors import PerfmodelError
-from perfmodel.validation.cuda.timing import StoppingRule, Timing
+from perfmodel.validation.cuda import timers
+from perfmodel.validation.cuda.gpu import current_gpu, load_numba_cuda, open_gpu, small_grids
+from perfmodel.validation.records import Seconds
+from perfmodel.validation.statistics import StoppingRule, measure_times
 
 RULE = StoppingRule(relative_error=0.005, least_runs=10, runs=50, budget_s=0.3)
 QUICK_RULE = StoppingRule(relative_error=0.02, least_runs=5, runs=20, budget_s=0.05)
-Part = Callable[[StoppingRule], Iterator["Measured"]]
+SMALLEST, LARGEST = 1 << 16, 1 << 32
+"""Bytes of one array of the bandwidth curves."""
+KEPT_FREE = 0.9
+"""Share of free memory that arrays may take."""
+L2_READ_BYTES = 1 << 31
+"""Bytes of one run of the L2 curve: long against a launch."""
+BLOCKS_PER_SM = 8
+FMA_ROUNDS, EXP_ROUNDS, SHARED_ROUNDS = 1 << 12, 1 << 9, 1 << 12
+"""Rounds per thread: a few milliseconds on an H200."""
+FLOP_PER_FMA = 2
+Part = Callable[[StoppingRule], Iterator["ProbeResult"]]
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
+class ProbeResult:
     """One result in base units (B/s, FLOP/s, OP/s, B, s); ``value`` None and ``reason`` in words where there is none.
 
     ``spread``: (p90 - p10) / median. ``size``: bytes of the array, on a curve over sizes.
@@ -36,26 +48,31 @@ class Measured:
     reason: str = ""
 
 
-def rate(name: str, unit: str, amount: float, timing: Timing, size: int | None = None, field: str | None = None) -> Measured:
+def rate(name: str, unit: str, amount: float, times: Sequence[float], size: int | None = None, field: str | None = None) -> ProbeResult:
     """``amount`` per run over the median time."""
-    return Measured(name, unit, amount / timing.median, timing.noise, timing.runs, size, field)
+    seconds = Seconds.of(times)
+    return ProbeResult(name, unit, amount / seconds.median, seconds.noise, len(times), size, field)
 
 
-def run_parts(
-    parts: Mapping[str, Part], progress: Callable[[str], None], rule: StoppingRule, around: Callable[[], AbstractContextManager[None]]
-) -> list[Measured]:
+def benchmark(progress: Callable[[str], None] = lambda text: None, rule: StoppingRule = RULE) -> list[ProbeResult]:
+    """All microbenchmarks, on the current GPU; UnavailableError where there is none."""
+    open_gpu()
+    with small_grids():
+        return run_parts(PARTS, progress, rule)
+
+
+def run_parts(parts: Mapping[str, Part], progress: Callable[[str], None], rule: StoppingRule) -> list[ProbeResult]:
     """The results of all ``parts``; one that fails leaves what it had measured, and its reason."""
-    found: list[Measured] = []
+    found: list[ProbeResult] = []
     for name, part in parts.items():
         progress(name)
         try:
-            with around():
-                for result in part(rule):
-                    found.append(result)
+            for result in part(rule):
+                found.append(result)
         except PerfmodelError as error:
-            found.append(Measured(name, "", None, reason=error.message))
+            found.append(ProbeResult(name, "", None, reason=error.message))
         except Exception as error:  # the driver's own errors: the other parts can still be measured
-            found.append(Measured(name, "", None, reason=f"{type(error).__name__}: {error}".splitlines()[0]))
+            found.append(ProbeResult(name, "", None, reason=f"{type(error).__name__}: {error}".splitlines()[0]))
     return found
 
 
@@ -72,20 +89,20 @@ def sizes(smallest: int, largest: int, steps: int = 1) -> list[int]:
     return found
 
 
-def plateau(curve: Sequence[Measured]) -> Measured:
+def plateau(curve: Sequence[ProbeResult]) -> ProbeResult:
     """The highest bandwidth of ``curve``."""
     best = max(curve, key=lambda point: point.value or 0.0)
     return replace(best, name="L2 read, plateau", field="memory.l2.measured_bandwidth")
 
 
-def apparent_size(curve: Sequence[Measured]) -> Measured:
+def apparent_size(curve: Sequence[ProbeResult]) -> ProbeResult:
     """Where bandwidth has fallen halfway, in logarithms, from the plateau to that of the largest array; between sizes by straight lines.
 
     ``spread``: the step between the two sizes, relative.
     """
     points = [(point.size, point.value) for point in curve if point.size and point.value]
     top, low = max(value for _, value in points), points[-1][1]
-    result = Measured("L2, apparent size", "B", None, runs=sum(point.runs for point in curve))
+    result = ProbeResult("L2, apparent size", "B", None, runs=sum(point.runs for point in curve))
     if top < 1.2 * low:
         return replace(result, reason="bandwidth does not fall with size: no step to see")
     halfway = math.sqrt(top * low)
@@ -93,3 +110,90 @@ def apparent_size(curve: Sequence[Measured]) -> Measured:
     (small, fast), (large, slow) = points[after - 1], points[after]
     share = (math.log(fast) - math.log(halfway)) / (math.log(fast) - math.log(slow))
     return replace(result, value=small * (large / small) ** share, spread=large / small - 1)
+
+
+# Memory
+
+
+def _dram(rule: StoppingRule) -> Iterator[ProbeResult]:
+    """Copy and read bandwidth by size, L2 flushed; the largest array stands for the device."""
+    from perfmodel.validation.kernels import probes
+
+    cuda, gpu = load_numba_cuda(), current_gpu()
+    timer = timers.EventTimer(gpu)
+    curves: dict[str, list[ProbeResult]] = {"DRAM copy": [], "DRAM read": []}
+    blocks = BLOCKS_PER_SM * gpu.multiprocessors
+    for size in sizes(SMALLEST, min(LARGEST, int(gpu.free_bytes * KEPT_FREE / 2))):
+        source, target = (cuda.device_array(size // 4, "float32") for _ in range(2))
+        times = measure_times(probes.prepare_copy(source, target), timer, rule)
+        curves["DRAM copy"].append(rate("DRAM copy", "B/s", 2 * size, times, size))
+        times = measure_times(probes.prepare_read(source, target, blocks=blocks), timer, rule)
+        curves["DRAM read"].append(rate("DRAM read", "B/s", size, times, size))
+        del source, target
+        cuda.current_context().deallocations.clear()
+    for name, curve in curves.items():
+        yield from curve
+        yield replace(curve[-1], name=f"{name}, largest", field="memory.dram.measured_bandwidth" if name == "DRAM copy" else None)
+
+
+def _l2(rule: StoppingRule) -> Iterator[ProbeResult]:
+    """Read bandwidth by size with the array left in L2, its plateau, and the size up to which L2 seems to hold an array."""
+    from perfmodel.validation.kernels import probes
+
+    cuda, gpu = load_numba_cuda(), current_gpu()
+    timer = timers.EventTimer(gpu, cold=False)
+    sums = cuda.device_array(1, "float32")
+    curve = []
+    for size in sizes(1 << 20, min(8 * gpu.l2_bytes, int(gpu.free_bytes * KEPT_FREE)), 4):
+        source = cuda.device_array(size // 16 * 4, "float32")
+        passes = max(L2_READ_BYTES // size, 2)
+        launch = probes.prepare_read(source, sums, passes, blocks=BLOCKS_PER_SM * gpu.multiprocessors)
+        curve.append(rate("L2 read", "B/s", size * passes, measure_times(launch, timer, rule), size))
+    yield from curve
+    yield plateau(curve)
+    yield apparent_size(curve)
+
+
+# Units
+
+
+def _units(rule: StoppingRule) -> Iterator[ProbeResult]:
+    """Multiply-adds, exponentials, and reads of shared memory over the whole device."""
+    from perfmodel.validation.kernels import probes
+
+    cuda, gpu = load_numba_cuda(), current_gpu()
+    timer = timers.EventTimer(gpu, cold=False)
+    sums, blocks = cuda.device_array(1, "float32"), BLOCKS_PER_SM * gpu.multiprocessors
+    fma = FLOP_PER_FMA * probes.operations(blocks, FMA_ROUNDS)
+    yield rate("fp32 FMA", "FLOP/s", fma, measure_times(probes.prepare_fma(sums, blocks, FMA_ROUNDS), timer, rule))
+    exp = probes.operations(blocks, EXP_ROUNDS)
+    yield rate("exp", "OP/s", exp, measure_times(probes.prepare_exp(sums, blocks, EXP_ROUNDS), timer, rule))
+    shared = probes.shared_bytes(blocks, SHARED_ROUNDS)
+    times = measure_times(probes.prepare_shared(sums, blocks, SHARED_ROUNDS), timer, rule)
+    yield rate("shared memory read", "B/s", shared, times, field="memory.sram.measured_bandwidth")
+
+
+def _launches(rule: StoppingRule) -> Iterator[ProbeResult]:
+    """Time per empty kernel, from a stream and from a graph."""
+    stream = load_numba_cuda().stream()
+    timer = timers.QueueTimer(current_gpu(), stream)
+    launch = timers.empty_launches(stream)
+    yield _per_launch("launch, stream", measure_times(launch, timer, rule), "launch_overhead.stream")
+    try:
+        replay = timers.captured(launch, stream)
+        yield _per_launch("launch, graph", measure_times(replay, timer, rule), "launch_overhead.graph")
+    except PerfmodelError as error:
+        yield ProbeResult("launch, graph", "s", None, reason=error.message)
+
+
+def _per_launch(name: str, times: Sequence[float], field: str) -> ProbeResult:
+    seconds = Seconds.of(times)
+    return ProbeResult(name, "s", seconds.median / timers.KERNELS, seconds.noise, len(times), field=field)
+
+
+PARTS: dict[str, Part] = {
+    "memory bandwidth by size": _dram,
+    "L2": _l2,
+    "rates of units": _units,
+    "launch overhead": _launches,
+}

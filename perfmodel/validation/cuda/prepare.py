@@ -1,7 +1,7 @@
 """A case made ready on the GPU: arrays, what launches it, and how far its results are from float64.
 
 Large results are checked in part: rows of some heads, chosen at random, against the exact computation of those rows, and every
-element for having been written.
+element for having been written. Outputs begin as NaN: what a kernel leaves out shows.
 """
 
 from __future__ import annotations
@@ -15,18 +15,19 @@ import numpy as np
 from numba import cuda as _cuda
 
 from perfmodel.core.errors import UnavailableError
-from perfmodel.validation.cuda.arrays import poisoned, random_inputs, stored, unwritten, values
+from perfmodel.core.workload import Attention
 from perfmodel.validation.cuda.cases import KernelCase, needed_bytes
-from perfmodel.validation.cuda.checks import attention_error
-from perfmodel.validation.kernels import copy, flash, flash1, matmul, reference, standard
+from perfmodel.validation.kernels import flash, flash1, matmul, probes, reference, standard
 
 cuda: Any = _cuda
 MATMUL_ROWS = 128
 """Rows of a product that are checked."""
+CHECKED_HEADS, CHECKED_ROWS = 4, 128
+"""Heads of attention that are checked, and rows of a window: the whole of a large problem would take a CPU minutes."""
 
 
 @dataclass(frozen=True, slots=True)
-class Prepared:
+class PreparedKernel:
     """``launch`` runs the case once. ``error()``: largest relative error of what the run before has written.
 
     ``kernels``: names of the kernels of one launch, in order; ``counted``: those whose counters are the case's. ``facts``: the
@@ -41,7 +42,7 @@ class Prepared:
     tensors: tuple[Any, ...]
 
 
-def prepare(case: KernelCase, rng: Any) -> Prepared:
+def prepare(case: KernelCase, rng: Any) -> PreparedKernel:
     """``case`` with fresh random inputs and poisoned outputs; UnavailableError where it does not fit."""
     needed, free = needed_bytes(case.check()), int(cuda.current_context().get_memory_info().free)
     if needed > free:
@@ -50,79 +51,122 @@ def prepare(case: KernelCase, rng: Any) -> Prepared:
     return builders[case.workload](case, rng)
 
 
-def registers(dispatcher: Any) -> int:
-    """Registers per thread of the specialised form of ``dispatcher`` that was compiled last."""
-    return int(list(dispatcher.specializations.values())[-1].get_regs_per_thread())
+def _facts(br: int, bc: int, threads: int, shared_bytes: int, dispatcher: Any) -> dict[str, int]:
+    """The launch as a record says it; registers are per thread, of the form of ``dispatcher`` that was compiled last."""
+    registers = int(list(dispatcher.specializations.values())[-1].get_regs_per_thread())
+    return {"br": br, "bc": bc, "threads": threads, "shared_bytes": shared_bytes, "registers": registers}
+
+
+# Arrays
+
+
+def stored(values: Any, dtype: str) -> Any:
+    """fp32 ``values`` as the GPU holds them; bf16, which NumPy does not know, is the upper half of fp32.
+
+    >>> [hex(x) for x in stored(np.array([1.0, -2.0], np.float32), "bf16")]
+    ['0x3f80', '0xc000']
+    """
+    if dtype == "fp32":
+        return np.ascontiguousarray(values, np.float32)
+    if dtype == "fp16":
+        return values.astype(np.float16)
+    return (np.ascontiguousarray(values, np.float32).view(np.uint32) >> 16).astype(np.uint16)
+
+
+def values(held: Any, dtype: str) -> Any:
+    """What ``stored`` numbers mean, in fp32."""
+    if dtype == "bf16":
+        return (held.astype(np.uint32) << 16).view(np.float32)
+    return held.astype(np.float32, copy=False)
+
+
+def random_inputs(rng: Any, elements: int, dtype: str) -> Any:
+    """Standard normal numbers as the GPU holds them, flat."""
+    return stored(rng.standard_normal(elements, np.float32), dtype)
+
+
+def poisoned(elements: int, dtype: str = "fp32") -> Any:
+    """A flat array on the GPU that is not a number anywhere."""
+    return cuda.to_device(stored(np.full(elements, np.nan, np.float32), dtype))
+
+
+def unwritten(held: Any, dtype: str) -> bool:
+    """Whether any number is not one; -inf is."""
+    return bool(np.isnan(values(held, dtype)).any())
 
 
 # Attention
 
 
-def _attention(case: KernelCase, rng: Any) -> Prepared:
-    w, name = case.attention(), case.implementation
+@dataclass(frozen=True, slots=True)
+class _Ready:
+    """An attention kernel on its arrays: ``shape`` its geometry, ``logsumexp()`` what it wrote of that, None if it writes none."""
+
+    launch: Callable[[], None]
+    shape: Any
+    shared_bytes: int
+    dispatcher: Any
+    kernels: tuple[str, ...]
+    logsumexp: Callable[[], Any] = lambda: None
+
+
+def _attention(case: KernelCase, rng: Any) -> PreparedKernel:
+    w, name, tile = case.attention(), case.implementation, (case.launch["br"], case.launch["bc"])
     rows, keys = w.query_heads * w.n, w.stored_kv_heads * w.kv_len
     held = [random_inputs(rng, count * w.d, case.dtype) for count in (rows, keys, keys)]
     q, k, v = map(cuda.to_device, held)
     o = poisoned(rows * w.d, case.dtype)
-    launch, facts, kernels, logsumexp = _ATTENTION[name](case, q, k, v, o)
+    ready = _KERNELS[name](w, *tile, q, k, v, o)
 
     def error() -> float:
         cuda.synchronize()
-        out, statistics = o.copy_to_host(), logsumexp()
+        out, statistics = o.copy_to_host(), ready.logsumexp()
         if unwritten(out, case.dtype) or (statistics is not None and unwritten(statistics, "fp32")):
             return math.inf
         return attention_error(w, rng, [values(x, case.dtype) for x in (*held, out)], statistics)
 
-    return Prepared(launch, error, kernels, kernels[-1:] if name == "numba-flash1" else kernels, facts, (q, k, v, o))
+    facts = _facts(*tile, ready.shape.threads, ready.shared_bytes, ready.dispatcher)
+    counted = ready.kernels[-1:] if name == "numba-flash1" else ready.kernels
+    return PreparedKernel(ready.launch, error, ready.kernels, counted, facts, (q, k, v, o))
 
 
-Ready = tuple[Callable[[], None], dict[str, int], tuple[str, ...], Callable[[], Any]]
-"""What launches, the launch's facts, names of its kernels, and what gives the logsumexp or None."""
-
-
-def _flash(case: KernelCase, q: Any, k: Any, v: Any, o: Any) -> Ready:
-    w, (br, bc) = case.attention(), (case.launch["br"], case.launch["bc"])
-    shape, lse = flash.geometry(w.d, br, bc), poisoned(w.query_heads * w.n, "fp32")
+def _flash(w: Attention, br: int, bc: int, q: Any, k: Any, v: Any, o: Any) -> _Ready:
+    shape, lse = flash.geometry(w.d, br, bc), poisoned(w.query_heads * w.n)
     launch = flash.prepare(w, shape, q, k, v, o, lse)
-    facts = _facts(br, bc, shape.threads, shape.shared_bytes, flash.build(shape, w.causal))
-    return launch, facts, ("flash",), lse.copy_to_host
+    return _Ready(launch, shape, shape.shared_bytes, flash.build(shape, w.causal), ("flash",), lse.copy_to_host)
 
 
-def _flash1(case: KernelCase, q: Any, k: Any, v: Any, o: Any) -> Ready:
-    w, (br, bc) = case.attention(), (case.launch["br"], case.launch["bc"])
+def _flash_mma(w: Attention, br: int, bc: int, q: Any, k: Any, v: Any, o: Any) -> _Ready:
+    from perfmodel.validation.kernels import flash_mma
+
+    shape, lse = flash_mma.geometry(w.d, br, bc, w.dtype.name), poisoned(w.query_heads * w.n)
+    launch = flash_mma.prepare(w, shape, q, k, v, o, lse)
+    return _Ready(launch, shape, shape.shared_bytes, flash_mma.build(shape, w.causal), ("flash_mma",), lse.copy_to_host)
+
+
+def _flash1(w: Attention, br: int, bc: int, q: Any, k: Any, v: Any, o: Any) -> _Ready:
     shape = flash1.geometry(w.d, br, bc)
-    sums, tops = (poisoned(w.query_heads * w.n, "fp32") for _ in range(2))
+    sums, tops = (poisoned(w.query_heads * w.n) for _ in range(2))
     launch = flash1.prepare(w, shape, q, k, v, o, sums, tops)
-    facts = _facts(br, bc, shape.threads, flash1.shared_bytes(shape), flash1.build(shape, w.causal))
 
     def logsumexp() -> Any:
         total, top = sums.copy_to_host().astype(np.float64), tops.copy_to_host()
         with np.errstate(divide="ignore"):
             return np.where(total == 0, -np.inf, (top + np.log2(total)) * math.log(2))
 
-    return launch, facts, ("fill", "fill", "fill", "flash1"), logsumexp
+    kernels = ("fill", "fill", "fill", "flash1")
+    return _Ready(launch, shape, flash1.shared_bytes(shape), flash1.build(shape, w.causal), kernels, logsumexp)
 
 
-def _flash_mma(case: KernelCase, q: Any, k: Any, v: Any, o: Any) -> Ready:
-    from perfmodel.validation.kernels import flash_mma
-
-    w, (br, bc) = case.attention(), (case.launch["br"], case.launch["bc"])
-    shape, lse = flash_mma.geometry(w.d, br, bc, case.dtype), poisoned(w.query_heads * w.n, "fp32")
-    launch = flash_mma.prepare(w, shape, q, k, v, o, lse)
-    facts = _facts(br, bc, shape.threads, shape.shared_bytes, flash_mma.build(shape, w.causal))
-    return launch, facts, ("flash_mma",), lse.copy_to_host
-
-
-def _standard(case: KernelCase, q: Any, k: Any, v: Any, o: Any) -> Ready:
-    w, (br, bc) = case.attention(), (case.launch["br"], case.launch["bc"])
+def _standard(w: Attention, br: int, bc: int, q: Any, k: Any, v: Any, o: Any) -> _Ready:
     shape = standard.geometry(w.d, br, bc)
-    s, p = (poisoned(w.query_heads * w.n * w.kv_len, "fp32") for _ in range(2))
+    s, p = (poisoned(w.query_heads * w.n * w.kv_len) for _ in range(2))
     launch = standard.prepare(w, shape, q, k, v, s, p, o)
-    facts = _facts(br, bc, shape.threads, 4 * (br + bc) * w.d, standard.build_scores(shape))
-    return launch, facts, ("standard_scores", "standard_softmax", "standard_outputs"), lambda: None
+    kernels = ("standard_scores", "standard_softmax", "standard_outputs")
+    return _Ready(launch, shape, 4 * (br + bc) * w.d, standard.build_scores(shape), kernels)
 
 
-_ATTENTION: dict[str, Callable[[KernelCase, Any, Any, Any, Any], Ready]] = {
+_KERNELS: dict[str, Callable[..., _Ready]] = {
     "numba-flash": _flash,
     "numba-flash1": _flash1,
     "numba-flash-mma": _flash_mma,
@@ -130,14 +174,39 @@ _ATTENTION: dict[str, Callable[[KernelCase, Any, Any, Any, Any], Ready]] = {
 }
 
 
-def _facts(br: int, bc: int, threads: int, shared_bytes: int, dispatcher: Any) -> dict[str, int]:
-    return {"br": br, "bc": bc, "threads": threads, "shared_bytes": shared_bytes, "registers": registers(dispatcher)}
+def attention_error(w: Attention, rng: Any, tensors: list[Any], statistics: Any) -> float:
+    """Largest relative error over windows of rows of some heads. A window's keys end where its last row's view ends."""
+    q, k, v, o = (
+        x.reshape(heads, -1, w.d) for x, heads in zip(tensors, (w.query_heads, *[w.stored_kv_heads] * 2, w.query_heads), strict=True)
+    )
+    errors = []
+    for head in sorted({0, w.query_heads - 1, *rng.integers(0, w.query_heads, CHECKED_HEADS - 2).tolist()}):
+        for first in windows(rng, w.n):
+            last = min(first + CHECKED_ROWS, w.n)
+            keys = w.kv_len - (w.n - last) if w.causal else w.kv_len
+            if keys < 1:  # no row of the window sees a key
+                errors.append(float(np.abs(o[head, first:last]).max()))
+                continue
+            kv = head // w.group
+            expected, logsumexp = reference.attention(q[head, first:last], k[kv, :keys], v[kv, :keys], w.causal)
+            errors.append(reference.relative_error(o[head, first:last], expected))
+            if statistics is not None:
+                found = statistics.reshape(w.query_heads, w.n)[head, first:last]
+                errors.append(reference.relative_error(found, logsumexp))
+    return max(errors)
+
+
+def windows(rng: Any, n: int) -> list[int]:
+    """Where windows of CHECKED_ROWS begin: the first, the last, one at random; all where there are few."""
+    if n <= 3 * CHECKED_ROWS:
+        return list(range(0, n, CHECKED_ROWS))
+    return [0, int(rng.integers(0, n - CHECKED_ROWS)), n - CHECKED_ROWS]
 
 
 # The rest
 
 
-def _matmul(case: KernelCase, rng: Any) -> Prepared:
+def _matmul(case: KernelCase, rng: Any) -> PreparedKernel:
     m, n, k = (int(case.shape[key]) for key in ("m", "n", "k"))
     a, b = (random_inputs(rng, count, case.dtype) for count in (m * k, k * n))
     c = poisoned(m * n, case.dtype)
@@ -156,16 +225,16 @@ def _matmul(case: KernelCase, rng: Any) -> Prepared:
         expected = a.reshape(m, k)[rows].astype(np.float64) @ b.reshape(k, n).astype(np.float64)
         return math.inf if unwritten(found, case.dtype) else reference.relative_error(found[rows], expected)
 
-    return Prepared(launch, error, (name,), (name,), facts, (c,))
+    return PreparedKernel(launch, error, (name,), (name,), facts, (c,))
 
 
-def _copy(case: KernelCase, rng: Any) -> Prepared:
+def _copy(case: KernelCase, rng: Any) -> PreparedKernel:
     elements = int(case.shape["bytes"]) // 4
-    source, target = stored(rng.random(elements, np.float32), "fp32"), poisoned(elements, "fp32")
-    launch = copy.prepare(cuda.to_device(source), target)
+    source, target = stored(rng.random(elements, np.float32), "fp32"), poisoned(elements)
+    launch = probes.prepare_copy(cuda.to_device(source), target)
 
     def error() -> float:
         cuda.synchronize()
         return 0.0 if np.array_equal(target.copy_to_host(), source) else math.inf
 
-    return Prepared(launch, error, ("copy",), ("copy",), {}, (target,))
+    return PreparedKernel(launch, error, ("copy",), ("copy",), {}, (target,))

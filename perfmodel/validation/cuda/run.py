@@ -8,10 +8,10 @@ from typing import Any
 
 from perfmodel.core.errors import PerfmodelError, UnavailableError
 from perfmodel.validation.cuda.cases import KernelCase
-from perfmodel.validation.cuda.environment import Environment, this_environment
-from perfmodel.validation.cuda.gpu import open_gpu, small_grids
-from perfmodel.validation.cuda.microbench import RULE, Measured, run_parts
-from perfmodel.validation.cuda.timing import StoppingRule, Timer, Timing, measure_times
+from perfmodel.validation.cuda.gpu import Environment, load_numba_cuda, open_gpu, small_grids, this_environment
+from perfmodel.validation.cuda.timers import EventTimer
+from perfmodel.validation.records import Seconds, raw_of
+from perfmodel.validation.statistics import StoppingRule, Timer, measure_times
 
 SOURCE = "perfmodel numba kernels, CUDA events, L2 flushed by reads"
 Progress = Callable[[str], None]
@@ -25,8 +25,6 @@ def measure(
 
     ``hardware``: the profile's id where the device's name does not tell. UnavailableError where nothing can be measured at all.
     """
-    from perfmodel.validation.cuda.events import EventTimer
-
     gpu = open_gpu()
     environment = this_environment(gpu, hardware)
     timer = EventTimer(gpu)
@@ -37,7 +35,7 @@ def measure_with(
     cases: Iterable[KernelCase],
     progress: Progress,
     on_record: OnRecord,
-    time_one: Callable[[KernelCase], tuple[Timing, float, dict[str, int]]],
+    time_one: Callable[[KernelCase], tuple[list[float], float, dict[str, int]]],
     environment: Environment,
 ) -> list[str]:
     """The loop of ``measure``: ``time_one`` gives times, relative error and launch of a case, or raises."""
@@ -46,7 +44,7 @@ def measure_with(
     for number, case in enumerate(todo, start=1):
         where = f"{number}/{len(todo)} {case.label}"
         try:
-            timing, error, launch = time_one(case)
+            times, error, launch = time_one(case)
         except MemoryError:
             failures.append(f"{case.label}: out of memory on the host")
         except PerfmodelError as failure:
@@ -56,8 +54,10 @@ def measure_with(
         except Exception as failure:  # numba and the driver raise whatever they like; one case must not end the run
             failures.append(f"{case.label}: {_in_words(failure)}")
         else:
-            on_record(record(case, timing, error, launch, environment))
-            progress(f"{where}: {timing.median * 1e3:.4g} ms, noise {timing.noise:.1%}, {timing.runs} runs")
+            facts = {**environment.facts, "relative_error": error, "runs": len(times), "date": datetime.now(tz=UTC).date().isoformat()}
+            time_s = Seconds.of(times)
+            on_record(raw_of(case.record(environment.hardware, time_s, environment=facts, source=SOURCE, launch=launch)))
+            progress(f"{where}: {time_s.median * 1e3:.4g} ms, noise {time_s.noise:.1%}, {len(times)} runs")
             continue
         progress(f"{where}: failed, {failures[-1]}")
     return failures
@@ -67,15 +67,13 @@ class LostDeviceError(UnavailableError):
     """The driver refuses any further work: an earlier kernel has failed for good."""
 
 
-def time_case(case: KernelCase, timer: Timer, rule: StoppingRule | None) -> tuple[Timing, float, dict[str, int]]:
+def time_case(case: KernelCase, timer: Timer, rule: StoppingRule | None) -> tuple[list[float], float, dict[str, int]]:
     """Check the results of ``case``, then time it. UnavailableError where they are wrong: a wrong kernel has no time."""
     import numpy as np
-    from numba import cuda as module
 
     from perfmodel.validation.cuda.prepare import prepare
     from perfmodel.validation.kernels.reference import TOLERANCE
 
-    cuda: Any = module
     with small_grids():
         try:
             ready = prepare(case, np.random.default_rng())
@@ -86,7 +84,7 @@ def time_case(case: KernelCase, timer: Timer, rule: StoppingRule | None) -> tupl
             return measure_times(ready.launch, timer, rule), error, ready.facts
         finally:
             ready = None  # type: ignore[assignment]  # its arrays go before the next case needs the room
-            _free(cuda)
+            _free(load_numba_cuda())
 
 
 def _free(cuda: Any) -> None:
@@ -98,39 +96,9 @@ def _free(cuda: Any) -> None:
         raise LostDeviceError(f"the device is lost: {_in_words(failure)}", "start again without the case before") from failure
 
 
-def record(case: KernelCase, timing: Timing, error: float, launch: dict[str, int], environment: Environment) -> dict[str, Any]:
-    """A measurement record of a timed case."""
-    return {
-        "workload": case.workload,
-        "implementation": case.implementation,
-        "hardware": environment.hardware,
-        "dtype": case.dtype,
-        "pass": "forward",
-        "shape": case.shape,
-        "time_s": {"median": timing.median, "p10": timing.p10, "p90": timing.p90},
-        "cache": "cold",
-        "environment": {
-            **environment.facts,
-            "relative_error": error,
-            "runs": timing.runs,
-            "date": datetime.now(tz=UTC).date().isoformat(),
-        },
-        "source": SOURCE,
-        "launch": launch,
-    }
-
-
 def _in_words(failure: Exception) -> str:
     """The failure's kind and first line; running out of device memory by its name."""
     text = next((line.strip() for line in str(failure).splitlines() if line.strip()), "")
     if "OUT_OF_MEMORY" in text or "out of memory" in text.lower():
         return f"out of memory on the device ({text})"
     return f"{type(failure).__name__}: {text}" if text else type(failure).__name__
-
-
-def benchmark(progress: Progress = lambda text: None, rule: StoppingRule = RULE) -> list[Measured]:
-    """All microbenchmarks, on the current GPU; UnavailableError where there is none."""
-    open_gpu()  # says what is missing before anything imports numba.cuda
-    from perfmodel.validation.cuda.microbench_parts import PARTS
-
-    return run_parts(PARTS, progress, rule, small_grids)

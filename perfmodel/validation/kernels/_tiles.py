@@ -14,9 +14,7 @@ from __future__ import annotations
 from typing import Any
 
 from perfmodel.timing.register_tiles import Layout
-from perfmodel.validation.kernels._steps import ZERO, U, copy4, device_function, load4, store4
-
-FOUR = U(4)
+from perfmodel.validation.kernels._steps import FOUR, ZERO, U, copy4, device_function, load4, store4
 
 
 def first_row(layout: Layout) -> Any:
@@ -116,3 +114,16 @@ def add_product(layout: Layout, columns: int, depth: int, a_pitch: int, permuted
             k += FOUR
 
     return add
+
+
+def store_row(layout: Layout, columns: int) -> Any:
+    """Device function: ``factor`` times the thread's ``columns`` results of its i-th row, from ``to`` in ``target`` on."""
+    n_groups, n_columns, group_pitch = U(columns // 4), U(columns), U(4 * layout.lanes)
+
+    @device_function
+    def store(target: Any, to: Any, c: Any, i: Any, factor: Any) -> None:
+        for g in range(n_groups):
+            x = i * n_columns + g * FOUR
+            store4(target, to + g * group_pitch, c[x] * factor, c[x + U(1)] * factor, c[x + U(2)] * factor, c[x + U(3)] * factor)
+
+    return store

@@ -15,17 +15,131 @@ from typing import Any
 
 from perfmodel.core.workload import Attention
 from perfmodel.timing.register_tiles import Geometry, geometry
-from perfmodel.validation.kernels._launch import launcher
-from perfmodel.validation.kernels._online import F32, LOWEST, hide_scores, log2_scale, update_softmax
-from perfmodel.validation.kernels._steps import ZERO, U, copies_done, cuda, float32, keep, kernel, lane_sum, store4, sync_warp
-from perfmodel.validation.kernels._tiles import FOUR, add_product, add_row_products, fill_tile, first_row
+from perfmodel.validation.kernels._steps import (
+    F32,
+    FOUR,
+    HIDDEN,
+    LOWEST,
+    ZERO,
+    U,
+    copies_done,
+    cuda,
+    device_function,
+    float32,
+    keep,
+    kernel,
+    lane_max,
+    lane_sum,
+    launcher,
+    sync_warp,
+)
+from perfmodel.validation.kernels._tiles import add_product, add_row_products, fill_tile, first_row, store_row
 
-__all__ = ["Geometry", "build", "geometry", "grid", "prepare", "run"]
+__all__ = ["Geometry", "build", "geometry", "grid", "prepare"]
 
-NAME = "numba-flash"
 LN2 = F32(math.log(2))
 NOTHING = F32(-math.inf)
 """logsumexp of a row that sees no key."""
+
+
+def log2_scale(d: int) -> Any:
+    """log2(e) / sqrt(d): exponentials are powers of two."""
+    return F32(math.log2(math.e) / math.sqrt(d))
+
+
+def places(shape: Geometry) -> Any:
+    """Device function: thread -> its lane, its first row, and where it begins to read Q, K, P and V in shared memory."""
+    layout, d = shape.layout, shape.d
+    n_lanes, first_of, u_d, u_p_pitch = U(layout.lanes), first_row(layout), U(d), U(shape.p_pitch)
+    n_q_spread, n_k_spread = U(layout.row_spread(d)), U(layout.column_spread(d))
+    k_at, v_at, p_at = U(shape.br * d), U((shape.br + shape.bc) * d), U((shape.br + 2 * shape.bc) * d)
+
+    @device_function
+    def found(thread: Any) -> Any:
+        lane = thread % n_lanes
+        row = first_of(thread)
+        q_from = keep(row * u_d + row % n_q_spread * FOUR)
+        k_from = keep(k_at + lane * u_d + lane % n_k_spread * FOUR)
+        p_from = keep(p_at + row * u_p_pitch)
+        v_from = keep(v_at + lane * FOUR)
+        return lane, row, q_from, k_from, p_from, v_from
+
+    return found
+
+
+def fill_tiles(shape: Geometry) -> tuple[Any, Any, Any]:
+    """Device functions that copy a tile of Q, of K and of V to shared memory: see ``fill_tile``."""
+    layout, d = shape.layout, shape.d
+    tiles = ((shape.br, layout.row_spread(d)), (shape.bc, layout.column_spread(d)), (shape.bc, 1))
+    fill_q, fill_k, fill_v = (fill_tile(layout.threads, rows, d, spread) for rows, spread in tiles)
+    return fill_q, fill_k, fill_v
+
+
+def hide_scores(shape: Geometry, causal: bool) -> Any:
+    """Device function: mask the scores of keys that do not exist or that a row does not see.
+
+    ``row``: the thread's first row in the head, ``first`` the chunk's first key.
+    """
+    n_rows, n_columns, n_lanes, n_step = U(shape.rows), U(shape.columns), U(shape.lanes), U(shape.layout.step)
+
+    @device_function
+    def hide(s: Any, row: Any, first: Any, lane: Any, n: Any, kv_len: Any) -> None:
+        for i in range(n_rows):
+            limit = kv_len
+            if causal:
+                limit = row + i * n_step + U(1) + kv_len
+                limit = min(limit - n if limit > n else U(0), kv_len)
+            for x in range(n_columns):
+                if first + lane + x * n_lanes >= limit:
+                    s[i * n_columns + x] = HIDDEN
+
+    return hide
+
+
+def score_chunk(shape: Geometry, causal: bool) -> Any:
+    """Device function: the scores of a chunk of keys from ``first`` on, masked; the query tile begins at ``start`` of the head."""
+    size, chunk = U(shape.rows * shape.columns), U(shape.chunk)
+    add, hide = add_row_products(shape.layout, shape.columns, shape.d), hide_scores(shape, causal)
+
+    @device_function
+    def score(s: Any, part: Any, shared: Any, a: Any, b: Any, start: Any, row: Any, first: Any, lane: Any, n: Any, kv_len: Any) -> None:
+        for i in range(size):
+            s[i] = ZERO
+        add(s, part, shared, a, b)
+        end = first + chunk
+        if end > kv_len or (causal and end + n > start + kv_len + U(1)):
+            hide(s, start + row, first, lane, n, kv_len)
+
+    return score
+
+
+def update_softmax(shape: Geometry) -> Any:
+    """Device function: scores -> probabilities in shared memory from ``to`` on; maximum, sum and outputs brought along.
+
+    ``total`` is this thread's part of the row's sum, to be added up over its lanes at the end.
+    """
+    n_rows, n_columns, n_lanes = U(shape.rows), U(shape.columns), U(shape.lanes)
+    n_width, row_pitch = U(shape.width), U(shape.layout.step * shape.p_pitch)
+
+    @device_function
+    def update(s: Any, out: Any, top: Any, total: Any, shared: Any, to: Any, scale: Any) -> None:
+        for i in range(n_rows):
+            highest = s[i * n_columns]
+            for x in range(U(1), n_columns):
+                highest = max(highest, s[i * n_columns + x])
+            highest = max(top[i], lane_max(highest, n_lanes) * scale)
+            decay = F32(math.exp2(top[i] - highest))
+            top[i] = highest
+            subtotal = total[i] * decay
+            for x in range(n_columns):
+                p = F32(math.exp2(s[i * n_columns + x] * scale - highest))
+                subtotal += p
+                shared[to + i * row_pitch + x * n_lanes] = p
+            total[i] = subtotal
+            for x in range(n_width):
+                out[i * n_width + x] *= decay
+
+    return update
 
 
 def grid(w: Attention, shape: Geometry) -> tuple[int, int]:
@@ -40,52 +154,36 @@ def build(shape: Geometry, causal: bool) -> Any:  # noqa: PLR0915 - constants of
     Arrays are flat fp32 views of Q, O [batch * heads, n, d], K, V [batch * kv_heads, kv_len, d], logsumexp [batch * heads, n].
     ``group`` query heads share a KV head; ``scale`` is ``log2_scale(d)``.
     """
-    layout, d, br, bc, chunk = shape.layout, shape.d, shape.br, shape.bc, shape.chunk
-    q_spread, k_spread = layout.row_spread(d), layout.column_spread(d)
-    first_of = first_row(layout)
-    fill_q = fill_tile(layout.threads, br, d, q_spread)
-    fill_k = fill_tile(layout.threads, bc, d, k_spread)
-    fill_v = fill_tile(layout.threads, bc, d, 1)
-    add_scores = add_row_products(layout, shape.columns, d)
-    add_outputs = add_product(layout, shape.width, chunk, shape.p_pitch, permuted=False)
-    hide, update = hide_scores(shape, causal), update_softmax(shape)
-    k_at, v_at, p_at = U(br * d), U((br + bc) * d), U((br + 2 * bc) * d)
-    n_q_spread, n_k_spread = U(q_spread), U(k_spread)
-    n_rows, n_columns, n_width, n_lanes, n_step = U(layout.rows), U(shape.columns), U(shape.width), U(layout.lanes), U(layout.step)
-    u_d, u_br, u_bc, u_chunk, u_p_pitch = U(d), U(br), U(bc), U(chunk), U(shape.p_pitch)
-    chunks, groups, group_pitch = U(bc // chunk), U(shape.width // 4), U(4 * layout.lanes)
-    s_size, o_size, rows_size, part_size = layout.rows * shape.columns, layout.rows * shape.width, layout.rows, 4 * layout.rows
+    place, score, update = places(shape), score_chunk(shape, causal), update_softmax(shape)
+    fill_q, fill_k, fill_v = fill_tiles(shape)
+    add_outputs = add_product(shape.layout, shape.width, shape.chunk, shape.p_pitch, permuted=False)
+    store, n_lanes, n_step = store_row(shape.layout, shape.width), U(shape.lanes), U(shape.layout.step)
+    k_at, v_at = U(shape.br * shape.d), U((shape.br + shape.bc) * shape.d)
+    u_d, u_br, u_bc, chunk_pitch = U(shape.d), U(shape.br), U(shape.bc), U(shape.chunk * shape.d)
+    u_chunk, chunks = U(shape.chunk), U(shape.bc // shape.chunk)
+    n_rows, part_size, o_size, s_size = shape.rows, 4 * shape.rows, shape.rows * shape.width, shape.rows * shape.columns
 
-    def flash(q: Any, k: Any, v: Any, o: Any, lse: Any, n: Any, kv_len: Any, group: Any, scale: Any) -> None:  # noqa: PLR0912, PLR0915
+    def flash(q: Any, k: Any, v: Any, o: Any, lse: Any, n: Any, kv_len: Any, group: Any, scale: Any) -> None:  # noqa: PLR0912
         shared = cuda.shared.array(0, float32)
         s = cuda.local.array(s_size, float32)
         out = cuda.local.array(o_size, float32)
         part = cuda.local.array(part_size, float32)
-        top = cuda.local.array(rows_size, float32)
-        total = cuda.local.array(rows_size, float32)
-        thread = U(cuda.threadIdx.x)
-        head = U(cuda.blockIdx.y)
+        top = cuda.local.array(n_rows, float32)
+        total = cuda.local.array(n_rows, float32)
+        thread, head = U(cuda.threadIdx.x), U(cuda.blockIdx.y)
         start = (U(cuda.gridDim.x) - U(1) - U(cuda.blockIdx.x)) * u_br  # the longest causal rows first
-        lane = thread % n_lanes
-        row = first_of(thread)
-        q_from = keep(row * u_d + row % n_q_spread * FOUR)
-        k_from = keep(k_at + lane * u_d + lane % n_k_spread * FOUR)
-        p_from = keep(p_at + row * u_p_pitch)
-        v_from = keep(v_at + lane * FOUR)
-        real = min(u_br, n - start)
-        seen = kv_len
+        lane, row, q_from, k_from, p_from, v_from = place(thread)
+        real, seen = min(u_br, n - start), kv_len
         if causal:
             last = start + real + kv_len
             seen = last - n if last > n else U(0)
-        tiles = (seen + u_bc - U(1)) // u_bc
-        keys = head // group * kv_len
+        tiles, keys = (seen + u_bc - U(1)) // u_bc, head // group * kv_len
         fill_q(shared, U(0), q, (head * n + start) * u_d, u_d, real, u_d, thread)
         if tiles > U(0):
             fill_k(shared, k_at, k, keys * u_d, u_d, min(u_bc, kv_len), u_d, thread)
-        for i in range(n_rows):
-            top[i] = LOWEST
-            total[i] = ZERO
-        for i in range(n_rows * n_width):
+        for i in range(U(n_rows)):
+            top[i], total[i] = LOWEST, ZERO
+        for i in range(U(o_size)):
             out[i] = ZERO
         for j in range(tiles):
             begin = j * u_bc
@@ -93,13 +191,7 @@ def build(shape: Geometry, causal: bool) -> Any:  # noqa: PLR0915 - constants of
             cuda.syncthreads()  # K is there, V of the tile before is done with
             fill_v(shared, v_at, v, (keys + begin) * u_d, u_d, min(u_bc, kv_len - begin), u_d, thread)
             for c in range(chunks):
-                for i in range(n_rows * n_columns):
-                    s[i] = ZERO
-                add_scores(s, part, shared, q_from, k_from + c * u_chunk * u_d)
-                first = begin + c * u_chunk
-                end = first + u_chunk
-                if end > kv_len or (causal and end + n > start + kv_len + U(1)):
-                    hide(s, start + row, first, lane, n, kv_len)
+                score(s, part, shared, q_from, k_from + c * chunk_pitch, start, row, begin + c * u_chunk, lane, n, kv_len)
                 update(s, out, top, total, shared, p_from + lane, scale)
                 if c == U(0):
                     copies_done()
@@ -110,31 +202,23 @@ def build(shape: Geometry, causal: bool) -> Any:  # noqa: PLR0915 - constants of
                     if chunks > U(1):
                         cuda.syncthreads()  # K is done with
                     fill_k(shared, k_at, k, (keys + begin + u_bc) * u_d, u_d, min(u_bc, kv_len - begin - u_bc), u_d, thread)
-                add_outputs(out, part, shared, p_from, v_from + c * u_chunk * u_d)
+                add_outputs(out, part, shared, p_from, v_from + c * chunk_pitch)
                 if chunks > U(1):
                     sync_warp()
         copies_done()
-        for i in range(n_rows):
+        for i in range(U(n_rows)):
             whole = lane_sum(total[i], n_lanes)
             inverse = F32(1) / whole if whole > ZERO else ZERO
             own = start + row + i * n_step
             if own < n:
-                for g in range(groups):
-                    x = i * n_width + g * FOUR
-                    to = (head * n + own) * u_d + lane * FOUR + g * group_pitch
-                    store4(o, to, out[x] * inverse, out[x + U(1)] * inverse, out[x + U(2)] * inverse, out[x + U(3)] * inverse)
+                store(o, (head * n + own) * u_d + lane * FOUR, out, i, inverse)
                 if lane == U(0):
                     lse[head * n + own] = (top[i] + F32(math.log2(whole))) * LN2 if whole > ZERO else NOTHING
 
     return kernel(flash, shape.max_registers)
 
 
-def prepare(w: Attention, shape: Geometry, q: Any, k: Any, v: Any, o: Any, lse: Any, stream: Any = 0) -> Callable[[], None]:
+def prepare(w: Attention, shape: Geometry, q: Any, k: Any, v: Any, o: Any, lse: Any) -> Callable[[], None]:
     """What launches the kernel on flat fp32 arrays; ``w`` gives lengths and heads, dv = d, no mask, window or dropout."""
     args = (q, k, v, o, lse, U(w.n), U(w.kv_len), U(w.group), log2_scale(shape.d))
-    return launcher(build(shape, w.causal), grid(w, shape), shape.threads, shape.shared_bytes, *args, stream=stream)
-
-
-def run(w: Attention, shape: Geometry, q: Any, k: Any, v: Any, o: Any, lse: Any, stream: Any = 0) -> None:
-    """O and logsumexp of attention ``w``: see ``prepare``."""
-    prepare(w, shape, q, k, v, o, lse, stream)()
+    return launcher(build(shape, w.causal), grid(w, shape), shape.threads, shape.shared_bytes, *args)

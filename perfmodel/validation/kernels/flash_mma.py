@@ -24,8 +24,7 @@ from numba import types
 
 from perfmodel.core.errors import UnavailableError, UsageError
 from perfmodel.core.workload import Attention
-from perfmodel.validation.kernels._launch import launcher
-from perfmodel.validation.kernels._steps import U
+from perfmodel.validation.kernels._steps import U, launcher
 
 cuda: Any = _cuda  # numba is untyped, and its stand-in for machines without a GPU lacks most names
 
@@ -44,7 +43,7 @@ SOURCE_FILE = Path(__file__).with_suffix(".cu")
 
 
 @dataclass(frozen=True, slots=True)
-class Geometry:
+class MmaGeometry:
     """One kernel's shape: tile ``br`` x ``bc``, head dim ``d``, ``warps`` that share the query rows.
 
     ``slots``: tiles of K or V in shared memory at once, one in use, the others on their way. ``blocks``: thread blocks per
@@ -89,7 +88,7 @@ class Geometry:
         return -(-n // self.br), heads * batch
 
 
-def geometry(d: int, br: int, bc: int, dtype: str = "fp16") -> Geometry:
+def geometry(d: int, br: int, bc: int, dtype: str = "fp16") -> MmaGeometry:
     """The fast layout of a tile: four warps, so that a fragment of K or V serves ``br`` / 64 fragments of query rows, and four slots.
 
     Two slots, as FlashAttention-2 has, where two blocks of four would not fit one multiprocessor.
@@ -98,13 +97,13 @@ def geometry(d: int, br: int, bc: int, dtype: str = "fp16") -> Geometry:
     (4, 4, 2)
     """
     roomy = SIZE * d * (br + 4 * bc) <= MAX_SHARED_BYTES // 2
-    return Geometry(d, br, bc, dtype, slots=4 if roomy else 2)
+    return MmaGeometry(d, br, bc, dtype, slots=4 if roomy else 2)
 
 
-def source(shape: Geometry, causal: bool) -> str:
+def source(shape: MmaGeometry, causal: bool) -> str:
     """CUDA C++ of the device function for one tile shape.
 
-    >>> for line in source(Geometry(64, 128, 128), causal=True).splitlines()[:7]:
+    >>> for line in source(MmaGeometry(64, 128, 128), causal=True).splitlines()[:7]:
     ...     print(line)
     #define D 64
     #define BR 128
@@ -126,7 +125,7 @@ def source(shape: Geometry, causal: bool) -> str:
     return "".join(f"#define {name} {value}\n" for name, value in constants.items()) + SOURCE_FILE.read_text(encoding="utf-8")
 
 
-def _linked(shape: Geometry, causal: bool) -> Any:
+def _linked(shape: MmaGeometry, causal: bool) -> Any:
     """The device function as numba can call it: five addresses, four lengths, the scale; see ``flash_mma.cu``."""
     if "link" not in inspect.signature(cuda.declare_device).parameters:
         raise UnavailableError("flash_mma links CUDA C++, which numba's built-in CUDA target cannot", "pip install 'numba-cuda[cu13]'")
@@ -136,7 +135,7 @@ def _linked(shape: Geometry, causal: bool) -> Any:
 
 
 @cache
-def build(shape: Geometry, causal: bool) -> Any:
+def build(shape: MmaGeometry, causal: bool) -> Any:
     """The kernel ``(Q, K, V, O, logsumexp, n, kv_len, group, scale)`` for one tile shape.
 
     The first five are addresses of contiguous tensors: Q, O [batch * heads, n, d] and K, V [batch * kv_heads, kv_len, d] of
@@ -187,15 +186,15 @@ def _address(name: str, array: Any, elements: int, size: int) -> Any:
     return U(address)
 
 
-def prepare(w: Attention, shape: Geometry, q: Any, k: Any, v: Any, o: Any, lse: Any, stream: Any = 0) -> Callable[[], None]:
+def prepare(w: Attention, shape: MmaGeometry, q: Any, k: Any, v: Any, o: Any, lse: Any) -> Callable[[], None]:
     """What launches the kernel; the arrays offer ``__cuda_array_interface__``, bf16 as any 16-bit type, and must outlive it.
 
     ``w`` gives the lengths and heads, dv = d, no mask, window or dropout; ``shape`` the element type.
     """
     if w.d != shape.d or w.dv != shape.d:
-        raise UsageError(f"flash_mma: head dims {w.d} and {w.dv} in a kernel for {shape.d}", "build a Geometry for this head dim")
+        raise UsageError(f"flash_mma: head dims {w.d} and {w.dv} in a kernel for {shape.d}", "build a MmaGeometry for this head dim")
     if w.dtype.name != shape.dtype:
-        raise UsageError(f"flash_mma: {w.dtype.name} inputs in a kernel for {shape.dtype}", "build a Geometry for this type")
+        raise UsageError(f"flash_mma: {w.dtype.name} inputs in a kernel for {shape.dtype}", "build a MmaGeometry for this type")
     queries, keys = w.query_heads * w.n, w.stored_kv_heads * w.kv_len
     addresses = (
         _address("Q", q, queries * w.d, SIZE),
@@ -207,9 +206,4 @@ def prepare(w: Attention, shape: Geometry, q: Any, k: Any, v: Any, o: Any, lse: 
     scale = np.float32(math.log2(math.e) / math.sqrt(shape.d))
     args = (*addresses, U(w.n), U(w.kv_len), U(w.group), scale)
     grid = shape.grid(w.n, w.heads, w.batch)
-    return launcher(build(shape, w.causal), grid, shape.threads, shape.shared_bytes, *args, stream=stream)
-
-
-def run(w: Attention, shape: Geometry, q: Any, k: Any, v: Any, o: Any, lse: Any, stream: Any = 0) -> None:
-    """O and logsumexp of attention ``w``: see ``prepare``."""
-    prepare(w, shape, q, k, v, o, lse, stream)()
+    return launcher(build(shape, w.causal), grid, shape.threads, shape.shared_bytes, *args)

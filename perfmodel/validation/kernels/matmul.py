@@ -13,15 +13,12 @@ from typing import Any
 
 from perfmodel.core.errors import UsageError
 from perfmodel.timing.register_tiles import FLOAT_BYTES, Layout
-from perfmodel.validation.kernels._launch import launcher
-from perfmodel.validation.kernels._steps import ZERO, U, copies_done, cuda, float32, keep, kernel, store4
-from perfmodel.validation.kernels._tiles import FOUR, add_product, fill_tile, first_row
-
-NAME = "numba-matmul"
+from perfmodel.validation.kernels._steps import FOUR, ZERO, U, copies_done, cuda, float32, keep, kernel, launcher, store4
+from perfmodel.validation.kernels._tiles import add_product, fill_tile, first_row
 
 
 @dataclass(frozen=True, slots=True)
-class Geometry:
+class MatmulGeometry:
     """A tile of C of ``tile`` x ``tile``, ``depth`` steps of k at a time, ``rows`` x tile / lanes results per thread."""
 
     tile: int
@@ -45,9 +42,9 @@ class Geometry:
         return 2 * 2 * self.tile * self.depth * FLOAT_BYTES
 
 
-def geometry(tile: int) -> Geometry:
+def geometry(tile: int) -> MatmulGeometry:
     """The fast layout of a tile of 32, 64 or 128: 8 x 8 results per thread, 4 x 4 in the smallest."""
-    return Geometry(tile, 32, tile // 8, 8) if tile > 32 else Geometry(tile, 32, 8, 4)
+    return MatmulGeometry(tile, 32, tile // 8, 8) if tile > 32 else MatmulGeometry(tile, 32, 8, 4)
 
 
 def loads(m: int, n: int, k: int, tile: int) -> int:
@@ -60,7 +57,7 @@ def loads(m: int, n: int, k: int, tile: int) -> int:
 
 
 @cache
-def build(shape: Geometry) -> Any:
+def build(shape: MatmulGeometry) -> Any:
     """The tiled kernel ``(A, B, C, m, n, k)``: flat fp32 A [m, k], B [k, n], C [m, n]; n and k multiples of 4."""
     layout, tile, depth = shape.layout, shape.tile, shape.depth
     spread, width = layout.row_spread(depth), tile // shape.lanes
@@ -123,19 +120,14 @@ def build_naive() -> Any:
     return kernel(matmul_naive)
 
 
-def prepare(m: int, n: int, k: int, shape: Geometry, a: Any, b: Any, c: Any, stream: Any = 0) -> Callable[[], None]:
+def prepare(m: int, n: int, k: int, shape: MatmulGeometry, a: Any, b: Any, c: Any) -> Callable[[], None]:
     """What launches the tiled product on flat fp32 arrays."""
     if n % 4 or k % 4:
         raise UsageError(f"numba-matmul with n {n}, k {k}", "give multiples of 4: tiles are copied 16 bytes at a time")
     grid = (-(-n // shape.tile), -(-m // shape.tile))
-    return launcher(build(shape), grid, shape.threads, shape.shared_bytes, a, b, c, U(m), U(n), U(k), stream=stream)
+    return launcher(build(shape), grid, shape.threads, shape.shared_bytes, a, b, c, U(m), U(n), U(k))
 
 
-def prepare_naive(m: int, n: int, k: int, a: Any, b: Any, c: Any, threads: int = 256, stream: Any = 0) -> Callable[[], None]:
+def prepare_naive(m: int, n: int, k: int, a: Any, b: Any, c: Any, threads: int = 256) -> Callable[[], None]:
     """What launches the product without shared memory."""
-    return launcher(build_naive(), (-(-n // threads), m), threads, 0, a, b, c, U(m), U(n), U(k), stream=stream)
-
-
-def run(m: int, n: int, k: int, shape: Geometry, a: Any, b: Any, c: Any, stream: Any = 0) -> None:
-    """C = A B: see ``prepare``."""
-    prepare(m, n, k, shape, a, b, c, stream)()
+    return launcher(build_naive(), (-(-n // threads), m), threads, 0, a, b, c, U(m), U(n), U(k))

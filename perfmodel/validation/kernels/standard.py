@@ -15,17 +15,28 @@ from typing import Any
 from perfmodel.core.errors import UsageError
 from perfmodel.core.workload import Attention
 from perfmodel.timing.register_tiles import FLOAT_BYTES, SHARED_LIMIT, WARP, Layout
-from perfmodel.validation.kernels._launch import launcher
-from perfmodel.validation.kernels._online import F32
-from perfmodel.validation.kernels._softmax import build_softmax
-from perfmodel.validation.kernels._steps import ZERO, U, copies_done, cuda, float32, keep, kernel, store4
-from perfmodel.validation.kernels._tiles import FOUR, add_product, add_row_products, fill_tile, first_row
-
-NAME = "numba-standard"
+from perfmodel.validation.kernels._steps import (
+    F32,
+    FOUR,
+    HIDDEN,
+    LOWEST,
+    ZERO,
+    U,
+    copies_done,
+    cuda,
+    float32,
+    in_turn,
+    keep,
+    kernel,
+    lane_max,
+    lane_sum,
+    launcher,
+)
+from perfmodel.validation.kernels._tiles import add_product, add_row_products, fill_tile, first_row, store_row
 
 
 @dataclass(frozen=True, slots=True)
-class Geometry:
+class StandardGeometry:
     """GEMM tiles: ``br`` x ``bc`` scores; ``br`` x d outputs, ``depth`` keys at a time. ``softmax_lanes`` threads share a row."""
 
     d: int
@@ -47,12 +58,12 @@ class Geometry:
         return self.layout.threads
 
 
-def geometry(d: int, br: int = 128, bc: int = 64) -> Geometry:
+def geometry(d: int, br: int = 128, bc: int = 64) -> StandardGeometry:
     """The fast layout for d 64 or 128."""
-    return Geometry(d, br, bc, lanes=d // 8)
+    return StandardGeometry(d, br, bc, lanes=d // 8)
 
 
-def loads(w: Attention, shape: Geometry) -> dict[str, int]:
+def loads(w: Attention, shape: StandardGeometry) -> dict[str, int]:
     """Elements of each tensor loaded from global memory; equal to Algorithm 0's where ``br`` >= n and ``bc`` >= kv_len."""
     row_tiles, key_tiles, heads = -(-w.n // shape.br), -(-w.kv_len // shape.bc), w.query_heads
     scores, keys = heads * w.n * w.kv_len, heads * w.kv_len * w.d * row_tiles
@@ -60,7 +71,7 @@ def loads(w: Attention, shape: Geometry) -> dict[str, int]:
 
 
 @cache
-def build_scores(shape: Geometry) -> Any:
+def build_scores(shape: StandardGeometry) -> Any:
     """The kernel ``(Q, K, S, n, kv_len, group, scale)``: Q [heads, n, d], K [kv heads, kv_len, d], S [heads, n, kv_len]."""
     layout, d, br, bc = shape.layout, shape.d, shape.br, shape.bc
     q_spread, k_spread, columns = layout.row_spread(d), layout.column_spread(d), bc // shape.lanes
@@ -95,7 +106,41 @@ def build_scores(shape: Geometry) -> Any:
 
 
 @cache
-def build_outputs(shape: Geometry) -> Any:
+def build_softmax(lanes: int, causal: bool) -> Any:
+    """The kernel ``(S, P, rows, n, kv_len)``: ``lanes`` threads per row, which waits in shared memory: one load, one store."""
+    n_lanes = U(lanes)
+
+    def standard_softmax(s: Any, p: Any, rows: Any, n: Any, kv_len: Any) -> None:
+        shared = cuda.shared.array(0, float32)
+        thread = U(cuda.threadIdx.x)
+        row = U(cuda.blockIdx.x) * (U(cuda.blockDim.x) // n_lanes) + thread // n_lanes
+        at, lane = thread // n_lanes * kv_len, thread % n_lanes
+        seen = kv_len if row < rows else U(0)
+        if causal and row < rows:
+            last = row % n + U(1) + kv_len
+            seen = last - n if last > n else U(0)
+        top = LOWEST
+        for x in range(lane, kv_len if row < rows else U(0), n_lanes):
+            value = s[row * kv_len + x]
+            value = value if x < seen else HIDDEN
+            shared[at + x] = value
+            top = max(top, value)
+        top = lane_max(top, n_lanes)
+        total = ZERO
+        for x in range(lane, seen, n_lanes):
+            value = F32(math.exp(shared[at + x] - top))
+            shared[at + x] = value
+            total += value
+        total = lane_sum(total, n_lanes)
+        inverse = F32(1) / total if total > ZERO else ZERO
+        for x in range(lane, kv_len if row < rows else U(0), n_lanes):
+            p[row * kv_len + x] = shared[at + x] * inverse if x < seen else ZERO
+
+    return kernel(standard_softmax)
+
+
+@cache
+def build_outputs(shape: StandardGeometry) -> Any:
     """The kernel ``(P, V, O, n, kv_len, group)``: P [heads, n, kv_len], V [kv heads, kv_len, d], O [heads, n, d]."""
     layout, d, br, depth = shape.layout, shape.d, shape.br, shape.depth
     spread, width = layout.row_spread(depth), d // shape.lanes
@@ -103,7 +148,7 @@ def build_outputs(shape: Geometry) -> Any:
     fill_p, fill_v = fill_tile(layout.threads, br, depth, spread), fill_tile(layout.threads, depth, d, 1)
     n_spread, stage, v_at, u_d, u_br, u_depth = U(spread), U((br + d) * depth), U(br * depth), U(d), U(br), U(depth)
     n_rows, n_width, n_lanes, n_step = U(layout.rows), U(width), U(layout.lanes), U(layout.step)
-    groups, group_pitch, o_size, part_size = U(width // 4), U(4 * layout.lanes), layout.rows * width, 4 * layout.rows
+    store, o_size, part_size = store_row(layout, width), layout.rows * width, 4 * layout.rows
 
     def standard_outputs(p: Any, v: Any, o: Any, n: Any, kv_len: Any, group: Any) -> None:
         shared = cuda.shared.array(0, float32)
@@ -131,14 +176,12 @@ def build_outputs(shape: Geometry) -> Any:
         for i in range(n_rows):
             own = row + i * n_step
             if own < rows:
-                for g in range(groups):
-                    x, to = i * n_width + g * FOUR, (head * n + top + own) * u_d + lane * FOUR + g * group_pitch
-                    store4(o, to, out[x], out[x + U(1)], out[x + U(2)], out[x + U(3)])
+                store(o, (head * n + top + own) * u_d + lane * FOUR, out, i, F32(1))
 
     return kernel(standard_outputs)
 
 
-def prepare(w: Attention, shape: Geometry, q: Any, k: Any, v: Any, s: Any, p: Any, o: Any, stream: Any = 0) -> Callable[[], None]:
+def prepare(w: Attention, shape: StandardGeometry, q: Any, k: Any, v: Any, s: Any, p: Any, o: Any) -> Callable[[], None]:
     """What launches the three kernels on flat fp32 arrays; kv_len is a multiple of 4, dv = d, no mask, window or dropout."""
     row_bytes = w.kv_len * FLOAT_BYTES
     if w.kv_len % 4 or row_bytes > SHARED_LIMIT:
@@ -148,30 +191,10 @@ def prepare(w: Attention, shape: Geometry, q: Any, k: Any, v: Any, s: Any, p: An
     scores = (-(-w.kv_len // shape.bc), -(-w.n // shape.br), w.query_heads)
     outputs, stages = (-(-w.n // shape.br), w.query_heads), 2 * (shape.br + shape.d) * shape.depth * FLOAT_BYTES
     tiles = (shape.br + shape.bc) * shape.d * FLOAT_BYTES
+    softmax = (-(-rows // per_block),), per_block * lanes, per_block * row_bytes
     steps = (
-        launcher(build_scores(shape), scores, shape.threads, tiles, q, k, s, n, kv_len, group, F32(1 / math.sqrt(w.d)), stream=stream),
-        launcher(
-            build_softmax(lanes, w.causal),
-            (-(-rows // per_block),),
-            per_block * lanes,
-            per_block * row_bytes,
-            s,
-            p,
-            U(rows),
-            n,
-            kv_len,
-            stream=stream,
-        ),
-        launcher(build_outputs(shape), outputs, shape.threads, stages, p, v, o, n, kv_len, group, stream=stream),
+        launcher(build_scores(shape), scores, shape.threads, tiles, q, k, s, n, kv_len, group, F32(1 / math.sqrt(w.d))),
+        launcher(build_softmax(lanes, w.causal), *softmax, s, p, U(rows), n, kv_len),
+        launcher(build_outputs(shape), outputs, shape.threads, stages, p, v, o, n, kv_len, group),
     )
-
-    def launch() -> None:
-        for step in steps:
-            step()
-
-    return launch
-
-
-def run(w: Attention, shape: Geometry, q: Any, k: Any, v: Any, s: Any, p: Any, o: Any, stream: Any = 0) -> None:
-    """S, P and O of attention ``w``: see ``prepare``."""
-    prepare(w, shape, q, k, v, s, p, o, stream)()
+    return in_turn(steps)

@@ -1,5 +1,82 @@
 """Kernels of libraries, run through PyTorch (extra ``perfmodel[torch]``); importing this package loads no torch.
 
-``attention`` and ``kernels``: what runs a case. ``shapes.json``: what is measured, in two sets without a shape in common: one to fit
-a model on, one held out to judge it. ``cases`` turns them into runs, ``measure`` times them.
+A case says what to run, a library prepares it on a GPU. ``attention`` and ``kernels``: what runs a case. ``shapes.json``: what is
+measured, in two sets without a shape in common: one to fit a model on, one held out to judge it. ``cases`` turns them into runs,
+``measure`` times them.
 """
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any
+
+from perfmodel.core.errors import UnavailableError
+from perfmodel.core.workload import FORWARD
+
+FIT, HELD_OUT = "fit", "held out"
+
+Torch = Any
+"""The torch module: loaded when something runs, and not typed, so that checks need no torch either."""
+
+
+@dataclass(frozen=True, slots=True)
+class LibraryCase:
+    """One run. ``workload``, ``shape``, ``dtype`` and ``direction`` are those of its record.
+
+    ``role``: the set it belongs to, FIT or HELD_OUT. ``cold``: L2 is flushed before each run. ``row_major``: a matmul's second
+    operand is stored [k, n], as V is; otherwise [n, k], as K and the weights of a linear layer are.
+    """
+
+    workload: str
+    implementation: str
+    shape: Mapping[str, int | bool | str]
+    dtype: str = "bf16"
+    direction: str = FORWARD
+    role: str = ""
+    cold: bool = True
+    row_major: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """``run()`` enqueues the kernels and returns what they write; ``error(results)`` compares that with a float64 reference."""
+
+    run: Callable[[], Any]
+    error: Callable[[Any], float]
+
+
+@dataclass(frozen=True, slots=True)
+class Library:
+    """An implementation of a workload. ``prepare(case, torch)`` allocates random operands; nothing of that is timed."""
+
+    name: str
+    workload: str
+    directions: tuple[str, ...]
+    prepare: Callable[[LibraryCase, Torch], Prepared]
+
+
+def load_torch() -> Torch:
+    """torch with a CUDA device; UnavailableError says which of the two is missing."""
+    try:
+        torch: Torch = import_module("torch")
+    except ImportError as error:
+        raise UnavailableError(f"library kernels need PyTorch: {error}", "pip install 'perfmodel[torch]'") from None
+    if not torch.cuda.is_available():
+        raise UnavailableError(f"PyTorch {torch.__version__} sees no CUDA device", "run this on a machine with one, with a CUDA build")
+    return torch
+
+
+def dtype_of(case: LibraryCase, torch: Torch) -> Any:
+    """torch's name of the case's dtype; UnavailableError for one that these kernels are not run in."""
+    known = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
+    if case.dtype not in known:
+        raise UnavailableError(f"{case.implementation} in {case.dtype}", f"give one of {', '.join(known)}")
+    return known[case.dtype]
+
+
+def relative_error(found: Any, wanted: Any) -> float:
+    """‖found - wanted‖ / ‖wanted‖ in float64; nan stays nan."""
+    difference = (found.double() - wanted).norm() / wanted.norm()
+    return float(difference.item())

@@ -12,7 +12,7 @@ from typing import Any
 
 from perfmodel.core.errors import DataError, suggest
 from perfmodel.core.workload import BACKWARD, FORWARD
-from perfmodel.validation.libraries.base import FIT, HELD_OUT, LibraryCase
+from perfmodel.validation.libraries import FIT, HELD_OUT, LibraryCase
 
 SLOW_FLOP = 1e12
 """Matmul FLOP of a forward pass above which torch-sdpa-efficient, the slowest, is left out."""
@@ -41,32 +41,34 @@ def _rows(section: str, every: int = 1) -> Iterator[tuple[str, Row]]:
 
 
 def _case(workload: str, implementation: str, role: str, row: Row, **more: Any) -> LibraryCase:
-    shape = {key: value for key, value in row.items() if key != "dtype"}
-    return LibraryCase(workload, implementation, shape, row["dtype"], role=role, **more)
+    shape = {key: value for key, value in row.items() if key not in ("dtype", "row_major")}
+    row_major = row.get("row_major", False)
+    return LibraryCase(workload, f"torch-{implementation}", shape, row["dtype"], role=role, row_major=row_major, **more)
 
 
-def _attention(name: str) -> Iterator[LibraryCase]:
+def _each(workload: str, implementation: str, section: str) -> Iterator[LibraryCase]:
+    """Every row of ``section``."""
+    return (_case(workload, implementation, role, row) for role, row in _rows(section))
+
+
+def _attention(name: str, keep: Callable[[Row], bool] = lambda row: True) -> Iterator[LibraryCase]:
+    """Both passes of the rows to ``keep``."""
     for role, row in _rows("attention"):
-        yield from (_case("attention", name, role, row, direction=direction) for direction in (FORWARD, BACKWARD))
+        if keep(row):
+            yield from (_case("attention", name, role, row, direction=direction) for direction in (FORWARD, BACKWARD))
 
 
-def _efficient() -> Iterator[LibraryCase]:
-    for role, row in _rows("attention"):
-        flop = 4 * row["batch"] * row["heads"] * row["n"] * row["kv_len"] * row["d"] / (2 if row["causal"] else 1)
-        if flop <= SLOW_FLOP and row["heads"] == row["kv_heads"]:  # it takes no grouped heads
-            directions = (FORWARD, BACKWARD)
-            yield from (_case("attention", "torch-sdpa-efficient", role, row, direction=direction) for direction in directions)
-
-
-def _decode(name: str, section: str = "decode") -> Iterator[LibraryCase]:
-    return (_case("attention", name, role, row) for role, row in _rows(section))
+def _quick_and_plain(row: Row) -> bool:
+    """Not more than SLOW_FLOP, and no grouped heads, which torch-sdpa-efficient does not take."""
+    flop = 4 * row["batch"] * row["heads"] * row["n"] * row["kv_len"] * row["d"] / (2 if row["causal"] else 1)
+    return bool(flop <= SLOW_FLOP and row["heads"] == row["kv_heads"])
 
 
 def _eager(direction: str) -> Iterator[LibraryCase]:
     for role, row in _rows("eager"):
         if direction == FORWARD or row["batch"] * row["heads"] * row["n"] * row["kv_len"] <= LARGE_SCORES:
             masked = {"mask": True} if row["causal"] else {}
-            yield _case("attention", "torch-eager", role, row | masked, direction=direction)
+            yield _case("attention", "eager", role, row | masked, direction=direction)
 
 
 def _eager_steps() -> Iterator[LibraryCase]:
@@ -75,41 +77,23 @@ def _eager_steps() -> Iterator[LibraryCase]:
         heads, n, d = row["batch"] * row["heads"], row["n"], row["d"]
         scores = {"dtype": row["dtype"], "rows": heads * n, "cols": row["kv_len"]}
         batched = {"dtype": row["dtype"], "batch": heads, "m": n}
-        yield _case("matmul", "torch-matmul", role, batched | {"n": row["kv_len"], "k": d})
-        yield _case("scale", "torch-scale", role, scores)
+        yield _case("matmul", "matmul", role, batched | {"n": row["kv_len"], "k": d})
+        yield _case("scale", "scale", role, scores)
         if row["causal"]:
-            yield _case("scale", "torch-mask", role, scores | {"mask_rows": n})
-        yield _case("softmax", "torch-softmax", role, scores)
-        yield _case("matmul", "torch-matmul", role, batched | {"n": d, "k": row["kv_len"]}, row_major=True)
-
-
-def _matmul() -> Iterator[LibraryCase]:
-    return (_case("matmul", "torch-matmul", role, row) for role, row in _rows("matmul"))
-
-
-def _batched_matmul() -> Iterator[LibraryCase]:
-    for role, row in _rows("batched matmul"):
-        sizes = {key: value for key, value in row.items() if key != "row_major"}
-        yield _case("matmul", "torch-matmul", role, sizes, row_major=row["row_major"])
+            yield _case("scale", "mask", role, scores | {"mask_rows": n})
+        yield _case("softmax", "softmax", role, scores)
+        yield _case("matmul", "matmul", role, batched | {"n": d, "k": row["kv_len"], "row_major": True})
 
 
 def _row_kernels() -> Iterator[LibraryCase]:
     for role, row in _rows("rows"):
-        yield _case("softmax", "torch-softmax", role, row)
-        yield _case("norm", "torch-rms-norm", role, row | {"kind": "rmsnorm"})
+        yield _case("softmax", "softmax", role, row)
+        yield _case("norm", "rms-norm", role, row | {"kind": "rmsnorm"})
     for role, row in _rows("rows", every=2):
-        yield _case("norm", "torch-layer-norm", role, row | {"kind": "layernorm"})
-        yield from (_case("scale", name, role, row) for name in ("torch-scale", "torch-add", "torch-silu-mul"))
-    yield from (_case("softmax", "torch-softmax", role, row) for role, row in _rows("softmax"))
-    yield from (_case("scale", "torch-mask", role, row) for role, row in _rows("mask"))
-
-
-def _rope() -> Iterator[LibraryCase]:
-    return (_case("scale", "torch-rope", role, row) for role, row in _rows("rope"))
-
-
-def _copy() -> Iterator[LibraryCase]:
-    return (_case("copy", "torch-copy", role, row) for role, row in _rows("copy"))
+        yield _case("norm", "layer-norm", role, row | {"kind": "layernorm"})
+        yield from (_case("scale", name, role, row) for name in ("scale", "add", "silu-mul"))
+    yield from _each("softmax", "softmax", "softmax")
+    yield from _each("scale", "mask", "mask")
 
 
 WARM_STEP = {"sdpa-flash": 27, "matmul": 19, "decode-flash": 19, "rows": 21, "copy": 7}
@@ -121,21 +105,21 @@ def _warm() -> Iterator[LibraryCase]:
 
 
 FAMILIES: dict[str, Callable[[], Iterator[LibraryCase]]] = {
-    "sdpa-flash": lambda: _attention("torch-sdpa-flash"),
-    "matmul": _matmul,
-    "batched-matmul": _batched_matmul,
-    "sdpa-cudnn": lambda: _attention("torch-sdpa-cudnn"),
-    "decode-flash": lambda: _decode("torch-sdpa-flash"),
-    "wide-decode-flash": lambda: _decode("torch-sdpa-flash", "wide decode"),
-    "wide-decode-cudnn": lambda: _decode("torch-sdpa-cudnn", "wide decode"),
+    "sdpa-flash": lambda: _attention("sdpa-flash"),
+    "matmul": lambda: _each("matmul", "matmul", "matmul"),
+    "batched-matmul": lambda: _each("matmul", "matmul", "batched matmul"),
+    "sdpa-cudnn": lambda: _attention("sdpa-cudnn"),
+    "decode-flash": lambda: _each("attention", "sdpa-flash", "decode"),
+    "wide-decode-flash": lambda: _each("attention", "sdpa-flash", "wide decode"),
+    "wide-decode-cudnn": lambda: _each("attention", "sdpa-cudnn", "wide decode"),
     "eager": lambda: _eager(FORWARD),
     "eager-backward": lambda: _eager(BACKWARD),
     "eager-steps": _eager_steps,
-    "sdpa-efficient": _efficient,
-    "decode-cudnn": lambda: _decode("torch-sdpa-cudnn"),
+    "sdpa-efficient": lambda: _attention("sdpa-efficient", _quick_and_plain),
+    "decode-cudnn": lambda: _each("attention", "sdpa-cudnn", "decode"),
     "rows": _row_kernels,
-    "rope": _rope,
-    "copy": _copy,
+    "rope": lambda: _each("scale", "rope", "rope"),
+    "copy": lambda: _each("copy", "copy", "copy"),
     "warm": _warm,
 }
 """Families of cases, the most wanted first."""

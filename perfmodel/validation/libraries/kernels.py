@@ -14,8 +14,7 @@ from typing import Any
 
 from perfmodel.core.errors import DataError, UnavailableError, suggest
 from perfmodel.core.workload import FORWARD
-from perfmodel.validation.libraries import attention
-from perfmodel.validation.libraries.base import Library, LibraryCase, Prepared, Torch, dtype_of, relative_error
+from perfmodel.validation.libraries import Library, LibraryCase, Prepared, Torch, attention, dtype_of, relative_error
 
 CHECKED_ROWS, CHECKED_MATMUL_ROWS, CHECKED_COPY = 64, 32, 1 << 16
 """Of the end of the result: rows, and elements of a copy."""
@@ -27,34 +26,28 @@ Step = Callable[[Torch, Any, Any, Any], Any]
 """(torch, x [rows, cols], y [rows, cols], weight [cols]) -> [rows, cols]"""
 
 
-def _softmax(torch: Torch, x: Any, y: Any, weight: Any) -> Any:
-    return torch.softmax(x, -1)
-
-
-def _layer_norm(torch: Torch, x: Any, y: Any, weight: Any) -> Any:
-    return torch.nn.functional.layer_norm(x, weight.shape, weight, None, EPSILON)
-
-
-def _rms_norm(torch: Torch, x: Any, y: Any, weight: Any) -> Any:
-    return torch.nn.functional.rms_norm(x, weight.shape, weight, EPSILON)
-
-
-def _scale(torch: Torch, x: Any, y: Any, weight: Any) -> Any:
-    return x * FACTOR
-
-
-def _add(torch: Torch, x: Any, y: Any, weight: Any) -> Any:
-    return x + y
-
-
-def _silu_mul(torch: Torch, x: Any, y: Any, weight: Any) -> Any:
-    return torch.nn.functional.silu(x) * y
-
-
 def _rope(torch: Torch, x: Any, y: Any, weight: Any) -> Any:
     shape = (-1, x.shape[1] // ROPE_HEAD_DIM, ROPE_HEAD_DIM)
     angles = y[:, None, :ROPE_HEAD_DIM]
     return rotated(torch, x.view(shape), (angles, angles)).view(x.shape)
+
+
+def rotated(torch: Torch, x: Any, angles: tuple[Any, Any]) -> Any:
+    """RoPE in three kernels: halves exchanged, product with the cosine, that plus the product with the signed sine."""
+    cosine, sine = angles
+    half = x.shape[-1] // 2
+    return torch.addcmul(x * cosine, torch.cat((x[..., half:], x[..., :half]), -1), sine)
+
+
+STEPS: dict[str, tuple[str, Step]] = {
+    "torch-softmax": ("softmax", lambda torch, x, y, weight: torch.softmax(x, -1)),
+    "torch-layer-norm": ("norm", lambda torch, x, y, w: torch.nn.functional.layer_norm(x, w.shape, w, None, EPSILON)),
+    "torch-rms-norm": ("norm", lambda torch, x, y, w: torch.nn.functional.rms_norm(x, w.shape, w, EPSILON)),
+    "torch-scale": ("scale", lambda torch, x, y, weight: x * FACTOR),
+    "torch-add": ("scale", lambda torch, x, y, weight: x + y),
+    "torch-silu-mul": ("scale", lambda torch, x, y, weight: torch.nn.functional.silu(x) * y),
+    "torch-rope": ("scale", _rope),
+}
 
 
 def _prepare(step: Step, case: LibraryCase, torch: Torch) -> Prepared:
@@ -76,13 +69,6 @@ def _prepare_mask(case: LibraryCase, torch: Torch) -> Prepared:
     return Prepared(lambda: x + mask, lambda found: relative_error(found[-1], x[-1].double() + mask.double()))
 
 
-def rotated(torch: Torch, x: Any, angles: tuple[Any, Any]) -> Any:
-    """RoPE in three kernels: halves exchanged, product with the cosine, that plus the product with the signed sine."""
-    cosine, sine = angles
-    half = x.shape[-1] // 2
-    return torch.addcmul(x * cosine, torch.cat((x[..., half:], x[..., :half]), -1), sine)
-
-
 def _copy(case: LibraryCase, torch: Torch) -> Prepared:
     """Two buffers of ``bytes``."""
     dtype = dtype_of(case, torch)
@@ -91,11 +77,7 @@ def _copy(case: LibraryCase, torch: Torch) -> Prepared:
         raise UnavailableError(f"{case.shape['bytes']} B hold no whole number of {case.dtype} elements")
     source = torch.randn((count,), dtype=dtype, device="cuda")
     target = torch.full_like(source, float("nan"))
-
-    def run() -> Any:
-        return target.copy_(source)
-
-    return Prepared(run, lambda found: relative_error(found[-CHECKED_COPY:], source[-CHECKED_COPY:].double()))
+    return Prepared(lambda: target.copy_(source), lambda found: relative_error(found[-CHECKED_COPY:], source[-CHECKED_COPY:].double()))
 
 
 def _matmul(case: LibraryCase, torch: Torch) -> Prepared:
@@ -114,15 +96,6 @@ def _matmul(case: LibraryCase, torch: Torch) -> Prepared:
     return Prepared(lambda: torch.matmul(a, b), error)
 
 
-STEPS: dict[str, tuple[str, Step]] = {
-    "torch-softmax": ("softmax", _softmax),
-    "torch-layer-norm": ("norm", _layer_norm),
-    "torch-rms-norm": ("norm", _rms_norm),
-    "torch-scale": ("scale", _scale),
-    "torch-add": ("scale", _add),
-    "torch-silu-mul": ("scale", _silu_mul),
-    "torch-rope": ("scale", _rope),
-}
 _ROWS = (Library(name, workload, (FORWARD,), partial(_prepare, step)) for name, (workload, step) in STEPS.items())
 _OTHERS = (
     Library("torch-mask", "scale", (FORWARD,), _prepare_mask),

@@ -7,17 +7,16 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from contextlib import suppress
-from dataclasses import dataclass, fields
 from typing import Any, cast
 
 from perfmodel.core.errors import PerfmodelError, UnavailableError
 from perfmodel.core.workload import FORWARD
-from perfmodel.validation.libraries.base import LibraryCase, Torch, load_torch
+from perfmodel.validation.libraries import LibraryCase, Torch, load_torch
 from perfmodel.validation.libraries.kernels import find
-from perfmodel.validation.records import Record, Seconds
-from perfmodel.validation.statistics import quantile, relative_error_of_median
+from perfmodel.validation.records import Record, Seconds, raw_of
+from perfmodel.validation.statistics import StoppingRule
 
 TOLERANCE = {"forward": 0.02, "backward": 0.03}
 """Relative error against float64 of kernels that round scores or results to 16 bits; a wrong kernel is off by far more."""
@@ -41,41 +40,26 @@ CYCLES_PER_S = 2e9
 """Turns a wait into device cycles. About the highest clock of a GPU, so that the wait errs on the long side."""
 
 
-@dataclass(frozen=True, slots=True)
-class Stopping:
-    """Runs come ``batch`` at a time: until the median's standard error is below ``error`` of it, ``at_most`` runs, or ``seconds``."""
-
-    batch: int = 10
-    at_most: int = 40
-    error: float = 0.005
-    seconds: float = 0.25
-
-    def enough(self, times: Sequence[float]) -> bool:
-        """Whether to stop."""
-        return len(times) >= self.at_most or sum(times) >= self.seconds or relative_error_of_median(times) < self.error
+RULE = StoppingRule(relative_error=0.005, least_runs=10, runs=40, budget_s=0.25)
+"""Runs come ``least_runs`` at a time; ``budget_s`` is of their own seconds."""
 
 
-def seconds(times: Sequence[float]) -> Seconds:
-    """Median, tenth and ninetieth percentile."""
-    return Seconds(quantile(times, 0.5), quantile(times, 0.1), quantile(times, 0.9))
-
-
-class Timer:
+class TorchTimer:
     """Times callables on the current CUDA device.
 
     Each run waits on the device for longer than the host needs to enqueue it: else gaps between launches would be timed.
     """
 
-    def __init__(self, torch: Torch, stopping: Stopping) -> None:
-        self.torch, self.stopping = torch, stopping
+    def __init__(self, torch: Torch, rule: StoppingRule = RULE) -> None:
+        self.torch, self.rule = torch, rule
         self.flushed = torch.zeros(FLUSH_BYTES // 4, dtype=torch.float32, device="cuda")
 
     def times(self, run: Callable[[], Any], cold: bool, during: Callable[[], None] = lambda: None) -> list[float]:
         """Seconds of each run after a warm-up. ``during`` is called while the device is busy with a batch."""
         wait = self._host_cycles(run)
         found: list[float] = []
-        while not found or not self.stopping.enough(found):
-            events = [self._enqueue(run, cold, wait) for _ in range(self.stopping.batch)]
+        while not self.rule.enough(found, sum(found)):
+            events = [self._enqueue(run, cold, wait) for _ in range(self.rule.least_runs)]
             during()
             self.torch.cuda.synchronize()
             found += [start.elapsed_time(end) / 1e3 for start, end in events]
@@ -110,14 +94,13 @@ def measure(
     progress: Callable[[LibraryCase], None] = lambda case: None,
     on_record: Callable[[Record], None] = lambda record: None,
     on_skip: Callable[[LibraryCase, str], None] | None = None,
-    stopping: Stopping | None = None,
 ) -> list[Record]:
     """A record per case, in order. ``on_record`` gets each at once, ``progress`` each case before it starts.
 
     ``on_skip`` gets a case that did not run, and why; without it the first such case raises UnavailableError.
     """
     torch = load_torch()
-    timer = Timer(torch, stopping or Stopping())
+    timer = TorchTimer(torch)
     found = []
     for case in cases:
         progress(case)
@@ -137,7 +120,7 @@ def measure(
     return found
 
 
-def _measured(case: LibraryCase, hardware: str, torch: Torch, timer: Timer) -> Record:
+def _measured(case: LibraryCase, hardware: str, torch: Torch, timer: TorchTimer) -> Record:
     prepared = find(case).prepare(case, torch)
     with torch.no_grad() if case.direction == FORWARD else torch.enable_grad():
         error = prepared.error(prepared.run())
@@ -155,7 +138,7 @@ def _measured(case: LibraryCase, hardware: str, torch: Torch, timer: Timer) -> R
         hardware=hardware,
         dtype=case.dtype,
         shape=dict(case.shape),
-        time_s=seconds(times),
+        time_s=Seconds.of(times),
         direction=cast(Any, case.direction),  # find() has checked it
         cache="cold" if case.cold else "warm",
         environment=environment,
@@ -171,17 +154,6 @@ def _sample_clock(torch: Torch, clocks: list[int]) -> None:
 
 def as_line(record: Record) -> str:
     """The record as a line of JSON, without its empty fields, times rounded to DIGITS."""
-    names = {field: key for key, field in Record.FIELDS.items()}
-    entries: dict[str, Any] = {}
-    for field in fields(record):
-        value = getattr(record, field.name)
-        if isinstance(value, Seconds):
-            value = {key: float(f"{number:.{DIGITS}g}") for key, number in _times(value).items()}
-        if value not in ({}, "", None):
-            entries[names.get(field.name, field.name)] = value
-    return json.dumps(entries, separators=(",", ":")) + "\n"
-
-
-def _times(value: Seconds) -> dict[str, float]:
-    given = {"median": value.median, "p10": value.p10, "p90": value.p90}
-    return {key: number for key, number in given.items() if number is not None}
+    raw = raw_of(record)
+    raw["time_s"] = {key: float(f"{number:.{DIGITS}g}") for key, number in raw["time_s"].items()}
+    return json.dumps(raw, separators=(",", ":")) + "\n"

@@ -11,48 +11,120 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from perfmodel.core.cost import READ, Kernel, Tile
+from perfmodel.core.dtypes import DTYPES
 from perfmodel.core.errors import PerfmodelError
-from perfmodel.validation.simulator.cases import CASES, predicted
+from perfmodel.core.workload import Attention
+from perfmodel.kernels.attention.algorithms import find
+from perfmodel.kernels.matmul import Matmul
+from perfmodel.kernels.matmul import kernels as matmul_kernels
+from perfmodel.validation.compare import Count
 
 LOADS, STORES = "loads", "stores"
+Case = dict[str, Any]
+Counts = dict[str, dict[str, int]]
+HEAD_DIM = 8
 
 
-def counted(progress: Callable[[str], None]) -> list[dict[str, Any]]:
-    """One row per kernel, shape and tensor: ``predicted`` and ``counted`` {"loads", "stores"} in elements of device memory.
+def fused(kernel: str, n: int, kv_len: int, heads: tuple[int, int, int], causal: bool, tile: tuple[int, int, int]) -> tuple[str, Case]:
+    """Name and case of a fused kernel. ``heads``: batch, heads, KV heads. ``tile``: B_r, B_c, most scores per thread and row."""
+    batch, query_heads, kv_heads = heads
+    br, bc, widest = tile
+    shape = {"n": n, "kv_len": kv_len, "batch": batch, "heads": query_heads, "kv_heads": kv_heads, "causal": causal}
+    key = f"{kernel}-{n}x{kv_len}-tile{br}x{bc}-chunks{-(-bc // (2 * widest))}-h{batch * query_heads}-{'causal' if causal else 'full'}"
+    return key, {"kernel": kernel, "shape": shape, "tile": tile}
 
-    ``relative_error`` is the kernel's result against float64. PerfmodelError if the simulator cannot run.
-    """
-    return [row for key, found in simulated(CASES, progress).items() for row in _rows(key, CASES[key], found)]
+
+def standard(n: int, kv_len: int, br: int, bc: int, causal: bool) -> tuple[str, Case]:
+    """Name and case of standard attention with GEMM tiles of ``br`` x ``bc``."""
+    shape = {"n": n, "kv_len": kv_len, "batch": 1, "heads": 2, "kv_heads": 1, "causal": causal}
+    return f"standard-{n}x{kv_len}-{br}x{bc}-{'causal' if causal else 'full'}", {"kernel": "standard", "shape": shape, "tile": (br, bc)}
 
 
-def _rows(key: str, case: Mapping[str, Any], found: Mapping[str, Any]) -> list[dict[str, Any]]:
-    expected = predicted(case, found)
-    tensors = list(dict.fromkeys([*expected, *found["counts"]]))
-    nothing = {LOADS: 0, STORES: 0}
-    return [
-        {
-            "kernel": f"numba-{case['kernel']}",
-            "case": key,
-            "shape": case["shape"],
-            "tensor": tensor,
-            "level": "device memory",
-            "predicted": expected.get(tensor, nothing),
-            "counted": found["counts"].get(tensor, nothing),
-            "relative_error": found["error"],
-        }
-        for tensor in tensors
+def matmul(m: int, n: int, k: int, tile: int) -> tuple[str, Case]:
+    """Name and case of a matmul; tile 1 is the kernel without shared memory."""
+    return f"matmul-{m}x{n}x{k}-tile{tile}", {"kernel": "matmul", "shape": {"m": m, "n": n, "k": k}, "tile": (tile, tile)}
+
+
+def copy(elements: int) -> tuple[str, Case]:
+    """Name and case of a copy."""
+    return f"copy-{elements}", {"kernel": "copy", "shape": {"elements": elements}, "tile": ()}
+
+
+GROUPED = (2, 4, 2)
+"""Batch 2, four query heads on two KV heads."""
+CASES: dict[str, Case] = dict(
+    [
+        fused("flash2", 13, 19, (1, 2, 2), False, (4, 8, 4)),
+        fused("flash2", 13, 19, GROUPED, True, (8, 4, 8)),
+        fused("flash2", 9, 3, (1, 2, 2), True, (4, 8, 2)),
+        fused("flash1", 13, 19, (1, 2, 2), False, (4, 8, 4)),
+        fused("flash1", 12, 12, GROUPED, True, (8, 4, 8)),
+        standard(13, 12, 16, 16, False),
+        standard(13, 20, 8, 8, True),
+        matmul(13, 12, 20, 8),
+        matmul(9, 20, 4, 1),
+        copy(100),
     ]
+)
+"""Causal and not, grouped heads, partial tiles, rows that see nothing, tiles that need two chunks."""
+
+
+def workload(case: Mapping[str, Any]) -> Attention:
+    """The attention that a case runs."""
+    return Attention(d=HEAD_DIM, dv=HEAD_DIM, dtype=DTYPES["fp32"], **case["shape"])
+
+
+def predicted(case: Mapping[str, Any], found: Mapping[str, Any]) -> Counts:
+    """Loads and stores of every tensor by the model; for standard attention with the re-reads of its GEMM tiles, ``found["loads"]``."""
+    sizes = case["shape"]
+    if case["kernel"] == "copy":
+        return {"source": {LOADS: sizes["elements"], STORES: 0}, "target": {LOADS: 0, STORES: sizes["elements"]}}
+    tile = Tile(*case["tile"][:2])
+    if case["kernel"] == "matmul":
+        return _counts(matmul_kernels(Matmul(**sizes, dtype=DTYPES["fp32"]), tile))
+    counts = _counts(find(case["kernel"]).forward(workload(case), tile))
+    for tensor, loads in found.get("loads", {}).items():
+        counts[tensor][LOADS] = loads
+    return counts
+
+
+def _counts(kernels: list[Kernel]) -> Counts:
+    """Elements by tensor; zero fill is a store."""
+    counts: Counts = {}
+    for access in (access for kernel in kernels for access in kernel.accesses):
+        tensor = counts.setdefault(access.tensor, {LOADS: 0, STORES: 0})
+        tensor[LOADS if access.kind == READ else STORES] += access.elements
+    return counts
+
+
+def counted(progress: Callable[[str], None]) -> list[Count]:
+    """Loads and stores of every kernel, shape and tensor in elements of device memory, beside the model's.
+
+    PerfmodelError if the simulator cannot run.
+    """
+    return [count for key, found in simulated(CASES, progress).items() for count in _compared(key, CASES[key], found)]
+
+
+def _compared(key: str, case: Mapping[str, Any], found: Mapping[str, Any]) -> Iterator[Count]:
+    expected, nothing = predicted(case, found), {LOADS: 0, STORES: 0}
+    for tensor in dict.fromkeys([*expected, *found["counts"]]):
+        for kind, count in expected.get(tensor, nothing).items():
+            seen = found["counts"].get(tensor, nothing)[kind]
+            yield Count(f"numba-{case['kernel']} {key}", f"{tensor} {kind}", count, seen, (count, count))
 
 
 def simulated(
     cases: Mapping[str, Mapping[str, Any]], progress: Callable[[str], None], python_options: Sequence[str] = ()
 ) -> dict[str, dict[str, Any]]:
     """What every case counted: ``counts`` {tensor: {"loads", "stores"}}, ``error`` and, where the kernel has its own formula, ``loads``."""
-    environment = os.environ | {"NUMBA_ENABLE_CUDASIM": "1", "PYTHONPATH": _python_path()}
+    inherited = [os.environ["PYTHONPATH"]] if "PYTHONPATH" in os.environ else []
+    path = os.pathsep.join([str(Path(__file__).parents[3]), *inherited])  # this package first
+    environment = os.environ | {"NUMBA_ENABLE_CUDASIM": "1", "PYTHONPATH": path}
     command = [sys.executable, *python_options, "-m", __name__]
     found: dict[str, dict[str, Any]] = {}
     with tempfile.TemporaryFile("w+") as asked, tempfile.TemporaryFile("w+") as complaints:
@@ -71,12 +143,6 @@ def simulated(
                 "run it alone to see more: NUMBA_ENABLE_CUDASIM=1 python -m perfmodel.validation.simulator < cases.json",
             )
     return found
-
-
-def _python_path() -> str:
-    """The search path of the new process: this package first."""
-    inherited = os.environ.get("PYTHONPATH")
-    return os.pathsep.join([str(Path(__file__).parents[3]), *([inherited] if inherited else [])])
 
 
 def _last_line(text: str) -> str:

@@ -1,13 +1,124 @@
-"""The simulator's process: cases as one JSON object on standard input, one JSON object per case on standard output."""
+"""The simulator's process: cases as one JSON object on standard input, one JSON object per case on standard output.
+
+Kernels run on arrays that count their accesses; NUMBA_ENABLE_CUDASIM=1 must be set.
+"""
 
 from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 
-from perfmodel.validation.simulator.counting import run
+from perfmodel.core.workload import Attention
+from perfmodel.validation.kernels import flash, flash1, matmul, probes, standard
+from perfmodel.validation.kernels.reference import attention, relative_error
+from perfmodel.validation.simulator import workload
+
+Found = dict[str, Any]
+
+
+class Counting:
+    """A flat array that counts the loads and stores of each element."""
+
+    def __init__(self, values: Any) -> None:
+        self.values = values.astype(np.float32)
+        self.flat = self.values.reshape(-1)
+        self.size = self.flat.size
+        self.loads = np.zeros(self.size, int)
+        self.stores = np.zeros(self.size, int)
+
+    def __getitem__(self, index: int) -> Any:
+        self.loads[int(index)] += 1
+        return self.flat[int(index)]
+
+    def __setitem__(self, index: int, value: float) -> None:
+        self.stores[int(index)] += 1
+        self.flat[int(index)] = value
+
+
+def poisoned(*shape: int) -> Counting:
+    """An output: NaN until it is written."""
+    return Counting(np.full(shape, np.nan))
+
+
+def totals(**tensors: tuple[Counting, ...] | Counting) -> dict[str, dict[str, int]]:
+    """Loads and stores per tensor, which may be several arrays."""
+    listed = {name: arrays if isinstance(arrays, tuple) else (arrays,) for name, arrays in tensors.items()}
+    return {
+        name: {"loads": sum(int(x.loads.sum()) for x in arrays), "stores": sum(int(x.stores.sum()) for x in arrays)}
+        for name, arrays in listed.items()
+    }
+
+
+def _worst_error(w: Attention, q: Counting, k: Counting, v: Counting, o: Counting, lse: Any = None) -> float:
+    errors = []
+    for head in range(w.query_heads):
+        kv = head // w.group
+        expected, logsumexp = attention(q.values[head], k.values[kv], v.values[kv], w.causal)
+        errors.append(relative_error(o.values[head], expected))
+        if lse is not None:
+            errors.append(relative_error(lse[head], logsumexp))
+    return max(errors)
+
+
+def _attention(case: Mapping[str, Any], rng: Any) -> Found:
+    w = workload(case)
+    rows, keys = (w.query_heads, w.n, w.d), (w.stored_kv_heads, w.kv_len, w.d)
+    q, k, v = (Counting(rng.standard_normal(shape)) for shape in (rows, keys, keys))
+    return {"flash2": _flash2, "flash1": _flash1, "standard": _standard}[case["kernel"]](w, case["tile"], q, k, v, poisoned(*rows))
+
+
+def _flash2(w: Attention, tile: tuple[int, ...], q: Counting, k: Counting, v: Counting, o: Counting) -> Found:
+    br, bc, widest = tile
+    lse = poisoned(w.query_heads, w.n)
+    flash.prepare(w, flash.Geometry(w.d, br, bc, lanes=2, rows=2, widest=widest), q, k, v, o, lse)()
+    return {"counts": totals(Q=q, K=k, V=v, O=o, logsumexp=lse), "error": _worst_error(w, q, k, v, o, lse.values)}
+
+
+def _flash1(w: Attention, tile: tuple[int, ...], q: Counting, k: Counting, v: Counting, o: Counting) -> Found:
+    br, bc, widest = tile
+    ls, ms = poisoned(w.query_heads, w.n), poisoned(w.query_heads, w.n)
+    flash1.prepare(w, flash1.Geometry(w.d, br, bc, lanes=2, rows=2, widest=widest), q, k, v, o, ls, ms)()
+    sums = np.where(ls.values > 0, ls.values, 1)
+    lse = np.where(ls.values > 0, (ms.values + np.log2(sums)) * np.log(2), -np.inf).astype(np.float32)
+    return {"counts": totals(Q=q, K=k, V=v, O=o, **{"l, m": (ls, ms)}), "error": _worst_error(w, q, k, v, o, lse)}
+
+
+def _standard(w: Attention, tile: tuple[int, ...], q: Counting, k: Counting, v: Counting, o: Counting) -> Found:
+    br, bc = tile
+    s, p = poisoned(w.query_heads, w.n, w.kv_len), poisoned(w.query_heads, w.n, w.kv_len)
+    shape = standard.StandardGeometry(w.d, br, bc, lanes=2, rows=2, depth=8, softmax_lanes=2)
+    standard.prepare(w, shape, q, k, v, s, p, o)()
+    error = _worst_error(w, q, k, v, o)
+    return {"counts": totals(Q=q, K=k, V=v, S=s, P=p, O=o), "loads": standard.loads(w, shape), "error": error}
+
+
+def _matmul(case: Mapping[str, Any], rng: Any) -> Found:
+    (m, n, k), tile = (case["shape"][name] for name in "mnk"), case["tile"][0]
+    a, b, c = Counting(rng.standard_normal((m, k))), Counting(rng.standard_normal((k, n))), poisoned(m, n)
+    if tile == 1:
+        matmul.prepare_naive(m, n, k, a, b, c, threads=8)()
+    else:
+        matmul.prepare(m, n, k, matmul.MatmulGeometry(tile, 8, lanes=2, rows=2), a, b, c)()
+    error = relative_error(c.values, a.values.astype(float) @ b.values.astype(float))
+    return {"counts": totals(A=a, B=b, C=c), "own_loads": matmul.loads(m, n, k, tile), "error": error}
+
+
+def _copy(case: Mapping[str, Any], rng: Any) -> Found:
+    size = case["shape"]["elements"]
+    source, target = Counting(rng.standard_normal(size)), poisoned(size)
+    probes.prepare_copy(source, target, threads=8)()
+    single_pass = bool((source.loads == 1).all() and (target.stores == 1).all())
+    return {"counts": totals(source=source, target=target), "once": single_pass, "error": relative_error(target.values, source.values)}
+
+
+def run(case: Mapping[str, Any], rng: Any) -> Found:
+    """Counts and relative error of one case."""
+    return {"matmul": _matmul, "copy": _copy}.get(case["kernel"], _attention)(case, rng)
+
 
 if __name__ == "__main__":
     sys.setswitchinterval(1e-5)  # the simulator's threads wait for each other at every barrier

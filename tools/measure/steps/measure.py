@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from perfmodel.validation.libraries.base import HELD_OUT
-from perfmodel.validation.libraries.measure import as_line, seconds
-from perfmodel.validation.records import Record
+from perfmodel.validation.libraries import HELD_OUT
+from perfmodel.validation.libraries.measure import as_line
+from perfmodel.validation.records import Record, Seconds
 from tools.measure.hardware import current_profile
 from tools.measure.steps.cases import DECODE, StepCase
 from tools.measure.steps.clock import ALONE, Together, captured, step_times
@@ -45,7 +45,7 @@ def _record(workload: str, implementation: str, shape: dict[str, Any], times: li
         hardware=current_profile(torch),
         dtype="bf16",
         shape=shape,
-        time_s=seconds(times),
+        time_s=Seconds.of(times),
         cache="warm",
         environment={"torch": torch.__version__, "runs": len(times)},
         source=f"torch {version}; {role}",

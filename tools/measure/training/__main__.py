@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 from perfmodel.core.plugins import docstring
-from perfmodel.validation.libraries.base import load_torch
+from perfmodel.validation.libraries import load_torch
 from tools.measure.hardware import current_profile
 from tools.measure.training.cases import cases, profiled_cases
 from tools.measure.training.run import Campaign

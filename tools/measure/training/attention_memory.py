@@ -9,14 +9,15 @@ from importlib import import_module
 from typing import Any
 
 from perfmodel.core.workload import BACKWARD
+from perfmodel.validation.libraries import LibraryCase, Torch
 from perfmodel.validation.libraries.attention import BACKENDS, operands
-from perfmodel.validation.libraries.base import LibraryCase, Torch
-from perfmodel.validation.libraries.measure import Stopping, Timer
+from perfmodel.validation.libraries.measure import TorchTimer
+from perfmodel.validation.statistics import StoppingRule
 from tools.measure.training.meter import Bytes, nbytes, sm_mhz
 from tools.measure.training.result import Measured
 
 EAGER = "torch-eager"
-STOPPING = Stopping(batch=5, at_most=10, seconds=0.05)
+STOPPING = StoppingRule(least_runs=5, runs=10, budget_s=0.05)
 
 Forward = Callable[[], Any]
 
@@ -66,5 +67,5 @@ def measure(case: LibraryCase, torch: Torch) -> Measured:
     marked("backward")
     held = {"inputs_bytes": nbytes([q, k, v, gradient, *more]), "gradients_bytes": nbytes(gradients), "output_bytes": nbytes([out])}
     del out, gradients
-    times = Timer(torch, STOPPING).times(both_passes, case.cold)
+    times = TorchTimer(torch, STOPPING).times(both_passes, case.cold)
     return Measured(times, {**marked.above(marked.before), "before_bytes": marked.before, **held}, sm_mhz(torch))

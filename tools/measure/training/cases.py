@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from itertools import chain
 from typing import Any
 
-from perfmodel.validation.libraries.base import FIT, HELD_OUT, LibraryCase
+from perfmodel.validation.libraries import FIT, HELD_OUT, LibraryCase
 from tools.measure.training.result import BOTH
 
 Sizes = tuple[int, int]

@@ -8,7 +8,7 @@ from importlib import import_module
 from typing import Any
 
 from perfmodel.core.errors import DataError
-from perfmodel.validation.libraries.base import LibraryCase, Torch
+from perfmodel.validation.libraries import LibraryCase, Torch
 from perfmodel.validation.statistics import quantile
 from tools.measure.training.meter import DEVICE, Bytes, Clock, Mark, nbytes, release, silent, sm_mhz
 from tools.measure.training.result import Measured

@@ -5,7 +5,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Any
 
-from perfmodel.validation.libraries.base import LibraryCase, Torch
+from perfmodel.validation.libraries import LibraryCase, Torch
 from tools.measure.training.gpt2_step import Gpt2Steps
 from tools.measure.training.meter import silent
 

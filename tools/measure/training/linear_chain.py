@@ -5,7 +5,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Any
 
-from perfmodel.validation.libraries.base import LibraryCase, Torch, dtype_of
+from perfmodel.validation.libraries import LibraryCase, Torch, dtype_of
 from perfmodel.validation.statistics import quantile
 from tools.measure.training.meter import DEVICE, Bytes, Clock, Mark, nbytes, silent, sm_mhz
 from tools.measure.training.result import Measured

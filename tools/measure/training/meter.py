@@ -10,7 +10,7 @@ from itertools import pairwise
 from time import perf_counter
 from typing import Any
 
-from perfmodel.validation.libraries.base import Torch
+from perfmodel.validation.libraries import Torch
 
 DEVICE = "cuda"
 

@@ -6,9 +6,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, cast
 
-from perfmodel.validation.libraries.base import LibraryCase, Torch
-from perfmodel.validation.libraries.measure import seconds
-from perfmodel.validation.records import Record
+from perfmodel.validation.libraries import LibraryCase, Torch
+from perfmodel.validation.records import Record, Seconds
 
 BOTH = "both"
 """The pass of these cases: forward and backward."""
@@ -36,7 +35,7 @@ def record_of(case: LibraryCase, found: Measured, hardware: str, torch: Torch) -
         hardware=hardware,
         dtype=case.dtype,
         shape=dict(case.shape),
-        time_s=seconds(found.times),
+        time_s=Seconds.of(found.times),
         direction=cast(Any, case.direction),
         cache="cold" if case.cold else "warm",
         memory=found.memory,

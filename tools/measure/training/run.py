@@ -13,7 +13,7 @@ from pathlib import Path
 from time import monotonic
 from typing import Any
 
-from perfmodel.validation.libraries.base import LibraryCase, Torch, load_torch
+from perfmodel.validation.libraries import LibraryCase, Torch, load_torch
 from perfmodel.validation.libraries.measure import KEPT_BYTES, as_line
 from tools.measure.training import attention_memory, linear_chain
 from tools.measure.training.gpt2_step import Gpt2Steps

@@ -10,7 +10,7 @@ from typing import Any
 from perfmodel.core.errors import PerfmodelError, UnavailableError, UsageError
 from perfmodel.core.hardware import Device
 from perfmodel.timing.predict import Lenders
-from perfmodel.validation.compare import Row, compare, compare_files
+from perfmodel.validation.compare import Count, Row, compare, compare_files
 from perfmodel.validation.records import as_record
 
 BACKENDS = ("cuda", "cpu", "simulator")
@@ -18,23 +18,7 @@ Progress = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)
-class Count:
-    """One quantity of one kernel, as predicted and as counted; ``allowed``: counts that agree with the prediction."""
-
-    kernel: str
-    quantity: str
-    predicted: float
-    counted: float
-    allowed: tuple[float, float]
-
-    @property
-    def agrees(self) -> bool:
-        """Whether the count is one that is allowed."""
-        return self.allowed[0] <= self.counted <= self.allowed[1]
-
-
-@dataclass(frozen=True, slots=True)
-class Session:
+class ValidationRun:
     """What was found. ``backend`` is empty for records that were read; ``failures``: what could not be measured, in words."""
 
     backend: str = ""
@@ -55,7 +39,7 @@ def best_backend() -> str:
     return "cuda"
 
 
-def run(backend: str, find_device: Callable[[str], Device], hardware: str | None, counters: bool, progress: Progress) -> Session:
+def run(backend: str, find_device: Callable[[str], Device], hardware: str | None, counters: bool, progress: Progress) -> ValidationRun:
     """Measure on ``backend``. UsageError for an unknown one, UnavailableError where it cannot run."""
     if backend not in BACKENDS:
         raise UsageError(f"--backend: no backend is called {backend!r}", f"there is auto, {', '.join(BACKENDS)}")
@@ -64,12 +48,11 @@ def run(backend: str, find_device: Callable[[str], Device], hardware: str | None
     return {"cuda": _cuda, "cpu": _cpu, "simulator": _simulator}[backend](find_device, hardware, counters, progress)
 
 
-def _cuda(find_device: Callable[[str], Device], hardware: str | None, counters: bool, progress: Progress) -> Session:
+def _cuda(find_device: Callable[[str], Device], hardware: str | None, counters: bool, progress: Progress) -> ValidationRun:
+    from perfmodel.validation.cuda.cases import counted_cases, timed_cases
     from perfmodel.validation.cuda.counters import count
-    from perfmodel.validation.cuda.environment import this_environment
-    from perfmodel.validation.cuda.gpu import open_gpu
+    from perfmodel.validation.cuda.gpu import open_gpu, this_environment
     from perfmodel.validation.cuda.run import measure
-    from perfmodel.validation.cuda.shapes import counted_cases, timed_cases
 
     device = find_device(hardware or this_environment(open_gpu()).hardware)
     raws: list[dict[str, Any]] = []
@@ -83,61 +66,47 @@ def _cuda(find_device: Callable[[str], Device], hardware: str | None, counters: 
             raise
         failures.append(error.message)
     rows = _rows(raws, device)
-    return Session("cuda", device, rows, counts_of(rows), failures)
+    return ValidationRun("cuda", device, rows, counts_of(rows), failures)
 
 
-def _cpu(find_device: Callable[[str], Device], hardware: str | None, counters: bool, progress: Progress) -> Session:
+def _cpu(find_device: Callable[[str], Device], hardware: str | None, counters: bool, progress: Progress) -> ValidationRun:
     from perfmodel.validation.cpu.run import measure
 
-    device, _, raws = measure(progress)
+    device, raws = measure(progress)
     device = device if hardware is None else find_device(hardware)
-    return Session("cpu", device, _rows(raws, device))
+    return ValidationRun("cpu", device, _rows(raws, device))
 
 
-def _simulator(find_device: Callable[[str], Device], hardware: str | None, counters: bool, progress: Progress) -> Session:
+def _simulator(find_device: Callable[[str], Device], hardware: str | None, counters: bool, progress: Progress) -> ValidationRun:
     from perfmodel.validation.simulator import counted
 
-    counts = [
-        Count(f"{row['kernel']} {row['case']}", f"{row['tensor']} {kind}", predicted, row["counted"][kind], (predicted, predicted))
-        for row in counted(progress)
-        for kind, predicted in row["predicted"].items()
-    ]
-    return Session("simulator", counts=counts)
+    return ValidationRun("simulator", counts=counted(progress))
 
 
 def _rows(raws: Iterable[dict[str, Any]], device: Device) -> list[Row]:
     return [compare(raw, as_record(raw), device) for raw in raws]
 
 
-def read(paths: Iterable[Path], find_device: Callable[[str], Device], hardware: str | None, lenders: Lenders) -> Session:
+def read(paths: Iterable[Path], find_device: Callable[[str], Device], hardware: str | None, lenders: Lenders) -> ValidationRun:
     """Records from files; with ``hardware``, a device or the profile that stands for it, of that device only."""
     given = None if hardware is None else find_device(hardware)
 
     rows = compare_files(paths, find_device, lenders, given)
     if given is not None and not rows:
         raise UsageError(f"--hardware: no record is of {given.id}", "give the profile of a device that the records name")
-    return Session(device=given, rows=rows, counts=counts_of(rows))
+    return ValidationRun(device=given, rows=rows, counts=counts_of(rows))
 
 
 def counts_of(rows: Iterable[Row]) -> list[Count]:
     """Hardware counters of records beside the model's counts; records without any, or of kernels that are not counted, add nothing."""
-    from perfmodel.validation.cuda.agreement import compare_counters
+    from perfmodel.validation.cuda.counters import compare_counters
 
-    found = []
+    found: list[Count] = []
     for row in rows:
         if not row.record.counters or row.device is None or row.case is None:  # without a case its shape or launch has no meaning
             continue
         try:
-            compared = compare_counters(row.record, row.device)
+            found += compare_counters(row.record, row.device)
         except UnavailableError:
             continue
-        found += [Count(label(row), one.counter, one.predicted, one.counted, one.allowed) for one in compared]
     return found
-
-
-def label(row: Row) -> str:
-    """Implementation, shape and tile, short."""
-    sizes = " ".join(f"{name} {value}" for name, value in row.record.shape.items() if not isinstance(value, bool))
-    words = [name for name, value in row.record.shape.items() if value is True]
-    tile = f"{row.record.launch['br']}x{row.record.launch['bc']}" if {"br", "bc"} <= set(row.record.launch) else ""
-    return " ".join(filter(None, [row.record.implementation, sizes, *words, tile]))

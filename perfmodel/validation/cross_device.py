@@ -12,11 +12,11 @@ import math
 from collections.abc import Mapping
 from dataclasses import replace
 
-from perfmodel.core.hardware import Calibration
+from perfmodel.core.hardware import Calibration, Device
 from perfmodel.timing.base import find_model
 from perfmodel.timing.predict import Lenders
-from perfmodel.validation.calibrate import Family, Key, Point, family_of, with_lent
-from perfmodel.validation.split import held_out
+from perfmodel.validation.calibrate import Family, FitPoint, Key, family_of, with_lent
+from perfmodel.validation.records import held_out
 from perfmodel.validation.statistics import quantile
 
 QUANTILE = 0.9
@@ -27,45 +27,35 @@ HalfWidths = dict[str, float]
 """Half the width of a borrowed interval, in logarithms, by implementation and by "implementation of lender"; under "" all others'."""
 
 
-def half_widths(grouped: Mapping[Key, list[Point]], calibrated: Mapping[str, list[Calibration]], lenders: Lenders = tuple) -> HalfWidths:
+def half_widths(grouped: Mapping[Key, list[FitPoint]], calibrated: Mapping[str, list[Calibration]], lenders: Lenders = tuple) -> HalfWidths:
     """Of every implementation known on two architectures or more; empty where there is none. ``lenders``: of parts of sequences."""
     current = {q.device.id: replace(q.device, calibration=calibrated.get(q.device.id, [])) for own in grouped.values() for q in own}
-    grouped = {key: with_lent(own, key[3], lambda: [*current.values(), *lenders()]) for key, own in grouped.items()}
+    families: dict[Family, dict[str, list[FitPoint]]] = {}
+    for key, own in grouped.items():
+        families.setdefault(key[:4], {})[key[4]] = with_lent(own, key[3], lambda: [*current.values(), *lenders()])
     found: HalfWidths = {}
     best = (0, 0.0)
-    for family in sorted({key[:4] for key in grouped}):
-        members = {key[4]: own for key, own in grouped.items() if key[:4] == family}
+    for family, members in sorted(families.items()):
         by_lender = {
-            lender: [r for borrower, own in members.items() if lender != borrower for r in _off(lender, own, family, calibrated, members)]
-            for lender in members
+            lender: [r for borrower, own in members.items() if lender != borrower for r in _off(own, family, current[lent[0].device.id])]
+            for lender, lent in members.items()
         }
         residuals = [r for listed in by_lender.values() for r in listed]
         if not residuals:
             continue
-        best = max(best, (len(members), _half(residuals, len(members))))
-        names = {family[1]: residuals, **{_of(family[1], q): by_lender[lender] for lender, own in members.items() for q in own}}
-        for name, listed in names.items():
+        wider = math.sqrt(1 + 1 / len(members))
+        best = max(best, (len(members), quantile(residuals, QUANTILE) * wider))
+        by_device = {f"{family[1]} of {q.device.id}": by_lender[lender] for lender, own in members.items() for q in own}
+        for name, listed in {family[1]: residuals, **by_device}.items():
             if listed:
-                found[name] = max(found.get(name, 0.0), _half(listed, len(members)))
+                found[name] = max(found.get(name, 0.0), quantile(listed, QUANTILE) * wider)
     alike = {name: found[other] for name, other in SAME_PARTS.items() if other in found}
     return {**alike, **found, "": best[1]} if found else {}
 
 
-def _half(residuals: list[float], architectures: int) -> float:
-    return quantile(residuals, QUANTILE) * math.sqrt(1 + 1 / architectures)
-
-
-def _of(implementation: str, point: Point) -> str:
-    """The key of an implementation's parameters as the device of ``point`` lends them."""
-    return f"{implementation} of {point.device.id}"
-
-
-def _off(
-    lender: str, own: list[Point], family: Family, calibrated: Mapping[str, list[Calibration]], members: Mapping[str, list[Point]]
-) -> list[float]:
-    """|log residual| of the fitted points ``own`` by the parameters of the architecture ``lender``."""
-    device = members[lender][0].device.id
-    block = next((one for one in calibrated.get(device, []) if family_of(one) == family), None)
+def _off(own: list[FitPoint], family: Family, lender: Device) -> list[float]:
+    """|log residual| of the fitted points ``own`` by the parameters of ``lender``."""
+    block = next((one for one in lender.calibration if family_of(one) == family), None)
     if block is None:
         return []
     model = find_model(block.model)

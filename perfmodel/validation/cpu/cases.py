@@ -1,0 +1,167 @@
+"""Which shapes are run on the CPU, their arrays and calls, and the check of their results against float64.
+
+Some shapes fix the model's parameters and others judge it, with no pair (d, causal) in common. Some sit in the caches and are
+bound by multiply-adds, some stream scores or copies through DRAM; sizes of the latter follow the last-level cache. Any halved
+rate of the profile spoils the predictions of some group.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from perfmodel.core.errors import PerfmodelError
+from perfmodel.core.workload import Attention
+from perfmodel.timing.base import Case
+from perfmodel.validation.bounds import case_of
+from perfmodel.validation.cpu import kernels
+from perfmodel.validation.kernels.reference import TOLERANCE, attention, relative_error
+from perfmodel.validation.records import Record, Seconds
+
+SEED = 20240229
+DTYPE = "fp32"
+STREAMED_N = 1024
+"""Sequence length of the shapes whose scores overflow the cache."""
+STREAMED_SHARE = 2.0
+"""Their S and P together, over the last-level cache; see STREAMED of the time model."""
+MOST_HEADS = 64
+
+
+@dataclass(frozen=True, slots=True)
+class CpuCase:
+    """One kernel to time; ``fit``: it fixes parameters, else it judges predictions."""
+
+    implementation: str
+    sizes: dict[str, Any]
+    fit: bool
+
+    @property
+    def workload_name(self) -> str:
+        """Key of records."""
+        return {"cpu-copy": "copy", "cpu-matmul": "matmul"}.get(self.implementation, "attention")
+
+    def record(self, hardware: str, time_s: Seconds, **more: Any) -> Record:
+        """A measurement record of this shape."""
+        return Record(self.workload_name, self.implementation, hardware, DTYPE, self.sizes, time_s, cache="warm", **more)
+
+    @property
+    def case(self) -> Case:
+        """What the time model sees; it does not depend on the time."""
+        return case_of(self.record("", Seconds(1.0)))
+
+
+def _attention(heads: int, kv_heads: int, n: int, kv_len: int, d: int, causal: bool = False) -> dict[str, Any]:
+    return {"batch": 1, "heads": heads, "kv_heads": kv_heads, "n": n, "kv_len": kv_len, "d": d, "causal": causal}
+
+
+def shapes(llc_bytes: int) -> list[CpuCase]:
+    """All shapes for a last-level cache of ``llc_bytes``."""
+    heads = min(max(-(-int(STREAMED_SHARE * llc_bytes) // (2 * 4 * STREAMED_N**2)), 2) // 2 * 2, MOST_HEADS)
+
+    def streamed(d: int, causal: bool, group: int = 1) -> dict[str, Any]:
+        return _attention(heads, heads // group, STREAMED_N, STREAMED_N, d, causal)
+
+    fit = {
+        "cpu-flash": [_attention(2, 2, 512, 512, 32), _attention(2, 2, 768, 768, 128, True), _attention(2, 2, 512, 512, 96)],
+        "cpu-standard": [
+            *(_attention(2, 2, 768, 768, 32), _attention(2, 2, 768, 768, 128, True)),
+            *(streamed(32, False), streamed(128, True)),
+        ],
+        "cpu-matmul": [{"m": m, "n": n, "k": 384} for m, n in ((384, 384), (256, 512))],
+    }
+    judge = {
+        "cpu-flash": [_attention(2, 2, 768, 768, 64, True), _attention(4, 2, 500, 700, 16, True), _attention(4, 1, 512, 512, 128)],
+        "cpu-standard": [
+            _attention(2, 2, 768, 768, 64),
+            *(streamed(16, False), streamed(16, True), streamed(48, False), streamed(48, True, group=2)),
+        ],
+        "cpu-matmul": [{"m": m, "n": n, "k": k} for m, n, k in ((512, 512, 512), (448, 320, 640))],
+        "cpu-copy": [{"bytes": int(llc_bytes * share) // 128 * 64} for share in (0.6, 1.6, 2.5, 3.0, 5.0)],
+    }
+    return [CpuCase(name, sizes, fits) for fits, table in ((True, fit), (False, judge)) for name in table for sizes in table[name]]
+
+
+Prepared = tuple[Callable[[], None], Callable[[], float]]
+"""What runs a shape, and what then tells the relative error of its output, which begins as NaN."""
+
+
+class Scratch:
+    """Two arrays for S and P that all shapes share, as large as the largest asked for."""
+
+    def __init__(self) -> None:
+        self._arrays = [np.empty(0, np.float32), np.empty(0, np.float32)]
+
+    def views(self, shape: tuple[int, ...]) -> list[Any]:
+        """S and P, [heads, n, kv_len] each."""
+        return [array[: math.prod(shape)].reshape(shape) for array in self._arrays]
+
+    def poison(self, shape: tuple[int, ...]) -> None:
+        """Make room for arrays of ``shape``, and fill them with NaN."""
+        if self._arrays[0].size < math.prod(shape):
+            self._arrays = [np.empty(math.prod(shape), np.float32) for _ in self._arrays]
+        for view in self.views(shape):
+            view[:] = np.nan
+
+
+def prepare(shape: CpuCase, threads: int, scratch: Scratch) -> Prepared:
+    """``shape`` with random operands."""
+    rng, w = np.random.default_rng(SEED), shape.case.workload
+
+    def random(*sizes: int) -> Any:
+        return rng.standard_normal(sizes, dtype=np.float32)
+
+    if shape.implementation == "cpu-copy":
+        return _copy(random(w.read_bytes // 4), threads)
+    if shape.implementation == "cpu-matmul":
+        return _matmul(random(w.m, w.k), random(w.k, w.n), threads)
+    keys = w.stored_kv_heads, w.kv_len
+    qkv = [random(w.query_heads, w.n, w.d), random(*keys, w.d), random(*keys, w.dv)]
+    return _prepare_attention(shape.implementation, w, qkv, threads, scratch)
+
+
+def _copy(source: Any, threads: int) -> Prepared:
+    target = np.full_like(source, np.nan)
+    return lambda: kernels.copy(source, target, kernels.ONE, threads), lambda: relative_error(target, source)
+
+
+def _matmul(a: Any, b: Any, threads: int) -> Prepared:
+    c = np.full((a.shape[0], b.shape[1]), np.nan, np.float32)
+    return lambda: kernels.matmul(a, b, c, threads), lambda: relative_error(c, a.astype(np.float64) @ b.astype(np.float64))
+
+
+def _prepare_attention(implementation: str, w: Attention, qkv: list[Any], threads: int, scratch: Scratch) -> Prepared:
+    q, k, v = qkv
+    o, scale = np.full((w.query_heads, w.n, w.dv), np.nan, np.float32), np.float32(1 / math.sqrt(w.d))
+    scores = w.query_heads, w.n, w.kv_len
+    if implementation == "cpu-standard":
+        scratch.poison(scores)
+
+    def flash() -> None:
+        kernels.flash(q, k, v, o, w.causal, scale, threads)
+
+    def standard() -> None:
+        s, p = scratch.views(scores)
+        kernels.standard_scores(q, k, s, scale, threads)
+        kernels.standard_softmax(s, p, w.causal, threads)
+        kernels.standard_outputs(p, v, o, threads)
+
+    def error() -> float:
+        return max(relative_error(o[h], attention(q[h], k[h // w.group], v[h // w.group], w.causal)[0]) for h in range(w.query_heads))
+
+    return (standard if implementation == "cpu-standard" else flash), error
+
+
+def checked(shape: CpuCase, threads: int, scratch: Scratch) -> Callable[[], None]:
+    """What runs ``shape``, once its result has been found right; PerfmodelError otherwise."""
+    run, error = prepare(shape, threads, scratch)
+    run()
+    if not (found := error()) < TOLERANCE["fp32"]:
+        raise PerfmodelError(
+            f"{shape.implementation} {shape.sizes}: relative error {found:.2g}, expected below {TOLERANCE['fp32']:.0e}",
+            "the compiler of this machine's numba makes wrong code; report numba's version and the processor",
+        )
+    return run
