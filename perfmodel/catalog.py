@@ -18,6 +18,7 @@ import yaml
 
 from perfmodel.core.errors import DataError, UsageError, suggest
 from perfmodel.core.files import read_text
+from perfmodel.core.question import written_names
 
 if TYPE_CHECKING:
     from pydantic import ValidationError
@@ -247,7 +248,7 @@ def load_config(name: str, section: str, model: type[_Model]) -> _Model:
             )
     from pydantic import TypeAdapter
 
-    renamed = getattr(model, "OPTION_NAMES", {})  # options whose names are Python keywords
+    renamed = written_names(model)
 
     def validate(raw: dict[str, Any]) -> _Model:
         return TypeAdapter(model).validate_python({renamed.get(key, key): value for key, value in raw.items()})

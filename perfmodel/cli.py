@@ -96,7 +96,7 @@ def main(args: list[str] | None = None) -> int:
         sys.stdout.flush()
         return code if isinstance(code, int) else 0
     except PerfmodelError as error:
-        return _told(str(error), error.exit_code, args)
+        return _fail(str(error), error.exit_code, args)
     except (BrokenPipeError, SystemExit):  # typer turns the one into the other, and wraps the streams
         sys.stdout, sys.stderr = streams
         _silence_stdout()  # the reader has gone: nothing more to say
@@ -104,9 +104,9 @@ def main(args: list[str] | None = None) -> int:
     except OSError as error:  # files are checked where they are opened, so without a name this is stdout: a full disk
         if error.filename is None:
             _silence_stdout()
-        return _told(f"{error.filename or 'output cannot be written'}: {error.strerror or error}", 1, args)
+        return _fail(f"{error.filename or 'output cannot be written'}: {error.strerror or error}", 1, args)
     except MemoryError:
-        return _told("not enough memory for this question\n  ask for less at once", 1, args)
+        return _fail("not enough memory for this question\n  ask for less at once", 1, args)
     except KeyboardInterrupt:
         return INTERRUPTED
     except Exception as error:
@@ -118,7 +118,7 @@ def main(args: list[str] | None = None) -> int:
         return int(getattr(error, "exit_code", 2))
 
 
-def _told(message: str, code: int, args: list[str] | None) -> int:
+def _fail(message: str, code: int, args: list[str] | None) -> int:
     sys.stderr.write(f"perfmodel: {visible_lines(_without_long_words(message, args))}\n")
     return code
 

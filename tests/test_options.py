@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from fuzz_seeds import MEASURING
 from fuzzing import RECORDS, all_commands, answer, command, examples, no_measuring
-
 from perfmodel.commands._read_by import READ_BY
+
 from perfmodel.core.errors import LONGEST_ECHO
 from perfmodel.kernels.attention.algorithms import names
 from perfmodel.kernels.attention.read_by import READ_BY as READ_BY_ALGORITHMS

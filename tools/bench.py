@@ -27,7 +27,7 @@ from perfmodel.core.checks import whole
 from perfmodel.core.errors import PerfmodelError
 from perfmodel.core.units import format_si, format_time
 from perfmodel.kernels.attention.algorithms import names
-from perfmodel.kernels.attention.request import AttentionRequest
+from perfmodel.kernels.attention.question import AttentionQuestion
 from perfmodel.report.document import Report, Table
 from perfmodel.sweep.ask import DEFAULT_MEMORY
 from perfmodel.sweep.devices import device_named
@@ -161,7 +161,7 @@ def _loop(sample: Sequence[dict[str, Any]]) -> float:
     device = device_named(DEVICE)
     begun = time.process_time()
     for options in sample:
-        total = AttentionRequest().updated(options).compare(device).results[0].total
+        total = AttentionQuestion().updated(options).compare(device).results[0].total
         _ = (
             total.flops,
             total.executed_flops,

@@ -2,34 +2,55 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from perfmodel.core.errors import UsageError, suggest
+from perfmodel.core.question import Question, argument, option
 
 if TYPE_CHECKING:
     from perfmodel.sweep.ask import Output, Search
     from perfmodel.sweep.study import Study, StudyFile
 
 
-def merged(words: Sequence[str], given: Mapping[str, Any]) -> tuple[Study, Search]:
-    """The study that ``words`` name or spell out, options before what its file says."""
+@dataclass(frozen=True, slots=True)
+class SweepQuestion(Question):
+    """A study or a workload with axes, which rows are kept, and what is looked for among them."""
+
+    words: list[str] | None = argument("[STUDY] [--AXIS VALUES]...", "A study file or its name, or a workload; then axes.", None)
+    where: list[str] | None = option("Keep rows that meet this, such as 'n * batch <= 65536'. Repeatable.")
+    columns: str | None = option("Columns to write, separated by commas. [default: the usual ones]")
+    minimize: str | None = option("Find the rows with the least time, io, memory or other column.")
+    subject_to: list[str] | None = option("The same as --where: 'memory < 80 GB'. Repeatable.")
+    pareto: str | None = option("Two columns, as time,memory: the rows that none beats in both.")
+    top: int | None = option("Rows that --minimize shows. [default: 10]")
+    memory: str | None = option("Memory for rows held at once, such as 512MiB; libraries take about 100 MB more. [default: 1GiB]")
+    form: str | None = option("csv, jsonl or parquet, for rows to stdout (-o -).", "--format")
+    resume: bool = option("Go on with a file that was interrupted.", default=False)
+    dask: str | None = option("Run on this dask scheduler, into a folder of Parquet files.", metavar="ADDRESS")
+
+
+def merged(asked: SweepQuestion) -> tuple[Study, Search]:
+    """The study that is named or spelt out, options before what its file says."""
     from perfmodel.sweep.ask import Search
     from perfmodel.sweep.study import WORKLOADS, Study, StudyFile, listed, read_study
 
+    words = asked.words or []
     named = words[:1] if words and not words[0].startswith("-") else []
     file = StudyFile({}) if not named else StudyFile({}, workload=named[0]) if named[0] in WORKLOADS else read_study(named[0])
     axes = {**file.axes, **axes_of(words[len(named) :], file)}
-    columns = given["columns"].split(",") if given["columns"] else file.columns
-    where = (*listed(file.where), *listed(file.subject_to), *given["where"])
-    pareto = given["pareto"].split(",") if given["pareto"] else file.pareto
+    columns = asked.columns.split(",") if asked.columns else file.columns
+    where = (*listed(file.where), *listed(file.subject_to), *(asked.where or ()), *(asked.subject_to or ()))
+    pareto = asked.pareto.split(",") if asked.pareto else file.pareto
     if pareto is not None and len(pareto) != 2:
         raise UsageError("--pareto takes two columns", "write it like --pareto time,memory")
-    top = file.top if given["top"] is None else given["top"]
-    if given["top"] is not None and not (given["minimize"] or file.minimize):
+    minimize = asked.minimize or file.minimize
+    if asked.top is not None and not minimize:
         raise UsageError("--top is for --minimize, and nothing here reads it", "give a column with --minimize, or leave it out")
-    search = Search(given["minimize"] or file.minimize, (pareto[0].strip(), pareto[1].strip()) if pareto else None, top)
+    top = file.top if asked.top is None else asked.top
+    search = Search(minimize, (pareto[0].strip(), pareto[1].strip()) if pareto else None, top)
     return Study(file.workload, axes, where, None if columns is None else tuple(name.strip() for name in columns)), search
 
 

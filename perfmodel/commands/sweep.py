@@ -7,14 +7,15 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
-import typer
-
+from perfmodel.commands._command import Command, Destination, command, new_app
 from perfmodel.commands._progress import Teller
-from perfmodel.commands._shared import Command, JsonOption, check_outputs, emit, new_app
-from perfmodel.commands._sweep_options import memory_bytes, merged, where_to
+from perfmodel.commands._shared import check_outputs, emit
+from perfmodel.commands._sweep_options import SweepQuestion, axes_help, memory_bytes, merged, where_to
+from perfmodel.core.question import option
 
 if TYPE_CHECKING:
     from perfmodel.sweep.ask import Output, Result
@@ -22,58 +23,39 @@ if TYPE_CHECKING:
 app = new_app()
 
 
+@dataclass(frozen=True)
+class _Rows(Destination):
+    output: list[str] | None = option(
+        "Rows to FILE: .csv, .jsonl, .parquet, a folder/ of Parquet files, - with --format; or the report: .html, .json, .md.",
+        "--output",
+        "-o",
+        metavar="FILE",
+    )
+
+    def check(self) -> None:
+        """Which are of rows and which of the report, the command finds out."""
+
+
 class SweepCommand(Command):
     """Help that lists the axes of every workload."""
 
     def get_help(self, ctx: Any) -> str:
         """The usual help, then axes and columns."""
-        from perfmodel.commands._sweep_options import axes_help
-
         return f"{super().get_help(ctx)}\n{axes_help()}"
 
 
-@app.command(cls=SweepCommand, context_settings={"ignore_unknown_options": True})
-def sweep(
-    words: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="[STUDY] [--AXIS VALUES]...", help="A study file or its name, or a workload; then axes.", show_default=False
-        ),
-    ] = None,
-    where: Annotated[list[str] | None, typer.Option(help="Keep rows that meet this, such as 'n * batch <= 65536'. Repeatable.")] = None,
-    columns: Annotated[str | None, typer.Option(help="Columns to write, separated by commas. [default: the usual ones]")] = None,
-    minimize: Annotated[str | None, typer.Option(help="Find the rows with the least time, io, memory or other column.")] = None,
-    subject_to: Annotated[list[str] | None, typer.Option(help="The same as --where: 'memory < 80 GB'. Repeatable.")] = None,
-    pareto: Annotated[str | None, typer.Option(help="Two columns, as time,memory: the rows that none beats in both.")] = None,
-    top: Annotated[int | None, typer.Option(help="Rows that --minimize shows. [default: 10]")] = None,
-    memory: Annotated[
-        str | None, typer.Option(help="Memory for rows held at once, such as 512MiB; libraries take about 100 MB more. [default: 1GiB]")
-    ] = None,
-    form: Annotated[str | None, typer.Option("--format", help="csv, jsonl or parquet, for rows to stdout (-o -).")] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Go on with a file that was interrupted.")] = False,
-    dask: Annotated[str | None, typer.Option(metavar="ADDRESS", help="Run on this dask scheduler, into a folder of Parquet files.")] = None,
-    json: JsonOption = False,
-    output: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--output",
-            "-o",
-            metavar="FILE",
-            help="Rows to FILE: .csv, .jsonl, .parquet, a folder/ of Parquet files, - with --format; or the report: .html, .json, .md.",
-        ),
-    ] = None,
-) -> None:
+@command(app, cls=SweepCommand, context_settings={"ignore_unknown_options": True})
+def sweep(asked: SweepQuestion, to: _Rows) -> None:
     """Evaluate a grid of configurations: rows to a file, and a summary.
 
     Example: perfmodel sweep --n 512:131072:x2 --d 64,128 --hardware a100-sxm-80gb,h200
     """
-    rows, reports = where_to(output, form, resume, dask)
+    rows, reports = where_to(to.output, asked.form, asked.resume, asked.dask)
     outputs = check_outputs(reports)
     from perfmodel.sweep.ask import ask, complete
 
-    given = {"columns": columns, "minimize": minimize, "pareto": pareto, "top": top, "where": [*(where or ()), *(subject_to or ())]}
-    study, search = complete(*merged(words or [], given))
-    budget = memory_bytes(memory)
+    study, search = complete(*merged(asked))
+    budget = memory_bytes(asked.memory)
     teller = Teller()
     try:
         with _terminated_is_interrupted():
@@ -82,7 +64,7 @@ def sweep(
         teller.interrupted(None if rows is None else rows.path)
         raise
     teller.done()
-    _show(result, rows, json, outputs)
+    _show(result, rows, to.json, outputs)
 
 
 @contextmanager

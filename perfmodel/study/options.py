@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from perfmodel.core.errors import UsageError
-from perfmodel.kernels.attention.request import AttentionRequest
+from perfmodel.kernels.attention.question import AttentionQuestion
 from perfmodel.study.fields import read
 from perfmodel.study.recorded import RecordChoice
 from perfmodel.study.workloads import MatmulOptions, ModelOptions, Workload
@@ -18,7 +18,7 @@ EXAMPLES = {
     "--model": "llama-3-8b decode batch=8 kv_len=2048",
     "--records": "shipped hardware=h200 implementation=torch-sdpa-flash most=12",
 }
-MODELS: dict[str, Any] = {"attention": AttentionRequest, "matmul": MatmulOptions, "model": ModelOptions}
+MODELS: dict[str, Any] = {"attention": AttentionQuestion, "matmul": MatmulOptions, "model": ModelOptions}
 
 
 def workload_of(kind: str, text: str, implementation: str | None = None) -> Workload:

@@ -10,7 +10,7 @@ from perfmodel.core.checks import dtype_on
 from perfmodel.core.errors import UsageError, suggest
 from perfmodel.core.hardware import Device
 from perfmodel.core.workload import Attention
-from perfmodel.kernels.attention.request import AttentionRequest
+from perfmodel.kernels.attention.question import AttentionQuestion
 from perfmodel.kernels.matmul import Matmul
 from perfmodel.study.fields import Fields
 from perfmodel.timing.base import models_of
@@ -107,7 +107,7 @@ class Workload(_Record):
     ``implementation``: of the predicted time, by default the fastest calibrated; for attention also one by algorithm.
     """
 
-    attention: Annotated[AttentionRequest, Fields(AttentionRequest)] | None = None
+    attention: Annotated[AttentionQuestion, Fields(AttentionQuestion)] | None = None
     matmul: Annotated[MatmulOptions, Fields(MatmulOptions)] | None = None
     model: Annotated[ModelOptions, Fields(ModelOptions)] | None = None
     name: str = ""

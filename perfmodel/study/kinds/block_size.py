@@ -11,7 +11,7 @@ from perfmodel.core.hardware import Device
 from perfmodel.core.trace import Step
 from perfmodel.kernels.attention.algorithms import find
 from perfmodel.kernels.attention.evaluate import Result
-from perfmodel.kernels.attention.request import AttentionRequest
+from perfmodel.kernels.attention.question import AttentionQuestion
 from perfmodel.report.charts.format_number import text
 from perfmodel.report.charts.roofline_metrics import SHORT
 from perfmodel.report.charts.schema import Limit, LineChart, Series
@@ -29,7 +29,7 @@ class Section:
     __pydantic_config__: ClassVar[dict[str, str]] = {"extra": "forbid"}
 
     devices: list[str]
-    attention: Annotated[AttentionRequest, Fields(AttentionRequest)]
+    attention: Annotated[AttentionQuestion, Fields(AttentionQuestion)]
     block_kv: list[int]
     algorithm: str = "flash1"
     rows: int | None = None
