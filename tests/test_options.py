@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -10,11 +12,12 @@ from typing import Any
 import pytest
 from fuzz_seeds import MEASURING
 from fuzzing import RECORDS, all_commands, answer, command, examples, no_measuring
-from perfmodel.commands._read_by import READ_BY
 
+from perfmodel.core import question
 from perfmodel.core.errors import LONGEST_ECHO
+from perfmodel.core.question import Question
 from perfmodel.kernels.attention.algorithms import names
-from perfmodel.kernels.attention.read_by import READ_BY as READ_BY_ALGORITHMS
+from perfmodel.kernels.attention.request import READ_BY as READ_BY_ALGORITHMS
 from perfmodel.sweep.study import WORKLOADS, workload_named
 from perfmodel.validation.records import shipped_records
 
@@ -406,9 +409,37 @@ def test_every_axis_is_read_or_refused(name, line):
 
 def test_rules_are_of_options_that_exist():
     """A rule of a parameter that was renamed would guard nothing."""
-    for name, rules in READ_BY.items():
-        assert set(rules) <= {param.name for param in command(name).params}, name
     assert set(READ_BY_ALGORITHMS) <= {param.name for param in command("attention").params}
+
+
+READING = {
+    "model": ["gpt2", "gpt2 --phase train --hardware h100-sxm", "gpt2 --phase train --search 2 --hardware h100-sxm"],
+    "remat": MODES["remat"],
+    "roofline": ["--matmul 64x64x64 --hardware h200", f"--records {RECORDS} --require 0"],
+    "calibrate": [COPIES.partition(" ")[2]],
+    "validate": [f"--records {RECORDS}", "--backend cuda"],
+    "compare": ["standard flash --attention n=512,d=64 --hardware h200"],
+}
+"""Lines that between them read every option; of other commands the examples do."""
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_field_of_every_question_is_read(name, monkeypatch):
+    """By something else than what treats all fields alike: an option that no formula looks at cannot exist."""
+    write_copies()
+    read = set()
+    alike = (question.__file__, dataclasses.__file__)
+
+    def noted(self, field):
+        caller = sys._getframe(1).f_code
+        if caller.co_filename not in alike or caller.co_name == "needed":
+            read.add(field)
+        return object.__getattribute__(self, field)
+
+    monkeypatch.setattr(Question, "__getattribute__", noted, raising=False)
+    for line in [[*name.split(), *line.split()] for line in READING.get(name, [])] or examples(name):
+        assert answer([*line, *["--json"] * (name != "hardware check")])[0] != 2, line
+    assert {param.name for param in command(name).params} - {"help"} <= read
 
 
 # Nothing checked

@@ -19,7 +19,7 @@ from perfmodel.core.errors import PerfmodelError
 from perfmodel.core.question import DEFAULT_DEVICE as COMMAND_DEVICE
 from perfmodel.kernels.attention.algorithms import find, names
 from perfmodel.kernels.attention.question import AttentionQuestion
-from perfmodel.kernels.attention.read_by import READ_BY, is_read
+from perfmodel.kernels.attention.request import READ_BY, is_read
 from perfmodel.kernels.matmul import Matmul
 from perfmodel.kernels.matmul import evaluate as evaluate_matmul
 from perfmodel.sweep.base import DEFAULT_DEVICE

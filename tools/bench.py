@@ -22,7 +22,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from perfmodel import __version__
-from perfmodel.commands._shared import check_outputs, emit, say
+from perfmodel.commands._command import check_outputs, emit, say
 from perfmodel.core.checks import whole
 from perfmodel.core.errors import PerfmodelError
 from perfmodel.core.units import format_si, format_time

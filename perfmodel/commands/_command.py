@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import os
 import re
+import shutil
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import MISSING, Field, dataclass, fields
 from functools import wraps
 from inspect import Parameter, Signature
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, get_args, get_type_hints
 
 import typer
 from typer.core import TyperCommand
 
-from perfmodel.commands._shared import check_outputs, emit
-from perfmodel.core.errors import UsageError, cut
-from perfmodel.core.question import Option, Question, option
+from perfmodel.core.errors import UsageError, cut, visible_lines
+from perfmodel.core.question import DEFAULT_DEVICE, Option, Question, option
 
 if TYPE_CHECKING:
+    from perfmodel.core.hardware import Device
     from perfmodel.report import Report
 
 _OUTPUT = "--output", "-o"
@@ -223,3 +227,54 @@ def examples_apart(text: str) -> tuple[str, list[str]]:
     """
     rest, *found = _EXAMPLE.split(text)
     return rest, [" ".join(example.split()).removesuffix(".") for example in found]
+
+
+# Outputs
+
+
+def device_for(name: str | None) -> Device:
+    """The device that ``--hardware`` names, or the default one."""
+    from perfmodel.catalog import find_device
+
+    return find_device(DEFAULT_DEVICE if name is None else name)
+
+
+def say(text: str) -> None:
+    """Progress, on stderr."""
+    print(visible_lines(text), file=sys.stderr, flush=True)
+
+
+def check_outputs(outputs: Sequence[str] | None, offers: Sequence[str] = ()) -> list[str]:
+    """``outputs``, after making sure that each file can be written; ``offers``: fields of its report that the command fills."""
+    from perfmodel.report import check_output
+
+    for name in outputs or ():
+        if name != "-":
+            check_output(Path(name), offers)
+    return list(outputs or ())
+
+
+def emit(report: Report, as_json: bool, outputs: Sequence[str] = ()) -> None:
+    """Write ``report`` to every file, and to stdout unless only files were asked for."""
+    from perfmodel.report import write
+
+    for name in outputs:
+        if name != "-":
+            write(Path(name), report)
+    if not outputs or as_json or "-" in outputs:
+        sys.stdout.write(_as_text(report, as_json))
+
+
+def _as_text(report: Report, as_json: bool) -> str:
+    if as_json:
+        from perfmodel.report.formats.json import render as render_json
+
+        return render_json(report)
+    if not sys.stdout.isatty():
+        from perfmodel.report.formats import readable
+        from perfmodel.report.formats.txt import render as render_text
+
+        return render_text(readable(report))
+    from perfmodel.report.terminal import render
+
+    return render(report, shutil.get_terminal_size().columns, color=not os.environ.get("NO_COLOR"))

@@ -9,7 +9,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from perfmodel.commands._shared import say
+from perfmodel.commands._command import say
 
 
 class Bar:

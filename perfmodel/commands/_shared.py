@@ -1,21 +1,16 @@
-"""What commands do the same way: check and write outputs, find the device, read shares, say how it goes."""
+"""What commands with studies, records and workloads share."""
 
 from __future__ import annotations
 
-import os
 import shlex
-import shutil
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from perfmodel.core.errors import visible_lines
-from perfmodel.core.question import DEFAULT_DEVICE, Question, option
+from perfmodel.core.question import Question, option
 
 if TYPE_CHECKING:
-    from perfmodel.core.hardware import Device
     from perfmodel.report import Report
     from perfmodel.study.workloads import Workload
 
@@ -39,18 +34,6 @@ def record_paths(names: Sequence[str]) -> list[Path]:
     from perfmodel.validation.records import shipped_records
 
     return [path for name in names for path in (shipped_records() if name == SHIPPED else [Path(name)])]
-
-
-def device_for(name: str | None) -> Device:
-    """The device that ``--hardware`` names, or the default one."""
-    from perfmodel.catalog import find_device
-
-    return find_device(DEFAULT_DEVICE if name is None else name)
-
-
-def say(text: str) -> None:
-    """Progress, on stderr."""
-    print(visible_lines(text), file=sys.stderr, flush=True)
 
 
 LARGEST_SHARE = 1000
@@ -81,42 +64,6 @@ def require(least: int | None, found: int, what: str, reasons: Sequence[str] = (
         why = "; ".join(told or ["there is none in it"] * (not found))
         fix = f"{why}\n  " * bool(why) + f"to take what there is: --require {found}"
         raise UsageError(f"{found or 'no'} {what}, and --require is {least}", fix)
-
-
-def check_outputs(outputs: Sequence[str] | None, offers: Sequence[str] = ()) -> list[str]:
-    """``outputs``, after making sure that each file can be written; ``offers``: fields of its report that the command fills."""
-    from perfmodel.report import check_output
-
-    for name in outputs or ():
-        if name != "-":
-            check_output(Path(name), offers)
-    return list(outputs or ())
-
-
-def emit(report: Report, as_json: bool, outputs: Sequence[str] = ()) -> None:
-    """Write ``report`` to every file, and to stdout unless only files were asked for."""
-    from perfmodel.report import write
-
-    for name in outputs:
-        if name != "-":
-            write(Path(name), report)
-    if not outputs or as_json or "-" in outputs:
-        sys.stdout.write(_as_text(report, as_json))
-
-
-def _as_text(report: Report, as_json: bool) -> str:
-    if as_json:
-        from perfmodel.report.formats.json import render as render_json
-
-        return render_json(report)
-    if not sys.stdout.isatty():
-        from perfmodel.report.formats import readable
-        from perfmodel.report.formats.txt import render as render_text
-
-        return render_text(readable(report))
-    from perfmodel.report.terminal import render
-
-    return render(report, shutil.get_terminal_size().columns, color=not os.environ.get("NO_COLOR"))
 
 
 def workloads_of(asked: Any, implementation: str | None = None) -> list[Workload]:

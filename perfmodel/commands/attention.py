@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from perfmodel.commands._command import ExplainedPicture, command, new_app
-from perfmodel.commands._shared import device_for
-from perfmodel.core.question import Question, hardware_option, option
+from perfmodel.commands._command import ExplainedPicture, command, device_for, new_app
+from perfmodel.core.question import Question, hardware_option, implementation_option, option
 from perfmodel.kernels.attention.question import AttentionQuestion
-from perfmodel.kernels.question import IMPLEMENTATION
 
 app = new_app()
 
@@ -19,7 +17,7 @@ class AttentionRun(Question):
 
     config: str | None = option("Take options from a shipped configuration or a YAML file.")
     hardware: str | None = hardware_option()
-    implementation: str | None = option(IMPLEMENTATION)
+    implementation: str | None = implementation_option()
     crossover: bool = option("Find the N, d and M at which tiling stops paying.", default=False)
 
 

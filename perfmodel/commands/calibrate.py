@@ -9,8 +9,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from perfmodel.commands._command import Destination, command, new_app
-from perfmodel.commands._shared import SHIPPED, Common, check_outputs, record_paths, require, say
+from perfmodel.commands._command import Destination, check_outputs, command, new_app, say
+from perfmodel.commands._shared import SHIPPED, Common, record_paths, require
 from perfmodel.core.question import Condition, Question, as_in, hardware_option, option
 
 app = new_app()

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from perfmodel.commands._command import Explained, command, new_app
-from perfmodel.commands._shared import device_for
+from perfmodel.commands._command import Explained, command, device_for, new_app
 from perfmodel.transformer.question import ONE_LAYOUT, ModelQuestion
 
 if TYPE_CHECKING:

@@ -10,8 +10,7 @@ import typer
 
 from perfmodel.commands._command import Pictured, command, new_app
 from perfmodel.commands._shared import Common, based, command_line, require, workloads_of
-from perfmodel.core.question import DEFAULT_DEVICE, Condition, Question, argument, as_in, option
-from perfmodel.kernels.question import IMPLEMENTATION
+from perfmodel.core.question import DEFAULT_DEVICE, Condition, Question, argument, as_in, implementation_option, option
 
 if TYPE_CHECKING:
     from perfmodel.report import Report
@@ -41,7 +40,7 @@ class RooflineQuestion(Question):
     flops: list[str] | None = option("FLOP that --ncu lacks: KERNEL=137.4GFLOP@fp16, by part of a name or by #ID. Repeatable.")
     ncu_command: bool = option("Print the ncu command that collects what --ncu reads.", default=False)
     hardware: list[str] | None = option("Device: id, words of one, or a profile's path. Repeatable.")
-    implementation: str | None = option(IMPLEMENTATION, reader=_TIMED)
+    implementation: str | None = implementation_option(reader=_TIMED)
     baseline: str | None = as_in(Common, "baseline")
     required: int | None = as_in(Common, "required", reader=_MEASURED)
 
@@ -55,17 +54,16 @@ def roofline(asked: RooflineQuestion, to: Pictured) -> None:
     from perfmodel.core.errors import UsageError
 
     given = asked.given()
-    if given.pop("ncu_command", False):
+    if asked.ncu_command:
         from perfmodel.validation.ncu_points import COMMAND
 
-        if given or to.given():
+        if len(given) > 1 or to.given():
             raise UsageError("--ncu-command only prints a command", "give it alone")
         typer.echo(COMMAND)
         return
-    given.pop("required", None)
-    study = given.pop("study", None)
-    line = command_line("roofline", *([study] if study else []), **given)
-    to.emit(based(_of_options(asked, line) if study is None else _of_study(study, line, given), asked.baseline))
+    options = {name: value for name, value in given.items() if name not in ("study", "required")}
+    line = command_line("roofline", *([asked.study] if asked.study else []), **options)
+    to.emit(based(_of_options(asked, line) if asked.study is None else _of_study(asked.study, line, options), asked.baseline))
 
 
 def _of_study(name: str, line: str, given: dict[str, Any]) -> Report:

@@ -11,9 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from perfmodel.commands._command import Command, Destination, command, new_app
+from perfmodel.commands._command import Command, Destination, check_outputs, command, emit, new_app
 from perfmodel.commands._progress import Teller
-from perfmodel.commands._shared import check_outputs, emit
 from perfmodel.commands._sweep_options import SweepQuestion, axes_help, memory_bytes, merged, where_to
 from perfmodel.core.question import option
 

@@ -7,8 +7,8 @@ from typing import ClassVar
 
 import typer
 
-from perfmodel.commands._command import Destination, command, new_app
-from perfmodel.commands._shared import SHIPPED, Common, record_paths, require, say, share_of
+from perfmodel.commands._command import Destination, command, new_app, say
+from perfmodel.commands._shared import SHIPPED, Common, record_paths, require, share_of
 from perfmodel.core.question import Condition, Question, as_in, hardware_option, option
 
 app = new_app()

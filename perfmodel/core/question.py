@@ -76,6 +76,15 @@ def dtype_option(help: str = "fp32, tf32, fp16, bf16 or fp8. [default: fp16]", r
     return option(help, reader=reader)
 
 
+def implementation_option(reader: Condition | None = None) -> Any:
+    """The kernel that is predicted, by name."""
+    return option(
+        "Kernel to predict and, of attention, to count the traffic of, such as torch-sdpa-flash. "
+        "[default: the fastest calibrated on the device, else the most certain one borrowed]",
+        reader=reader,
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class Question:
     """Options as a user gives them, None where they were not."""

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from perfmodel.core.errors import UsageError, suggest
-from perfmodel.core.question import Question, dtype_option, hardware_option, option
+from perfmodel.core.question import Question, dtype_option, hardware_option, implementation_option, option
 
 if TYPE_CHECKING:
     from perfmodel.core.hardware import Device
@@ -17,11 +17,6 @@ if TYPE_CHECKING:
     from perfmodel.kernels.mlp import Mlp
     from perfmodel.kernels.recompute import Recompute
     from perfmodel.kernels.softmax import Softmax
-
-IMPLEMENTATION = (
-    "Kernel to predict and, of attention, to count the traffic of, such as torch-sdpa-flash. "
-    "[default: the fastest calibrated on the device, else the most certain one borrowed]"
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +33,7 @@ class MatmulQuestion(Question):
     sram: str | None = option("SRAM per block, such as 163KiB. [default: the device's]")
     dtype: str | None = dtype_option()
     hardware: str | None = hardware_option()
-    implementation: str | None = option(IMPLEMENTATION)
+    implementation: str | None = implementation_option()
 
     def on(self, device: Device) -> Device:
         """``device`` with the SRAM that was asked for."""

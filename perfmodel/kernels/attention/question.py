@@ -61,7 +61,7 @@ class AttentionQuestion(Question):
 
     def of(self, algorithm: Algorithm, compared: Iterable[Algorithm]) -> AttentionQuestion:
         """This question of one of the ``compared`` algorithms: without options that only others of them read."""
-        from perfmodel.kernels.attention.read_by import READ_BY, is_read
+        from perfmodel.kernels.attention.request import READ_BY, is_read
 
         passes, others = self.passes(), list(compared)
         foreign = [name for name in READ_BY if not is_read(name, [algorithm], passes) and is_read(name, others, passes)]
@@ -132,7 +132,7 @@ class AttentionQuestion(Question):
     def _algorithms(self, w: Attention) -> list[Algorithm]:
         """The algorithms asked for; ``all`` are those that can run the workload, one named must be able to."""
         from perfmodel.kernels.attention.algorithms import find, names
-        from perfmodel.kernels.attention.read_by import READ_BY, check_read
+        from perfmodel.kernels.attention.request import READ_BY, check_read
 
         wanted = _listed(self.algorithm) or list(DEFAULT_ALGORITHMS)
         everything = "all" in wanted
