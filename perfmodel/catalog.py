@@ -18,7 +18,6 @@ import yaml
 
 from perfmodel.core.errors import DataError, UsageError, suggest
 from perfmodel.core.files import read_text
-from perfmodel.core.question import written_names
 
 if TYPE_CHECKING:
     from pydantic import ValidationError
@@ -248,7 +247,7 @@ def load_config(name: str, section: str, model: type[_Model]) -> _Model:
             )
     from pydantic import TypeAdapter
 
-    renamed = written_names(model)
+    renamed = getattr(model, "OPTION_NAMES", {})  # options whose names are Python keywords
 
     def validate(raw: dict[str, Any]) -> _Model:
         return TypeAdapter(model).validate_python({renamed.get(key, key): value for key, value in raw.items()})

@@ -49,7 +49,8 @@ class Group(TyperGroup):
         name = cmd_name.replace("-", "_")
         if name not in command_names():
             raise UsageError(f"there is no command {cmd_name!r}", suggest(cmd_name, command_names()))
-        app = _module(name).app
+        module = _module(name)
+        app = getattr(module, "app", None) or getattr(module, name)
         for one in app.registered_commands:
             one.help = one.help or docstring(one.callback)
         command = typer.main.get_command(app)

@@ -82,7 +82,14 @@ def new_app(**settings: Any) -> typer.Typer:
     return typer.Typer(rich_markup_mode=None, add_completion=False, pretty_exceptions_enable=False, **settings)
 
 
-def command(app: typer.Typer, name: str | None = None, cls: type[TyperCommand] | None = None, **settings: Any) -> Callable[[Any], Any]:
+def command(function: Callable[..., None]) -> typer.Typer:
+    """An application of one command: see ``add_command``."""
+    app = new_app()
+    add_command(app)(function)
+    return app
+
+
+def add_command(app: typer.Typer, name: str | None = None, cls: type[TyperCommand] | None = None, **settings: Any) -> Callable[[Any], Any]:
     """Add a function to ``app`` whose parameters are questions: each field is an option, of those with one name the last.
 
     Before it is called, options that nothing reads and files that cannot be written are refused.

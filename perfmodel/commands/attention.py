@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from perfmodel.commands._command import ExplainedPicture, command, device_for, new_app
+from perfmodel.commands._command import ExplainedPicture, command, device_for
 from perfmodel.core.question import Question, hardware_option, implementation_option, option
 from perfmodel.kernels.attention.question import AttentionQuestion
-
-app = new_app()
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +19,7 @@ class AttentionRun(Question):
     crossover: bool = option("Find the N, d and M at which tiling stops paying.", default=False)
 
 
-@command(app)
+@command
 def attention(asked: AttentionQuestion, run: AttentionRun, to: ExplainedPicture) -> None:
     """Compare standard attention with FlashAttention: FLOP, IO, bound, roofline and predicted time.
 

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from perfmodel.commands._command import Destination, command, device_for, new_app
+from perfmodel.commands._command import Destination, command, device_for
 from perfmodel.transformer.question import BatchQuestion
 
-app = new_app()
 
-
-@command(app)
+@command
 def batch(asked: BatchQuestion, to: Destination) -> None:
     """Throughput and latency of decode against the batch: the knee, what bounds each side, where memory ends.
 

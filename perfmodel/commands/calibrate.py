@@ -9,11 +9,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from perfmodel.commands._command import Destination, check_outputs, command, new_app, say
+from perfmodel.commands._command import Destination, check_outputs, command, say
 from perfmodel.commands._shared import SHIPPED, Common, record_paths, require
 from perfmodel.core.question import Condition, Question, as_in, hardware_option, option
-
-app = new_app()
 
 _FITTED = Condition("is for --from-records", "leave it out", lambda asked: bool(asked.from_records))
 
@@ -36,7 +34,7 @@ class _Profile(Destination):
         """Which files can be written depends on what is measured: the command checks them."""
 
 
-@command(app)
+@command
 def calibrate(asked: CalibrationQuestion, to: _Profile) -> None:
     """Measure bandwidths, rates and overheads of this machine and fit the time models to its kernels.
 

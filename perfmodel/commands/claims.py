@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from perfmodel.commands._command import Explained, command, new_app
+from perfmodel.commands._command import Explained, command
 from perfmodel.core.question import Question, argument, option
-
-app = new_app()
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,7 +16,7 @@ class ClaimsQuestion(Question):
     verdict: str | None = option("Only holds, 'holds with relabelling', incomplete, wrong, pending or 'not checkable'.")
 
 
-@command(app)
+@command
 def claims(asked: ClaimsQuestion, to: Explained) -> None:
     """Statements of lecture notes and papers, recomputed: what holds, what is wrong and why.
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from perfmodel.commands._command import Pictured, command, new_app
+from perfmodel.commands._command import Pictured, command
 from perfmodel.commands._shared import Common, command_line, share_of, workloads_of
 from perfmodel.core.question import Question, argument, as_in, option
 
@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from perfmodel.report import Report
     from perfmodel.report.compare import Change
 
-app = new_app()
 FAILS = ("slower", "changed", "never")
 
 
@@ -33,7 +32,7 @@ class ComparisonQuestion(Question):
     fail_on: str = option("Exit code 3 if something is 'slower', or 'changed'; 1 if nothing can be compared.", default="never")
 
 
-@command(app)
+@command
 def compare(asked: ComparisonQuestion, to: Pictured) -> None:
     """Two reports, devices, algorithms or implementations: before and after, with ratio and SAME, FASTER or SLOWER.
 

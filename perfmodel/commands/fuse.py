@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from perfmodel.commands._command import Explained, command, device_for, new_app
+from perfmodel.commands._command import Explained, command, device_for
 from perfmodel.kernels.question import FuseQuestion
 
-app = new_app()
 
-
-@command(app)
+@command
 def fuse(asked: FuseQuestion, to: Explained) -> None:
     """Fuse a chain of elementwise operations: bytes, launches and time unfused, in a CUDA graph, fused.
 

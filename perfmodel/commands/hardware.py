@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import typer
 
-from perfmodel.commands._command import Destination, Explained, command, new_app
+from perfmodel.commands._command import Destination, Explained, add_command, new_app
 from perfmodel.core.question import Question, argument
 
 app = new_app(help="List, show and check device profiles.", no_args_is_help=True)
@@ -26,7 +26,7 @@ class ProfileQuestion(Question):
     file: str = argument("FILE", "A device profile, or the id of a shipped one.")
 
 
-@command(app, "list")
+@add_command(app, "list")
 def list_devices(to: Destination) -> None:
     """List the shipped device profiles with their peaks and bandwidths.
 
@@ -38,7 +38,7 @@ def list_devices(to: Destination) -> None:
     to.emit(list_report([find_device(name) for name in device_ids()]))
 
 
-@command(app)
+@add_command(app)
 def show(asked: DeviceQuestion, to: Explained) -> None:
     """Show every number of one profile with its kind and source, and the ridge points they imply.
 
@@ -50,7 +50,7 @@ def show(asked: DeviceQuestion, to: Explained) -> None:
     to.emit(show_report(find_device(asked.device), to.explain))
 
 
-@command(app)
+@add_command(app)
 def check(asked: ProfileQuestion) -> None:
     """Check a profile: schema, units, sources, and rules such as SMs x FLOP/clk x clock = peak.
 

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from perfmodel.commands._command import Explained, command, device_for, new_app
+from perfmodel.commands._command import Explained, command, device_for
 from perfmodel.transformer.question import CacheQuestion
 
-app = new_app()
 
-
-@command(app)
+@command
 def kv_cache(asked: CacheQuestion, to: Explained) -> None:
     """KV cache of a model: bytes per token, sequence and batch, what fits a device, what generation costs without it.
 

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from perfmodel.commands._command import Explained, command, device_for, new_app
+from perfmodel.commands._command import Explained, command, device_for
 from perfmodel.kernels.question import MatmulQuestion
 
-app = new_app()
 
-
-@command(app)
+@command
 def matmul(asked: MatmulQuestion, to: Explained) -> None:
     """Matrix multiplication: FLOP, tiled traffic, waves, roofline, predicted time and the IO lower bound.
 

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from perfmodel.commands._command import Explained, command, device_for, new_app
+from perfmodel.commands._command import Explained, command, device_for
 from perfmodel.transformer.question import MemoryQuestion
 
-app = new_app()
 
-
-@command(app)
+@command
 def memory(asked: MemoryQuestion, to: Explained) -> None:
     """Memory of training a transformer: weights, gradients, optimizer state, activations by tensor, and the peak with its moment.
 

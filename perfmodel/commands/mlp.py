@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from perfmodel.commands._command import Explained, command, device_for, new_app
+from perfmodel.commands._command import Explained, command, device_for
 from perfmodel.kernels.question import MlpQuestion
 
-app = new_app()
 
-
-@command(app)
+@command
 def mlp(asked: MlpQuestion, to: Explained) -> None:
     """Two-layer MLP, forward and backward: FLOP per layer, kernels, what must be kept.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from perfmodel.commands._command import Explained, command, device_for, new_app
+from perfmodel.commands._command import Explained, command, device_for
 from perfmodel.transformer.question import ONE_LAYOUT, ModelQuestion
 
 if TYPE_CHECKING:
@@ -12,10 +12,8 @@ if TYPE_CHECKING:
     from perfmodel.report import Report
     from perfmodel.transformer.training.step.system import System
 
-app = new_app()
 
-
-@command(app)
+@command
 def model(asked: ModelQuestion, to: Explained) -> None:
     """A transformer as a sum of kernels: prefill, decode, generation and training, memory, several GPUs.
 

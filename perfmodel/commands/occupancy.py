@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from perfmodel.commands._command import Explained, command, device_for, new_app
+from perfmodel.commands._command import Explained, command, device_for
 from perfmodel.kernels.question import OccupancyQuestion
 
-app = new_app()
 
-
-@command(app)
+@command
 def occupancy(asked: OccupancyQuestion, to: Explained) -> None:
     """Occupancy: blocks and threads per multiprocessor, what limits them, and the sectors of a strided load.
 

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from perfmodel.commands._command import Explained, command, device_for, new_app
+from perfmodel.commands._command import Explained, command, device_for
 from perfmodel.kernels.question import RecomputeQuestion
 
-app = new_app()
 
-
-@command(app)
+@command
 def recompute(asked: RecomputeQuestion, to: Explained) -> None:
     """Recompute a tensor or store it: times at the roof, break-even FLOP/B, verdict.
 

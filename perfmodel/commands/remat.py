@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from perfmodel.commands._command import Explained, command, new_app
+from perfmodel.commands._command import Explained, command
 from perfmodel.remat.question import AUTOGRAD, EXACT, GRAPH, IN_SCHEDULES, RematQuestion
 
 if TYPE_CHECKING:
     from perfmodel.report import Report
 
-app = new_app()
 
-
-@command(app)
+@command
 def remat(asked: RematQuestion, to: Explained) -> None:
     """Rematerialization: what backward needs kept or built again, schedules, steps against memory, their timelines.
 

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from perfmodel.commands._command import Pictured, command, new_app
+from perfmodel.commands._command import Pictured, command
 from perfmodel.commands._shared import Common, based, command_line
 from perfmodel.core.question import Question, argument, as_in
-
-app = new_app()
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,7 +17,7 @@ class StudyQuestion(Question):
     baseline: str | None = as_in(Common, "baseline")
 
 
-@command(app)
+@command
 def report(asked: StudyQuestion, to: Pictured) -> None:
     """A study in one document: verdict, rooflines, sweeps and tables, in every format.
 

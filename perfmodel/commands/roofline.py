@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from perfmodel.commands._command import Pictured, command, new_app
+from perfmodel.commands._command import Pictured, command
 from perfmodel.commands._shared import Common, based, command_line, require, workloads_of
 from perfmodel.core.question import DEFAULT_DEVICE, Condition, Question, argument, as_in, implementation_option, option
 
@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from perfmodel.report import Report
     from perfmodel.study.base import Scope
     from perfmodel.study.recorded import RecordChoice
-
-app = new_app()
 
 _TIMED = Condition(
     "is for attention and matmuls",
@@ -45,7 +43,7 @@ class RooflineQuestion(Question):
     required: int | None = as_in(Common, "required", reader=_MEASURED)
 
 
-@command(app)
+@command
 def roofline(asked: RooflineQuestion, to: Pictured) -> None:
     """Workloads, measurements and profiled kernels on a device's roofline.
 

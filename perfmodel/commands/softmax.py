@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from perfmodel.commands._command import Explained, command, device_for, new_app
+from perfmodel.commands._command import Explained, command, device_for
 from perfmodel.kernels.question import SoftmaxQuestion
 
-app = new_app()
 
-
-@command(app)
+@command
 def softmax(asked: SoftmaxQuestion, to: Explained) -> None:
     """Softmax in three ways (safe, online, fused): reads per element, bytes, roofline.
 

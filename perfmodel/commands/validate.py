@@ -7,11 +7,9 @@ from typing import ClassVar
 
 import typer
 
-from perfmodel.commands._command import Destination, command, new_app, say
+from perfmodel.commands._command import Destination, command, say
 from perfmodel.commands._shared import SHIPPED, Common, record_paths, require, share_of
 from perfmodel.core.question import Condition, Question, as_in, hardware_option, option
-
-app = new_app()
 
 _RUN = {"backend", "counters"}
 _ALONE = {"counters_csv": {*_RUN, "records", "scoreboard"}, "records": _RUN, "scoreboard": _RUN}
@@ -46,7 +44,7 @@ class _Records(Destination):
     OFFERS: ClassVar[tuple[str, ...]] = ("records",)
 
 
-@command(app)
+@command
 def validate(asked: ValidationQuestion, to: _Records) -> None:
     """Run attention, matmul and copy kernels here and hold bound, prediction and counts against them.
 

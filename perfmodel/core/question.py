@@ -7,7 +7,7 @@ questions imports little, so that ``--help`` answers at once: methods import the
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import MISSING, dataclass, field, fields, is_dataclass, replace
+from dataclasses import MISSING, dataclass, field, fields, replace
 from typing import Any, ClassVar, NamedTuple, Self
 
 from perfmodel.core.errors import UsageError, suggest
@@ -85,11 +85,19 @@ def implementation_option(reader: Condition | None = None) -> Any:
     )
 
 
+class _WrittenNames:
+    def __get__(self, question: Any, owner: type[Any]) -> dict[str, str]:
+        """Fields of a question by their names in files, where these are other ones: ``pass`` is a keyword of Python."""
+        named = {one.name: label(one).removeprefix("--") for one in fields(owner) if "option" in one.metadata}
+        return {written: name for name, written in named.items() if written.replace("-", "_") not in named}
+
+
 @dataclass(frozen=True, slots=True)
 class Question:
     """Options as a user gives them, None where they were not."""
 
     __pydantic_config__: ClassVar[dict[str, str]] = {"extra": "forbid"}  # where a file is read as a question
+    OPTION_NAMES = _WrittenNames()
 
     def given(self) -> dict[str, Any]:
         """Options other than their defaults, by field.
@@ -130,17 +138,6 @@ def label(one: Any, value: Any = True) -> str:
         return str(asked.metavar)
     on, _, off = max(asked.names or (f"--{one.name.replace('_', '-')}",), key=len).partition("/")
     return off if value is False and off else on
-
-
-def written_names(model: Any) -> dict[str, str]:
-    """Fields of a question by their names in files, where these are other ones: ``pass`` is a keyword of Python.
-
-    >>> from perfmodel.kernels.attention.question import AttentionQuestion
-    >>> written_names(AttentionQuestion)
-    {'pass': 'direction'}
-    """
-    named = {one.name: label(one).removeprefix("--") for one in (fields(model) if is_dataclass(model) else ()) if "option" in one.metadata}
-    return {written: name for name, written in named.items() if written.replace("-", "_") not in named}
 
 
 def from_python(question: type[Question], options: Mapping[str, Any], asked: str) -> Any:

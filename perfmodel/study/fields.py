@@ -7,7 +7,6 @@ from dataclasses import fields
 from typing import Any, TypeVar
 
 from perfmodel.core.errors import suggest
-from perfmodel.core.question import written_names
 
 _Model = TypeVar("_Model")
 
@@ -25,7 +24,7 @@ def checked(model: type, raw: Any) -> Any:
     """``raw`` with the names of ``model``'s fields; a ValidationError names one that it does not have."""
     if not isinstance(raw, Mapping):
         return raw
-    renamed = written_names(model)
+    renamed = getattr(model, "OPTION_NAMES", {})
     known = {field.name for field in fields(model)} - set(renamed.values()) | set(renamed)
     for key in raw:
         if key not in known and key not in renamed.values():

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from perfmodel.core.errors import UsageError, suggest
-from perfmodel.core.question import option
 from perfmodel.core.workload import Attention
 from perfmodel.kernels.matmul import Matmul
 from perfmodel.study.base import Scope
@@ -28,12 +27,13 @@ class RecordChoice:
     """
 
     __pydantic_config__: ClassVar[dict[str, str]] = {"extra": "forbid"}
+    OPTION_NAMES: ClassVar[dict[str, str]] = {"pass": "direction"}
 
     file: str = SHIPPED
     hardware: list[str] | str | None = None
     workload: list[str] | str | None = None
     implementation: list[str] | str | None = None
-    direction: list[str] | str | None = option("forward or backward.", "--pass")
+    direction: list[str] | str | None = None
     dtype: list[str] | str | None = None
     cache: str | None = None
     held_out: bool | None = None

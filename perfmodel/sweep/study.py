@@ -79,6 +79,7 @@ class StudyFile:
     """The ``sweep:`` section of a YAML file. It names columns and values, never code."""
 
     __pydantic_config__: ClassVar[dict[str, str]] = {"extra": "forbid"}
+    OPTION_NAMES: ClassVar[dict[str, str]] = {}
 
     axes: dict[str, AxisValues]
     workload: str = "attention"
