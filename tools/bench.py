@@ -22,7 +22,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from perfmodel import __version__
-from perfmodel.commands._command import check_outputs, emit, say
+from perfmodel.commands._command import Destination, say
 from perfmodel.core.checks import whole
 from perfmodel.core.errors import PerfmodelError
 from perfmodel.core.units import format_si, format_time
@@ -258,8 +258,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     options = parser.parse_args(arguments)
     try:
         whole("rows", options.rows)
-        outputs = check_outputs(options.output)
-        emit(report(bench(options.rows, lambda what: say(f"measuring {what} ..."))), options.json, outputs)
+        to = Destination(options.json, options.output)
+        to.check()
+        to.emit(report(bench(options.rows, lambda what: say(f"measuring {what} ..."))))
     except PerfmodelError as error:
         parser.exit(error.exit_code, f"bench: {error}\n")
 

@@ -28,29 +28,42 @@ _OUTPUT = "--output", "-o"
 
 @dataclass(frozen=True)
 class Destination(Question):
-    """Where a report goes. ``OFFERS``: fields that it fills beside its texts and tables."""
+    """Where a report goes. ``OFFERS``: fields that it fills beside its texts and tables, None where the command finds out and checks."""
 
-    OFFERS: ClassVar[tuple[str, ...]] = ()
+    OFFERS: ClassVar[tuple[str, ...] | None] = ()
 
     json: bool = option("Print one JSON object.", default=False)
     output: list[str] | None = option(
         "Write the report to FILE: .html, .json, .md or .txt; - is stdout. Repeatable.", *_OUTPUT, metavar="FILE"
     )
 
-    def check(self) -> None:
-        """UsageError for a file that cannot be written; called before anything is computed."""
-        check_outputs(self.output, self.OFFERS)
+    def check(self, offers: Sequence[str] = ()) -> None:
+        """UsageError for a file that cannot be written by a report that fills ``offers``; called before anything is computed."""
+        from perfmodel.report import check_output
+
+        for name in self.files:
+            check_output(Path(name), offers)
+
+    @property
+    def files(self) -> list[str]:
+        """The outputs that are files."""
+        return [name for name in self.output or () if name != "-"]
 
     def emit(self, report: Report) -> None:
         """Write ``report`` to every file, and to stdout unless only files were asked for."""
-        emit(report, self.json, self.output or ())
+        from perfmodel.report import write
+
+        for name in self.files:
+            write(Path(name), report)
+        if not self.output or self.json or "-" in self.output:
+            sys.stdout.write(_as_text(report, self.json))
 
 
 @dataclass(frozen=True)
 class Pictured(Destination):
     """Of a report with charts: .svg and .png are written from them."""
 
-    OFFERS: ClassVar[tuple[str, ...]] = ("charts",)
+    OFFERS = ("charts",)
 
     output: list[str] | None = option(
         "Write to FILE: .html, .md, .json, .svg, .png or .txt; - is stdout. Repeatable.", *_OUTPUT, metavar="FILE"
@@ -59,7 +72,7 @@ class Pictured(Destination):
     @property
     def pictures(self) -> bool:
         """Whether any of the files shows them."""
-        return any(name.endswith((".html", ".svg", ".png")) for name in self.output or ())
+        return any(name.endswith((".html", ".svg", ".png")) for name in self.files)
 
 
 @dataclass(frozen=True)
@@ -104,8 +117,8 @@ def add_command(app: typer.Typer, name: str | None = None, cls: type[TyperComman
             for one in made.values():
                 one.check_read()
             for one in made.values():
-                if isinstance(one, Destination):
-                    one.check()
+                if isinstance(one, Destination) and one.OFFERS is not None:
+                    one.check(one.OFFERS)
             function(**made)
 
         parameters = _parameters(list(questions.values()))
@@ -249,27 +262,6 @@ def device_for(name: str | None) -> Device:
 def say(text: str) -> None:
     """Progress, on stderr."""
     print(visible_lines(text), file=sys.stderr, flush=True)
-
-
-def check_outputs(outputs: Sequence[str] | None, offers: Sequence[str] = ()) -> list[str]:
-    """``outputs``, after making sure that each file can be written; ``offers``: fields of its report that the command fills."""
-    from perfmodel.report import check_output
-
-    for name in outputs or ():
-        if name != "-":
-            check_output(Path(name), offers)
-    return list(outputs or ())
-
-
-def emit(report: Report, as_json: bool, outputs: Sequence[str] = ()) -> None:
-    """Write ``report`` to every file, and to stdout unless only files were asked for."""
-    from perfmodel.report import write
-
-    for name in outputs:
-        if name != "-":
-            write(Path(name), report)
-    if not outputs or as_json or "-" in outputs:
-        sys.stdout.write(_as_text(report, as_json))
 
 
 def _as_text(report: Report, as_json: bool) -> str:

@@ -9,7 +9,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from perfmodel.commands._command import Destination, check_outputs, command, say
+from perfmodel.commands._command import Destination, command, say
 from perfmodel.commands._shared import SHIPPED, Common, record_paths, require
 from perfmodel.core.question import Condition, Question, as_in, hardware_option, option
 
@@ -29,20 +29,19 @@ class CalibrationQuestion(Question):
     )
 
 
-class _Profile(Destination):
-    def check(self) -> None:
-        """Which files can be written depends on what is measured: the command checks them."""
+class _Fits(Destination):
+    OFFERS = None
 
 
 @command
-def calibrate(asked: CalibrationQuestion, to: _Profile) -> None:
+def calibrate(asked: CalibrationQuestion, to: _Fits) -> None:
     """Measure bandwidths, rates and overheads of this machine and fit the time models to its kernels.
 
     -o FILE.yaml writes a device profile with what was measured; datasheet values stay as they are. torch-* kernels need
     PyTorch: pip install 'perfmodel[torch]'. An interrupted run keeps what it measured and says how to go on.
     Example: perfmodel calibrate --implementation torch-sdpa-flash -o mine.yaml
     """
-    outputs = check_outputs(to.output, ["profile"] if asked.from_records else ["records", "profile"])
+    to.check(["profile"] if asked.from_records else ["records", "profile"])
     from perfmodel.catalog import calibrated_devices, find_device
     from perfmodel.commands._progress import Bar
     from perfmodel.core.errors import UnavailableError
@@ -51,18 +50,18 @@ def calibrate(asked: CalibrationQuestion, to: _Profile) -> None:
     from perfmodel.validation.calibration_run import from_records as fit_records
 
     names = asked.implementation or []
-    with _Kept(outputs) as kept:
+    with _Kept(to.files) as kept:
         with Bar() as bar:
             how = How(asked.quick, os.cpu_count() or 1, bar.done, kept.write, kept.timings)
             if asked.from_records:
-                paths, one = record_paths(asked.from_records), any(name.endswith(".yaml") for name in outputs)
+                paths, one = record_paths(asked.from_records), any(name.endswith(".yaml") for name in to.files)
                 found = fit_records(paths, find_device, asked.hardware, names, bar, one, calibrated_devices, how)
                 fitted = sum(len(one.blocks) for one in found)
                 why = [] if fitted else ["too few records of each kernel, or none that a model knows"]
                 require(asked.required, fitted, "kernels were calibrated", why)
             else:
                 found = [this_machine(find_device, asked.hardware, names, bar, how)]
-        if not found and outputs:
+        if not found and to.output:
             raise UnavailableError("nothing was calibrated, so nothing is written", "bring more records of each kernel")
         to.emit(report(found, asked.quick))
 
@@ -74,7 +73,7 @@ class _Kept:
     """
 
     def __init__(self, outputs: list[str]) -> None:
-        beside = next((name for name in outputs if name != "-"), "calibration.jsonl")
+        beside = next(iter(outputs), "calibration.jsonl")
         self.path, self.records = Path(beside).with_suffix(".partial.jsonl"), 0
         self.timings: list[dict[str, Any]] = _timings(self.path)
         self.begun = False

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from perfmodel.commands._command import Command, Destination, add_command, check_outputs, emit, new_app
+from perfmodel.commands._command import Command, Destination, add_command, new_app
 from perfmodel.commands._progress import Teller
 from perfmodel.core.errors import UsageError, suggest
 from perfmodel.core.question import Question, argument, option
@@ -42,15 +42,14 @@ class SweepQuestion(Question):
 
 @dataclass(frozen=True)
 class _Rows(Destination):
+    OFFERS = None
+
     output: list[str] | None = option(
         "Rows to FILE: .csv, .jsonl, .parquet, a folder/ of Parquet files, - with --format; or the report: .html, .json, .md.",
         "--output",
         "-o",
         metavar="FILE",
     )
-
-    def check(self) -> None:
-        """Which are of rows and which of the report, the command finds out."""
 
 
 class SweepCommand(Command):
@@ -68,7 +67,8 @@ def sweep(asked: SweepQuestion, to: _Rows) -> None:
     Example: perfmodel sweep --n 512:131072:x2 --d 64,128 --hardware a100-sxm-80gb,h200
     """
     rows, reports = where_to(to.output, asked.form, asked.resume, asked.dask)
-    outputs = check_outputs(reports)
+    shown = Destination(to.json, reports)
+    shown.check()
     from perfmodel.sweep.ask import ask, complete
 
     study, search = complete(*merged(asked))
@@ -81,7 +81,7 @@ def sweep(asked: SweepQuestion, to: _Rows) -> None:
         teller.interrupted(None if rows is None else rows.path)
         raise
     teller.done()
-    _show(result, rows, to.json, outputs)
+    _show(result, rows, shown)
 
 
 @contextmanager
@@ -101,7 +101,7 @@ def _terminated_is_interrupted() -> Iterator[None]:
         signal.signal(signal.SIGTERM, before)
 
 
-def _show(result: Result, rows: Output | None, json: bool, outputs: list[str]) -> None:
+def _show(result: Result, rows: Output | None, to: Destination) -> None:
     """The report, on stderr where the rows took stdout."""
     from perfmodel.report.sweep import report
 
@@ -114,11 +114,10 @@ def _show(result: Result, rows: Output | None, json: bool, outputs: list[str]) -
         from perfmodel.report.formats.txt import render
 
         sys.stderr.write(render(readable(made)))
-        emit_files = [name for name in outputs if name != "-"]
-        if emit_files:
-            emit(made, False, emit_files)
+        if to.files:
+            Destination(False, to.files).emit(made)
         return
-    emit(made, json, outputs)
+    to.emit(made)
 
 
 # The words

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import typer
 
@@ -41,7 +40,7 @@ class ValidationQuestion(Question):
 
 
 class _Records(Destination):
-    OFFERS: ClassVar[tuple[str, ...]] = ("records",)
+    OFFERS = ("records",)
 
 
 @command
