@@ -276,7 +276,7 @@ def test_blocks_that_do_not_fit_are_told() -> None:
 
 def test_a_batch_has_the_knee_of_the_batch_command(reports: dict[str, Report]) -> None:
     device = find_device(H200)
-    request = BatchQuestion("llama-3-8b", kv_len=2048, dtype="bf16").request(find_model("llama-3-8b"), device)
+    request = BatchQuestion("llama-3-8b", kv_len=2048, dtype="bf16").request_for(find_model("llama-3-8b"), device)
     found = curve(request, calibrated_devices)
     rows = [row for row in table(reports["batch-saturation"], "Llama-3-8B at 2,048 tokens") if row["name"] == "NVIDIA H200 SXM"]
     assert [row["batch"] for row in rows] == [point.batch for point in found.points]

@@ -19,4 +19,4 @@ def batch(asked: BatchQuestion, to: Destination) -> None:
     from perfmodel.transformer.batch import curve
 
     device = device_for(asked.hardware)
-    to.emit(report(curve(asked.request(find_model(asked.name), device), cache(calibrated_devices))))
+    to.emit(report(curve(asked.request_for(find_model(asked.name), device), cache(calibrated_devices))))

@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from perfmodel.commands._command import Explained, command, device_for
+from perfmodel.core.question import implementation_option
 from perfmodel.kernels.question import MatmulQuestion
 
 
+@dataclass(frozen=True, slots=True)
+class MatmulRun(MatmulQuestion):
+    """A matmul and the kernel that runs it."""
+
+    implementation: str | None = implementation_option()
+
+
 @command
-def matmul(asked: MatmulQuestion, to: Explained) -> None:
+def matmul(asked: MatmulRun, to: Explained) -> None:
     """Matrix multiplication: FLOP, tiled traffic, waves, roofline, predicted time and the IO lower bound.
 
     C [m, n] = A [m, k] B [k, n], tile by tile. Example: perfmodel matmul -m 8192 -n 128 -k 8192

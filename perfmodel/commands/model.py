@@ -31,7 +31,7 @@ def model(asked: ModelQuestion, to: Explained) -> None:
         to.emit(_training(asked, to.explain))
         return
     device = device_for(asked.hardware)
-    to.emit(report(answer(asked.request(find_model(asked.name), device), cache(calibrated_devices)), explained=to.explain))
+    to.emit(report(answer(asked.request_for(find_model(asked.name), device), cache(calibrated_devices)), explained=to.explain))
 
 
 def _training(asked: ModelQuestion, explained: bool) -> Report:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from perfmodel.core.errors import UsageError, suggest
-from perfmodel.core.question import Question, dtype_option, hardware_option, implementation_option, option
+from perfmodel.core.question import Question, dtype_option, hardware_option, option
 
 if TYPE_CHECKING:
     from perfmodel.core.hardware import Device
@@ -33,7 +33,6 @@ class MatmulQuestion(Question):
     sram: str | None = option("SRAM per block, such as 163KiB. [default: the device's]")
     dtype: str | None = dtype_option()
     hardware: str | None = hardware_option()
-    implementation: str | None = implementation_option()
 
     def on(self, device: Device) -> Device:
         """``device`` with the SRAM that was asked for."""

@@ -94,8 +94,8 @@ def _of_training(name: str, help: str = "") -> Any:
 
 
 @dataclass(frozen=True, slots=True)
-class ModelQuestion(Question):
-    """A phase of a model: prefill, decode, generate, or a training step, of which options that are None take those of its memory."""
+class PhaseQuestion(Question):
+    """A phase of a model: prefill, decode or generate."""
 
     name: str = as_in(MemoryQuestion, "name")
     phase: str = option("prefill, decode, generate or train.", default="prefill")
@@ -120,23 +120,6 @@ class ModelQuestion(Question):
     kv_cache: bool = option(
         "Keep K and V, or compute all tokens anew. [default: keep]", "--kv-cache/--no-kv-cache", default=True, reader=_INFERENCE
     )
-    micro_batch: int | None = _of_training("micro_batch")
-    precision: str | None = _of_training("precision")
-    optimizer: str | None = _of_training("optimizer", "as perfmodel memory. [default: adam]")
-    recompute: str | None = _of_training("recompute")
-    flash: bool | None = _of_training("flash", "FlashAttention or not. [default: flash]")
-    dropout: bool | None = _of_training("dropout", "with dropout. [default: without]")
-    lora: int | None = _of_training("lora")
-    gradients: str | None = _of_training("gradients", "kept as 16bit, fp32 or both. [default: 16bit]")
-    implementation: str | None = _of_training("implementation", "kernels of fused or huggingface. [default: fused]")
-    zero: int | None = _of_training("zero", "what data-parallel GPUs divide, 0 to 3. [default: 0]")
-    dp: int | None = _of_training("dp")
-    sp: bool | None = _of_training("sp")
-    interleave: int | None = _of_training("interleave")
-    cp: int | None = _of_training("cp")
-    overlap: bool | None = option("Training: exchange beside kernels. [default: yes]", "--overlap/--no-overlap", reader=_TRAINING)
-    system: str | None = option("Training: what joins the GPUs; a name of configs/systems, or a file.", reader=_TRAINING)
-    search: int | None = option("Training: the fastest layout on so many GPUs.", metavar="GPUS", reader=_TRAINING)
 
     @property
     def trains(self) -> bool:
@@ -145,7 +128,7 @@ class ModelQuestion(Question):
 
         return self.phase == TRAIN
 
-    def request(self, model: ModelSpec, device: Device) -> Request:
+    def request_for(self, model: ModelSpec, device: Device) -> Request:
         """A phase of inference, checked; lengths that are not given fit ``model``."""
         from perfmodel.core.checks import dtype_on
         from perfmodel.transformer.request import Request, formats, lengths
@@ -167,6 +150,29 @@ class ModelQuestion(Question):
             split=Split(self.tp, self.ep, self.pp),
             **formats(model, form, self.weights_dtype, self.kv_dtype),
         ).check()
+
+
+@dataclass(frozen=True, slots=True)
+class ModelQuestion(PhaseQuestion):
+    """A phase of a model, or a training step, of which options that are None take those of its memory."""
+
+    micro_batch: int | None = _of_training("micro_batch")
+    precision: str | None = _of_training("precision")
+    optimizer: str | None = _of_training("optimizer", "as perfmodel memory. [default: adam]")
+    recompute: str | None = _of_training("recompute")
+    flash: bool | None = _of_training("flash", "FlashAttention or not. [default: flash]")
+    dropout: bool | None = _of_training("dropout", "with dropout. [default: without]")
+    lora: int | None = _of_training("lora")
+    gradients: str | None = _of_training("gradients", "kept as 16bit, fp32 or both. [default: 16bit]")
+    implementation: str | None = _of_training("implementation", "kernels of fused or huggingface. [default: fused]")
+    zero: int | None = _of_training("zero", "what data-parallel GPUs divide, 0 to 3. [default: 0]")
+    dp: int | None = _of_training("dp")
+    sp: bool | None = _of_training("sp")
+    interleave: int | None = _of_training("interleave")
+    cp: int | None = _of_training("cp")
+    overlap: bool | None = option("Training: exchange beside kernels. [default: yes]", "--overlap/--no-overlap", reader=_TRAINING)
+    system: str | None = option("Training: what joins the GPUs; a name of configs/systems, or a file.", reader=_TRAINING)
+    search: int | None = option("Training: the fastest layout on so many GPUs.", metavar="GPUS", reader=_TRAINING)
 
     def training(self, model: ModelSpec, precision: str | None) -> Training:
         """The training step, in ``precision`` if that is given."""
@@ -211,23 +217,23 @@ class ModelQuestion(Question):
 class BatchQuestion(Question):
     """Decode steps of a model over the batch."""
 
-    name: str = as_in(ModelQuestion, "name")
-    kv_len: int | None = as_in(ModelQuestion, "kv_len")
+    name: str = as_in(PhaseQuestion, "name")
+    kv_len: int | None = as_in(PhaseQuestion, "kv_len")
     dtype: str | None = dtype_option()
-    weights_dtype: str | None = as_in(ModelQuestion, "weights_dtype")
-    kv_dtype: str | None = as_in(ModelQuestion, "kv_dtype")
+    weights_dtype: str | None = as_in(PhaseQuestion, "weights_dtype")
+    kv_dtype: str | None = as_in(PhaseQuestion, "kv_dtype")
     hardware: str | None = hardware_option()
-    tp: int = as_in(ModelQuestion, "tp")
-    pp: int = as_in(ModelQuestion, "pp")
-    ep: int = as_in(ModelQuestion, "ep")
-    fused: bool = as_in(ModelQuestion, "fused")
-    graph: bool | None = as_in(ModelQuestion, "graph")
+    tp: int = as_in(PhaseQuestion, "tp")
+    pp: int = as_in(PhaseQuestion, "pp")
+    ep: int = as_in(PhaseQuestion, "ep")
+    fused: bool = as_in(PhaseQuestion, "fused")
+    graph: bool | None = as_in(PhaseQuestion, "graph")
 
-    def request(self, model: ModelSpec, device: Device) -> Request:
+    def request_for(self, model: ModelSpec, device: Device) -> Request:
         """A decode step of one sequence, checked."""
         from perfmodel.transformer.step import DECODE
 
-        return ModelQuestion(self.name, DECODE).updated(self.given()).request(model, device)
+        return PhaseQuestion(self.name, DECODE).updated(self.given()).request_for(model, device)
 
 
 @dataclass(frozen=True, slots=True)
