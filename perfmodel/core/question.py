@@ -88,8 +88,9 @@ def implementation_option(reader: Condition | None = None) -> Any:
 class _WrittenNames:
     def __get__(self, question: Any, owner: type[Any]) -> dict[str, str]:
         """Fields of a question by their names in files, where these are other ones: ``pass`` is a keyword of Python."""
-        named = {one.name: label(one).removeprefix("--") for one in fields(owner) if "option" in one.metadata}
-        return {written: name for name, written in named.items() if written.replace("-", "_") not in named}
+        options = [one for one in fields(owner) if "option" in one.metadata and not one.metadata["option"].argument]
+        named = {label(one).removeprefix("--").replace("-", "_"): one.name for one in options}
+        return {written: name for written, name in named.items() if written not in named.values()}
 
 
 @dataclass(frozen=True, slots=True)

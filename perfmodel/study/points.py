@@ -128,6 +128,7 @@ def _implementation(w: Workload, algorithm: str) -> str | None:
 
 def _matmul(w: Workload, device: Device, scope: Scope) -> list[Found]:
     assert w.matmul is not None
+    device = w.matmul.on(device)
     work = w.matmul.workload(device)
     result = evaluate_matmul(work, device, w.matmul.tile_m, w.matmul.tile_n)
     named = w.implementation if isinstance(w.implementation, str) else None
