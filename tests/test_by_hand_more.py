@@ -177,7 +177,7 @@ def test_waves_in_lockstep_scan_once_each(share: float, lost: float, drifted: fl
 @pytest.mark.parametrize(("share", "spread", "missed"), [(0.5, 1, 0), (1.1, 1, 0.25), (1.1, 0.5, 0), (2.2, 0.5, 0.25), (5.5, 1, 0.81)])
 def test_blocks_out_of_step_read_alone(share: float, spread: float, missed: float) -> None:
     """With W' = W x spread, (1 - 0.55 L2 / W')^2 of all re-reads miss."""
-    found, group = reads(4 * 528, 4, share, lockstep=False, length_spread=spread)
+    found, group = reads(4 * 528, 4, share, lockstep=False, spread=spread)
     assert found == pytest.approx(group * (4 + (4 * 528 - 4) * missed), rel=1e-6)
 
 
@@ -188,7 +188,7 @@ def test_scans_that_shrink_lose_the_mean_over_their_lengths(share: float, privat
     steps = [(i + 0.5) / 10000 for i in range(10000)]
     mean = sum(2 * x * min(max((share * x - low) / (high - low), 0), 1) for x in steps) / len(steps)
     whole = min(max((share - low) / (high - low), 0), 1)
-    found, group = reads(4 * 528, 4, share, lockstep=True, exclusive_stream=private, causal_share=0.5)
+    found, group = reads(4 * 528, 4, share, lockstep=True, private=private, shrinking=0.5)
     assert found == pytest.approx(group * (4 + 15 * (whole + mean) / 2), rel=1e-5)
 
 

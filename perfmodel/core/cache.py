@@ -81,7 +81,7 @@ def _passing_bytes(kernel: Kernel, launch: Launch, label: str) -> Number:
     if not scans:
         return 0
     own = next(access for access in kernel.accesses if access.reread)
-    part = own.footprint / own.elements if launch.exclusive_stream else 1
+    part = own.footprint / own.elements if launch.private else 1
     return named(f"{label}passing", "bytes of what all heads read that pass between two scans", sum(scans) * part)
 
 
@@ -157,7 +157,7 @@ def _access_bytes(kernel: Kernel, access: Access, device: Device, label: str) ->
         missed = again * named(
             f"{label}missed",
             "share of scattered re-reads that miss",
-            power(maximum(1 - SCATTERED_SURVIVE / (ratio * launch.length_spread), 0), 2),
+            power(maximum(1 - SCATTERED_SURVIVE / (ratio * launch.spread), 0), 2),
         )
     return first + minimum(floor(missed), again)
 
@@ -173,14 +173,14 @@ def _lost_scan(access: Access, ratio: Number, label: str) -> Number:
 
 
 def _lost_share(launch: Launch, ratio: Number) -> Number:
-    """Share of a scan that the next one does not find, with ``ratio`` = W / L2; in scans that shrink the mean, by their lengths x W:
+    """Share of a scan that the next one does not find, with ``ratio`` = W / L2; in shrinking scans the mean, by their lengths x W:
     the integral of 2 x lost(x) over x from 0 to 1.
     """
-    low, high = (PRIVATE_SURVIVES, PRIVATE_IS_LOST) if launch.exclusive_stream else (SCAN_SURVIVES, SCAN_IS_LOST)
+    low, high = (PRIVATE_SURVIVES, PRIVATE_IS_LOST) if launch.private else (SCAN_SURVIVES, SCAN_IS_LOST)
     whole = clip((ratio - low) / (high - low), 0, 1)
     begins, ends = minimum(low / ratio, 1), minimum(high / ratio, 1)
     ramp = (2 * ratio * (power(ends, 3) - power(begins, 3)) / 3 - low * (power(ends, 2) - power(begins, 2))) / (high - low)
-    return whole * (1 - launch.causal_share) + (1 - power(ends, 2) + ramp) * launch.causal_share
+    return whole * (1 - launch.shrinking) + (1 - power(ends, 2) + ramp) * launch.shrinking
 
 
 def _panel_rescans(access: Access, grid: Grid, slots: Number, label: str) -> Number:

@@ -91,9 +91,9 @@ class Launch:
 
     ``blocks`` thread blocks; ``groups`` of them stream the same tensors (the tiles of one head, or of the query heads
     that share a KV head); ``sram_bytes`` of shared memory and ``threads`` per block. ``lockstep``: blocks of a group
-    have the same length, so those that start together read the same tile at about the same time. ``length_spread``: how much shorter
+    have the same length, so those that start together read the same tile at about the same time. ``spread``: how much shorter
     the shortest block of a group is than the longest, relative to the longest: how far they drift apart if not in lockstep.
-    ``exclusive_stream``: a group is one block, so its tensors pass through one half of a split L2. ``causal_share``: share of re-reads in
+    ``private``: a group is one block, so its tensors pass through one half of a split L2. ``shrinking``: share of re-reads in
     scans that grow shorter, from the whole to nothing. ``serial``: an element-wise kernel, which takes one head after another.
     """
 
@@ -102,9 +102,9 @@ class Launch:
     sram_bytes: Number
     threads: Number
     lockstep: bool
-    length_spread: Number = 1
-    exclusive_stream: bool = False
-    causal_share: Number = 0
+    spread: Number = 1
+    private: bool = False
+    shrinking: Number = 0
     serial: bool = False
 
 

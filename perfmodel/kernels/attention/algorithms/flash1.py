@@ -74,10 +74,10 @@ def _kernel(
 def launch(w: Attention, tile: Tile, direction: str) -> Launch:
     """One block per walk: it scans Q and O alone."""
     sram_bytes = sram_elements(w, tile, direction) * w.dtype.size
-    return Launch(w.row_heads, w.row_heads, sram_bytes, tile.threads, lockstep=True, exclusive_stream=True, causal_share=causal_share(w))
+    return Launch(w.row_heads, w.row_heads, sram_bytes, tile.threads, lockstep=True, private=True, shrinking=shrinking(w))
 
 
-def causal_share(w: Attention) -> Number:
+def shrinking(w: Attention) -> Number:
     """Share of streamed rows in passes that a causal mask shortens: the last n keys are seen by ever fewer queries."""
     last = minimum(w.n, w.kv_len)
     return last / (last + 2 * (w.kv_len - last)) if w.causal else 0

@@ -66,11 +66,11 @@ def _kernel(
     # a query tile shares K and V with its whole group; a key tile shares Q and dO with its own walk only
     tiles, groups = (row_tiles(w, tile.br), w.stored_kv_heads) if direction == FORWARD else (key_tiles(w, tile.bc), w.row_heads)
     sram_bytes = sram_elements(w, tile, direction) * w.dtype.size
-    launch = Launch(w.row_heads * tiles, groups, sram_bytes, tile.threads, lockstep=not w.causal, length_spread=length_spread(w, direction))
+    launch = Launch(w.row_heads * tiles, groups, sram_bytes, tile.threads, lockstep=not w.causal, spread=spread(w, direction))
     return Kernel(direction, w.dtype, accesses, flops, executed, work, needed, launch)
 
 
-def length_spread(w: Attention, direction: str) -> Number:
+def spread(w: Attention, direction: str) -> Number:
     """How much shorter the shortest walk is under a causal mask, relative to the longest: that of the first query, or last key."""
     return minimum(w.n / w.kv_len, 1) if direction == FORWARD else 1
 

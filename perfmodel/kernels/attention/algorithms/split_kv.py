@@ -17,7 +17,7 @@ from perfmodel.core.errors import UsageError
 from perfmodel.core.hardware import Device
 from perfmodel.core.trace import named
 from perfmodel.core.workload import FORWARD, Attention
-from perfmodel.kernels.attention.algorithms.flash2 import computed_widths, length_spread, sram_elements
+from perfmodel.kernels.attention.algorithms.flash2 import computed_widths, spread, sram_elements
 from perfmodel.kernels.attention.base import (
     DROPOUT_VECTOR,
     MASK_VECTOR,
@@ -176,7 +176,7 @@ def forward(w: Attention, tile: Tile) -> list[Kernel]:
         sram_elements(w, tile, FORWARD) * size,
         tile.threads,
         lockstep=not w.causal,
-        length_spread=length_spread(w, FORWARD),
+        spread=spread(w, FORWARD),
     )
     stored = (*_partial(w, WRITE, parts), *_results(w, 1 - cut)) if several else _results(w, 1)
     split = Kernel("split", w.dtype, (*accesses, *mask_read(w, tile), *stored), flops, executed, work, matmul_work(w.dtype, flops), launch)
