@@ -13,12 +13,15 @@ import pytest
 from fuzz_seeds import MEASURING
 from fuzzing import RECORDS, all_commands, answer, command, examples, no_measuring
 
+from perfmodel.commands.matmul import MatmulRun
 from perfmodel.core import question
 from perfmodel.core.errors import LONGEST_ECHO
 from perfmodel.core.question import Question
 from perfmodel.kernels.attention.algorithms import names
+from perfmodel.kernels.attention.question import AttentionQuestion
 from perfmodel.kernels.attention.request import READ_BY as READ_BY_ALGORITHMS
 from perfmodel.sweep.study import WORKLOADS, workload_named
+from perfmodel.transformer.question import CacheQuestion, PhaseQuestion
 from perfmodel.validation.records import shipped_records
 
 COMMANDS = all_commands()
@@ -405,6 +408,24 @@ def test_every_axis_is_read_or_refused(name, line):
         if all(rows and [[row[c] for c in columns] for row in rows] == [[row[c] for c in columns] for row in before] for rows in found):
             unread.append(option)
     assert unread == []
+
+
+KINDS = {"whole": "int", "size": "str", "number": "float", "name": "str", "flag": "bool"}
+ASKED = {"attention": AttentionQuestion, "matmul": MatmulRun, "kv-cache": CacheQuestion, "model": PhaseQuestion}
+
+
+@pytest.mark.parametrize("name", WORKLOADS)
+def test_axes_are_options_of_the_command(name):
+    """By name, kind and default; ``generated`` stands for a length that has no option of its own."""
+    asked = ASKED[name]
+    options = {one.name: one for one in dataclasses.fields(asked)}
+    written = {**asked.OPTION_NAMES, **({"model": "name"} if name == "model" else {})}
+    for one in workload_named(name).inputs:
+        if one.name in ("generated", "implementation") and name in ("model", "attention"):
+            continue
+        field = options[written.get(one.name, one.name)]
+        assert KINDS[one.kind] in str(field.type), one.name
+        assert field.default in (None, dataclasses.MISSING, one.default), one.name
 
 
 def test_rules_are_of_options_that_exist():
