@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import ast
 import os
 import re
 import sys
 from contextlib import suppress
 from importlib import import_module
 from io import TextIOWrapper
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -37,6 +39,12 @@ def _module(name: str) -> ModuleType:
     return import_module(f"{commands.__name__}.{name}")
 
 
+def _summary(name: str) -> str:
+    """The first line of a command's file."""
+    path = next(path for folder in commands.__path__ if (path := Path(folder, f"{name}.py")).exists())
+    return (ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or "").partition("\n")[0]
+
+
 class Group(TyperGroup):
     """Finds commands by file name; the first line of a module's docstring is its command's summary."""
 
@@ -58,8 +66,8 @@ class Group(TyperGroup):
         return command
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
-        """List the commands without building them."""
-        rows = [(name.replace("_", "-"), docstring(_module(name)).splitlines()[0]) for name in command_names()]
+        """List the commands without importing them."""
+        rows = [(name.replace("_", "-"), _summary(name)) for name in command_names()]
         with formatter.section("Commands"):
             formatter.write_dl(rows)
 

@@ -7,6 +7,7 @@ command in question is loaded.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from importlib import import_module
 from typing import Any
 
 from perfmodel.core.errors import PerfmodelError, UsageError, suggest
@@ -37,26 +38,26 @@ def script(shell: str) -> str:
     return SCRIPTS[shell]
 
 
+_WORDS = {"--pass": ["forward", "backward", "both"], "--phase": ["prefill", "decode", "generate"]}
+_LISTED = {
+    "--hardware": ("catalog", "device_ids"),
+    "--model": ("catalog", "model_names"),
+    "--config": ("catalog", "config_names"),
+    "--dtype": ("core.dtypes", "DTYPES"),
+    "--algorithm": ("kernels.attention.algorithms", "names"),
+}
+"""Where the values of an option are listed: module and name."""
 _ARGUMENTS = {("device", "ID"): "--hardware", ("file", "FILE"): "--hardware", ("name", "MODEL"): "--model", ("model", "MODEL"): "--model"}
 """Arguments by name and metavar, and the options that take the same."""
 
 
 def _values(option: str) -> list[str]:
     """What ``option`` takes, where that can be listed."""
-    from perfmodel import catalog
-    from perfmodel.core.dtypes import DTYPES
-    from perfmodel.kernels.attention.algorithms import names
-
-    known: dict[str, Callable[[], list[str]]] = {
-        "--hardware": catalog.device_ids,
-        "--model": catalog.model_names,
-        "--config": catalog.config_names,
-        "--dtype": lambda: list(DTYPES),
-        "--algorithm": lambda: [*names(), "all"],
-        "--pass": lambda: ["forward", "backward", "both"],
-        "--phase": lambda: ["prefill", "decode", "generate"],
-    }
-    return known.get(option, list)()
+    if option not in _LISTED:
+        return _WORDS.get(option, [])
+    module, name = _LISTED[option]
+    listed = getattr(import_module(f"perfmodel.{module}"), name)
+    return [*(listed() if callable(listed) else listed), *["all"] * (option == "--algorithm")]
 
 
 def complete(words: Sequence[str], commands: Sequence[str], find: Callable[[str], Any]) -> list[str]:

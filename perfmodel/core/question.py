@@ -89,7 +89,7 @@ class _WrittenNames:
     def __get__(self, question: Any, owner: type[Any]) -> dict[str, str]:
         """Fields of a question by their names in files, where these are other ones: ``pass`` is a keyword of Python."""
         options = [one for one in fields(owner) if "option" in one.metadata and not one.metadata["option"].argument]
-        named = {label(one).removeprefix("--").replace("-", "_"): one.name for one in options}
+        named = {as_typed(one).removeprefix("--").replace("-", "_"): one.name for one in options}
         return {written: name for written, name in named.items() if written not in named.values()}
 
 
@@ -119,7 +119,7 @@ class Question:
         """Values of fields that no answer can do without; UsageError names the first that is None and an ``example``."""
         for one in fields(self):
             if one.name in names and getattr(self, one.name) is None:
-                raise UsageError(f"{label(one)} is missing", f"such as: perfmodel {example}")
+                raise UsageError(f"{as_typed(one)} is missing", f"such as: perfmodel {example}")
         return [getattr(self, name) for name in names]
 
     def check_read(self) -> Self:
@@ -128,11 +128,11 @@ class Question:
         for one in fields(self):
             reader = one.metadata["option"].reader
             if reader is not None and one.name in given:
-                reader.check(label(one, given[one.name]), self)
+                reader.check(as_typed(one, given[one.name]), self)
         return self
 
 
-def label(one: Any, value: Any = True) -> str:
+def as_typed(one: Any, value: Any = True) -> str:
     """The option of a field as a user writes it: of a pair of switches the one for ``value``."""
     asked: Option = one.metadata["option"]
     if asked.argument:

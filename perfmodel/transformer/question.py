@@ -6,7 +6,7 @@ from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
 
 from perfmodel.core.errors import UsageError
-from perfmodel.core.question import Condition, Question, argument, as_in, dtype_option, hardware_option, label, option
+from perfmodel.core.question import Condition, Question, argument, as_in, dtype_option, hardware_option, option
 
 if TYPE_CHECKING:
     from perfmodel.core.hardware import Device
@@ -200,8 +200,7 @@ class ModelQuestion(PhaseQuestion):
         from perfmodel.transformer.training.implementations import HUGGINGFACE
 
         open_ones, given = ("micro_batch", "recompute", "zero", "dp", "sp", "interleave", "cp", "tp", "pp", "ep"), self.given()
-        names = {one.name: label(one) for one in fields(self)}
-        clash = next((names[name] for name in open_ones if name in given), None)
+        clash = next((f"--{name.replace('_', '-')}" for name in open_ones if name in given), None)
         if clash is not None:
             raise UsageError(f"{clash} is what --search looks for", "leave it out, or leave out --search")
         if self.implementation == HUGGINGFACE:
