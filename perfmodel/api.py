@@ -15,10 +15,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import fields, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from perfmodel.core.errors import UsageError, suggest
+from perfmodel.core.errors import UsageError
+from perfmodel.core.question import converted, from_python, of_kind
 
 if TYPE_CHECKING:
     from perfmodel.core.hardware import Device
@@ -41,19 +42,15 @@ def attention(*, hardware: str | Device | None = None, implementation: str | Non
     (134348800, 128)
     """
     from perfmodel.core.hardware import Device
-    from perfmodel.kernels.attention.request import AttentionRequest
+    from perfmodel.kernels.attention.question import AttentionQuestion
     from perfmodel.sweep.base import DEFAULT_DEVICE, device_named
+    from perfmodel.sweep.values import scalar
 
-    known = [field.name for field in fields(AttentionRequest) if field.name != "hardware"]
-    for name in options:
-        if name not in known:
-            raise UsageError(f"attention has no option {name!r}", suggest(name, known))
+    asked = from_python(AttentionQuestion, {name: scalar(value) for name, value in options.items()}, "attention")
     if hardware is not None and not isinstance(hardware, (str, Device)):
         raise UsageError(f"hardware is {hardware!r:.40}", "give a device's name, the path of a profile, or a Device")
     device = hardware if isinstance(hardware, Device) else device_named(DEFAULT_DEVICE if hardware is None else hardware)
-    kinds = {field.name: str(field.type) for field in fields(AttentionRequest)}
-    request = AttentionRequest().updated({name: _option(name, kinds[name], value) for name, value in options.items()})
-    return _as_run(request.compare(device), _option("implementation", "str", implementation))
+    return _as_run(asked.compare(device), converted("implementation", "str", implementation))
 
 
 def _as_run(comparison: Comparison, implementation: str | None) -> Comparison:
@@ -65,32 +62,6 @@ def _as_run(comparison: Comparison, implementation: str | None) -> Comparison:
 
     launched, known, _ = answered(comparison, implementation, calibrated_devices)
     return replace(launched, predictions=known)
-
-
-def _option(name: str, kind: str, value: Any) -> Any:
-    """``value`` of a field annotated as ``kind``, numbers of NumPy as Python's; UsageError for one of another kind."""
-    from perfmodel.sweep.values import scalar
-
-    value = scalar(value)
-    if value is None:
-        return None
-    if kind.startswith("bool"):
-        return _of(name, value, isinstance(value, bool), "True or False")
-    number = isinstance(value, (int, float)) and not isinstance(value, bool)
-    if kind.startswith("int"):
-        _of(name, value, number and value == value // 1, "a whole number")
-        return int(value)
-    if kind.startswith("float"):
-        return _of(name, value, number, "a number")
-    if "list" in kind and isinstance(value, (list, tuple)):
-        return _of(name, list(value), all(isinstance(one, str) for one in value), "a text or several")
-    return _of(name, value, isinstance(value, str), "a text")
-
-
-def _of(name: str, value: Any, holds: bool, what: str) -> Any:
-    if not holds:
-        raise UsageError(f"{name} is {value!r:.40}", f"give {what}")
-    return value
 
 
 class Columns(Mapping[str, Any]):
@@ -163,7 +134,7 @@ def sweep(
     listed = columns.split(",") if isinstance(columns, str) else columns
     wanted = None if listed is None else tuple(name.strip() for name in _texts("columns", listed))
     grid = grid_of(Study(workload, axes, _texts("where", [where] if isinstance(where, str) else where), wanted))
-    _of("most_bytes", most_bytes, isinstance(most_bytes, (int, float)), "a number of bytes")
+    of_kind("most_bytes", most_bytes, isinstance(most_bytes, (int, float)), "a number of bytes")
     size = grid.points * row_bytes(fields_of(grid))
     if size > most_bytes:
         fix = "take fewer values, allow more with most_bytes, or write them to a file with: perfmodel sweep -o rows.parquet"
@@ -178,5 +149,5 @@ def _texts(name: str, value: Any) -> tuple[str, ...]:
     """``value`` as several texts; UsageError if it is none."""
     found = tuple(value) if hasattr(value, "__iter__") and not isinstance(value, (str, bytes, Mapping)) else (value,)
     for one in found:
-        _of(name, one, isinstance(one, str), "a text or a list of texts")
+        of_kind(name, one, isinstance(one, str), "a text or a list of texts")
     return found

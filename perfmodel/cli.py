@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import ast
 import os
 import re
 import sys
 from contextlib import suppress
 from importlib import import_module
 from io import TextIOWrapper
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -37,6 +39,12 @@ def _module(name: str) -> ModuleType:
     return import_module(f"{commands.__name__}.{name}")
 
 
+def _summary(name: str) -> str:
+    """The first line of a command's file."""
+    path = next(path for folder in commands.__path__ if (path := Path(folder, f"{name}.py")).exists())
+    return (ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or "").partition("\n")[0]
+
+
 class Group(TyperGroup):
     """Finds commands by file name; the first line of a module's docstring is its command's summary."""
 
@@ -49,7 +57,8 @@ class Group(TyperGroup):
         name = cmd_name.replace("-", "_")
         if name not in command_names():
             raise UsageError(f"there is no command {cmd_name!r}", suggest(cmd_name, command_names()))
-        app = _module(name).app
+        module = _module(name)
+        app = getattr(module, "app", None) or getattr(module, name)
         for one in app.registered_commands:
             one.help = one.help or docstring(one.callback)
         command = typer.main.get_command(app)
@@ -57,8 +66,8 @@ class Group(TyperGroup):
         return command
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
-        """List the commands without building them."""
-        rows = [(name.replace("_", "-"), docstring(_module(name)).splitlines()[0]) for name in command_names()]
+        """List the commands without importing them."""
+        rows = [(name.replace("_", "-"), _summary(name)) for name in command_names()]
         with formatter.section("Commands"):
             formatter.write_dl(rows)
 
@@ -96,7 +105,7 @@ def main(args: list[str] | None = None) -> int:
         sys.stdout.flush()
         return code if isinstance(code, int) else 0
     except PerfmodelError as error:
-        return _told(str(error), error.exit_code, args)
+        return _fail(str(error), error.exit_code, args)
     except (BrokenPipeError, SystemExit):  # typer turns the one into the other, and wraps the streams
         sys.stdout, sys.stderr = streams
         _silence_stdout()  # the reader has gone: nothing more to say
@@ -104,9 +113,9 @@ def main(args: list[str] | None = None) -> int:
     except OSError as error:  # files are checked where they are opened, so without a name this is stdout: a full disk
         if error.filename is None:
             _silence_stdout()
-        return _told(f"{error.filename or 'output cannot be written'}: {error.strerror or error}", 1, args)
+        return _fail(f"{error.filename or 'output cannot be written'}: {error.strerror or error}", 1, args)
     except MemoryError:
-        return _told("not enough memory for this question\n  ask for less at once", 1, args)
+        return _fail("not enough memory for this question\n  ask for less at once", 1, args)
     except KeyboardInterrupt:
         return INTERRUPTED
     except Exception as error:
@@ -118,7 +127,7 @@ def main(args: list[str] | None = None) -> int:
         return int(getattr(error, "exit_code", 2))
 
 
-def _told(message: str, code: int, args: list[str] | None) -> int:
+def _fail(message: str, code: int, args: list[str] | None) -> int:
     sys.stderr.write(f"perfmodel: {visible_lines(_without_long_words(message, args))}\n")
     return code
 

@@ -14,7 +14,7 @@ import yaml
 from fuzzing import RECORDS, all_commands, answer, command, examples, readers
 
 from perfmodel.catalog import load_config, read_json
-from perfmodel.kernels.attention.request import AttentionRequest
+from perfmodel.kernels.attention.question import AttentionQuestion
 from perfmodel.report.readings import readings
 
 ROOT = Path(__file__).parents[1]
@@ -142,7 +142,7 @@ def sweeps() -> list[Any]:
 CONFIG, DOCUMENT = "perfmodel.catalog.load_config", "perfmodel.report.readings.readings"
 READERS = {
     **readers(),
-    CONFIG: lambda path: load_config(str(path), "attention", AttentionRequest),
+    CONFIG: lambda path: load_config(str(path), "attention", AttentionQuestion),
     DOCUMENT: lambda path: readings(read_json(path), str(path)),
 }
 """Those that are found, and those that need more than a path."""

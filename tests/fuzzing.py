@@ -31,7 +31,7 @@ import perfmodel
 from perfmodel import catalog
 from perfmodel.catalog import device_ids, model_names
 from perfmodel.cli import Group, command_names, main
-from perfmodel.commands._shared import examples_apart
+from perfmodel.commands._command import examples_apart
 from perfmodel.core.errors import UnavailableError
 
 RECORDS = Path(__file__).parent / "data" / "records.jsonl"

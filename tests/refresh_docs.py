@@ -18,7 +18,7 @@ from fuzzing import all_commands, command
 
 from perfmodel.catalog import device_ids, find_device, model_names, system_names
 from perfmodel.cli import main
-from perfmodel.commands._shared import examples_apart
+from perfmodel.commands._command import examples_apart
 from perfmodel.core.explain import L2_SOURCE, ROOF_SOURCE
 from perfmodel.core.hardware import Device
 from perfmodel.kernels.attention.algorithms import find, names
@@ -164,10 +164,10 @@ def told(line: str) -> list[tuple[bool, str, list[dict[str, Any]]]]:
 
 
 def workload(name: str) -> Any:
-    from perfmodel.kernels.attention.request import AttentionRequest
+    from perfmodel.kernels.attention.question import AttentionQuestion
 
     options: dict[str, Any] = {"block-sparse": {"sparsity": 0.25}, "split-kv": {"splits": 4}}.get(name, {})
-    return AttentionRequest(n=4096, d=64, heads=16, batch=8, **options).workload()
+    return AttentionQuestion(n=4096, d=64, heads=16, batch=8, **options).workload()
 
 
 def time_models_part() -> str:

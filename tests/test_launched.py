@@ -18,7 +18,7 @@ from perfmodel.catalog import calibrated_devices, find_device
 from perfmodel.core.cost import READ, WRITE, Tile
 from perfmodel.kernels.attention.algorithms import find
 from perfmodel.kernels.attention.evaluate import evaluate_tile
-from perfmodel.kernels.attention.request import AttentionRequest
+from perfmodel.kernels.attention.question import AttentionQuestion
 from perfmodel.timing.base import Case
 from perfmodel.timing.launched import as_launched, kernels_of
 from perfmodel.timing.models._flash_plan import IMPLEMENTATIONS
@@ -66,7 +66,7 @@ def test_each_head_reads_an_additive_mask_and_dram_sees_it_once(direction):
         shape = {key: record["shape"][key] for key in ("batch", "heads", "n", "d")}
         totals = []
         for there in (True, False):
-            request = AttentionRequest(**shape, mask=there, algorithm="flash2", direction=direction)
+            request = AttentionQuestion(**shape, mask=there, algorithm="flash2", direction=direction)
             totals.append(request.compare(H200).results[0].total)
         assert totals[0].sram.read - totals[1].sram.read == pytest.approx(grown["l2_to_sm_bytes"], rel=0.065)
         assert totals[0].dram.read - totals[1].dram.read == pytest.approx(grown["dram_read_bytes"], rel=0.02)
@@ -87,7 +87,7 @@ def test_what_the_memory_efficient_backward_pass_loads_is_as_much_as_the_page_sa
     for record in RECORDS:
         if (record["implementation"], record["pass"]) == ("torch-sdpa-efficient", "backward"):
             w = case_of(record).workload
-            plain = AttentionRequest(n=w.n, kv_len=w.kv_len, d=w.d, heads=w.heads, batch=w.batch, causal=w.causal, direction="backward")
+            plain = AttentionQuestion(n=w.n, kv_len=w.kv_len, d=w.d, heads=w.heads, batch=w.batch, causal=w.causal, direction="backward")
             [result] = replace(plain, algorithm="flash2").compare(H200).results
             found.append(sum(kernel["l2_to_sm_bytes"] for kernel in record["kernels"]) / result.total.sram.read)
     assert (floor(min(found)), ceil(max(found))) == (3, 7)
@@ -97,7 +97,7 @@ def test_what_the_memory_efficient_backward_pass_loads_is_as_much_as_the_page_sa
 @pytest.mark.parametrize("causal", [False, True])
 def test_no_block_of_flash_attention_2_reads_dq(causal):
     """dQ is added up by atomics: of three tensors per tile that the minimal count reads, two are left."""
-    w = AttentionRequest(n=65536, d=128, heads=4, causal=causal).workload()
+    w = AttentionQuestion(n=65536, d=128, heads=4, causal=causal).workload()
     [_, main, *_], tile = kernels_of(Case(w, "torch-sdpa-flash", "backward"), H200)
     _, minimal = find("flash2").backward(w, tile)
     assert main.bytes(READ) / minimal.bytes(READ) == pytest.approx(2 / 3, rel=0.02)
@@ -112,7 +112,7 @@ NAMED = [name for name in (*IMPLEMENTATIONS, "torch-eager") if name not in ("num
 )
 @pytest.mark.parametrize("name", NAMED)
 def test_counts_and_bounds_stay_the_algorithms(name, shape):
-    request = AttentionRequest(**{"d": 64, "heads": 16, "direction": "both", **shape})
+    request = AttentionQuestion(**{"d": 64, "heads": 16, "direction": "both", **shape})
     plain = request.compare(H200)
     named, notes = as_launched(plain, name)
     for before, after in zip(plain.results, named.results, strict=True):
@@ -132,7 +132,7 @@ def test_counts_and_bounds_stay_the_algorithms(name, shape):
 
 
 def test_a_given_tile_stays():
-    request = AttentionRequest(n=4096, d=64, algorithm="flash2", block_q=64, block_kv=64)
+    request = AttentionQuestion(n=4096, d=64, algorithm="flash2", block_q=64, block_kv=64)
     [result] = as_launched(request.compare(H200), "torch-sdpa-flash")[0].results
     assert (result.tile.br, result.tile.bc) == (64, 64)
 
@@ -154,21 +154,21 @@ def test_the_answer_says_whose_traffic_it_is(run, name, algorithm):
 
 
 def test_what_is_not_known_is_said():
-    found, notes = as_launched(AttentionRequest(n=1, kv_len=4096, d=64).compare(H200), "torch-sdpa-flash")
+    found, notes = as_launched(AttentionQuestion(n=1, kv_len=4096, d=64).compare(H200), "torch-sdpa-flash")
     assert [result.implementation for result in found.results] == [None, None]
     assert "is not known" in notes[0]
 
 
 @pytest.mark.parametrize("name", IMPLEMENTATIONS)
 def test_no_cuda_kernel_has_traffic_on_another_vendors_device(name):
-    plain = AttentionRequest(n=4096, d=64, direction="both", algorithm=["flash1", "flash2"], hardware="mi300x")
+    plain = AttentionQuestion(n=4096, d=64, direction="both", algorithm=["flash1", "flash2"], hardware="mi300x")
     found, notes = as_launched(plain.compare(find_device("mi300x")), name)
     assert all(result.implementation is None for result in found.results if result.direction != "both")
     assert any("not known" in note for note in notes)
 
 
 def test_flash_attention_1_passes_its_output_through_memory_so_its_traffic_is_not_flash2s():
-    found, notes = as_launched(AttentionRequest(n=4096, d=64, algorithm="flash1").compare(H200), "fa1")
+    found, notes = as_launched(AttentionQuestion(n=4096, d=64, algorithm="flash1").compare(H200), "fa1")
     assert [result.implementation for result in found.results] == [None]
     assert "what fa1 loads is not known" in notes[0]
 

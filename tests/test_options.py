@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,11 +13,15 @@ import pytest
 from fuzz_seeds import MEASURING
 from fuzzing import RECORDS, all_commands, answer, command, examples, no_measuring
 
-from perfmodel.commands._read_by import READ_BY
+from perfmodel.commands.matmul import MatmulRun
+from perfmodel.core import question
 from perfmodel.core.errors import LONGEST_ECHO
+from perfmodel.core.question import Question
 from perfmodel.kernels.attention.algorithms import names
-from perfmodel.kernels.attention.read_by import READ_BY as READ_BY_ALGORITHMS
+from perfmodel.kernels.attention.question import AttentionQuestion
+from perfmodel.kernels.attention.request import READ_BY as READ_BY_ALGORITHMS
 from perfmodel.sweep.study import WORKLOADS, workload_named
+from perfmodel.transformer.question import CacheQuestion, PhaseQuestion
 from perfmodel.validation.records import shipped_records
 
 COMMANDS = all_commands()
@@ -404,11 +410,57 @@ def test_every_axis_is_read_or_refused(name, line):
     assert unread == []
 
 
+KINDS = {"whole": "int", "size": "str", "number": "float", "name": "str", "flag": "bool"}
+ASKED = {"attention": AttentionQuestion, "matmul": MatmulRun, "kv-cache": CacheQuestion, "model": PhaseQuestion}
+
+
+@pytest.mark.parametrize("name", WORKLOADS)
+def test_axes_are_options_of_the_command(name):
+    """By name, kind and default; ``generated`` stands for a length that has no option of its own."""
+    asked = ASKED[name]
+    options = {one.name: one for one in dataclasses.fields(asked)}
+    written = {**asked.OPTION_NAMES, **({"model": "name"} if name == "model" else {})}
+    for one in workload_named(name).inputs:
+        if one.name in ("generated", "implementation") and name in ("model", "attention"):
+            continue
+        field = options[written.get(one.name, one.name)]
+        assert KINDS[one.kind] in str(field.type), one.name
+        assert field.default in (None, dataclasses.MISSING, one.default), one.name
+
+
 def test_rules_are_of_options_that_exist():
     """A rule of a parameter that was renamed would guard nothing."""
-    for name, rules in READ_BY.items():
-        assert set(rules) <= {param.name for param in command(name).params}, name
     assert set(READ_BY_ALGORITHMS) <= {param.name for param in command("attention").params}
+
+
+READING = {
+    "model": ["gpt2", "gpt2 --phase train --hardware h100-sxm", "gpt2 --phase train --search 2 --hardware h100-sxm"],
+    "remat": MODES["remat"],
+    "roofline": ["--matmul 64x64x64 --hardware h200", f"--records {RECORDS} --require 0"],
+    "calibrate": [COPIES.partition(" ")[2]],
+    "validate": [f"--records {RECORDS}", "--backend cuda"],
+    "compare": ["standard flash --attention n=512,d=64 --hardware h200"],
+}
+"""Lines that between them read every option; of other commands the examples do."""
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_field_of_every_question_is_read(name, monkeypatch):
+    """By something else than what treats all fields alike: an option that no formula looks at cannot exist."""
+    write_copies()
+    read = set()
+    alike = (question.__file__, dataclasses.__file__)
+
+    def noted(self, field):
+        caller = sys._getframe(1).f_code
+        if caller.co_filename not in alike or caller.co_name == "needed":
+            read.add(field)
+        return object.__getattribute__(self, field)
+
+    monkeypatch.setattr(Question, "__getattribute__", noted, raising=False)
+    for line in [[*name.split(), *line.split()] for line in READING.get(name, [])] or examples(name):
+        assert answer([*line, *["--json"] * (name != "hardware check")])[0] != 2, line
+    assert {param.name for param in command(name).params} - {"help"} <= read
 
 
 # Nothing checked

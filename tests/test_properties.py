@@ -22,7 +22,7 @@ from perfmodel.kernels.attention.algorithms import find, names
 from perfmodel.kernels.attention.evaluate import compare
 from perfmodel.kernels.attention.io_bounds import compulsory_elements, theta
 from perfmodel.kernels.attention.patterns import NAMED, Density
-from perfmodel.kernels.attention.request import AttentionRequest
+from perfmodel.kernels.attention.question import AttentionQuestion
 
 DEVICES = [find_device(name) for name in ("nvidia-a100-sxm-80gb", "nvidia-h200-sxm", "nvidia-h100-sxm-80gb", "nvidia-l40s", "amd-mi300x")]
 
@@ -136,7 +136,7 @@ def test_what_only_moves_bytes_leaves_the_visible_flops(
 ) -> None:
     """Layout, tiles, SRAM, options and device change what moves, never what is computed; a block pattern's tiles are its blocks."""
     kv_heads, group = groups
-    base = AttentionRequest(**sizes, kv_heads=kv_heads, heads=kv_heads * group, causal=causal, direction=direction, **(blocks or {}))
+    base = AttentionQuestion(**sizes, kv_heads=kv_heads, heads=kv_heads * group, causal=causal, direction=direction, **(blocks or {}))
     tiles = {"block_q": edges[0], "block_kv": edges[1]}
     if blocks is not None and "pattern" in blocks:
         base = base.updated(tiles)

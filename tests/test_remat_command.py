@@ -70,10 +70,10 @@ def test_the_timeline_is_drawn(run):
 )
 def test_charts_fit_a_terminal(run, monkeypatch, line, width):
     monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
-    from perfmodel.commands import _shared
+    from perfmodel.commands import _command
     from perfmodel.report.terminal import render
 
-    monkeypatch.setattr(_shared, "_as_text", lambda report, as_json: render(report, width, color=False))
+    monkeypatch.setattr(_command, "_as_text", lambda report, as_json: render(report, width, color=False))
     lines = run(line).out.splitlines()
     assert max(map(len, lines)) <= width
     drawn = [text for text in lines if "█" in text]

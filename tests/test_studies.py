@@ -13,7 +13,7 @@ from refresh_studies import FOLDER, GOLDEN, rendered
 from perfmodel.catalog import calibrated_devices, data_folder, find_device, find_model
 from perfmodel.kernels.attention.algorithms import find
 from perfmodel.kernels.attention.crossover import crossover
-from perfmodel.kernels.attention.request import AttentionRequest
+from perfmodel.kernels.attention.question import AttentionQuestion
 from perfmodel.report import render_for
 from perfmodel.report.charts.draw import clean
 from perfmodel.report.charts.format_number import formula_text
@@ -30,6 +30,7 @@ from perfmodel.study.schema import kind_names, read_section, read_study, study_n
 from perfmodel.study.workloads import with_kv_heads
 from perfmodel.timing.attention_offer import predictions
 from perfmodel.transformer.batch import curve
+from perfmodel.transformer.question import BatchQuestion
 from perfmodel.validation.statistics import quantile
 
 TEXTS = ("html", "md", "svg", "json", "txt")
@@ -172,7 +173,7 @@ def test_the_paths_of_all_configurations_are_studies(run) -> None:
 def test_a_sweep_holds_the_numbers_of_the_attention_command(reports: dict[str, Report]) -> None:
     rows = table(reports["standard-vs-flash"], "attention, 8 x 16 heads of 64")
     for n in (128, 4096):
-        asked = AttentionRequest(n=n, d=64, heads=16, batch=8, dtype="bf16", algorithm=["standard", "flash2"])
+        asked = AttentionQuestion(n=n, d=64, heads=16, batch=8, dtype="bf16", algorithm=["standard", "flash2"])
         comparison = asked.compare(find_device(H200))
         known, _ = predictions(comparison, None, calibrated_devices)
         for result in comparison.results:
@@ -187,7 +188,7 @@ def test_a_sweep_turns_where_the_crossover_is(reports: dict[str, Report]) -> Non
     title = "wide heads, where the first FlashAttention stops paying: time"
     [chart] = [chart for chart in reports["standard-vs-flash"].charts if chart.title == title]
     device = find_device(A100)
-    w = AttentionRequest(n=4096, d=64, heads=16, batch=8).workload()
+    w = AttentionQuestion(n=4096, d=64, heads=16, batch=8).workload()
     known = crossover(find("flash1"), find("standard"), w, device, device.sram_per_block, "roofline")
     assert [(mark.x, mark.label) for mark in chart.marks] == [(known.last_d + 1, f"standard has the lower roof from {known.last_d + 1}")]
     assert f"slower than standard from d {known.last_d + 1} on" in " ".join(reports["standard-vs-flash"].verdict)
@@ -253,7 +254,7 @@ def test_a_sweep_leaves_out_what_cannot_be() -> None:
 
 def test_block_sizes_move_what_the_algorithm_counts(reports: dict[str, Report]) -> None:
     rows = table(reports["flashattention-fig2"], "block size, forward")
-    w = AttentionRequest(n=1024, d=64, heads=16, batch=64).workload()
+    w = AttentionQuestion(n=1024, d=64, heads=16, batch=64).workload()
     flash, standard = find("flash1"), find("standard")
     from perfmodel.core.cost import Tile
 
@@ -274,10 +275,8 @@ def test_blocks_that_do_not_fit_are_told() -> None:
 
 
 def test_a_batch_has_the_knee_of_the_batch_command(reports: dict[str, Report]) -> None:
-    from perfmodel.commands._model_options import request_for
-
-    options = {"phase": "decode", "batch": 1, "n": None, "weights_dtype": None, "kv_dtype": None, "tp": 1, "pp": 1, "ep": 1}
-    request = request_for("llama-3-8b", find_device(H200), kv_len=2048, dtype="bf16", fused=False, graph=None, **options)
+    device = find_device(H200)
+    request = BatchQuestion("llama-3-8b", kv_len=2048, dtype="bf16").request_for(find_model("llama-3-8b"), device)
     found = curve(request, calibrated_devices)
     rows = [row for row in table(reports["batch-saturation"], "Llama-3-8B at 2,048 tokens") if row["name"] == "NVIDIA H200 SXM"]
     assert [row["batch"] for row in rows] == [point.batch for point in found.points]

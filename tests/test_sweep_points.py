@@ -13,13 +13,13 @@ import pytest
 from fuzzing import answer
 
 import perfmodel
-from perfmodel.commands._shared import DEFAULT_DEVICE as COMMAND_DEVICE
 from perfmodel.core.checks import dtype_on
 from perfmodel.core.cost import memory_bytes
 from perfmodel.core.errors import PerfmodelError
+from perfmodel.core.question import DEFAULT_DEVICE as COMMAND_DEVICE
 from perfmodel.kernels.attention.algorithms import find, names
-from perfmodel.kernels.attention.read_by import READ_BY, is_read
-from perfmodel.kernels.attention.request import AttentionRequest
+from perfmodel.kernels.attention.question import AttentionQuestion
+from perfmodel.kernels.attention.request import READ_BY, is_read
 from perfmodel.kernels.matmul import Matmul
 from perfmodel.kernels.matmul import evaluate as evaluate_matmul
 from perfmodel.sweep.base import COSTS, DEFAULT_DEVICE, costs, device_named
@@ -101,7 +101,7 @@ def single(row: dict[str, Any], given: dict[str, Any]) -> dict[str, Any]:
     passes = ["forward", "backward"] if row["pass"] == "both" else [row["pass"]]
     unread = [name for name in options if name in READ_BY and not is_read(name, [find(row["algorithm"])], passes)]
     options = {name: value for name, value in options.items() if name not in unread}
-    request = AttentionRequest().updated({**options, "algorithm": [row["algorithm"]], "direction": row["pass"]})
+    request = AttentionQuestion().updated({**options, "algorithm": [row["algorithm"]], "direction": row["pass"]})
     result = request.compare(device_named(row["hardware"])).results[-1]
     tile = result.parts[0].tile
     edges = {"tile_br": tile.br if tile else 0, "tile_bc": tile.bc if tile else 0}
@@ -155,7 +155,7 @@ def test_named_patterns(pattern: str) -> None:
     for row in rows(found):
         shared = ("packed",) if row["kv_heads"] < row["heads"] else ()
         options = {name: row[name] for name in ("n", "d", "heads", "kv_heads", "causal", *shared, "pattern")}
-        total = AttentionRequest().updated({**options, "algorithm": "block-sparse"}).compare(device_named("h200")).results[0].total
+        total = AttentionQuestion().updated({**options, "algorithm": "block-sparse"}).compare(device_named("h200")).results[0].total
         assert all(agrees(name, row[name], value) for name, value in costs(total).items())
 
 
@@ -171,7 +171,7 @@ def test_rows_without_an_answer_are_those_that_fail_alone() -> None:
                     for block_q in axes["block_q"]:
                         options = {"n": n, "d": d, "heads": heads, "kv_heads": kv_heads, "block_q": block_q, "algorithm": ["flash2"]}
                         try:
-                            AttentionRequest().updated(options).compare(device_named(DEFAULT_DEVICE))
+                            AttentionQuestion().updated(options).compare(device_named(DEFAULT_DEVICE))
                         except PerfmodelError:
                             failing += 1
                             assert (n, d, heads, kv_heads, block_q) not in kept
@@ -188,7 +188,7 @@ def test_a_single_query_is_packed_by_default_as_alone() -> None:
         assert found.rows == 15
         for row in rows(found):
             options = {"n": row["n"], "d": 64, "heads": 8, "kv_heads": row["kv_heads"], "kv_len": 5000, "algorithm": row["algorithm"]}
-            total = AttentionRequest().updated(options).compare(device_named(DEFAULT_DEVICE)).results[0].total
+            total = AttentionQuestion().updated(options).compare(device_named(DEFAULT_DEVICE)).results[0].total
             assert (row["dram_bytes"], row["sram_bytes"]) == (total.dram.total, total.sram.total)
 
 

@@ -22,12 +22,12 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from perfmodel import __version__
-from perfmodel.commands._shared import check_outputs, emit, say
+from perfmodel.commands._command import Destination, say
 from perfmodel.core.checks import whole
 from perfmodel.core.errors import PerfmodelError
 from perfmodel.core.units import format_si, format_time
 from perfmodel.kernels.attention.algorithms import names
-from perfmodel.kernels.attention.request import AttentionRequest
+from perfmodel.kernels.attention.question import AttentionQuestion
 from perfmodel.report.document import Report, Table
 from perfmodel.sweep.base import device_named
 from perfmodel.sweep.grid import grid_of
@@ -161,7 +161,7 @@ def _loop(sample: Sequence[dict[str, Any]]) -> float:
     device = device_named(DEVICE)
     begun = time.process_time()
     for options in sample:
-        total = AttentionRequest().updated(options).compare(device).results[0].total
+        total = AttentionQuestion().updated(options).compare(device).results[0].total
         _ = (
             total.flops,
             total.executed_flops,
@@ -258,8 +258,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     options = parser.parse_args(arguments)
     try:
         whole("rows", options.rows)
-        outputs = check_outputs(options.output)
-        emit(report(bench(options.rows, lambda what: say(f"measuring {what} ..."))), options.json, outputs)
+        to = Destination(options.json, options.output)
+        to.check()
+        to.emit(report(bench(options.rows, lambda what: say(f"measuring {what} ..."))))
     except PerfmodelError as error:
         parser.exit(error.exit_code, f"bench: {error}\n")
 

@@ -7,6 +7,7 @@ command in question is loaded.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from importlib import import_module
 from typing import Any
 
 from perfmodel.core.errors import PerfmodelError, UsageError, suggest
@@ -37,52 +38,26 @@ def script(shell: str) -> str:
     return SCRIPTS[shell]
 
 
-def _devices() -> list[str]:
-    from perfmodel.catalog import device_ids
-
-    return device_ids()
-
-
-def _models() -> list[str]:
-    from perfmodel.catalog import model_names
-
-    return model_names()
-
-
-def _configs() -> list[str]:
-    from perfmodel.catalog import config_names
-
-    return config_names()
-
-
-def _dtypes() -> list[str]:
-    from perfmodel.core.dtypes import DTYPES
-
-    return list(DTYPES)
-
-
-def _algorithms() -> list[str]:
-    from perfmodel.kernels.attention.algorithms import names
-
-    return [*names(), "all"]
-
-
-_OF_OPTION: dict[str, Callable[[], list[str]]] = {
-    "--hardware": _devices,
-    "--model": _models,
-    "--config": _configs,
-    "--dtype": _dtypes,
-    "--algorithm": _algorithms,
-    "--pass": lambda: ["forward", "backward", "both"],
-    "--phase": lambda: ["prefill", "decode", "generate"],
+_WORDS = {"--pass": ["forward", "backward", "both"], "--phase": ["prefill", "decode", "generate"]}
+_LISTED = {
+    "--hardware": ("catalog", "device_ids"),
+    "--model": ("catalog", "model_names"),
+    "--config": ("catalog", "config_names"),
+    "--dtype": ("core.dtypes", "DTYPES"),
+    "--algorithm": ("kernels.attention.algorithms", "names"),
 }
-_OF_ARGUMENT: dict[tuple[str, str], Callable[[], list[str]]] = {
-    ("device", "ID"): _devices,
-    ("file", "FILE"): _devices,
-    ("name", "MODEL"): _models,
-    ("model", "MODEL"): _models,
-}
-"""By the name of the parameter and its metavar."""
+"""Where the values of an option are listed: module and name."""
+_ARGUMENTS = {("device", "ID"): "--hardware", ("file", "FILE"): "--hardware", ("name", "MODEL"): "--model", ("model", "MODEL"): "--model"}
+"""Arguments by name and metavar, and the options that take the same."""
+
+
+def _values(option: str) -> list[str]:
+    """What ``option`` takes, where that can be listed."""
+    if option not in _LISTED:
+        return _WORDS.get(option, [])
+    module, name = _LISTED[option]
+    listed = getattr(import_module(f"perfmodel.{module}"), name)
+    return [*(listed() if callable(listed) else listed), *["all"] * (option == "--algorithm")]
 
 
 def complete(words: Sequence[str], commands: Sequence[str], find: Callable[[str], Any]) -> list[str]:
@@ -93,7 +68,7 @@ def complete(words: Sequence[str], commands: Sequence[str], find: Callable[[str]
     *before, unfinished = [word for word in words if word != "="] or [""]  # bash takes --hardware=h200 apart
     if unfinished.startswith("--") and "=" in unfinished:
         option, _, unfinished = unfinished.partition("=")
-        return [f"{option}={value}" for value in _matching(_OF_OPTION.get(option, list)(), unfinished)]
+        return [f"{option}={value}" for value in _matching(_values(option), unfinished)]
     if words and words[-1] == "=":
         before, unfinished = [*before, unfinished], ""
     if not before:
@@ -118,15 +93,15 @@ def complete(words: Sequence[str], commands: Sequence[str], find: Callable[[str]
 def _in_command(params: Sequence[Any], before: Sequence[str], unfinished: str) -> list[str]:
     """Values of the option before the cursor, names of options, or values of the arguments."""
     last = before[-1] if before else ""
-    if last in _OF_OPTION:
-        return _matching(_OF_OPTION[last](), unfinished)
+    if listed := _values(last):
+        return _matching(listed, unfinished)
     if any(last in param.opts and not param.is_flag for param in params if param.param_type_name == "option"):
         return []
     if unfinished.startswith("-"):
         options = [opt for param in params if param.param_type_name == "option" for opt in (*param.opts, *param.secondary_opts)]
         return _matching([option for option in options if option.startswith("--")], unfinished)
     arguments = [(param.name, param.metavar) for param in params if param.param_type_name == "argument"]
-    return _matching([value for argument in arguments for value in _OF_ARGUMENT.get(argument, list)()], unfinished)
+    return _matching([value for argument in arguments for value in _values(_ARGUMENTS.get(argument, ""))], unfinished)
 
 
 def _in_sweep(params: Sequence[Any], before: Sequence[str], unfinished: str) -> list[str]:

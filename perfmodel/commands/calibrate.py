@@ -3,83 +3,67 @@
 from __future__ import annotations
 
 import os
+from dataclasses import dataclass
 from json import dumps, loads
 from pathlib import Path
 from types import TracebackType
-from typing import Annotated, Any
+from typing import Any
 
-import typer
+from perfmodel.commands._command import Destination, command, say
+from perfmodel.commands._shared import SHIPPED, Common, record_paths, require
+from perfmodel.core.question import Condition, Question, as_in, hardware_option, option
 
-from perfmodel.commands._shared import (
-    Command,
-    HardwareOption,
-    JsonOption,
-    OutputOption,
-    RequireOption,
-    check_outputs,
-    emit,
-    new_app,
-    require,
-    say,
-)
-
-app = new_app()
-
-SHIPPED = "shipped"
+_FITTED = Condition("is for --from-records", "leave it out", lambda asked: bool(asked.from_records))
 
 
-@app.command(cls=Command)
-def calibrate(
-    from_records: Annotated[
-        list[str] | None,
-        typer.Option(help=f"Fit recorded measurements, JSON Lines, or '{SHIPPED}', instead of measuring. Repeatable."),
-    ] = None,
-    implementation: Annotated[
-        list[str] | None, typer.Option(help="Kernels to calibrate, such as torch-sdpa-flash. Repeatable. [default: the project's own]")
-    ] = None,
-    hardware: HardwareOption = None,
-    required: RequireOption = None,
-    quick: Annotated[
-        bool,
-        typer.Option(
-            "--quick", help="Under a minute: two tiles per kernel, one in three library shapes, 30 points per fit. Intervals are rougher."
-        ),
-    ] = False,
-    json: JsonOption = False,
-    output: OutputOption = None,
-) -> None:
+@dataclass(frozen=True, slots=True)
+class CalibrationQuestion(Question):
+    """What is measured, or read, and fitted."""
+
+    from_records: list[str] | None = option(f"Fit recorded measurements, JSON Lines, or '{SHIPPED}', instead of measuring. Repeatable.")
+    implementation: list[str] | None = option("Kernels to calibrate, such as torch-sdpa-flash. Repeatable. [default: the project's own]")
+    hardware: str | None = hardware_option()
+    required: int | None = as_in(Common, "required", reader=_FITTED)
+    quick: bool = option(
+        "Under a minute: two tiles per kernel, one in three library shapes, 30 points per fit. Intervals are rougher.", default=False
+    )
+
+
+class _Fits(Destination):
+    OFFERS = None
+
+
+@command
+def calibrate(asked: CalibrationQuestion, to: _Fits) -> None:
     """Measure bandwidths, rates and overheads of this machine and fit the time models to its kernels.
 
     -o FILE.yaml writes a device profile with what was measured; datasheet values stay as they are. torch-* kernels need
     PyTorch: pip install 'perfmodel[torch]'. An interrupted run keeps what it measured and says how to go on.
     Example: perfmodel calibrate --implementation torch-sdpa-flash -o mine.yaml
     """
-    outputs = check_outputs(output, ["profile"] if from_records else ["records", "profile"])
+    to.check(["profile"] if asked.from_records else ["records", "profile"])
     from perfmodel.catalog import calibrated_devices, find_device
-    from perfmodel.commands._bar import Bar
+    from perfmodel.commands._progress import Bar
     from perfmodel.core.errors import UnavailableError
     from perfmodel.report.calibration import report
     from perfmodel.validation.calibration_run import How, this_machine
     from perfmodel.validation.calibration_run import from_records as fit_records
-    from perfmodel.validation.records import shipped_records
 
-    names = implementation or []
-    jobs = os.cpu_count() or 1
-    with _Kept(outputs) as kept:
+    names = asked.implementation or []
+    with _Kept(to.files) as kept:
         with Bar() as bar:
-            how = How(quick, jobs, bar.done, kept.write, kept.timings)
-            if from_records:
-                paths = [path for name in from_records for path in (shipped_records() if name == SHIPPED else [Path(name)])]
-                one = any(name.endswith(".yaml") for name in outputs)
-                found = fit_records(paths, find_device, hardware, names, bar, one, calibrated_devices, how)
+            how = How(asked.quick, os.cpu_count() or 1, bar.done, kept.write, kept.timings)
+            if asked.from_records:
+                paths, one = record_paths(asked.from_records), any(name.endswith(".yaml") for name in to.files)
+                found = fit_records(paths, find_device, asked.hardware, names, bar, one, calibrated_devices, how)
                 fitted = sum(len(one.blocks) for one in found)
                 why = [] if fitted else ["too few records of each kernel, or none that a model knows"]
-                require(required, fitted, "kernels were calibrated", why)
+                require(asked.required, fitted, "kernels were calibrated", why)
             else:
-                found = [this_machine(find_device, hardware, names, bar, how)]
-        if not found and outputs:
+                found = [this_machine(find_device, asked.hardware, names, bar, how)]
+        if not found and to.output:
             raise UnavailableError("nothing was calibrated, so nothing is written", "bring more records of each kernel")
-        emit(report(found, quick), json, outputs)
+        to.emit(report(found, asked.quick))
 
 
 class _Kept:
@@ -89,7 +73,7 @@ class _Kept:
     """
 
     def __init__(self, outputs: list[str]) -> None:
-        beside = next((name for name in outputs if name != "-"), "calibration.jsonl")
+        beside = next(iter(outputs), "calibration.jsonl")
         self.path, self.records = Path(beside).with_suffix(".partial.jsonl"), 0
         self.timings: list[dict[str, Any]] = _timings(self.path)
         self.begun = False

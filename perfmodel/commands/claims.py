@@ -2,31 +2,27 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from dataclasses import dataclass
 
-import typer
-
-from perfmodel.commands._shared import Command, ExplainOption, JsonOption, OutputOption, check_outputs, emit, new_app
-
-app = new_app()
+from perfmodel.commands._command import Explained, command
+from perfmodel.core.question import Question, argument, option
 
 
-@app.command(cls=Command)
-def claims(
-    ids: Annotated[list[str] | None, typer.Argument(metavar="ID", help="Claims to show, such as S029. [default: all]")] = None,
-    verdict: Annotated[
-        str | None, typer.Option(help="Only holds, 'holds with relabelling', incomplete, wrong, pending or 'not checkable'.")
-    ] = None,
-    explain: ExplainOption = False,
-    json: JsonOption = False,
-    output: OutputOption = None,
-) -> None:
+@dataclass(frozen=True, slots=True)
+class ClaimsQuestion(Question):
+    """Which statements."""
+
+    ids: list[str] | None = argument("ID", "Claims to show, such as S029. [default: all]", None)
+    verdict: str | None = option("Only holds, 'holds with relabelling', incomplete, wrong, pending or 'not checkable'.")
+
+
+@command
+def claims(asked: ClaimsQuestion, to: Explained) -> None:
     """Statements of lecture notes and papers, recomputed: what holds, what is wrong and why.
 
     Example: perfmodel claims --verdict wrong
     """
-    outputs = check_outputs(output)
     from perfmodel.claims import find_claims
     from perfmodel.report.claims import report
 
-    emit(report(find_claims(ids or (), verdict), explained=explain), json, outputs)
+    to.emit(report(find_claims(asked.ids or (), asked.verdict), explained=to.explain))

@@ -2,74 +2,68 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import typer
 
-from perfmodel.commands._report_options import (
-    AttentionOption,
-    MatmulOption,
-    ModelOption,
-    command_line,
-    workloads_of,
-)
-from perfmodel.commands._shared import OFFERS, Command, JsonOption, PictureOption, check_outputs, emit, new_app, share_of
+from perfmodel.commands._command import Pictured, command
+from perfmodel.commands._shared import Common, command_line, share_of, workloads_of
+from perfmodel.core.question import Question, argument, as_in, option
 
 if TYPE_CHECKING:
     from perfmodel.report import Report
     from perfmodel.report.compare import Change
 
-app = new_app()
 FAILS = ("slower", "changed", "never")
 
 
-@app.command(cls=Command)
-def compare(
-    before: Annotated[
-        str, typer.Argument(metavar="A", help="A saved report or --json output (.json), a device, an algorithm, an implementation.")
-    ],
-    after: Annotated[str, typer.Argument(metavar="B", help="Another one of the same kind.")],
-    attention: AttentionOption = None,
-    matmul: MatmulOption = None,
-    model: ModelOption = None,
-    hardware: Annotated[str | None, typer.Option(help="Device on which algorithms or implementations run.")] = None,
-    threshold: Annotated[str, typer.Option(help="Changes up to this are SAME; the noise of a measurement if that is larger.")] = "5%",
-    fail_on: Annotated[
-        str, typer.Option(help="Exit code 3 if something is 'slower', or 'changed'; 1 if nothing can be compared.")
-    ] = "never",
-    json: JsonOption = False,
-    output: PictureOption = None,
-) -> None:
+@dataclass(frozen=True, slots=True)
+class ComparisonQuestion(Question):
+    """Two of a kind, and from which difference on they are not the same."""
+
+    before: str = argument("A", "A saved report or --json output (.json), a device, an algorithm, an implementation.")
+    after: str = argument("B", "Another one of the same kind.")
+    attention: list[str] | None = as_in(Common, "attention")
+    matmul: list[str] | None = as_in(Common, "matmul")
+    model: list[str] | None = as_in(Common, "model")
+    hardware: str | None = option("Device on which algorithms or implementations run.")
+    threshold: str = option("Changes up to this are SAME; the noise of a measurement if that is larger.", default="5%")
+    fail_on: str = option("Exit code 3 if something is 'slower', or 'changed'; 1 if nothing can be compared.", default="never")
+
+
+@command
+def compare(asked: ComparisonQuestion, to: Pictured) -> None:
     """Two reports, devices, algorithms or implementations: before and after, with ratio and SAME, FASTER or SLOWER.
 
     Example: perfmodel compare before.json after.json --fail-on slower. Or: perfmodel compare a100-sxm-80gb h200 --model 'llama-3-8b decode'
     """
-    outputs = check_outputs(output, OFFERS)
-    allowed = share_of("--threshold", threshold)
+    allowed = share_of("--threshold", asked.threshold)
     from perfmodel.core.errors import DataError, UsageError, suggest
 
-    if fail_on not in FAILS:
-        raise UsageError(f"--fail-on is {fail_on!r}", suggest(fail_on, list(FAILS)))
-    line = command_line("compare", before, after, attention=attention, matmul=matmul, model=model, hardware=hardware)
-    documents = [name for name in (before, after) if name.endswith(".json")]
+    if asked.fail_on not in FAILS:
+        raise UsageError(f"--fail-on is {asked.fail_on!r}", suggest(asked.fail_on, list(FAILS)))
+    options = {name: getattr(asked, name) for name in ("attention", "matmul", "model", "hardware")}
+    line = command_line("compare", asked.before, asked.after, **options)
+    documents = [name for name in (asked.before, asked.after) if name.endswith(".json")]
     if len(documents) == 1:
         raise UsageError(f"{documents[0]} is a document and the other is none", "give two documents, or two names")
     if documents:
-        if attention or matmul or model or hardware:
+        if any(options.values()):
             raise UsageError("two documents are compared as they are", "leave out workloads and --hardware")
-        found, changed = _documents(before, after, allowed, line)
+        found, changed = _documents(asked.before, asked.after, allowed, line)
     else:
-        found, changed = _named(before, after, (attention, matmul, model), hardware, allowed, line)
-    emit(found, json, outputs)
-    checked = [one for one in changed if one.before.better or fail_on == "changed"]
-    if fail_on != "never" and not checked:
-        what = "nothing" if fail_on == "changed" else "no time or rate"
+        found, changed = _named(asked, allowed, line)
+    to.emit(found)
+    checked = [one for one in changed if one.before.better or asked.fail_on == "changed"]
+    if asked.fail_on != "never" and not checked:
+        what = "nothing" if asked.fail_on == "changed" else "no time or rate"
         raise DataError(
-            f"--fail-on {fail_on}: {before} and {after} have {what} in common, so nothing was checked",
+            f"--fail-on {asked.fail_on}: {asked.before} and {asked.after} have {what} in common, so nothing was checked",
             "compare two documents of one command, whose workloads have the same names",
         )
     words = {one.word for one in changed}
-    if (fail_on == "slower" and "SLOWER" in words) or (fail_on == "changed" and words - {"SAME"}):
+    if (asked.fail_on == "slower" and "SLOWER" in words) or (asked.fail_on == "changed" and words - {"SAME"}):
         raise typer.Exit(3)
 
 
@@ -99,14 +93,7 @@ def _documents(before: str, after: str, threshold: float, line: str) -> tuple[Re
     return replace(made, notes=[*made.notes, *versions], provenance=Provenance(line, __version__, [], inputs)), changed
 
 
-def _named(
-    before: str,
-    after: str,
-    workloads: tuple[list[str] | None, list[str] | None, list[str] | None],
-    hardware: str | None,
-    threshold: float,
-    line: str,
-) -> tuple[Report, list[Change]]:
+def _named(asked: ComparisonQuestion, threshold: float, line: str) -> tuple[Report, list[Change]]:
     from dataclasses import replace
 
     from perfmodel import __version__
@@ -116,7 +103,7 @@ def _named(
     from perfmodel.study.operands import operands
 
     scope = Scope()
-    made = operands([before, after], workloads_of(*workloads), hardware, scope)
+    made = operands([asked.before, asked.after], workloads_of(asked), asked.hardware, scope)
     found, changed = report(made.before.readings, made.after.readings, (made.before.name, made.after.name), threshold)
     charts = [made.chart] if made.chart is not None else []
     provenance = Provenance(line, __version__, list(scope.profiles.values()))

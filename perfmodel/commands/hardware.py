@@ -2,48 +2,56 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from dataclasses import dataclass
 
 import typer
 
-from perfmodel.commands._shared import Command, ExplainOption, JsonOption, OutputOption, check_outputs, emit, new_app
+from perfmodel.commands._command import Destination, Explained, add_command, new_app
+from perfmodel.core.question import Question, argument
 
 app = new_app(help="List, show and check device profiles.", no_args_is_help=True)
 
 
-@app.command("list", cls=Command)
-def list_devices(json: JsonOption = False, output: OutputOption = None) -> None:
+@dataclass(frozen=True, slots=True)
+class DeviceQuestion(Question):
+    """Which device."""
+
+    device: str = argument("ID", "Device: id, words of one, or a profile's path.")
+
+
+@dataclass(frozen=True, slots=True)
+class ProfileQuestion(Question):
+    """Which profile."""
+
+    file: str = argument("FILE", "A device profile, or the id of a shipped one.")
+
+
+@add_command(app, "list")
+def list_devices(to: Destination) -> None:
     """List the shipped device profiles with their peaks and bandwidths.
 
     Example: perfmodel hardware list
     """
-    outputs = check_outputs(output)
     from perfmodel.catalog import device_ids, find_device
     from perfmodel.report.hardware import list_report
 
-    emit(list_report([find_device(name) for name in device_ids()]), json, outputs)
+    to.emit(list_report([find_device(name) for name in device_ids()]))
 
 
-@app.command(cls=Command)
-def show(
-    device: Annotated[str, typer.Argument(metavar="ID", help="Device: id, words of one, or a profile's path.")],
-    explain: ExplainOption = False,
-    json: JsonOption = False,
-    output: OutputOption = None,
-) -> None:
+@add_command(app)
+def show(asked: DeviceQuestion, to: Explained) -> None:
     """Show every number of one profile with its kind and source, and the ridge points they imply.
 
     Example: perfmodel hardware show h200
     """
-    outputs = check_outputs(output)
     from perfmodel.catalog import find_device
     from perfmodel.report.hardware import show_report
 
-    emit(show_report(find_device(device), explain), json, outputs)
+    to.emit(show_report(find_device(asked.device), to.explain))
 
 
-@app.command(cls=Command)
-def check(file: Annotated[str, typer.Argument(metavar="FILE", help="A device profile, or the id of a shipped one.")]) -> None:
+@add_command(app)
+def check(asked: ProfileQuestion) -> None:
     """Check a profile: schema, units, sources, and rules such as SMs x FLOP/clk x clock = peak.
 
     Example: perfmodel hardware check h200
@@ -52,8 +60,8 @@ def check(file: Annotated[str, typer.Argument(metavar="FILE", help="A device pro
     from perfmodel.core.errors import DataError, visible
     from perfmodel.core.sanity import check as problems_of
 
-    device = find_device(file)
+    device = find_device(asked.file)
     problems = problems_of(device)
     if problems:
-        raise DataError("\n  ".join([f"{file}: {len(problems)} value(s) contradict each other", *problems]))
-    typer.echo(visible(f"{file}: {device.name} is sound"))
+        raise DataError("\n  ".join([f"{asked.file}: {len(problems)} value(s) contradict each other", *problems]))
+    typer.echo(visible(f"{asked.file}: {device.name} is sound"))

@@ -2,151 +2,73 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING
 
-import typer
+from perfmodel.commands._command import Explained, command, device_for
+from perfmodel.transformer.question import ONE_LAYOUT, ModelQuestion
 
-from perfmodel.commands._model_options import (
-    EpOption,
-    FusedOption,
-    GraphOption,
-    KvDtypeOption,
-    KvLenOption,
-    LengthOption,
-    ModelArgument,
-    PpOption,
-    TpOption,
-    WeightsDtypeOption,
-    request_for,
-)
-from perfmodel.commands._shared import (
-    Command,
-    DtypeOption,
-    ExplainOption,
-    HardwareOption,
-    JsonOption,
-    OutputOption,
-    check_outputs,
-    device_for,
-    emit,
-    new_app,
-)
-from perfmodel.commands._train_options import (
-    TRAIN,
-    CpOption,
-    DpOption,
-    DropoutOption,
-    FlashOption,
-    GradientsOption,
-    ImplementationOption,
-    InterleaveOption,
-    LoraOption,
-    MicroBatchOption,
-    OptimizerOption,
-    OverlapOption,
-    PrecisionOption,
-    RecomputeOption,
-    SearchOption,
-    Sizes,
-    SpOption,
-    SystemOption,
-    Trained,
-    ZeroOption,
-    train_report,
-)
-
-app = new_app()
+if TYPE_CHECKING:
+    from perfmodel.core.hardware import Device
+    from perfmodel.report import Report
+    from perfmodel.transformer.training.step.system import System
 
 
-@app.command(cls=Command)
-def model(
-    name: ModelArgument,
-    phase: Annotated[str, typer.Option(help="prefill, decode, generate or train. [default: prefill]", show_default=False)] = "prefill",
-    batch: Annotated[int, typer.Option(help="Sequences. [default: 1]", show_default=False)] = 1,
-    n: LengthOption = None,
-    kv_len: KvLenOption = None,
-    dtype: DtypeOption = None,
-    weights_dtype: WeightsDtypeOption = None,
-    kv_dtype: KvDtypeOption = None,
-    hardware: HardwareOption = None,
-    tp: TpOption = 1,
-    pp: PpOption = 1,
-    ep: EpOption = 1,
-    fused: FusedOption = False,
-    graph: GraphOption = None,
-    kv_cache: Annotated[
-        bool, typer.Option("--kv-cache/--no-kv-cache", help="Keep K and V, or compute all tokens anew. [default: keep]", show_default=False)
-    ] = True,
-    micro_batch: MicroBatchOption = None,
-    precision: PrecisionOption = None,
-    optimizer: OptimizerOption = None,
-    recompute: RecomputeOption = None,
-    flash: FlashOption = None,
-    dropout: DropoutOption = None,
-    lora: LoraOption = None,
-    gradients: GradientsOption = None,
-    implementation: ImplementationOption = None,
-    zero: ZeroOption = None,
-    dp: DpOption = None,
-    sp: SpOption = None,
-    interleave: InterleaveOption = None,
-    cp: CpOption = None,
-    overlap: OverlapOption = None,
-    system: SystemOption = None,
-    search: SearchOption = None,
-    explain: ExplainOption = False,
-    json: JsonOption = False,
-    output: OutputOption = None,
-) -> None:
+@command
+def model(asked: ModelQuestion, to: Explained) -> None:
     """A transformer as a sum of kernels: prefill, decode, generation and training, memory, several GPUs.
 
     Example: perfmodel model llama-3-8b --phase decode --batch 8 --kv-len 2048
     """
-    outputs = check_outputs(output)
-    trained = Trained(
-        micro_batch,
-        precision,
-        optimizer,
-        recompute,
-        flash,
-        dropout,
-        lora,
-        gradients,
-        implementation,
-        zero,
-        dp,
-        sp,
-        interleave,
-        cp,
-        overlap,
-        system,
-        search,
-    )
-    if phase == TRAIN:
-        sizes = Sizes(batch, n, dtype, tp, pp, ep)
-        emit(train_report(name, hardware, trained, sizes, explained=explain), json, outputs)
-        return
     from functools import cache
 
-    from perfmodel.catalog import calibrated_devices
+    from perfmodel.catalog import calibrated_devices, find_model
     from perfmodel.report.model import report
     from perfmodel.transformer.answer import answer
 
-    request = request_for(
-        name,
-        device_for(hardware),
-        phase=phase,
-        batch=batch,
-        n=n,
-        kv_len=kv_len,
-        dtype=dtype,
-        weights_dtype=weights_dtype,
-        kv_dtype=kv_dtype,
-        tp=tp,
-        pp=pp,
-        ep=ep,
-        fused=fused,
-        graph=graph,
-        cached=kv_cache,
-    )
-    emit(report(answer(request, cache(calibrated_devices)), explained=explain), json, outputs)
+    if to.explain:
+        ONE_LAYOUT.check("--explain", asked)
+    if asked.trains:
+        to.emit(_training(asked, to.explain))
+        return
+    device = device_for(asked.hardware)
+    to.emit(report(answer(asked.request_for(find_model(asked.name), device), cache(calibrated_devices)), explained=to.explain))
+
+
+def _training(asked: ModelQuestion, explained: bool) -> Report:
+    """A training step, or a search for the fastest layout."""
+    from functools import cache
+
+    from perfmodel.catalog import calibrated_devices, find_model, find_system
+    from perfmodel.transformer.training.checks import timed
+    from perfmodel.transformer.training.implementations import FUSED, implementation_named
+
+    gpus = None if asked.search is None else asked.check_search()
+    model = find_model(asked.name)
+    system = None if asked.system is None else find_system(asked.system)
+    device = device_for(system.device if asked.hardware is None and system is not None else asked.hardware)
+    half, precision = asked.training_formats(device)
+    implementation = implementation_named(asked.implementation or FUSED).name
+    training, lenders, overlap = asked.training(model, precision), cache(calibrated_devices), asked.overlap is not False
+    if gpus is not None:
+        from perfmodel.report.train_search import report as search_report
+        from perfmodel.transformer.training.step.pieces import machine
+        from perfmodel.transformer.training.step.search import search
+
+        joined = _joined(gpus, device, system)
+        return search_report(search(timed(training), gpus, machine(device, lenders), joined, half=half, overlap=overlap))
+    from perfmodel.report.train import report
+    from perfmodel.transformer.training.step.answer import answer
+
+    joined = _joined(timed(training).parallel.gpus, device, system)
+    return report(answer(training, device, lenders, joined, implementation, half=half, overlap=overlap), explained=explained)
+
+
+def _joined(gpus: int, device: Device, system: System | None) -> System | None:
+    """What joins the GPUs: the system that was named, the shipped one of the device, or the device's own links."""
+    from perfmodel.catalog import system_of
+    from perfmodel.transformer.training.step.system import of_device
+
+    if gpus == 1:
+        return None
+    found = (system_of(device.id) or of_device(device)) if system is None else system
+    return found.holds(gpus)

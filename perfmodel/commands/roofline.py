@@ -3,95 +3,73 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated, Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 import typer
 
-from perfmodel.commands._report_options import (
-    AttentionOption,
-    BaselineOption,
-    DevicesOption,
-    MatmulOption,
-    ModelOption,
-    based,
-    command_line,
-    workloads_of,
-)
-from perfmodel.commands._shared import (
-    DEFAULT_DEVICE,
-    OFFERS,
-    Command,
-    ImplementationOption,
-    JsonOption,
-    PictureOption,
-    RequireOption,
-    check_outputs,
-    emit,
-    new_app,
-    require,
-)
+from perfmodel.commands._command import Pictured, command
+from perfmodel.commands._shared import Common, based, command_line, require, workloads_of
+from perfmodel.core.question import DEFAULT_DEVICE, Condition, Question, argument, as_in, implementation_option, option
 
 if TYPE_CHECKING:
     from perfmodel.report import Report
     from perfmodel.study.base import Scope
     from perfmodel.study.recorded import RecordChoice
 
-app = new_app()
+_TIMED = Condition(
+    "is for attention and matmuls",
+    "add --attention or --matmul, or leave it out",
+    lambda asked: bool(asked.study or asked.ncu_command or asked.attention or asked.matmul),
+)
+_MEASURED = Condition("is for --records and --ncu", "leave it out", lambda asked: bool(asked.records or asked.ncu))
 
 
-@app.command(cls=Command)
-def roofline(
-    study: Annotated[
-        str | None, typer.Argument(metavar="STUDY", help="The rooflines of a study: its name or its .yaml.", show_default=False)
-    ] = None,
-    attention: AttentionOption = None,
-    matmul: MatmulOption = None,
-    model: ModelOption = None,
-    records: Annotated[
-        list[str] | None, typer.Option(help="Measurements: a .jsonl, or 'shipped hardware=h200 implementation=torch-sdpa-flash most=12'.")
-    ] = None,
-    ncu: Annotated[str | None, typer.Option(help="What 'ncu --csv' wrote: its kernels at their measured intensity and rate.")] = None,
-    flops: Annotated[
-        list[str] | None, typer.Option(help="FLOP that --ncu lacks: KERNEL=137.4GFLOP@fp16, by part of a name or by #ID. Repeatable.")
-    ] = None,
-    ncu_command: Annotated[bool, typer.Option("--ncu-command", help="Print the ncu command that collects what --ncu reads.")] = False,
-    hardware: DevicesOption = None,
-    implementation: ImplementationOption = None,
-    baseline: BaselineOption = None,
-    required: RequireOption = None,
-    json: JsonOption = False,
-    output: PictureOption = None,
-) -> None:
+@dataclass(frozen=True, slots=True)
+class RooflineQuestion(Question):
+    """What is drawn on which devices."""
+
+    study: str | None = argument("STUDY", "The rooflines of a study: its name or its .yaml.", None)
+    attention: list[str] | None = as_in(Common, "attention")
+    matmul: list[str] | None = as_in(Common, "matmul")
+    model: list[str] | None = as_in(Common, "model")
+    records: list[str] | None = option("Measurements: a .jsonl, or 'shipped hardware=h200 implementation=torch-sdpa-flash most=12'.")
+    ncu: str | None = option("What 'ncu --csv' wrote: its kernels at their measured intensity and rate.")
+    flops: list[str] | None = option("FLOP that --ncu lacks: KERNEL=137.4GFLOP@fp16, by part of a name or by #ID. Repeatable.")
+    ncu_command: bool = option("Print the ncu command that collects what --ncu reads.", default=False)
+    hardware: list[str] | None = option("Device: id, words of one, or a profile's path. Repeatable.")
+    implementation: str | None = implementation_option(reader=_TIMED)
+    baseline: str | None = as_in(Common, "baseline")
+    required: int | None = as_in(Common, "required", reader=_MEASURED)
+
+
+@command
+def roofline(asked: RooflineQuestion, to: Pictured) -> None:
     """Workloads, measurements and profiled kernels on a device's roofline.
 
     Example: perfmodel roofline --attention 'n=4096 d=64 heads=16 batch=8' --matmul 8192x8192x8192 --hardware h200 -o roofline.svg
     """
-    outputs = check_outputs(output, OFFERS)
-    given: dict[str, Any] = {"attention": attention, "matmul": matmul, "model": model, "records": records, "ncu": ncu, "flops": flops}
-    if ncu_command:
-        from perfmodel.core.errors import UsageError
+    from perfmodel.core.errors import UsageError
+
+    given = asked.given()
+    if asked.ncu_command:
         from perfmodel.validation.ncu_points import COMMAND
 
-        if study or json or outputs or hardware or implementation or baseline or any(given.values()):
+        if len(given) > 1 or to.given():
             raise UsageError("--ncu-command only prints a command", "give it alone")
         typer.echo(COMMAND)
         return
-    line = command_line(*([study] if study else []), **given, hardware=hardware, implementation=implementation, baseline=baseline).replace(
-        "perfmodel", "perfmodel roofline", 1
-    )
-    if study is not None:
-        found = _of_study(study, line, given | {"hardware": hardware, "implementation": implementation})
-    else:
-        found = _of_options(given, hardware, implementation, required, line)
-    emit(based(found, baseline), json, outputs)
+    options = {name: value for name, value in given.items() if name not in ("study", "required")}
+    line = command_line("roofline", *([asked.study] if asked.study else []), **options)
+    to.emit(based(_of_options(asked, line) if asked.study is None else _of_study(asked.study, line, options), asked.baseline))
 
 
-def _of_study(name: str, line: str, others: dict[str, Any]) -> Report:
+def _of_study(name: str, line: str, given: dict[str, Any]) -> Report:
     from perfmodel.core.errors import UsageError
     from perfmodel.study.build import build
     from perfmodel.study.schema import read_study
 
-    clash = next((option for option, value in others.items() if value), None)
+    clash = next((other for other in given if other != "baseline"), None)
     if clash is not None:
         raise UsageError(f"--{clash} with a study", "a study names its own workloads and devices")
     found = build(read_study(name), line, ["roofline"])
@@ -100,9 +78,7 @@ def _of_study(name: str, line: str, others: dict[str, Any]) -> Report:
     return found
 
 
-def _of_options(
-    given: dict[str, Any], hardware: Sequence[str] | None, implementation: str | None, required: int | None, line: str
-) -> Report:
+def _of_options(asked: RooflineQuestion, line: str) -> Report:
     from perfmodel.core.errors import UsageError
     from perfmodel.report.charts.schema import Roofline
     from perfmodel.study.base import Scope
@@ -110,29 +86,25 @@ def _of_options(
     from perfmodel.study.kinds.roofline import Section
     from perfmodel.study.recorded import NcuFile, records_of
 
-    if given["flops"] and not given["ncu"]:
+    if asked.flops and not asked.ncu:
         raise UsageError("--flops without --ncu", "FLOP are told of kernels that ncu counted")
-    if given["ncu"] and not hardware:
+    if asked.ncu and not asked.hardware:
         raise UsageError("--ncu: which device was profiled?", "say so with --hardware, such as --hardware h200")
-    scope = Scope()
-    told = dict(_told(text) for text in given["flops"] or ())
-    workloads = workloads_of(given["attention"], given["matmul"], given["model"], implementation)
-    choices = [records_of(text) for text in given["records"] or ()]
-    absent = list[str]()
-    if hardware:
-        choices, absent = _on(choices, hardware, scope)
-    devices = list(hardware or ([] if choices and not workloads else [DEFAULT_DEVICE]))
-    sections = (
-        [Section(devices, workloads, ncu=NcuFile(given["ncu"], told) if given["ncu"] else None)]
-        if workloads or given["ncu"] or not choices
-        else []
-    )
-    sections += [Section([], records=choice) for choice in choices]
+    scope, absent = Scope(), list[str]()
+    counts = dict(_flop_count(text) for text in asked.flops or ())
+    workloads = workloads_of(asked, asked.implementation)
+    choices = [records_of(text) for text in asked.records or ()]
+    if asked.hardware:
+        choices, absent = _on(choices, asked.hardware, scope)
+    devices = list(asked.hardware or ([] if choices and not workloads else [DEFAULT_DEVICE]))
+    sections = [Section([], records=choice) for choice in choices]
+    if workloads or asked.ncu or not choices:
+        sections.insert(0, Section(devices, workloads, ncu=NcuFile(asked.ncu, counts) if asked.ncu else None))
     parts = [section.build(scope) for section in sections]
-    if given["records"] or given["ncu"]:
+    if asked.records or asked.ncu:
         drawn = [chart for part in parts for chart in part.charts if isinstance(chart, Roofline)]
         measured = sum(point.measured is not None for chart in drawn for point in chart.points)
-        require(required, measured, "measurements are on the roofline", [note for part in parts for note in part.verdict])
+        require(asked.required, measured, "measurements are on the roofline", [note for part in parts for note in part.verdict])
     return joined(_title(parts), _one_chart_each(parts), scope, line, absent)
 
 
@@ -159,7 +131,7 @@ def _on(choices: Sequence[RecordChoice], hardware: Sequence[str], scope: Scope) 
     return found, absent
 
 
-def _told(text: str) -> tuple[str, str]:
+def _flop_count(text: str) -> tuple[str, str]:
     from perfmodel.core.errors import UsageError
 
     name, equals, count = text.rpartition("=")

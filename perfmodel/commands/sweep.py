@@ -5,22 +5,52 @@ from __future__ import annotations
 import signal
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
-import typer
-
+from perfmodel.commands._command import Command, Destination, add_command, new_app
 from perfmodel.commands._progress import Teller
-from perfmodel.commands._shared import Command, JsonOption, check_outputs, emit, new_app
-from perfmodel.commands._sweep_options import memory_bytes, merged, where_to
+from perfmodel.core.errors import UsageError, suggest
+from perfmodel.core.question import Question, argument, option
 
 if TYPE_CHECKING:
     from perfmodel.sweep.parts import Output
-    from perfmodel.sweep.run_sweep import SweepResult
+    from perfmodel.sweep.run_sweep import Search, SweepResult
+    from perfmodel.sweep.study import Study, StudyFile
 
 app = new_app()
+
+
+@dataclass(frozen=True, slots=True)
+class SweepQuestion(Question):
+    """A study or a workload with axes, which rows are kept, and what is looked for among them."""
+
+    words: list[str] | None = argument("[STUDY] [--AXIS VALUES]...", "A study file or its name, or a workload; then axes.", None)
+    where: list[str] | None = option("Keep rows that meet this, such as 'n * batch <= 65536'. Repeatable.")
+    columns: str | None = option("Columns to write, separated by commas. [default: the usual ones]")
+    minimize: str | None = option("Find the rows with the least time, io, memory or other column.")
+    subject_to: list[str] | None = option("The same as --where: 'memory < 80 GB'. Repeatable.")
+    pareto: str | None = option("Two columns, as time,memory: the rows that none beats in both.")
+    top: int | None = option("Rows that --minimize shows. [default: 10]")
+    memory: str | None = option("Memory for rows held at once, such as 512MiB; libraries take about 100 MB more. [default: 1GiB]")
+    form: str | None = option("csv, jsonl or parquet, for rows to stdout (-o -).", "--format")
+    resume: bool = option("Go on with a file that was interrupted.", default=False)
+    dask: str | None = option("Run on this dask scheduler, into a folder of Parquet files.", metavar="ADDRESS")
+
+
+@dataclass(frozen=True)
+class _Rows(Destination):
+    OFFERS = None
+
+    output: list[str] | None = option(
+        "Rows to FILE: .csv, .jsonl, .parquet, a folder/ of Parquet files, - with --format; or the report: .html, .json, .md.",
+        "--output",
+        "-o",
+        metavar="FILE",
+    )
 
 
 class SweepCommand(Command):
@@ -28,53 +58,22 @@ class SweepCommand(Command):
 
     def get_help(self, ctx: Any) -> str:
         """The usual help, then axes and columns."""
-        from perfmodel.commands._sweep_options import axes_help
-
         return f"{super().get_help(ctx)}\n{axes_help()}"
 
 
-@app.command(cls=SweepCommand, context_settings={"ignore_unknown_options": True})
-def sweep(
-    words: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="[STUDY] [--AXIS VALUES]...", help="A study file or its name, or a workload; then axes.", show_default=False
-        ),
-    ] = None,
-    where: Annotated[list[str] | None, typer.Option(help="Keep rows that meet this, such as 'n * batch <= 65536'. Repeatable.")] = None,
-    columns: Annotated[str | None, typer.Option(help="Columns to write, separated by commas. [default: the usual ones]")] = None,
-    minimize: Annotated[str | None, typer.Option(help="Find the rows with the least time, io, memory or other column.")] = None,
-    subject_to: Annotated[list[str] | None, typer.Option(help="The same as --where: 'memory < 80 GB'. Repeatable.")] = None,
-    pareto: Annotated[str | None, typer.Option(help="Two columns, as time,memory: the rows that none beats in both.")] = None,
-    top: Annotated[int | None, typer.Option(help="Rows that --minimize shows. [default: 10]")] = None,
-    memory: Annotated[
-        str | None, typer.Option(help="Memory for rows held at once, such as 512MiB; libraries take about 100 MB more. [default: 1GiB]")
-    ] = None,
-    form: Annotated[str | None, typer.Option("--format", help="csv, jsonl or parquet, for rows to stdout (-o -).")] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Go on with a file that was interrupted.")] = False,
-    dask: Annotated[str | None, typer.Option(metavar="ADDRESS", help="Run on this dask scheduler, into a folder of Parquet files.")] = None,
-    json: JsonOption = False,
-    output: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--output",
-            "-o",
-            metavar="FILE",
-            help="Rows to FILE: .csv, .jsonl, .parquet, a folder/ of Parquet files, - with --format; or the report: .html, .json, .md.",
-        ),
-    ] = None,
-) -> None:
+@add_command(app, cls=SweepCommand, context_settings={"ignore_unknown_options": True})
+def sweep(asked: SweepQuestion, to: _Rows) -> None:
     """Evaluate a grid of configurations: rows to a file, and a summary.
 
     Example: perfmodel sweep --n 512:131072:x2 --d 64,128 --hardware a100-sxm-80gb,h200
     """
-    rows, reports = where_to(output, form, resume, dask)
-    outputs = check_outputs(reports)
+    rows, reports = where_to(to.output, asked.form, asked.resume, asked.dask)
+    shown = Destination(to.json, reports)
+    shown.check()
     from perfmodel.sweep.run_sweep import complete, run_sweep
 
-    given = {"columns": columns, "minimize": minimize, "pareto": pareto, "top": top, "where": [*(where or ()), *(subject_to or ())]}
-    study, search = complete(*merged(words or [], given))
-    budget = memory_bytes(memory)
+    study, search = complete(*merged(asked))
+    budget = memory_bytes(asked.memory)
     teller = Teller()
     try:
         with _terminated_is_interrupted():
@@ -83,7 +82,7 @@ def sweep(
         teller.interrupted(None if rows is None else rows.path)
         raise
     teller.done()
-    _show(result, rows, json, outputs)
+    _show(result, rows, shown)
 
 
 @contextmanager
@@ -103,7 +102,7 @@ def _terminated_is_interrupted() -> Iterator[None]:
         signal.signal(signal.SIGTERM, before)
 
 
-def _show(result: SweepResult, rows: Output | None, json: bool, outputs: list[str]) -> None:
+def _show(result: SweepResult, rows: Output | None, to: Destination) -> None:
     """The report, on stderr where the rows took stdout."""
     from perfmodel.report.sweep import report
 
@@ -116,8 +115,141 @@ def _show(result: SweepResult, rows: Output | None, json: bool, outputs: list[st
         from perfmodel.report.formats.txt import render
 
         sys.stderr.write(render(readable(made)))
-        emit_files = [name for name in outputs if name != "-"]
-        if emit_files:
-            emit(made, False, emit_files)
+        if to.files:
+            Destination(False, to.files).emit(made)
         return
-    emit(made, json, outputs)
+    to.emit(made)
+
+
+# The words
+
+
+def merged(asked: SweepQuestion) -> tuple[Study, Search]:
+    """The study that is named or spelt out, options before what its file says."""
+    from perfmodel.sweep.run_sweep import Search
+    from perfmodel.sweep.study import WORKLOADS, Study, StudyFile, listed, read_study
+
+    words = asked.words or []
+    named = words[:1] if words and not words[0].startswith("-") else []
+    file = StudyFile({}) if not named else StudyFile({}, workload=named[0]) if named[0] in WORKLOADS else read_study(named[0])
+    axes = {**file.axes, **axes_of(words[len(named) :], file)}
+    columns = asked.columns.split(",") if asked.columns else file.columns
+    where = (*listed(file.where), *listed(file.subject_to), *(asked.where or ()), *(asked.subject_to or ()))
+    pareto = asked.pareto.split(",") if asked.pareto else file.pareto
+    if pareto is not None and len(pareto) != 2:
+        raise UsageError("--pareto takes two columns", "write it like --pareto time,memory")
+    minimize = asked.minimize or file.minimize
+    if asked.top is not None and not minimize:
+        raise UsageError("--top is for --minimize, and nothing here reads it", "give a column with --minimize, or leave it out")
+    top = file.top if asked.top is None else asked.top
+    search = Search(minimize, (pareto[0].strip(), pareto[1].strip()) if pareto else None, top)
+    return Study(file.workload, axes, where, None if columns is None else tuple(name.strip() for name in columns)), search
+
+
+def axes_of(words: Sequence[str], file: StudyFile) -> dict[str, Any]:
+    """``--n 512 --causal`` as axes; an option given twice has both values."""
+    from perfmodel.sweep.study import workload_named
+
+    workload = workload_named(file.workload)
+    known = {one.name.replace("_", "-"): one for one in workload.inputs}
+    found: dict[str, Any] = {}
+    rest = list(words)
+    while rest:
+        word, _, value = rest.pop(0).partition("=")
+        name = word.lstrip("-")
+        negated = name.startswith("no-") and name not in known
+        one = known.get(name.removeprefix("no-") if negated else name)
+        if not word.startswith("-") or one is None:
+            raise UsageError(f"{word}: sweeps over {workload.name} have no such option", suggest(name, list(known)))
+        if one.kind == "flag" and not value:
+            value = rest.pop(0) if rest and not rest[0].startswith("-") and not negated else str(not negated).lower()
+        elif not value:
+            if not rest:
+                raise UsageError(f"{word} needs a value", "such as --n 512:131072:x2")
+            value = rest.pop(0)
+        found[one.name] = f"{found[one.name]},{value}" if one.name in found else value
+    return found
+
+
+def where_to(output: Sequence[str] | None, form: str | None, resume: bool, dask: str | None) -> tuple[Output | None, list[str]]:
+    """The output for rows, if any, and those for the report. UsageError if they do not go together."""
+    reports: list[str] = []
+    rows: list[str] = []
+    for name in output or ():
+        suffix = Path(name).suffix.removeprefix(".")
+        data = name.endswith("/") or suffix in ("csv", "jsonl", "parquet") or (name == "-" and form is not None) or (dask and not suffix)
+        (rows if data else reports).append(name)
+    for name in reports:
+        _check_suffix(name)
+    if len(rows) > 1:
+        raise UsageError(f"--output: rows go to one place, not to {len(rows)}", "run the sweep again for another format")
+    if not rows:
+        for option, holds in (("--resume", resume), ("--dask", dask), ("--format", form)):
+            if holds:
+                raise UsageError(f"{option} is about rows in a file", "say where with -o, such as -o rows.parquet")
+        return None, reports
+    return _rows_output(rows[0], form, resume, dask), reports
+
+
+def _check_suffix(name: str) -> None:
+    """UsageError for a file that is neither of rows nor of the report."""
+    from perfmodel.report.formats import suffixes
+
+    if name != "-" and Path(name).suffix not in suffixes(()):
+        kind = repr(Path(name).suffix) if Path(name).suffix else "a file without suffix"
+        fix = f"end it in .csv, .jsonl or .parquet, or in / for a folder, for rows; in {', '.join(suffixes(()))} for the report"
+        raise UsageError(f"--output: no format is written to {kind} ({name})", f"{fix}; rows to stdout: -o - --format csv")
+
+
+def _rows_output(name: str, form: str | None, resume: bool, dask: str | None) -> Output:
+    from perfmodel.sweep.parts import Output
+    from perfmodel.sweep.writers import formats
+
+    folder = name.endswith("/") or dask is not None
+    if name == "-":
+        if resume or dask:
+            raise UsageError("--resume and --dask need a file", "give one with -o")
+        if form not in formats():
+            raise UsageError(f"--format: there is no format {form!r}", suggest(str(form), formats()))
+        return Output(None, str(form))
+    path, written = Path(name), "parquet" if folder else Path(name).suffix.removeprefix(".")
+    if form not in (None, written):
+        raise UsageError(f"--format {form} does not fit {name}", "leave it out: the suffix says it")
+    if folder and path.suffix in (".csv", ".jsonl"):
+        who = "--dask writes a" if dask else "a name that ends in / is a"
+        raise UsageError(f"{who} folder of Parquet files, not {name}", "name a folder, such as -o rows/")
+    if not path.parent.is_dir():
+        raise UsageError(f"--output: there is no folder {path.parent}", "create it first")
+    if not folder and path.is_dir():
+        raise UsageError(f"--output: {path} is a folder", "end it in / to write Parquet files into it, or name a file")
+    return Output(path, written, folder, resume, dask)
+
+
+def memory_bytes(text: str | None) -> int:
+    """The memory that ``--memory`` gives a sweep."""
+    from perfmodel.core.checks import size_bytes
+    from perfmodel.sweep.run_sweep import DEFAULT_MEMORY
+
+    if text is None:
+        return DEFAULT_MEMORY
+    if not text.strip().endswith("B"):
+        raise UsageError(f"--memory: {text[:40]!r} has no unit", "give a size of 1MiB or more, such as 512MiB")
+    return size_bytes("memory", text, least=1 << 20)
+
+
+def axes_help() -> str:
+    """Axes and columns of every workload."""
+    from perfmodel.sweep.study import WORKLOADS, workload_named
+
+    lines = [
+        "Axes are options named as those of the command itself:",
+        "  --n 512:131072:x2 --d 64,128 --batch 1:64:+1 --kv-heads heads/4 --hardware all --causal both",
+        "A value is a number, a list, a range (:xF multiplies, :+S adds), or an expression of other axes; 'all' is every name.",
+    ]
+    for name in WORKLOADS:
+        workload = workload_named(name)
+        listed = ", ".join(one.name.replace("_", "-") for one in workload.inputs)
+        lines += ["", f"Axes of {name}: {listed}", f"Columns: {', '.join(one.name for one in workload.columns)}"]
+        if workload.words:
+            lines.append("Short names: " + ", ".join(f"{word} = {column}" for word, column in workload.words.items()))
+    return "\n".join(lines)

@@ -2,54 +2,55 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from dataclasses import dataclass
 
 import typer
 
-from perfmodel.commands._shared import (
-    Command,
-    HardwareOption,
-    JsonOption,
-    OutputOption,
-    RequireOption,
-    check_outputs,
-    emit,
-    new_app,
-    require,
-    say,
-    share_of,
-)
+from perfmodel.commands._command import Destination, command, say
+from perfmodel.commands._shared import SHIPPED, Common, record_paths, require, share_of
+from perfmodel.core.question import Condition, Question, as_in, hardware_option, option
 
-app = new_app()
-
-SHIPPED = "shipped"
-DEFAULT_TOLERANCE = "25%"
+_RUN = {"backend", "counters"}
+_ALONE = {"counters_csv": {*_RUN, "records", "scoreboard"}, "records": _RUN, "scoreboard": _RUN}
+"""Options beside which others would be ignored."""
+_TIMED = Condition("is for measurements of time", "leave it out", lambda asked: asked.counters_csv is None and asked.backend != "simulator")
 
 
-@app.command(cls=Command)
-def validate(
-    backend: Annotated[str | None, typer.Option(help="Where kernels run: auto, cuda, cpu or simulator. [default: auto]")] = None,
-    records: Annotated[
-        list[str] | None, typer.Option(help=f"Compare recorded measurements instead: a JSON Lines file, or '{SHIPPED}'. Repeatable.")
-    ] = None,
-    hardware: HardwareOption = None,
-    tolerance: Annotated[str, typer.Option(help="Median error of a group from which the exit code is 3.")] = DEFAULT_TOLERANCE,
-    counters: Annotated[
-        bool, typer.Option("--counters", help="Run the GPU kernels under Nsight Compute too and compare its counters.")
-    ] = False,
-    counters_csv: Annotated[str | None, typer.Option(help="Compare the kernels in a file that 'ncu --csv' wrote.")] = None,
-    scoreboard: Annotated[bool, typer.Option("--scoreboard", help="Only held-out records, beside plainer models.")] = False,
-    required: RequireOption = None,
-    json: JsonOption = False,
-    output: OutputOption = None,
-) -> None:
+@dataclass(frozen=True, slots=True)
+class ValidationQuestion(Question):
+    """What is measured, or read, and held against its prediction."""
+
+    backend: str | None = option("Where kernels run: auto, cuda, cpu or simulator. [default: auto]")
+    records: list[str] | None = option(f"Compare recorded measurements instead: a JSON Lines file, or '{SHIPPED}'. Repeatable.")
+    hardware: str | None = hardware_option(_TIMED)
+    tolerance: str = option("Median error of a group from which the exit code is 3.", default="25%", reader=_TIMED)
+    counters: bool = option("Run the GPU kernels under Nsight Compute too and compare its counters.", default=False)
+    counters_csv: str | None = option("Compare the kernels in a file that 'ncu --csv' wrote.")
+    scoreboard: bool = option("Only held-out records, beside plainer models.", default=False)
+    required: int | None = as_in(Common, "required")
+
+    def check_together(self) -> None:
+        """UsageError for options of which one would be ignored."""
+        from perfmodel.core.errors import UsageError
+
+        given = list(self.given())
+        clashes = ((name, other) for name, others in _ALONE.items() for other in given if name in given and other in others)
+        for name, other in clashes:
+            raise UsageError(f"--{other.replace('_', '-')} with --{name.replace('_', '-')}", "leave one of them out")
+
+
+class _Records(Destination):
+    OFFERS = ("records",)
+
+
+@command
+def validate(asked: ValidationQuestion, to: _Records) -> None:
     """Run attention, matmul and copy kernels here and hold bound, prediction and counts against them.
 
     Exit code 3 if a measurement beats its lower bound, a count of a run is wrong or a group is out of tolerance. -o FILE.jsonl writes
     the records. Example: perfmodel validate --records shipped
     """
-    outputs = check_outputs(output, ["records"])
-    allowed = share_of("--tolerance", tolerance)
+    allowed = share_of("--tolerance", asked.tolerance)
     from functools import cache
     from pathlib import Path
 
@@ -57,46 +58,31 @@ def validate(
     from perfmodel.report import scoreboard as scores
     from perfmodel.report.validation import beyond, report
     from perfmodel.validation import run as validation_run
-    from perfmodel.validation.records import shipped_records
 
-    _check_together(records, backend, counters, counters_csv, scoreboard)
-    if counters_csv is not None:
+    asked.check_together()
+    if asked.counters_csv is not None:
         from perfmodel.report.counters import report as counted_report
         from perfmodel.validation.cuda.ncu_csv import parse
 
-        kernels = parse(Path(counters_csv))
-        require(required, len(kernels), "kernels are in the file")
-        emit(counted_report(kernels), json, outputs)
+        kernels = parse(Path(asked.counters_csv))
+        require(asked.required, len(kernels), "kernels are in the file")
+        to.emit(counted_report(kernels))
         return
-    if records or scoreboard:
-        names = records or [SHIPPED]
-        paths = [path for name in names for path in (shipped_records() if name == SHIPPED else [Path(name)])]
-        found = validation_run.read(paths, find_device, hardware, cache(calibrated_devices))
+    if asked.records or asked.scoreboard:
+        found = validation_run.read(record_paths(asked.records or [SHIPPED]), find_device, asked.hardware, cache(calibrated_devices))
     else:
-        chosen = validation_run.best_backend() if backend in (None, "auto") else str(backend)
-        found = validation_run.run(chosen, find_device, hardware, counters, say)
-    if scoreboard:
+        chosen = validation_run.best_backend() if asked.backend in (None, "auto") else str(asked.backend)
+        found = validation_run.run(chosen, find_device, asked.hardware, asked.counters, say)
+    if asked.scoreboard:
         from perfmodel.validation.scoreboard import scoreboard as lines
 
         made = lines(found.rows)
-        require(required, sum(line.points for line in made), "held-out records were checked", [row.reason for row in found.rows])
-        emit(scores.report(made), json, outputs)
+        require(asked.required, sum(line.points for line in made), "held-out records were checked", [row.reason for row in found.rows])
+        to.emit(scores.report(made))
     else:
         checked = sum(row.lower_s is not None or row.memory_error is not None for row in found.rows) + len(found.counts)
-        require(required, checked, "rows were checked", [row.reason for row in found.rows if row.lower_s is None])
-        emit(report(found, allowed), json, outputs)
+        require(asked.required, checked, "rows were checked", [row.reason for row in found.rows if row.lower_s is None])
+        to.emit(report(found, allowed))
     wrong = found.backend and not all(count.agrees for count in found.counts)
     if wrong or any(row.violates for row in found.rows) or beyond(found.rows, allowed):
         raise typer.Exit(3)
-
-
-def _check_together(records: list[str] | None, backend: str | None, counters: bool, counters_csv: str | None, scoreboard: bool) -> None:
-    """UsageError for options of which one would be ignored."""
-    from perfmodel.core.errors import UsageError
-
-    given = {"--backend": backend, "--counters": counters, "--records": records, "--scoreboard": scoreboard, "--counters-csv": counters_csv}
-    alone = {"--counters-csv": set(given), "--records": {"--backend", "--counters"}, "--scoreboard": {"--backend", "--counters"}}
-    for name, others in alone.items():
-        clash = next((other for other in others - {name} if given[name] and given[other]), None)
-        if clash is not None:
-            raise UsageError(f"{clash} with {name}", "leave one of them out")

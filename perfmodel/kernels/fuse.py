@@ -12,10 +12,9 @@ from collections import Counter
 from dataclasses import dataclass, replace
 
 from perfmodel.core.arith import Number, maximum
-from perfmodel.core.checks import given, whole
+from perfmodel.core.checks import whole
 from perfmodel.core.cost import READ, WRITE, Access, Kernel, Work, once
 from perfmodel.core.dtypes import DTYPES, Dtype
-from perfmodel.core.errors import UsageError, suggest
 from perfmodel.core.explain import sourced
 from perfmodel.core.hardware import Device, Quantity
 from perfmodel.core.lower_bound import Needs
@@ -42,10 +41,6 @@ class Chain:
         for operands in self.pattern:
             whole("reads-per-op", operands)
         return self
-
-    def on(self, dtype: Dtype) -> Chain:
-        """This chain in ``dtype``."""
-        return replace(self, dtype=dtype)
 
     @property
     def ops(self) -> Number:
@@ -241,18 +236,3 @@ SIN_COS = Chain(2**20, (1, 1, 2), 10, DTYPES["fp32"])
 """x = sin(x) + cos(x), ten times, on 1024 x 1024 fp32: 30 kernels, 70 tensors of 4.2 MB moved."""
 SIN_COS_TIMES = Published(100, 0.0157, 0.0856, 0.0025, 0.18, 6.32, "lecture notes on CUDA graphs, 100 calls, device not named")
 EXAMPLES = {"sin-cos": (SIN_COS, SIN_COS_TIMES)}
-
-
-def chain_for(elements: int | None, ops: int | None, reads_per_op: int | None, example: str | None) -> tuple[Chain, Published | None]:
-    """The chain that options ask for, and published times if it is an example. UsageError names a wrong option."""
-    if example is None:
-        usage = "fuse --elements 1048576 --ops 30"
-        size, rounds = given("elements", elements, usage), given("ops", ops, usage)
-        return Chain(size, (1 if reads_per_op is None else reads_per_op,), rounds).check(), None
-    if example not in EXAMPLES:
-        raise UsageError(f"--example: unknown example {example!r}", suggest(example, list(EXAMPLES)))
-    chain, published = EXAMPLES[example]
-    for option, value in (("ops", ops), ("reads-per-op", reads_per_op)):
-        if value is not None:
-            raise UsageError(f"--{option} does not go with --example {example}", f"leave it out: the example has {chain.ops} operations")
-    return (chain if elements is None else replace(chain, elements=elements)).check(), published

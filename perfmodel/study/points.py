@@ -118,6 +118,7 @@ def _implementation(w: Workload, algorithm: str) -> str | None:
 
 def _matmul(w: Workload, device: Device, scope: Scope) -> list[WorkloadAnswer]:
     assert w.matmul is not None
+    device = w.matmul.on(device)
     work = w.matmul.workload(device)
     result, form = evaluate_matmul(work, device, w.matmul.tile_m, w.matmul.tile_n), work.dtype
     named = w.implementation if isinstance(w.implementation, str) else None

@@ -8,80 +8,52 @@ from typing import Annotated, Any
 from pydantic import BeforeValidator, TypeAdapter, ValidationError
 
 from perfmodel.catalog import find_model
-from perfmodel.core.checks import dtype_on
 from perfmodel.core.errors import UsageError, suggest
 from perfmodel.core.hardware import Device
 from perfmodel.core.workload import Attention
-from perfmodel.kernels.attention.request import AttentionRequest
+from perfmodel.kernels.attention.question import AttentionQuestion
 from perfmodel.kernels.matmul import Matmul
+from perfmodel.kernels.question import MatmulQuestion
 from perfmodel.study.schema import Options, checked
 from perfmodel.timing.base import models_of
-from perfmodel.transformer.request import PHASES, Request, formats, lengths
+from perfmodel.transformer.question import PhaseQuestion
+from perfmodel.transformer.request import PHASES, Request
 from perfmodel.transformer.spec import GroupedAttention, ModelSpec
-from perfmodel.transformer.step import PREFILL, Split
+from perfmodel.transformer.step import PREFILL
 
-AttentionOptions = Annotated[AttentionRequest, BeforeValidator(lambda raw: checked(AttentionRequest, raw))]
+AttentionOptions = Annotated[AttentionQuestion, BeforeValidator(lambda raw: checked(AttentionQuestion, raw))]
 
 
 @dataclass(frozen=True, slots=True)
-class MatmulOptions(Options):
-    """C [m, n] = A [m, k] B [k, n], ``batch`` times."""
+class MatmulOptions(Options, MatmulQuestion):
+    """A matmul whose sizes have to be given."""
 
     m: int
     n: int
     k: int
-    batch: int = 1
-    split_k: int = 1
-    tile_m: int | None = None
-    tile_n: int | None = None
-    dtype: str | None = None
-
-    def workload(self, device: Device) -> Matmul:
-        """The workload, checked."""
-        return Matmul(self.m, self.n, self.k, self.batch, self.split_k, dtype_on(self.dtype, device)).check()
 
 
 @dataclass(frozen=True, slots=True)
-class ModelOptions(Options):
-    """A phase of a model; None takes what ``perfmodel model`` takes. ``kv_heads``: as if every layer had that many."""
+class ModelOptions(Options, PhaseQuestion):
+    """A phase of a model. ``kv_heads``: as if every layer had that many."""
 
-    name: str
-    phase: str = PREFILL
-    batch: int = 1
-    n: int | None = None
-    kv_len: int | None = None
-    dtype: str | None = None
-    weights_dtype: str | None = None
-    kv_dtype: str | None = None
     kv_heads: int | None = None
-    tp: int = 1
-    pp: int = 1
-    ep: int = 1
-    fused: bool = False
-    graph: bool | None = None
 
     def spec(self) -> ModelSpec:
         """The model that is meant."""
+        check_no_device("model", self)
         model = find_model(self.name)
         return model if self.kv_heads is None else with_kv_heads(model, self.kv_heads)
 
     def request(self, device: Device) -> Request:
         """The question on ``device``; lengths that are not given fit the model."""
-        model, form = self.spec(), dtype_on(self.dtype, device)
-        n, kv_len = lengths(model, self.phase, self.n, self.kv_len)
-        return Request(
-            model=model,
-            device=device,
-            phase=self.phase,
-            batch=self.batch,
-            n=n,
-            kv_len=kv_len,
-            dtype=form,
-            **formats(model, form, self.weights_dtype, self.kv_dtype),
-            fused=self.fused,
-            graph=self.graph,
-            split=Split(self.tp, self.ep, self.pp),
-        ).check()
+        return self.request_for(self.spec(), device)
+
+
+def check_no_device(kind: str, question: AttentionQuestion | MatmulQuestion | PhaseQuestion) -> None:
+    """UsageError for a device in a ``question`` of a study, which is asked of every device of its section."""
+    if question.hardware is not None:
+        raise UsageError(f"hardware stands in the {kind} of a workload", "name devices beside the workloads")
 
 
 def with_kv_heads(model: ModelSpec, kv_heads: int) -> ModelSpec:
@@ -120,8 +92,7 @@ class Workload(Options):
         wrong = next((name for name in named if name is not None and name not in models_of()), None)
         if wrong is not None:
             raise UsageError(f"--implementation: none is called {wrong!r}", suggest(wrong, list(models_of())))
-        if self.attention is not None and self.attention.hardware is not None:
-            raise UsageError("hardware stands in the attention of a workload", "name devices beside the workloads")
+        check_no_device(given[0], getattr(self, given[0]))
         return given[0]
 
     def updated(self, name: str, value: int) -> Workload:

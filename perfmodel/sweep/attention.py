@@ -17,8 +17,7 @@ from perfmodel.kernels.attention.algorithms import find, names
 from perfmodel.kernels.attention.base import Algorithm
 from perfmodel.kernels.attention.evaluate import BOTH, Result, both, evaluate_tile, sram_bytes_for
 from perfmodel.kernels.attention.patterns import block_pattern
-from perfmodel.kernels.attention.read_by import READ_BY, check_read
-from perfmodel.kernels.attention.request import Comparison
+from perfmodel.kernels.attention.request import READ_BY, Comparison, check_read
 from perfmodel.kernels.attention.tiles import LARGEST_EDGE, fitting_tile, tallest
 from perfmodel.sweep.base import (
     COSTS,

@@ -1,0 +1,279 @@
+"""A command from its questions: their fields become arguments and options, checked, and ``--help`` answers at once."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import MISSING, Field, dataclass, fields
+from functools import wraps
+from inspect import Parameter, Signature
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, get_args, get_type_hints
+
+import typer
+from typer.core import TyperCommand
+
+from perfmodel.core.errors import UsageError, cut, visible_lines
+from perfmodel.core.question import DEFAULT_DEVICE, Option, Question, option
+
+if TYPE_CHECKING:
+    from perfmodel.core.hardware import Device
+    from perfmodel.report import Report
+
+_OUTPUT = "--output", "-o"
+
+
+@dataclass(frozen=True)
+class Destination(Question):
+    """Where a report goes. ``OFFERS``: fields that it fills beside its texts and tables, None where the command finds out and checks."""
+
+    OFFERS: ClassVar[tuple[str, ...] | None] = ()
+
+    json: bool = option("Print one JSON object.", default=False)
+    output: list[str] | None = option(
+        "Write the report to FILE: .html, .json, .md or .txt; - is stdout. Repeatable.", *_OUTPUT, metavar="FILE"
+    )
+
+    def check(self, offers: Sequence[str] = ()) -> None:
+        """UsageError for a file that cannot be written by a report that fills ``offers``; called before anything is computed."""
+        from perfmodel.report import check_output
+
+        for name in self.files:
+            check_output(Path(name), offers)
+
+    @property
+    def files(self) -> list[str]:
+        """The outputs that are files."""
+        return [name for name in self.output or () if name != "-"]
+
+    def emit(self, report: Report) -> None:
+        """Write ``report`` to every file, and to stdout unless only files were asked for."""
+        from perfmodel.report import write
+
+        for name in self.files:
+            write(Path(name), report)
+        if not self.output or self.json or "-" in self.output:
+            sys.stdout.write(_as_text(report, self.json))
+
+
+@dataclass(frozen=True)
+class Pictured(Destination):
+    """Of a report with charts: .svg and .png are written from them."""
+
+    OFFERS = ("charts",)
+
+    output: list[str] | None = option(
+        "Write to FILE: .html, .md, .json, .svg, .png or .txt; - is stdout. Repeatable.", *_OUTPUT, metavar="FILE"
+    )
+
+    @property
+    def pictures(self) -> bool:
+        """Whether any of the files shows them."""
+        return any(name.endswith((".html", ".svg", ".png")) for name in self.files)
+
+
+@dataclass(frozen=True)
+class _Explaining(Question):
+    explain: bool = option("Show every number as its formula, with values and source.", default=False)
+
+
+@dataclass(frozen=True)
+class Explained(Destination, _Explaining):
+    """Of a report with formulas."""
+
+
+@dataclass(frozen=True)
+class ExplainedPicture(Pictured, _Explaining):
+    """Of a report with formulas and charts."""
+
+
+def new_app(**settings: Any) -> typer.Typer:
+    """A Typer application in the house's settings: plain help, no completion options of its own."""
+    return typer.Typer(rich_markup_mode=None, add_completion=False, pretty_exceptions_enable=False, **settings)
+
+
+def command(function: Callable[..., None]) -> typer.Typer:
+    """An application of one command: see ``add_command``."""
+    app = new_app()
+    add_command(app)(function)
+    return app
+
+
+def add_command(app: typer.Typer, name: str | None = None, cls: type[TyperCommand] | None = None, **settings: Any) -> Callable[[Any], Any]:
+    """Add a function to ``app`` whose parameters are questions: each field is an option, of those with one name the last.
+
+    Before it is called, options that nothing reads and files that cannot be written are refused.
+    """
+
+    def add(function: Callable[..., None]) -> Callable[..., None]:
+        questions = {parameter: one for parameter, one in get_type_hints(function).items() if parameter != "return"}
+
+        @wraps(function)
+        def run(**values: Any) -> None:
+            made = {name: question(**{one.name: values[one.name] for one in fields(question)}) for name, question in questions.items()}
+            for one in made.values():
+                one.check_read()
+            for one in made.values():
+                if isinstance(one, Destination) and one.OFFERS is not None:
+                    one.check(one.OFFERS)
+            function(**made)
+
+        parameters = _parameters(list(questions.values()))
+        run.__signature__ = Signature(parameters)  # type: ignore[attr-defined]
+        run.__annotations__ = {one.name: one.annotation for one in parameters}
+        app.command(name, cls=cls or Command, **settings)(run)
+        return function
+
+    return add
+
+
+def _parameters(questions: Sequence[type[Question]]) -> list[Parameter]:
+    found: dict[str, Parameter] = {}
+    for question in questions:
+        kinds = get_type_hints(question)
+        for one in fields(question):
+            found.pop(one.name, None)
+            found[one.name] = _parameter(one, kinds[one.name])
+    return list(found.values())
+
+
+def _parameter(one: Field[Any], kind: Any) -> Parameter:
+    asked: Option = one.metadata["option"]
+    listed = [member for member in get_args(kind) if getattr(member, "__origin__", None) is list]
+    annotation = listed[0] | None if listed else kind  # a text alone is for Python and files
+    names = asked.names or (f"--{one.name.replace('_', '-')}",)
+    info = (
+        typer.Argument(metavar=asked.metavar, help=asked.help, show_default=False)
+        if asked.argument
+        else typer.Option(*names, metavar=asked.metavar, help=asked.help, show_default=False)
+    )
+    default = Parameter.empty if asked.argument and one.default is MISSING else one.default
+    return Parameter(one.name, Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[annotation, info])
+
+
+class Command(TyperCommand):
+    """A command that starts fast: ``--help`` answers before anything is converted, and plain types convert plainly."""
+
+    def format_help_text(self, ctx: Any, formatter: Any) -> None:
+        """The text, then each example on a line of its own, whole, so that it can be copied."""
+        full = self.help or ""
+        self.help, examples = examples_apart(full)
+        super().format_help_text(ctx, formatter)
+        self.help = full
+        formatter.write("".join(f"\n  Example: {example}\n" for example in examples))
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Print help at once if asked for; else parse as usual."""
+        if "--help" in args:
+            typer.echo(self.get_help(ctx))
+            ctx.exit()
+        _check_words(args)
+        parsed: list[str] = super().parse_args(ctx, args)
+        if not ctx.resilient_parsing:
+            _check_numbers(self, ctx)
+        return parsed
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        """All options, with plain conversions."""
+        params: list[Any] = super().get_params(ctx)
+        for param in params:
+            if hasattr(param, "get_runtime_param"):
+                conversion = _Conversion(param.type_descriptor.annotation)
+                param.get_runtime_param = lambda conversion=conversion: conversion
+        return params
+
+
+class _Conversion:
+    """Text to the type of an option: int, float, str, bool or a list of str.
+
+    Typer builds a schema for every option, which takes as long as all the rest of a short command; these need none.
+    """
+
+    def __init__(self, annotation: Any) -> None:
+        self.annotation = annotation
+
+    def coerce(self, value: Any, param: Any, ctx: Any) -> Any:
+        """``value`` converted; a usage error that names the option otherwise."""
+        if value is None or self.annotation not in _WORDS:
+            return value
+        try:
+            return self.annotation(value)
+        except ValueError:
+            raise typer.BadParameter(f"{value[:40]!r} is not {_WORDS[self.annotation]}", ctx=ctx, param=param) from None
+
+
+_WORDS = {int: "a whole number", float: "a number"}
+
+
+_ZERO = re.compile(r"-0+(\.0*)?")
+
+
+def _check_words(args: Sequence[str]) -> None:
+    """UsageError for an empty word, which an unset variable of a shell leaves, and for a zero below zero."""
+    for before, word in zip(["", *args], args, strict=False):
+        name, equals, value = word.partition("=") if word.startswith("--") else (before if before.startswith("-") else "", "=", word)
+        if equals and not value.strip():
+            where = f"the value of {name}" if name else "an argument"
+            raise UsageError(f"{where} is empty", "give one, or leave it out; a variable of the shell that is not set is empty")
+        if _ZERO.fullmatch(value):
+            raise UsageError(f"{name or 'an argument'} is {value}", "give a number without a minus")
+
+
+def _check_numbers(command: TyperCommand, ctx: Any) -> None:
+    """UsageError for a number that no option takes."""
+    from perfmodel.core.workload import LARGEST_SIZE
+
+    for param in command.params:
+        value, name = ctx.params.get(param.name), max(param.opts, key=len)
+        if not isinstance(value, (int, float)) or isinstance(value, bool) or value == param.default:
+            continue
+        if LARGEST_SIZE < value < float("inf"):
+            raise UsageError(f"{name} is too large", f"give a number up to {LARGEST_SIZE:.0e}")
+        if not 0 <= value <= LARGEST_SIZE:
+            raise UsageError(f"{name} is {cut(str(value))}", "give a number that is finite and not below zero")
+
+
+_EXAMPLE = re.compile(r"\s*\b(?:Example|Or): (?=perfmodel )")
+
+
+def examples_apart(text: str) -> tuple[str, list[str]]:
+    """``text`` of a help page without its examples, and those.
+
+    >>> examples_apart("Adds numbers. Example: perfmodel add 1 2. Or: perfmodel add")
+    ('Adds numbers.', ['perfmodel add 1 2', 'perfmodel add'])
+    """
+    rest, *found = _EXAMPLE.split(text)
+    return rest, [" ".join(example.split()).removesuffix(".") for example in found]
+
+
+# Outputs
+
+
+def device_for(name: str | None) -> Device:
+    """The device that ``--hardware`` names, or the default one."""
+    from perfmodel.catalog import find_device
+
+    return find_device(DEFAULT_DEVICE if name is None else name)
+
+
+def say(text: str) -> None:
+    """Progress, on stderr."""
+    print(visible_lines(text), file=sys.stderr, flush=True)
+
+
+def _as_text(report: Report, as_json: bool) -> str:
+    if as_json:
+        from perfmodel.report.formats.json import render as render_json
+
+        return render_json(report)
+    if not sys.stdout.isatty():
+        from perfmodel.report.formats import readable
+        from perfmodel.report.formats.txt import render as render_text
+
+        return render_text(readable(report))
+    from perfmodel.report.terminal import render
+
+    return render(report, shutil.get_terminal_size().columns, color=not os.environ.get("NO_COLOR"))

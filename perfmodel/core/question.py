@@ -1,0 +1,173 @@
+"""Questions: a dataclass per command whose fields are its options, each with type, default, help and who reads it.
+
+The command line, the Python interface, configurations and studies take names, types and defaults from these fields. A module of
+questions imports little, so that ``--help`` answers at once: methods import the formulas that they need.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import MISSING, dataclass, field, fields, replace
+from typing import Any, ClassVar, NamedTuple, Self
+
+from perfmodel.core.errors import UsageError, suggest
+
+DEFAULT_DEVICE = "nvidia-a100-sxm-80gb"
+
+
+class Condition(NamedTuple):
+    """Which questions read an option: in words, what to do otherwise, and whether ``question`` is one of them."""
+
+    words: str
+    fix: str
+    reads: Callable[[Any], bool]
+
+    def check(self, label: str, question: Any) -> None:
+        """UsageError for the option written as ``label`` where ``question`` does not read it."""
+        if not self.reads(question):
+            raise UsageError(f"{label} {self.words}, and nothing here reads it", self.fix)
+
+
+class Option(NamedTuple):
+    """How a field is asked for. ``names``: as typed, ``--causal/--no-causal`` for a pair of switches; of an argument there are none."""
+
+    help: str
+    names: tuple[str, ...] = ()
+    metavar: str | None = None
+    argument: bool = False
+    reader: Condition | None = None
+
+
+def option(help: str, *names: str, default: Any = None, metavar: str | None = None, reader: Condition | None = None) -> Any:
+    """A field of a question that is an option; None takes the default that ``help`` describes, else the default is added to it.
+
+    ``names``: as typed, by default ``--`` and the name of the field. ``reader``: which questions read it, by default all.
+    """
+    shown = f"{help} [default: {default:{'g' if isinstance(default, float) else ''}}]" if _is_value(default) else help
+    return field(default=default, metadata={"option": Option(shown, names, metavar, reader=reader)})
+
+
+def _is_value(default: Any) -> bool:
+    return default is not None and not isinstance(default, bool)
+
+
+def argument(metavar: str, help: str, default: Any = MISSING, reader: Condition | None = None) -> Any:
+    """A field of a question that is given by its place, and called ``metavar``; required unless it has a ``default``."""
+    return field(default=default, metadata={"option": Option(help, (), metavar, True, reader)})
+
+
+def as_in(question: type[Any], name: str, help: str = "", *, before: str = "", reader: Condition | None = None) -> Any:
+    """The option ``name`` of another question; with ``before`` in front of its help, or of ``help``, and None for its default."""
+    one = next(one for one in fields(question) if one.name == name)
+    asked: Option = one.metadata["option"]
+    text = asked.help
+    if before:
+        text = before + (help or (text[0].lower() if text[1].islower() else text[0]) + text[1:])
+    return field(default=None if before else one.default, metadata={"option": asked._replace(help=text, reader=reader)})
+
+
+def hardware_option(reader: Condition | None = None, help: str = "Device: id, words of one, or a profile's path.") -> Any:
+    """The device, by name."""
+    return option(f"{help} [default: {DEFAULT_DEVICE}]", reader=reader)
+
+
+def dtype_option(help: str = "fp32, tf32, fp16, bf16 or fp8. [default: fp16]", reader: Condition | None = None) -> Any:
+    """The number format, by name."""
+    return option(help, reader=reader)
+
+
+def implementation_option(reader: Condition | None = None) -> Any:
+    """The kernel that is predicted, by name."""
+    return option(
+        "Kernel to predict and, of attention, to count the traffic of, such as torch-sdpa-flash. "
+        "[default: the fastest calibrated on the device, else the most certain one borrowed]",
+        reader=reader,
+    )
+
+
+class _WrittenNames:
+    def __get__(self, question: Any, owner: type[Any]) -> dict[str, str]:
+        """Fields of a question by their names in files, where these are other ones: ``pass`` is a keyword of Python."""
+        options = [one for one in fields(owner) if "option" in one.metadata and not one.metadata["option"].argument]
+        named = {as_typed(one).removeprefix("--").replace("-", "_"): one.name for one in options}
+        return {written: name for written, name in named.items() if written not in named.values()}
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """Options as a user gives them, None where they were not."""
+
+    __pydantic_config__: ClassVar[dict[str, str]] = {"extra": "forbid"}  # where a file is read as a question
+    OPTION_NAMES = _WrittenNames()
+
+    def given(self) -> dict[str, Any]:
+        """Options other than their defaults, by field.
+
+        >>> from perfmodel.kernels.question import SoftmaxQuestion
+        >>> SoftmaxQuestion(rows=4, store=True).given()
+        {'rows': 4}
+        """
+        values = {one.name: getattr(self, one.name) for one in fields(self)}
+        return {one.name: values[one.name] for one in fields(self) if values[one.name] not in (None, (), [], one.default)}
+
+    def updated(self, options: Mapping[str, Any]) -> Self:
+        """This question with every one of ``options`` that it has, and that is not None, put in its place."""
+        known = {one.name for one in fields(self)}
+        return replace(self, **{name: value for name, value in options.items() if name in known and value not in (None, [])})
+
+    def needed(self, example: str, *names: str) -> list[Any]:
+        """Values of fields that no answer can do without; UsageError names the first that is None and an ``example``."""
+        for one in fields(self):
+            if one.name in names and getattr(self, one.name) is None:
+                raise UsageError(f"{as_typed(one)} is missing", f"such as: perfmodel {example}")
+        return [getattr(self, name) for name in names]
+
+    def check_read(self) -> Self:
+        """This question; UsageError for an option that is given and that it does not read."""
+        given = self.given()
+        for one in fields(self):
+            reader = one.metadata["option"].reader
+            if reader is not None and one.name in given:
+                reader.check(as_typed(one, given[one.name]), self)
+        return self
+
+
+def as_typed(one: Any, value: Any = True) -> str:
+    """The option of a field as a user writes it: of a pair of switches the one for ``value``."""
+    asked: Option = one.metadata["option"]
+    if asked.argument:
+        return str(asked.metavar)
+    on, _, off = max(asked.names or (f"--{one.name.replace('_', '-')}",), key=len).partition("/")
+    return off if value is False and off else on
+
+
+def from_python(question: type[Question], options: Mapping[str, Any], asked: str) -> Any:
+    """``question`` with ``options`` from Python; UsageError for a name or a kind that it does not take. ``asked``: who is called."""
+    kinds = {one.name: str(one.type) for one in fields(question)}
+    for name in options:
+        if name not in kinds:
+            raise UsageError(f"{asked} has no option {name!r}", suggest(name, list(kinds)))
+    return question().updated({name: converted(name, kinds[name], value) for name, value in options.items()})
+
+
+def converted(name: str, kind: str, value: Any) -> Any:
+    """``value`` of a field annotated as ``kind``; UsageError for one of another kind."""
+    if value is None:
+        return None
+    if kind.startswith("bool"):
+        return of_kind(name, value, isinstance(value, bool), "True or False")
+    number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    if kind.startswith("int"):
+        return int(of_kind(name, value, number and value == value // 1, "a whole number"))
+    if kind.startswith("float"):
+        return of_kind(name, value, number, "a number")
+    if "list" in kind and isinstance(value, (list, tuple)):
+        return of_kind(name, list(value), all(isinstance(one, str) for one in value), "a text or several")
+    return of_kind(name, value, isinstance(value, str), "a text")
+
+
+def of_kind(name: str, value: Any, holds: bool, kind: str) -> Any:
+    """``value``; UsageError names the ``kind`` that it is to be of unless it ``holds``."""
+    if not holds:
+        raise UsageError(f"{name} is {value!r:.40}", f"give {kind}")
+    return value

@@ -1,0 +1,169 @@
+"""A question about attention as a user puts it, every field optional, and its way to an answer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from perfmodel.core.errors import DataError, UsageError, suggest
+from perfmodel.core.question import Question, dtype_option, hardware_option, option
+
+if TYPE_CHECKING:
+    from perfmodel.core.hardware import Device
+    from perfmodel.core.workload import Attention
+    from perfmodel.kernels.attention.base import Algorithm
+    from perfmodel.kernels.attention.request import Comparison
+
+DEFAULT_ALGORITHMS = ("standard", "flash")
+
+
+@dataclass(frozen=True, slots=True)
+class AttentionQuestion(Question):
+    """Attention by several algorithms on one device; None takes the default."""
+
+    n: int | None = option("Query length; also the key length unless --kv-len is given.")
+    d: int | None = option("Head dim of Q and K; also of V unless --dv is given.")
+    batch: int | None = option("Sequences. [default: 1]")
+    heads: int | None = option("Query heads. [default: 1]")
+    kv_heads: int | None = option("Key/value heads (GQA, MQA). [default: heads]")
+    kv_len: int | None = option("Key/value length. [default: n]")
+    dv: int | None = option("Head dim of V and O. [default: d]")
+    dtype: str | None = dtype_option()
+    causal: bool | None = option("Causal mask, aligned bottom right.", "--causal/--no-causal")
+    direction: str | None = option("forward, backward or both. [default: forward]", "--pass")
+    algorithm: list[str] | str | None = option(
+        "standard, flash1, flash2 (flash), block-sparse, memory-efficient, split-kv or all. Repeatable. [default: standard, flash]"
+    )
+    mask: bool | None = option("Additive n x kv-len mask, an input, broadcast over batch and heads.", "--mask/--no-mask")
+    masked_fill: bool | None = option("The causal mask as a kernel of its own: PyTorch's masked_fill.", "--masked-fill/--fused-causal")
+    dropout: float | None = option("Dropout probability on P. [default: 0]")
+    unfused_scale: bool | None = option("1/sqrt(d) in a kernel of its own.", "--unfused-scale/--fused-scale")
+    printed_backward: bool | None = option("flash2 backward loads as Algorithm 2 prints them.", "--printed-backward/--minimal-backward")
+    block_q: int | None = option("Tile rows B_r. [default: the kernel's]")
+    block_kv: int | None = option("Tile columns B_c. [default: the kernel's]")
+    sram: list[str] | str | None = option(
+        "SRAM per block M, such as 163KiB. Repeated, or as +64KiB, compares sizes. [default: the device's]"
+    )
+    packed: bool | None = option("Read K, V once per KV head / query head. [default: packed if n is 1]", "--packed/--unpacked")
+    window: int | None = option("Sliding window: a query sees its last W keys; implies --causal.")
+    splits: int | None = option("Parts of the keys in split-kv. [default: FlashAttention-2's heuristic]")
+    sparsity: float | None = option("Share of nonzero blocks for block-sparse, such as 0.25.")
+    pattern: str | None = option("Nonzero blocks of --block-q x --block-kv, or 128 x 128: local-global, strided, butterfly, or a file.")
+    hardware: str | None = hardware_option()
+
+    def passes(self) -> list[str]:
+        """The single passes that are asked for; none where there is no such pass."""
+        from perfmodel.core.workload import FORWARD
+        from perfmodel.kernels.attention.request import PASSES
+
+        return PASSES.get(FORWARD if self.direction is None else self.direction, [])
+
+    def of(self, algorithm: Algorithm, compared: Iterable[Algorithm]) -> AttentionQuestion:
+        """This question of one of the ``compared`` algorithms: without options that only others of them read."""
+        from perfmodel.kernels.attention.request import READ_BY, is_read
+
+        passes, others = self.passes(), list(compared)
+        foreign = [name for name in READ_BY if not is_read(name, [algorithm], passes) and is_read(name, others, passes)]
+        changed: Any = dict.fromkeys(foreign)
+        return replace(self, **changed, algorithm=algorithm.name)
+
+    def workload(self) -> Attention:
+        """The workload, defaults filled in and checked; UsageError names a wrong option."""
+        from perfmodel.core.dtypes import dtype_named
+        from perfmodel.core.workload import Attention
+        from perfmodel.kernels.attention.patterns import block_pattern
+
+        n, d = self.needed("attention --n 4096 --d 64", "n", "d")
+        if self.window is not None and self.causal is False:
+            raise UsageError("--window is of the last keys, so it implies a causal mask", "leave out --no-causal")
+        heads = 1 if self.heads is None else self.heads
+        if self.packed is not None and self.kv_heads in (None, heads):
+            written = "--packed" if self.packed else "--unpacked"
+            raise UsageError(f"{written} is for query heads that share K and V", "give fewer --kv-heads than --heads, or leave it out")
+        return Attention(
+            n=n,
+            kv_len=n if self.kv_len is None else self.kv_len,
+            d=d,
+            dv=d if self.dv is None else self.dv,
+            batch=1 if self.batch is None else self.batch,
+            heads=heads,
+            kv_heads=heads if self.kv_heads is None else self.kv_heads,
+            dtype=dtype_named("fp16" if self.dtype is None else self.dtype),
+            causal=bool(self.causal) or self.window is not None,
+            window=self.window,
+            splits=self.splits,
+            sparsity=block_pattern(self.sparsity, self.pattern),
+            mask=bool(self.mask),
+            masked_fill=bool(self.masked_fill),
+            dropout=self.dropout or 0.0,
+            unfused_scale=bool(self.unfused_scale),
+            printed_backward=bool(self.printed_backward),
+            packed=n == 1 if self.packed is None else self.packed,
+        ).check()
+
+    def compare(self, device: Device) -> Comparison:
+        """Evaluate every algorithm that was asked for on ``device``."""
+        from perfmodel.core.workload import FORWARD
+        from perfmodel.kernels.attention.evaluate import compare, sram_bytes_for
+        from perfmodel.kernels.attention.request import PASSES, Comparison
+
+        w = self.workload()
+        w = replace(w, dtype=replace(w.dtype, matmul_unit=device.matmul_unit(w.dtype.name, w.dtype.matmul_unit)))
+        direction = FORWARD if self.direction is None else self.direction
+        if direction not in PASSES:
+            raise UsageError(f"--pass: unknown pass {direction!r}", suggest(direction, list(PASSES)))
+        for name, edge in (("block-q", self.block_q), ("block-kv", self.block_kv)):
+            if edge is not None and edge < 1:
+                raise UsageError(f"--{name} is {edge}", "give a whole number of at least 1")
+        algorithms = self._algorithms(w)
+        texts = _listed(self.sram)
+        several = len(texts) > 1 or any(text.startswith("+") for text in texts)
+        own = sram_bytes_for(algorithms if several or not texts else [], device)
+        sizes = tuple(_size(text, own) for text in texts)
+        sram_bytes = sizes[0] if sizes and not several else own
+        results = compare(algorithms, w, device, PASSES[direction], sram_bytes, self.block_q, self.block_kv)
+        compared = sorted({*sizes, *(() if own is None else (own,))}) if several else ()
+        answer = Comparison(w, device, direction, sram_bytes, results, tuple(compared), self.block_q, self.block_kv)
+        if several and not answer.tiled_in_sram():
+            raise UsageError("--sram compares sizes for tiled algorithms, forward", "add --algorithm flash, or give one size")
+        return answer
+
+    def _algorithms(self, w: Attention) -> list[Algorithm]:
+        """The algorithms asked for; ``all`` are those that can run the workload, one named must be able to."""
+        from perfmodel.kernels.attention.algorithms import find, names
+        from perfmodel.kernels.attention.request import READ_BY, check_read
+
+        wanted = _listed(self.algorithm) or list(DEFAULT_ALGORITHMS)
+        everything = "all" in wanted
+        found = {algorithm.name: algorithm for algorithm in map(find, names() if everything else wanted)}
+        chosen = [name for name in READ_BY if getattr(self, name) not in (None, False, [])]
+        check_read(chosen, list(found.values()), self.passes())
+        for name, algorithm in list(found.items()):
+            obstacle = next(filter(None, (algorithm.obstacle(w, direction) for direction in self.passes())), None)
+            if obstacle and (not everything or name in {READ_BY[option][0] for option in chosen}):
+                raise UsageError(f"--algorithm {name}: {obstacle}")
+            if obstacle:
+                del found[name]
+        return list(found.values())
+
+
+def _listed(value: list[str] | str | None) -> list[str]:
+    return [value] if isinstance(value, str) else value or []
+
+
+def _size(text: str, own: int | None) -> int:
+    """Bytes of an SRAM size; one with a plus comes on top of the device's ``own``."""
+    from perfmodel.core.units import parse
+
+    try:
+        size = int(parse(text.removeprefix("+"), "B"))
+    except DataError as error:
+        raise UsageError(f"--sram: {error.message}", "write it like 163KiB, or +64KiB for more than the device has") from None
+    if size < 1:
+        raise UsageError(f"--sram is {text}", "give a size above zero, such as 163KiB")
+    if not text.startswith("+"):
+        return size
+    if own is None:
+        raise UsageError(f"--sram {text}: the device has no SRAM size to add to", "give a whole size, such as 163KiB")
+    return own + size

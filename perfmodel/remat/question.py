@@ -1,0 +1,132 @@
+"""A question about rematerialization as a user puts it: a chain or a graph, then schedules, the exact solver, or autograd."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from perfmodel.core.errors import UsageError
+from perfmodel.core.question import DEFAULT_DEVICE, Condition, Question, argument, dtype_option, hardware_option, option
+
+if TYPE_CHECKING:
+    from perfmodel.core.arith import Number
+    from perfmodel.remat.schedule import Plan
+    from perfmodel.remat.source import Source
+
+SCHEDULES, EXACT, AUTOGRAD, GRAPH = "schedules", "exact", "autograd", "graph"
+
+
+def _of(words: str, *modes: str) -> Condition:
+    return Condition(f"is for {words}", "leave it out", lambda asked: asked.mode in modes)
+
+
+_CHAIN = _of("a chain of layers", SCHEDULES, EXACT, AUTOGRAD)
+_TIMED_CHAIN = _of("schedules and --exact", SCHEDULES, EXACT)
+IN_SCHEDULES = _of("schedules", SCHEDULES)
+_RELU = Condition("goes with --autograd", "schedules take sizes and costs, whatever is in a layer", lambda asked: asked.mode == AUTOGRAD)
+_OF_MODEL = Condition("is for a model", "leave it out, or name a model", lambda asked: asked.model is not None and asked.mode != GRAPH)
+_SOLVED = Condition(
+    "is for the exact solver",
+    "add --memory with --exact or --graph, or leave it out",
+    lambda asked: asked.mode == EXACT or (asked.mode == GRAPH and asked.memory is not None),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class RematQuestion(Question):
+    """What backward of a chain of layers, or of a graph, keeps and computes again."""
+
+    model: str | None = argument("MODEL", "A model whose layers are the chain.", None, reader=_CHAIN)
+    layers: int | None = option("Layers of the chain.", reader=_CHAIN)
+    checkpoints: str | None = option("Layers, from 0, whose outputs are kept, such as 2,5.", reader=IN_SCHEDULES)
+    every: int | None = option("Layers per segment, for every-k.", reader=IN_SCHEDULES)
+    slots: int | None = option(
+        "Values stored at once, x_0 among them, for revolve. [default: as the checkpoints, or for one more pass]", reader=IN_SCHEDULES
+    )
+    memory: str | None = option(
+        "Budget: values, or bytes such as 40GB. Adds the optimal schedule within it.",
+        reader=_of("schedules, --exact and --graph", SCHEDULES, EXACT, GRAPH),
+    )
+    strategy: list[str] | None = option("Only this one; the first one's timeline is drawn. Repeatable.", reader=IN_SCHEDULES)
+    cost: str | None = option("Forward, per layer or for all: 1,2,1 or 2ms. [default: 1 step]", reader=_TIMED_CHAIN)
+    backward: str | None = option("Backward, likewise. [default: twice the forward cost]", reader=_TIMED_CHAIN)
+    size: str | None = option("Of outputs, likewise: 1,2,1 or 32MB. [default: 1 value]", reader=_CHAIN)
+    interior: str | None = option("Beside its input, what backward of a layer needs. [default: nothing]", reader=_TIMED_CHAIN)
+    width: str | None = option("Columns of linear layers: one number, or of x_0, x_1, ...", reader=_CHAIN)
+    batch: int = option("Rows of linear layers, sequences of a model.", default=1, reader=_CHAIN)
+    n: int | None = option("Tokens of a sequence. [default: 2048, or what the model takes]", reader=_OF_MODEL)
+    dtype: str | None = dtype_option("fp32, tf32, fp16, bf16 or fp8. [default: fp16; bf16 for a model]", reader=_CHAIN)
+    hardware: str | None = hardware_option(_CHAIN, "Device that times them.")
+    graph: str | None = option("Any graph, as JSON or YAML; --memory then asks the exact solver.", metavar="FILE")
+    exact: bool = option(
+        "Ask the exact solver for the chain within --memory.",
+        "--exact",
+        default=False,
+        reader=_of("a chain of layers; a graph with --memory asks the exact solver", EXACT),
+    )
+    seconds: float = option("For the exact solver.", default=60.0, reader=_SOLVED)
+    autograd: bool = option(
+        "Show what each operation keeps, and when it goes.",
+        "--autograd",
+        default=False,
+        reader=_of("a chain of layers, and no schedule or solver goes with it", AUTOGRAD),
+    )
+    relu: bool = option("With --autograd: a ReLU after each layer but the last.", "--relu", default=False, reader=_RELU)
+
+    @property
+    def mode(self) -> str:
+        """Which of the four questions it is."""
+        if self.graph is not None:
+            return GRAPH
+        return EXACT if self.exact else AUTOGRAD if self.autograd else SCHEDULES
+
+    def source(self) -> Source:
+        """The chain: by numbers and lists, of linear layers, or of a model. UsageError for options that do not go together."""
+        from perfmodel.catalog import calibrated_devices, find_device, find_model
+        from perfmodel.core.checks import dtype_on, whole
+        from perfmodel.remat.device_chain import linear, of_model
+        from perfmodel.remat.source import listed
+
+        if self.model is None and self.width is None:
+            if {"hardware", "dtype", "n", "batch"} & set(self.given()):
+                fix = "give --width, or the name of a model"
+                raise UsageError("--hardware, --dtype, --batch and --n need layers of known shape", fix)
+            return listed(self.layers, self.cost, self.backward, self.size, self.interior)
+        self._check_shape()
+        device = find_device(self.hardware or DEFAULT_DEVICE)
+        whole("batch", self.batch)
+        if self.width is not None:
+            return linear(self.layers, self.batch, self.width, dtype_on(self.dtype, device), device, calibrated_devices)
+        model = find_model(str(self.model))
+        length = self.n if self.n is not None else min(2048, model.max_positions or 2048)
+        return of_model(model, self.batch, length, dtype_on(self.dtype, device, "bf16"), device, calibrated_devices)
+
+    def _check_shape(self) -> None:
+        """UsageError for numbers of layers whose shape is known."""
+        given = self.given()
+        clash = next((f"--{name}" for name in ("cost", "backward", "size", "interior") if name in given), None)
+        if clash is None and self.model is not None and (self.width is not None or self.layers is not None):
+            clash = "--width or --layers"
+        if clash is not None:
+            whose = "a model" if self.model else "--width"
+            raise UsageError(f"{clash} does not go with {whose}, which has its own", "leave one of them out")
+
+    def budget(self, sized: bool) -> Number | None:
+        """The memory, in the unit of the sizes: bytes where they are ``sized``."""
+        from perfmodel.remat.source import quantities
+
+        if self.memory is None:
+            return None
+        [memory, *more], unit = quantities("memory", self.memory, "B")
+        if more or unit != sized:
+            fix = f"give {'a size such as 40GB' if sized else 'a number of values, as the sizes have no unit'}"
+            raise UsageError(f"--memory is {self.memory!r}", fix)
+        return memory
+
+    def plan(self, memory: Number | None) -> Plan:
+        """What the strategies are given."""
+        from perfmodel.remat.schedule import Plan
+        from perfmodel.remat.source import layer_numbers
+
+        checkpoints = None if self.checkpoints is None else layer_numbers("checkpoints", self.checkpoints)
+        return Plan(checkpoints, self.every, self.slots, memory)

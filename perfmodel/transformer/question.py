@@ -1,0 +1,262 @@
+"""Questions about whole models as a user puts them, and what they mean: a request, a cache, a training step."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any
+
+from perfmodel.core.errors import UsageError
+from perfmodel.core.question import Condition, Question, argument, as_in, dtype_option, hardware_option, option
+
+if TYPE_CHECKING:
+    from perfmodel.core.hardware import Device
+    from perfmodel.transformer.cache_plan import CacheWorkload
+    from perfmodel.transformer.request import Request
+    from perfmodel.transformer.spec import ModelSpec
+    from perfmodel.transformer.training.question import Training
+
+MOST_GPUS = 10**6
+"""Of a search: more take long to be divided in every way, and no system has them."""
+FORMATS = "fp32, fp16, bf16, fp8, int8 or int4"
+
+
+def _has_temporaries(asked: MemoryQuestion) -> bool:
+    from perfmodel.transformer.training.optimizers import optimizer_named
+
+    return bool(optimizer_named(asked.optimizer).temporary)
+
+
+_ADAPTERS = Condition("is for adapters", "give their rank with --lora too, or leave it out", lambda asked: asked.lora is not None)
+_TEMPORARIES = Condition("is for optimizers with temporary copies: adam, adamw", "leave it out", _has_temporaries)
+_TRAINING = Condition("is an option of training", "give --phase train, or leave it out", lambda asked: asked.trains)
+_INFERENCE = Condition("is an option of inference", "leave it out of --phase train", lambda asked: not asked.trains)
+ONE_LAYOUT = Condition("is for one layout", "leave out --search", lambda asked: asked.search is None)
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryQuestion(Question):
+    """A training step of a model, on one GPU or several."""
+
+    name: str = argument("MODEL", "A model's name, such as llama-3-8b, or the path of a config.json.")
+    batch: int = option("Sequences of a step on all GPUs.", default=1)
+    n: int | None = option("Tokens of a sequence. [default: 2048, or what the model takes at most]")
+    micro_batch: int | None = option("Sequences at a time on one GPU. [default: all of its share]")
+    precision: str = option("mixed, bf16 or fp32.", default="mixed")
+    optimizer: str = option("adam, adamw, sgd, momentum, adafactor, adam8bit, lion or muon.", default="adam")
+    recompute: str = option("none, selective, full or every:K layers.", default="none")
+    flash: bool = option("FlashAttention, or scores in memory. [default: flash]", "--flash/--no-flash", default=True)
+    dropout: bool = option("Keep masks of dropout. [default: none]", "--dropout/--no-dropout", default=False)
+    lora: int | None = option("Rank of adapters; all else is frozen. [default: train all]")
+    lora_targets: str | None = option("Matrices with adapters: all, attention or qv. [default: all]", reader=_ADAPTERS)
+    gradients: str = option("Kept in mixed precision: 16bit, fp32 or both.", default="16bit")
+    gradient_life: str = option("freed after a step, kept, or applied one by one.", default="freed")
+    fused_optimizer: bool = option(
+        "One kernel, or temporary copies. [default: fused]", "--fused-optimizer/--foreach", default=True, reader=_TEMPORARIES
+    )
+    implementation: str = option("What is kept: fused or huggingface.", default="fused")
+    zero: int = option("What data-parallel GPUs divide: 0 to 3.", default=0)
+    dp: int = option("GPUs with a copy each.", default=1)
+    tp: int = option("GPUs that share each matrix.", default=1)
+    sp: bool = option("Divide the rest of a layer too. [default: no]", "--sp/--no-sp", default=False)
+    pp: int = option("Pipeline stages of consecutive layers.", default=1)
+    interleave: int = option("Chunks of layers per stage.", default=1)
+    cp: int = option("GPUs that share each sequence.", default=1)
+    ep: int = option("Groups of GPUs that hold different experts.", default=1)
+    hardware: str | None = hardware_option()
+
+    def training(self, model: ModelSpec) -> Training:
+        """The step of ``model``; a length that is not given fits it."""
+        from perfmodel.transformer.request import TRAIN, default_length
+        from perfmodel.transformer.training.checks import recompute_named
+        from perfmodel.transformer.training.question import ALL, Parallel, Training
+
+        return Training(
+            model=model,
+            batch=self.batch,
+            n=default_length(model, TRAIN) if self.n is None else self.n,
+            micro_batch=self.micro_batch,
+            precision=self.precision,
+            optimizer=self.optimizer,
+            recompute=recompute_named(self.recompute),
+            flash=self.flash,
+            lora=self.lora,
+            dropout=self.dropout,
+            parallel=Parallel(self.tp, self.sp, self.pp, self.interleave, self.cp, self.ep, self.dp, self.zero),
+            gradients=self.gradients,
+            gradient_life=self.gradient_life,
+            lora_targets=ALL if self.lora_targets is None else self.lora_targets,
+            fused_optimizer=self.fused_optimizer,
+        )
+
+
+def _of_training(name: str, help: str = "") -> Any:
+    return as_in(MemoryQuestion, name, help, before="Training: ", reader=_TRAINING)
+
+
+@dataclass(frozen=True, slots=True)
+class PhaseQuestion(Question):
+    """A phase of a model: prefill, decode or generate."""
+
+    name: str = as_in(MemoryQuestion, "name")
+    phase: str = option("prefill, decode, generate or train.", default="prefill")
+    batch: int = option("Sequences.", default=1)
+    n: int | None = option("Tokens of the prompt. [default: 2048, or what the model takes at most]")
+    kv_len: int | None = option("Tokens of a sequence at the end. [default: n; generate: n + 128]", reader=_INFERENCE)
+    dtype: str | None = dtype_option()
+    weights_dtype: str | None = option(
+        "Format of the weights; int8 and int4 too. [default: as config.json says, else the dtype]", reader=_INFERENCE
+    )
+    kv_dtype: str | None = option("Format of the KV cache; int8 and int4 too. [default: the dtype]", reader=_INFERENCE)
+    hardware: str | None = hardware_option()
+    tp: int = as_in(MemoryQuestion, "tp")
+    pp: int = as_in(MemoryQuestion, "pp")
+    ep: int = as_in(MemoryQuestion, "ep")
+    fused: bool = option(
+        "Run element-wise operations inside other kernels. [default: unfused]", "--fused/--unfused", default=False, reader=_INFERENCE
+    )
+    graph: bool | None = option(
+        "Launch kernels as a CUDA graph or one by one. [default: graph in decode]", "--graph/--eager", reader=_INFERENCE
+    )
+    kv_cache: bool = option(
+        "Keep K and V, or compute all tokens anew. [default: keep]", "--kv-cache/--no-kv-cache", default=True, reader=_INFERENCE
+    )
+
+    @property
+    def trains(self) -> bool:
+        """Whether a training step is asked for."""
+        from perfmodel.transformer.request import TRAIN
+
+        return self.phase == TRAIN
+
+    def request_for(self, model: ModelSpec, device: Device) -> Request:
+        """A phase of inference, checked; lengths that are not given fit ``model``."""
+        from perfmodel.core.checks import dtype_on
+        from perfmodel.transformer.request import Request, formats, lengths
+        from perfmodel.transformer.step import Split
+
+        form = dtype_on(self.dtype, device)
+        n, kv_len = lengths(model, self.phase, self.n, self.kv_len)
+        return Request(
+            model=model,
+            device=device,
+            phase=self.phase,
+            batch=self.batch,
+            n=n,
+            kv_len=kv_len,
+            dtype=form,
+            fused=self.fused,
+            graph=self.graph,
+            cached=self.kv_cache,
+            split=Split(self.tp, self.ep, self.pp),
+            **formats(model, form, self.weights_dtype, self.kv_dtype),
+        ).check()
+
+
+@dataclass(frozen=True, slots=True)
+class ModelQuestion(PhaseQuestion):
+    """A phase of a model, or a training step, of which options that are None take those of its memory."""
+
+    micro_batch: int | None = _of_training("micro_batch")
+    precision: str | None = _of_training("precision")
+    optimizer: str | None = _of_training("optimizer", "as perfmodel memory. [default: adam]")
+    recompute: str | None = _of_training("recompute")
+    flash: bool | None = _of_training("flash", "FlashAttention or not. [default: flash]")
+    dropout: bool | None = _of_training("dropout", "with dropout. [default: without]")
+    lora: int | None = _of_training("lora")
+    gradients: str | None = _of_training("gradients", "kept as 16bit, fp32 or both. [default: 16bit]")
+    implementation: str | None = _of_training("implementation", "kernels of fused or huggingface. [default: fused]")
+    zero: int | None = _of_training("zero", "what data-parallel GPUs divide, 0 to 3. [default: 0]")
+    dp: int | None = _of_training("dp")
+    sp: bool | None = _of_training("sp")
+    interleave: int | None = _of_training("interleave")
+    cp: int | None = _of_training("cp")
+    overlap: bool | None = option("Training: exchange beside kernels. [default: yes]", "--overlap/--no-overlap", reader=_TRAINING)
+    system: str | None = option("Training: what joins the GPUs; a name of configs/systems, or a file.", reader=_TRAINING)
+    search: int | None = option("Training: the fastest layout on so many GPUs.", metavar="GPUS", reader=_TRAINING)
+
+    def training(self, model: ModelSpec, precision: str | None) -> Training:
+        """The training step, in ``precision`` if that is given."""
+        shared = {one.name for one in fields(MemoryQuestion)} & set(self.given()) - {"hardware"}
+        options: dict[str, Any] = {name: getattr(self, name) for name in shared} | {"name": self.name}
+        return MemoryQuestion(**options).updated({"precision": precision}).training(model)
+
+    def training_formats(self, device: Device) -> tuple[str, str | None]:
+        """Which 16-bit format, and the precision: ``--dtype fp32`` says both. UsageError where they do not go together."""
+        from perfmodel.transformer.training.question import BF16, FP32
+
+        dtype, precision = self.dtype, self.precision
+        if dtype == FP32 and precision in (None, FP32):
+            return "bf16", FP32
+        if dtype not in (None, "bf16", "fp16"):
+            raise UsageError(f"--dtype {dtype} with --phase train", "give bf16, fp16 or fp32, and --precision for the rest")
+        if precision == BF16 and dtype == "fp16":
+            raise UsageError("--dtype fp16 with --precision bf16", "leave one of them out")
+        known = {**device.peaks.tensor, **device.peaks.vector}
+        return dtype or ("bf16" if precision == BF16 or "bf16" in known else "fp16"), precision
+
+    def check_search(self) -> int:
+        """The GPUs of a search; UsageError for an option that it is to find."""
+        from perfmodel.core.checks import whole
+        from perfmodel.transformer.training.implementations import HUGGINGFACE
+
+        open_ones, given = ("micro_batch", "recompute", "zero", "dp", "sp", "interleave", "cp", "tp", "pp", "ep"), self.given()
+        clash = next((f"--{name.replace('_', '-')}" for name in open_ones if name in given), None)
+        if clash is not None:
+            raise UsageError(f"{clash} is what --search looks for", "leave it out, or leave out --search")
+        if self.implementation == HUGGINGFACE:
+            raise UsageError("--search knows the kernels of fused only", "leave out --implementation")
+        assert self.search is not None
+        whole("search", self.search)
+        if self.search > MOST_GPUS:
+            raise UsageError(f"--search {self.search:,}: more GPUs than any system has", f"give at most {MOST_GPUS:,}")
+        return self.search
+
+
+@dataclass(frozen=True, slots=True)
+class BatchQuestion(Question):
+    """Decode steps of a model over the batch."""
+
+    name: str = as_in(PhaseQuestion, "name")
+    kv_len: int | None = as_in(PhaseQuestion, "kv_len")
+    dtype: str | None = dtype_option()
+    weights_dtype: str | None = as_in(PhaseQuestion, "weights_dtype")
+    kv_dtype: str | None = as_in(PhaseQuestion, "kv_dtype")
+    hardware: str | None = hardware_option()
+    tp: int = as_in(PhaseQuestion, "tp")
+    pp: int = as_in(PhaseQuestion, "pp")
+    ep: int = as_in(PhaseQuestion, "ep")
+    fused: bool = as_in(PhaseQuestion, "fused")
+    graph: bool | None = as_in(PhaseQuestion, "graph")
+
+    def request_for(self, model: ModelSpec, device: Device) -> Request:
+        """A decode step of one sequence, checked."""
+        from perfmodel.transformer.step import DECODE
+
+        return PhaseQuestion(self.name, DECODE).updated(self.given()).request_for(model, device)
+
+
+@dataclass(frozen=True, slots=True)
+class CacheQuestion(Question):
+    """The KV cache of a model."""
+
+    model: str | None = argument("MODEL", "A name, or the path of a config.json.", None)
+    n: int | None = option("Tokens of a sequence. [default: the most the model takes]", "--n", "-n")
+    batch: int = option("Sequences.", default=1)
+    dtype: str = option(f"Of the cache: {FORMATS}.", default="fp16")
+    rope_dtype: str | None = option("Of the rotated key of latent attention. [default: as --dtype]")
+    scale_group: int | None = option("Elements that share a 4-byte scale, if quantized. [default: no scales]")
+    block_size: int = option("Tokens per page of a paged cache.", default=1)
+    weights_dtype: str | None = option(f"Of the weights: {FORMATS}. [default: as config.json says, else a 16 or 32 bit --dtype, else fp16]")
+    reserve: str | None = option("Memory for neither weights nor cache, such as 4GiB. [default: none]")
+    hardware: str | None = hardware_option()
+
+    def workload(self, model: ModelSpec) -> CacheWorkload:
+        """The cache of ``model``, checked; UsageError names a wrong option."""
+        from perfmodel.core.checks import size_bytes
+        from perfmodel.transformer.cache_plan import workload
+        from perfmodel.transformer.kv_cache import CacheFormat
+
+        [n] = self.updated({"n": model.max_positions if self.n is None else self.n}).needed("kv-cache llama-3-8b --n 8192", "n")
+        form = CacheFormat(self.dtype, self.rope_dtype, self.block_size, self.scale_group)
+        kept = 0 if self.reserve is None else size_bytes("reserve", self.reserve, least=0)
+        return workload(model, n, self.batch, form, self.weights_dtype, kept)
