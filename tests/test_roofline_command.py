@@ -12,7 +12,7 @@ import pytest
 from perfmodel.catalog import find_device
 from perfmodel.kernels.matmul import Matmul, evaluate
 from perfmodel.report.charts.roofline_metrics import bound, flag, intensity, share_of_roof
-from perfmodel.report.readings import of_report
+from perfmodel.report.compare import of_report
 from perfmodel.report.roofline_chart import roofline
 from perfmodel.report.saved import from_data
 from perfmodel.validation.cuda.ncu_csv import CountedKernel

@@ -12,7 +12,7 @@ from perfmodel.claims.base import SYMBOLS, VERDICTS, Check, Claim, Computed, rea
 from perfmodel.claims.devices import Reading
 from perfmodel.core.units import format_count, format_si, format_time
 from perfmodel.report.document import Report, Table
-from perfmodel.report.steps import Sources, steps_data, steps_table
+from perfmodel.report.op_common import Sources, steps_data, steps_table
 
 _PREFIXED = ("B", "B/s", "FLOP", "FLOP/s", "OP/s")
 _NOTE = (

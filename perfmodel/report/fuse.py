@@ -12,7 +12,7 @@ from perfmodel.report.against import MEASURED, Side, against
 from perfmodel.report.charts.schema import Interval
 from perfmodel.report.document import Report, Table
 from perfmodel.report.metrics import BOUND_WORDS, Metric, as_json, as_table, of_traffic
-from perfmodel.report.operation import head, with_steps
+from perfmodel.report.op_common import head, with_steps
 
 
 def report(w: Chain, device: Device, results: list[Result], *, published: Published | None = None, explained: bool = False) -> Report:

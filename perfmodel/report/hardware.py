@@ -10,7 +10,7 @@ from perfmodel.core.hardware import Device, Quantity, quantities
 from perfmodel.core.trace import Step, Trace, Traced
 from perfmodel.core.units import format_binary
 from perfmodel.report.document import Report, Table
-from perfmodel.report.operation import with_steps
+from perfmodel.report.op_common import with_steps
 
 
 def list_report(devices: list[Device]) -> Report:

@@ -26,8 +26,8 @@ from perfmodel.kernels.tile import SLICE_DEPTH
 from perfmodel.report.against import Side, alone
 from perfmodel.report.charts.soft_roofs import WHY
 from perfmodel.report.document import Report, Table
-from perfmodel.report.metrics import NO_EXPONENTIALS, Metric, as_json, as_table, bound_by, note, of_cost, of_memory, seconds, whose
-from perfmodel.report.operation import head, unknown_rates, with_steps
+from perfmodel.report.metrics import NO_EXPONENTIALS, Metric, as_json, as_table, bound_by, of_cost, of_memory, seconds
+from perfmodel.report.op_common import head, note, unknown_rates, whose, with_steps
 from perfmodel.report.roofline_chart import multicasts
 from perfmodel.timing.predict import Prediction
 

@@ -10,7 +10,7 @@ from perfmodel.remat.timeline import columns
 from perfmodel.report.document import Report, Table
 from perfmodel.report.memory_words import notes, size, verdict
 from perfmodel.report.metrics import Metric, as_json, as_rows, as_table
-from perfmodel.report.operation import head, with_steps
+from perfmodel.report.op_common import head, with_steps
 from perfmodel.report.timeline import axis, chart
 from perfmodel.transformer.training import korthikanti
 from perfmodel.transformer.training.activations import Kept

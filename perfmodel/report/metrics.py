@@ -13,7 +13,6 @@ from perfmodel.core.units import format_si, format_time
 from perfmodel.report.charts.format_number import ABSENT, text
 from perfmodel.report.charts.schema import Interval
 from perfmodel.report.document import Table
-from perfmodel.timing.base import find_model
 from perfmodel.timing.predict import Prediction
 
 
@@ -22,8 +21,9 @@ class Metric:
     """``value`` in ``unit``, a key of ``UNITS``; empty where the label says it.
 
     ``key``: its place in the JSON object, dots between levels; empty: only in tables. ``label``: of its row or column in a table; empty:
-    only in JSON. ``low`` and ``high``: the ends of its 80 % interval, which stand beside it in JSON. ``before``, ``after``: words around
-    it in a table.
+    only in JSON. ``low`` and ``high``: the ends of its 80 % interval, which stand beside it in JSON. ``formula``: what it is computed by,
+    in symbols, ``numbers``: with their values; ``source``: where it is from, which stands beside it in JSON. ``before``, ``after``: words
+    around it in a table.
     """
 
     key: str
@@ -34,11 +34,16 @@ class Metric:
     high: float | None = None
     before: str = ""
     after: str = ""
+    formula: str = ""
+    numbers: str = ""
+    source: str = ""
 
     @property
     def brief(self) -> str:
         """The value with its unit."""
-        return ABSENT if self.value is None else f"{self.before}{_text(self.value, self.unit)}{self.after}"
+        if self.value is None:
+            return ABSENT
+        return f"{self.before}{text(self.value, self.unit) if self.unit else format_si(self.value)}{self.after}"
 
     @property
     def shown(self) -> str:
@@ -47,10 +52,6 @@ class Metric:
             return self.brief
         low, high = (format_time(end, 3) if self.unit == "s" else text(end, self.unit) for end in (self.low, self.high))
         return f"{self.before}{text(self.value, self.unit)} ({low} to {high}){self.after}"
-
-
-def _text(value: Any, unit: str) -> str:
-    return text(value, unit) if unit else format_si(value)
 
 
 Metrics = Sequence[Metric]
@@ -73,6 +74,8 @@ def as_json(metrics: Iterable[Metric]) -> dict[str, Any]:
         place[name] = metric.value
         if metric.low is not None or name == "predicted":
             place |= {"low": metric.low, "high": metric.high}
+        if metric.source:
+            place["source"] = metric.source
     return found
 
 
@@ -119,6 +122,11 @@ def _all_labels(known: Iterable[Mapping[str, Metric]], labels: Mapping[str, str]
     return list(dict.fromkeys(label for found in known for label in found) if labels is None else dict.fromkeys(labels.values()))
 
 
+def of_fields(of: Any, *names: str) -> list[Metric]:
+    """Attributes of ``of`` as they are, in JSON only."""
+    return [Metric(name, getattr(of, name)) for name in names]
+
+
 BYTES = frozenset({"accesses.bytes", "accesses.zero_fill_bytes"})
 NO_EXPONENTIALS = BYTES | {"work.sfu"}
 NO_MATMUL = BYTES | {"flops", "executed_flops", "arithmetic_intensity.sram", "arithmetic_intensity.dram"}
@@ -130,13 +138,8 @@ def of_cost(cost: Estimate, predicted: Interval | None = None, labels: Mapping[s
 
     ``predicted``: seconds. ``labels``: others than usual, by key.
     """
-    found = _of_cost(cost, predicted)
-    return [replace(metric, label=labels[metric.key]) if metric.key in labels else metric for metric in found] if labels else found
-
-
-def _of_cost(cost: Estimate, predicted: Interval | None) -> list[Metric]:
     value, low, high = (None, None, None) if predicted is None else (predicted.value, predicted.low, predicted.high)
-    return [
+    found = [
         Metric("flops", cost.flops, "FLOP", "FLOP"),
         Metric("executed_flops", cost.executed_flops, "FLOP, executed", "FLOP"),
         Metric("work.tensor", cost.work.tensor),
@@ -162,6 +165,7 @@ def _of_cost(cost: Estimate, predicted: Interval | None) -> list[Metric]:
         Metric("time_s.unknown", sorted(cost.unknown)),
         Metric("bound", cost.bound, "bound by", "text"),
     ]
+    return [replace(metric, label=labels.get(metric.key, metric.label)) for metric in found] if labels else found
 
 
 def of_memory(size: Number, device: Device, extra: Number | None = None) -> list[Metric]:
@@ -186,8 +190,10 @@ def _intensity(flops: Number, moved: Traffic) -> float | None:
 
 
 BOUND_WORDS = {
+    "sram": "SRAM bandwidth",
     "dram": "DRAM bandwidth",
     "l2": "L2 bandwidth",
+    "llc": "LLC bandwidth",
     "tensor": "the tensor unit",
     "vector": "the vector unit",
     "sfu": "the exponential unit",
@@ -203,26 +209,8 @@ def bound_by(cost: Estimate) -> str:
     return f"{BOUND_WORDS[cost.bound]} ({term})" if term == roof else f"{BOUND_WORDS[cost.bound]} ({term} of {roof})"
 
 
-def seconds(prediction: Prediction) -> Interval:
+def seconds(prediction: Prediction | None) -> Interval | None:
     """Its time and the ends of its interval."""
-    return Interval(float(prediction.seconds), float(prediction.low), float(prediction.high))
-
-
-def note(what: str, prediction: Prediction) -> str:
-    """For what, on which grounds, and under which assumptions a time is predicted."""
-    whose = f"{what} is predicted for {prediction.calibration.implementation}, with its 80 % interval"
-    return f"{whose}; {prediction.provenance}. Assumed: {assumes(prediction)}."
-
-
-def assumes(prediction: Prediction) -> str:
-    """What the model of ``prediction`` assumes of operands, caches and launches."""
-    return find_model(prediction.calibration.model).assumes
-
-
-def whose(prediction: Prediction | None, otherwise: str | None = None) -> dict[str, Any]:
-    """The JSON keys that say whose time is predicted, and on what grounds; without a prediction the implementation ``otherwise``."""
     if prediction is None:
-        return {"implementation": otherwise}
-    block = prediction.calibration
-    grounds = {"kind": prediction.kind, "provenance": prediction.provenance, "model": block.model, "assumes": assumes(prediction)}
-    return {"implementation": block.implementation, "prediction": grounds}
+        return None
+    return Interval(float(prediction.seconds), float(prediction.low), float(prediction.high))

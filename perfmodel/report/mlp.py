@@ -11,7 +11,7 @@ from perfmodel.core.workload import BACKWARD, FORWARD
 from perfmodel.kernels.mlp import SOURCE, Mlp, Result, backward_flops, cached, explain, forward_flops, layer_flops
 from perfmodel.report.document import Report, Table
 from perfmodel.report.metrics import NO_EXPONENTIALS, Metric, as_json, as_table, bound_by, of_cost, of_memory
-from perfmodel.report.operation import head, unknown_rates, with_steps
+from perfmodel.report.op_common import head, unknown_rates, with_steps
 
 BOTH = "both"
 

@@ -11,7 +11,7 @@ from perfmodel.report.charts.schema import Interval
 from perfmodel.report.document import Report, Table
 from perfmodel.report.metrics import Metric, as_json, as_rows, as_table, of_cost
 from perfmodel.report.model_words import least, most, notes, share, stored_format, verdict
-from perfmodel.report.operation import head, with_steps
+from perfmodel.report.op_common import head, with_steps
 from perfmodel.timing.predict import Prediction
 from perfmodel.transformer.answer import Answer, Line
 from perfmodel.transformer.estimate import CONVENTION, MIXED, Pass

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from perfmodel.core.units import format_si, format_time
 from perfmodel.report.metrics import BOUND_WORDS
-from perfmodel.report.operation import unknown_rates
+from perfmodel.report.op_common import unknown_rates
 from perfmodel.timing.base import find_model
 from perfmodel.transformer.answer import Answer, Line
 from perfmodel.transformer.estimate import CONVENTION, MIXED, PREDICTED, ROOF

@@ -9,7 +9,7 @@ from perfmodel.core.sectors import SECTOR_BYTES, SECTOR_SOURCE, Access, sector_e
 from perfmodel.core.units import format_binary
 from perfmodel.report.document import Report, Table
 from perfmodel.report.metrics import Metric, as_json, as_table
-from perfmodel.report.operation import head, with_steps
+from perfmodel.report.op_common import head, with_steps
 
 
 def report(result: Result, *, explained: bool = False) -> Report:

@@ -9,7 +9,7 @@ from perfmodel.kernels.recompute import SOURCE, Level, Result, explain, stored_b
 from perfmodel.report.against import Side, against
 from perfmodel.report.document import Report
 from perfmodel.report.metrics import Metric, as_json, as_rows
-from perfmodel.report.operation import head, with_steps
+from perfmodel.report.op_common import head, with_steps
 
 
 def report(result: Result, *, explained: bool = False) -> Report:

@@ -15,7 +15,7 @@ from perfmodel.remat.simulate import Run
 from perfmodel.remat.tensors import Choice
 from perfmodel.remat.timeline import columns
 from perfmodel.report.document import Report, Table
-from perfmodel.report.operation import with_steps
+from perfmodel.report.op_common import with_steps
 from perfmodel.report.remat_extra import TENSOR_NOTE, curve_data, curve_table, tensor_data, tensor_table
 from perfmodel.report.remat_verdict import verdict
 from perfmodel.report.remat_words import Words

@@ -11,7 +11,7 @@ from perfmodel.kernels.softmax import SOURCE, Result, Softmax, explain, row_byte
 from perfmodel.report.against import ROOFS_EVEN, Side, against, idle_and_launch
 from perfmodel.report.document import Report, Table
 from perfmodel.report.metrics import NO_MATMUL, Metric, as_json, as_table, bound_by, of_cost, of_memory
-from perfmodel.report.operation import head, unknown_rates, with_steps
+from perfmodel.report.op_common import head, unknown_rates, with_steps
 
 
 def report(w: Softmax, device: Device, results: list[Result], *, explained: bool = False) -> Report:

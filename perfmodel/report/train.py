@@ -10,7 +10,7 @@ from perfmodel.report.document import Report, Table
 from perfmodel.report.memory import question
 from perfmodel.report.metrics import Metric, as_json, as_rows, as_table, of_cost
 from perfmodel.report.model import of_source
-from perfmodel.report.operation import head, with_steps
+from perfmodel.report.op_common import head, with_steps
 from perfmodel.report.train_words import notes, verdict
 from perfmodel.transformer.op import COLLECTIVE, WEIGHTS
 from perfmodel.transformer.parameters import active, parts, total

@@ -8,7 +8,7 @@ from perfmodel.core.units import format_count, format_si, format_time
 from perfmodel.report.document import Report
 from perfmodel.report.memory import question, recompute_text
 from perfmodel.report.metrics import Metric, as_json, as_rows
-from perfmodel.report.operation import head
+from perfmodel.report.op_common import head
 from perfmodel.transformer.training.question import Training
 from perfmodel.transformer.training.step.executed import MEANING, utilization
 from perfmodel.transformer.training.step.job import job_of

@@ -6,7 +6,7 @@ from perfmodel.core.units import format_si, format_time
 from perfmodel.report.memory_words import uneven
 from perfmodel.report.metrics import BOUND_WORDS
 from perfmodel.report.model_words import unread_notes
-from perfmodel.report.operation import unknown_rates
+from perfmodel.report.op_common import unknown_rates
 from perfmodel.transformer.training.implementations import HUGGINGFACE
 from perfmodel.transformer.training.question import EVERY, FULL, Training
 from perfmodel.transformer.training.step.answer import TrainingAnswer

@@ -10,9 +10,8 @@ from perfmodel.core.errors import DataError, PerfmodelError
 from perfmodel.core.files import sha256
 from perfmodel.report.against import ratio_notes
 from perfmodel.report.charts.schema import Roofline
-from perfmodel.report.compare import DEFAULT_THRESHOLD, changes, verdict
+from perfmodel.report.compare import DEFAULT_THRESHOLD, changes, of_report, summary
 from perfmodel.report.document import Formula, Provenance, Report
-from perfmodel.report.readings import of_report
 from perfmodel.report.roofline_chart import with_baseline
 from perfmodel.study.base import Part, Scope
 from perfmodel.study.schema import StudyFile, kind_names
@@ -60,7 +59,7 @@ def _once(formulas: Iterable[Formula]) -> list[Formula]:
 def with_base(report: Report, base: Report, name: str) -> Report:
     """``report`` with arrows from the points of the same name in ``base``, and what became faster or slower since, first."""
     both = of_report(base), of_report(report)
-    said = verdict(changes(*both, DEFAULT_THRESHOLD), name, "this report", DEFAULT_THRESHOLD, both)
+    said = summary(changes(*both, DEFAULT_THRESHOLD), name, "this report", DEFAULT_THRESHOLD, both)
     charts = [_arrows(chart, base, name) if isinstance(chart, Roofline) else chart for chart in report.charts]
     found = replace(report, verdict=[*said, *report.verdict], charts=charts)
     points = [point for chart in found.rooflines for point in chart.points]

@@ -10,7 +10,8 @@ from perfmodel.core.errors import UnavailableError, UsageError, suggest
 from perfmodel.core.hardware import Device
 from perfmodel.kernels.attention.algorithms import find, names
 from perfmodel.report.charts.schema import COMPUTE, Point, Roofline
-from perfmodel.report.readings import HIGH, Reading, of_point
+from perfmodel.report.compare import of_point
+from perfmodel.report.metrics import Metric
 from perfmodel.report.roofline_chart import ceilings, roofline, with_baseline
 from perfmodel.study.base import Scope
 from perfmodel.study.points import asked, too_large
@@ -23,7 +24,7 @@ class Side:
     """One of the two."""
 
     name: str
-    readings: list[Reading]
+    metrics: list[Metric]
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,20 +101,20 @@ def _other_kernels(by_device: dict[str, dict[str, str]]) -> list[str]:
     return list(told.values())
 
 
-def _rates(device: Device) -> list[Reading]:
+def _rates(device: Device) -> list[Metric]:
     """Peaks, bandwidths and ridge points of the profile."""
     found = []
     for roof in ceilings(device):
         measured = ", measured" if roof.evidence == "measured" else ""
         if roof.kind == COMPUTE:
-            found.append(Reading((roof.name, f"peak{measured}"), roof.value, "FLOP/s", HIGH))
+            found.append(Metric(roof.name, roof.value, f"peak{measured}", "FLOP/s"))
             dram = device.dram.bandwidth_bytes_per_s
             if dram and not measured:
-                found.append(Reading((roof.name, "ridge point, DRAM"), roof.value / dram, "FLOP/B"))
+                found.append(Metric(roof.name, roof.value / dram, "ridge point, DRAM", "FLOP/B"))
         else:
-            found.append(Reading((roof.name, f"bandwidth{measured}"), roof.value, "B/s", HIGH))
+            found.append(Metric(roof.name, roof.value, f"bandwidth{measured}", "B/s"))
     capacity = device.dram.capacity
-    return [*found, Reading(("DRAM", "capacity"), capacity.number, "B")] if capacity else found
+    return [*found, Metric("DRAM", capacity.number, "capacity", "B")] if capacity else found
 
 
 def _algorithms(between: Sequence[str], workloads: Sequence[Workload], device: str | None, scope: Scope) -> Sides:
@@ -161,9 +162,9 @@ def _on_one(
         warnings += [*(f"{name}: {told}" for told in missing if predicted), *cannot]
     before, after = _both_predicted(*made) if predicted else made
     chart = roofline(found, scope.numbered(with_baseline(after, before, between[0])), f"{between[0]} to {between[1]} on {found.name}")
-    readings = [[one for point in points for one in of_point(point, chart)] for points in (before, after)]
+    metrics = [[one for point in points for one in of_point(point, chart)] for points in (before, after)]
     shown = chart if chart.points else None
-    first, other = (Side(name, own) for name, own in zip(between, readings, strict=True))
+    first, other = (Side(name, own) for name, own in zip(between, metrics, strict=True))
     return Sides(first, other, shown, list(dict.fromkeys(notes)), list(dict.fromkeys(warnings)))
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Annotated, ClassVar
 
-from perfmodel.report.compare import DEFAULT_THRESHOLD, changes, tables, verdict
+from perfmodel.report.compare import DEFAULT_THRESHOLD, changes, summary, tables
 from perfmodel.study.base import Part, Scope
 from perfmodel.study.fields import Fields
 from perfmodel.study.sides import sides
@@ -27,9 +27,9 @@ class Section:
     def build(self, scope: Scope) -> Part:
         """The table of changes; on one device also a roofline with arrows."""
         made = sides(self.between, self.workloads, self.device, scope)
-        found = changes(made.before.readings, made.after.readings, self.threshold)
+        found = changes(made.before.metrics, made.after.metrics, self.threshold)
         title = self.title or f"{made.before.name} against {made.after.name}"
         charts = [made.chart] if made.chart is not None else []
-        said = verdict(found, made.before.name, made.after.name, self.threshold, (made.before.readings, made.after.readings))
+        said = summary(found, made.before.name, made.after.name, self.threshold, (made.before.metrics, made.after.metrics))
         said = [f"{self.title}: {said[0]}", *said[1:]] if self.title else said
         return Part([*said, *made.warnings], list(charts), tables(title, found, made.before.name, made.after.name), made.notes)
