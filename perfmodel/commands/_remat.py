@@ -121,29 +121,29 @@ def _exact(asked: Asked, source: Source, memory: Number | None) -> Report:
     from perfmodel.core.checks import given
     from perfmodel.remat.graph import graph_of
     from perfmodel.remat.graph_answer import answer as solve
-    from perfmodel.report.remat_graph import report
+    from perfmodel.report.remat_graph import graph_report
 
     given("memory", memory, "remat --layers 8 --memory 6 --exact")
-    return report(solve(source.title, graph_of(source.chain), source.sized, memory, asked.seconds, source.timed))
+    return graph_report(solve(source.title, graph_of(source.chain), source.sized, memory, asked.seconds, source.timed))
 
 
 def _graph(asked: Asked) -> Report:
     from perfmodel.remat.graph import training
     from perfmodel.remat.graph_answer import answer as solve
     from perfmodel.remat.graph_file import read_graph
-    from perfmodel.report.remat_graph import report
+    from perfmodel.report.remat_graph import graph_report
 
     forward, sized = read_graph(Path(str(asked.graph)))
     memory = None if asked.memory is None else _memory(asked.memory, sized)
-    return report(solve(f"graph of {len(forward)} values and their gradients", training(forward), sized, memory, asked.seconds))
+    return graph_report(solve(f"graph of {len(forward)} values and their gradients", training(forward), sized, memory, asked.seconds))
 
 
 def _autograd(asked: Asked, source: Source) -> Report:
     from perfmodel.remat.autograd import picture
     from perfmodel.remat.evaluate import Question
-    from perfmodel.report.remat_autograd import report
+    from perfmodel.report.remat_graph import autograd_report
 
     question = Question(
         source.chain, _plan(asked, None), source.title, source.sized, source.timed, device=source.device, basis=source.basis
     )
-    return report(picture(source.chain, asked.relu), question.check())
+    return autograd_report(picture(source.chain, asked.relu), question.check())
