@@ -54,19 +54,17 @@ def validate(
     from pathlib import Path
 
     from perfmodel.catalog import calibrated_devices, find_device
-    from perfmodel.report import scoreboard as scores
-    from perfmodel.report.validation import beyond, report
+    from perfmodel.report.validation import beyond, counters_report, report, scoreboard_report
     from perfmodel.validation import session
     from perfmodel.validation.records import shipped_records
 
     _check_together(records, backend, counters, counters_csv, scoreboard)
     if counters_csv is not None:
-        from perfmodel.report.counters import report as counted_report
         from perfmodel.validation.cuda.ncu_csv import parse
 
         kernels = parse(Path(counters_csv))
         require(required, len(kernels), "kernels are in the file")
-        emit(counted_report(kernels), json, outputs)
+        emit(counters_report(kernels), json, outputs)
         return
     if records or scoreboard:
         names = records or [SHIPPED]
@@ -80,7 +78,7 @@ def validate(
 
         made = lines(found.rows)
         require(required, sum(line.points for line in made), "held-out records were checked", [row.reason for row in found.rows])
-        emit(scores.report(made), json, outputs)
+        emit(scoreboard_report(made), json, outputs)
     else:
         checked = sum(row.lower_s is not None or row.memory_error is not None for row in found.rows) + len(found.counts)
         require(required, checked, "rows were checked", [row.reason for row in found.rows if row.lower_s is None])

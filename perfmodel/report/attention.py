@@ -361,8 +361,8 @@ def _with_crossovers(plain: Report, comparison: Comparison) -> Report:
     return _with(plain, "crossover", "where tiling stops paying, forward, the other sizes held", entries)
 
 
-def _law(law: str | None, last_d: float | None) -> str | None:
-    return f"{last_d:.1f}, {law}" if law and last_d else None
+def _law(law: str | None, last_d: float | None) -> str:
+    return f"{last_d:.1f}, {law}" if law and last_d else ""
 
 
 def _with_formulas(plain: Report, comparison: Comparison) -> Report:

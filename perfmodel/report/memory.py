@@ -95,11 +95,11 @@ KEPT = {"part": "part", "name": "tensor", "bytes": "size", "freed_by": "until th
 STATE = {"name": "", "parameters": "parameters", "bytes_per_parameter": "B each", "shards": "divided by", "bytes": "size"}
 MOMENTS = {
     "phase": "phase",
-    "where": "where",
+    "place": "where",
     "start_bytes": "begins at",
     "high_bytes": "at most",
     "end_bytes": "ends at",
-    "high_at": "the most is reached in",
+    "at": "the most is reached in",
 }
 
 
@@ -155,11 +155,13 @@ def _kept(row: Kept) -> list[Metric]:
 def _moment(moment: Moment) -> list[Metric]:
     return [
         Metric("phase", moment.phase, unit="text"),
-        Metric("where", moment.where, unit="text"),
+        Metric("where", moment.where),
+        Metric("", moment.where or None, "place", "text"),
         Metric("start_bytes", moment.start, unit="B"),
         Metric("end_bytes", moment.bytes, unit="B"),
         Metric("high_bytes", moment.high, unit="B"),
-        Metric("high_at", moment.at, unit="text"),
+        Metric("high_at", moment.at),
+        Metric("", moment.at or None, "at", "text"),
         Metric("gradients_bytes", moment.gradients),
         Metric("blocks", moment.count),
     ]

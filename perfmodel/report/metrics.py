@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import groupby
+from operator import itemgetter
 from typing import Any
 
 from perfmodel.core.arith import Number
@@ -43,7 +45,8 @@ class Metric:
         """The value with its unit."""
         if self.value is None:
             return ABSENT
-        return f"{self.before}{text(self.value, self.unit) if self.unit else format_si(self.value)}{self.after}"
+        words = isinstance(self.value, str)
+        return f"{self.before}{self.value if words else text(self.value, self.unit) if self.unit else format_si(self.value)}{self.after}"
 
     @property
     def shown(self) -> str:
@@ -72,7 +75,7 @@ def as_json(metrics: Iterable[Metric]) -> dict[str, Any]:
         for part in path:
             place = place.setdefault(part, {})
         place[name] = metric.value
-        if metric.low is not None or name == "predicted":
+        if metric.low is not None or metric.key == "time_s.predicted":
             place |= {"low": metric.low, "high": metric.high}
         if metric.source:
             place["source"] = metric.source
@@ -89,37 +92,41 @@ def as_table(
     >>> as_table("", {"here": [Metric("bytes", 2048, "size", "B"), Metric("time_s", None, "time", "s")]}).rows
     [['size', '2.048 kB']]
     """
-    known = {name: _labelled([one for one in metrics if one.key not in without], labels) for name, metrics in columns.items()}
-    rows = []
-    for label in _all_labels(known.values(), labels):
-        cells = [found.get(label) for found in known.values()]
-        if any(cell is not None and cell.value is not None for cell in cells):
-            rows.append([label, *(ABSENT if cell is None else cell.shown for cell in cells)])
+    known = [[one for one in metrics if one.key not in without] for metrics in columns.values()]
+    cells = [(label, [_found(metrics, keys, labels) for metrics in known]) for label, keys in _labels(known, labels)]
+    rows = [
+        [label, *(ABSENT if one is None else one.shown for one in found)]
+        for label, found in cells
+        if any(one is not None and one.value is not None for one in found)
+    ]
     return Table(title, [corner, *columns], rows)
 
 
 def as_rows(title: str, entries: Iterable[Metrics], *, labels: Mapping[str, str] | None = None) -> Table:
     """One line per list of metrics, one column per label, without intervals. ``labels``: which keys have a column, as in ``as_table``.
 
+    Neighbouring keys of one label share its column.
+
     >>> as_rows("", [[Metric("name", "x", "tensor", "text"), Metric("bytes", 2048, "size", "B")]])
     Table(title='', columns=['tensor', 'size'], rows=[['x', '2.048 kB']], align='lr')
     """
-    known = [_labelled(entry, labels) for entry in entries]
-    heads = _all_labels(known, labels)
-    rows = [[entry[head].brief if head in entry else ABSENT for head in heads] for entry in known]
-    words = [place == 0 or any(entry[head].unit == "text" for entry in known if head in entry) for place, head in enumerate(heads)]
-    return Table(title, heads, rows, "".join("l" if left else "r" for left in words))
+    known = list(entries)
+    heads = _labels(known, labels)
+    cells = [[_found(entry, keys, labels) for _, keys in heads] for entry in known]
+    words = [place == 0 or any(row[place] and row[place].unit == "text" for row in cells) for place in range(len(heads))]
+    rows = [[ABSENT if one is None else one.brief for one in row] for row in cells]
+    return Table(title, [label for label, _ in heads], rows, "".join("l" if left else "r" for left in words))
 
 
-def _labelled(metrics: Metrics, labels: Mapping[str, str] | None) -> dict[str, Metric]:
-    """``metrics`` by label. One without a key is known by its own label."""
+def _labels(known: Iterable[Metrics], labels: Mapping[str, str] | None) -> list[tuple[str, list[str]]]:
+    """Every label with the keys that it is of; a metric without a key is known by its own label."""
     if labels is None:
-        return {metric.label: metric for metric in metrics if metric.label}
-    return {labels[name]: metric for metric in metrics if (name := metric.key or metric.label) in labels}
+        return [(label, [label]) for label in dict.fromkeys(one.label for metrics in known for one in metrics if one.label)]
+    return [(label, [key for key, _ in pairs]) for label, pairs in groupby(labels.items(), itemgetter(1))]
 
 
-def _all_labels(known: Iterable[Mapping[str, Metric]], labels: Mapping[str, str] | None) -> list[str]:
-    return list(dict.fromkeys(label for found in known for label in found) if labels is None else dict.fromkeys(labels.values()))
+def _found(metrics: Metrics, keys: Collection[str], labels: Mapping[str, str] | None) -> Metric | None:
+    return next((one for one in metrics if (one.label if labels is None else one.key or one.label) in keys), None)
 
 
 def of_fields(of: Any, *names: str) -> list[Metric]:
