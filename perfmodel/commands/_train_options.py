@@ -107,7 +107,7 @@ def train_report(name: str, hardware: str | None, asked: Trained, sizes: Sizes, 
     )
     lenders, overlap = cache(calibrated_devices), asked.overlap is not False
     if asked.search is not None:
-        from perfmodel.report.train_search import report as search_report
+        from perfmodel.report.train import search_report
         from perfmodel.transformer.training.step.pieces import machine
         from perfmodel.transformer.training.step.search import search
 

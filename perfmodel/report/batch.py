@@ -8,8 +8,7 @@ from perfmodel.report.against import Side, against, ratio_notes
 from perfmodel.report.charts.schema import Interval
 from perfmodel.report.document import Report
 from perfmodel.report.metrics import Metric, as_json, as_rows
-from perfmodel.report.model import inputs_of
-from perfmodel.report.model_words import least, most, weights_notes
+from perfmodel.report.model import inputs_of, least, most, weights_notes
 from perfmodel.report.op_common import head
 from perfmodel.transformer.batch import PAYS, Curve, Point
 from perfmodel.transformer.estimate import CONVENTION

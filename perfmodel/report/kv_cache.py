@@ -8,7 +8,7 @@ from perfmodel.core.errors import UnavailableError
 from perfmodel.core.units import format_binary, format_count, format_si
 from perfmodel.report.document import Report, Table
 from perfmodel.report.metrics import Metric, as_json, as_rows, as_table
-from perfmodel.report.model_words import TIMES, file_notes, least
+from perfmodel.report.model import TIMES, file_notes, least
 from perfmodel.report.op_common import head, with_steps
 from perfmodel.transformer.answer import Answer
 from perfmodel.transformer.cache_explain import explain
