@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from perfmodel import __version__
 from perfmodel.core.hardware import Device
@@ -14,6 +14,9 @@ from perfmodel.report.document import Report, Table
 from perfmodel.report.metrics import BOUND_WORDS, Metric
 from perfmodel.timing.base import find_model
 from perfmodel.timing.predict import Prediction
+
+if TYPE_CHECKING:
+    from perfmodel.kernels.fuse import Result as Chained
 
 
 def head(name: str, inputs: dict[str, Any] | None = None, device: Device | None = None) -> dict[str, Any]:
@@ -71,7 +74,7 @@ def _step_data(one: Metric) -> dict[str, Any]:
     return {**names, "formula": one.formula, "numbers": one.numbers, "value": one.value, "source": one.source}
 
 
-def unknown_rates(costs: Iterable[Estimate], device: Device, left_out: str = "left out of the roof") -> list[str]:
+def unknown_rates(costs: Iterable[Estimate | Chained], device: Device, left_out: str = "left out of the roof") -> list[str]:
     """One note per rate that the profile lacks."""
     names = sorted(frozenset().union(*(cost.unknown for cost in costs)))
     return [f"The profile of {device.id} has no rate for {BOUND_WORDS[name]}: that term is {left_out}." for name in names]
