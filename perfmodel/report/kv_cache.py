@@ -95,9 +95,9 @@ def _layer(cache: LayerCache) -> list[Metric]:
     attention = cache.attention
     grouped = attention if isinstance(attention, GroupedAttention) else None
     if isinstance(attention, GroupedAttention):
-        kept = f"K, V of {attention.kv_heads} x {attention.head_dim}"
+        heads, kept = attention.kv_heads, f"K, V of {attention.kv_heads} x {attention.head_dim}"
     else:
-        kept = f"latent {attention.kv_lora_rank} + key {attention.qk_rope_head_dim}"
+        heads, kept = equivalent_kv_heads(attention), f"latent {attention.kv_lora_rank} + key {attention.qk_rope_head_dim}"
     return [
         Metric("", kind_label(attention), "attention", "text"),
         Metric("attention", attention.kind),
@@ -105,7 +105,7 @@ def _layer(cache: LayerCache) -> list[Metric]:
         Metric("window", attention.window),
         Metric("kv_heads", grouped and grouped.kv_heads),
         Metric("head_dim", grouped and grouped.head_dim),
-        Metric("equivalent_kv_heads", grouped.kv_heads if grouped else equivalent_kv_heads(attention)),
+        Metric("equivalent_kv_heads", heads),
         Metric("latent_dim", None if grouped else cache.elements_per_token),
         Metric("elements_per_token", cache.elements_per_token),
         Metric("", kept, "kept per token", "text"),

@@ -113,9 +113,14 @@ def as_rows(title: str, entries: Iterable[Metrics], *, labels: Mapping[str, str]
     known = list(entries)
     heads = _labels(known, labels)
     cells = [[_found(entry, keys, labels) for _, keys in heads] for entry in known]
-    words = [place == 0 or any(row[place] and row[place].unit == "text" for row in cells) for place in range(len(heads))]
+    texts = [{one.unit for one in column if one is not None} for column in zip(*cells, strict=True)]
     rows = [[ABSENT if one is None else one.brief for one in row] for row in cells]
-    return Table(title, [label for label, _ in heads], rows, "".join("l" if left else "r" for left in words))
+    return Table(
+        title,
+        [label for label, _ in heads],
+        rows,
+        "".join("l" if not place or "text" in units else "r" for place, units in enumerate(texts)),
+    )
 
 
 def _labels(known: Iterable[Metrics], labels: Mapping[str, str] | None) -> list[tuple[str, list[str]]]:

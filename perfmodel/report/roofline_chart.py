@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Literal
 
 from perfmodel.core.errors import UnavailableError
 from perfmodel.core.files import sha256
-from perfmodel.core.hardware import Device, Quantity
+from perfmodel.core.hardware import Device, Microbenchmark, Quantity
 from perfmodel.core.roofline import Estimate
 from perfmodel.core.trace import Step
 from perfmodel.core.units import parse_any
@@ -17,14 +17,15 @@ from perfmodel.report.charts.roofline_metrics import bound, flag, sentence, time
 from perfmodel.report.charts.schema import COMPUTE, LEVELS, MEASURED, MEMORY, Before, Ceiling, Interval, Point, Roofline
 from perfmodel.report.charts.soft_roofs import overcounted
 from perfmodel.report.document import Formula, ProfileUse
+from perfmodel.report.metrics import seconds
 
 if TYPE_CHECKING:
     from perfmodel.timing.base import Case
     from perfmodel.timing.predict import Prediction
     from perfmodel.validation.compare import Row
 
-PROBES = {"shared memory read": "sram", "L2 read, plateau": "l2", "DRAM read, largest": "dram"}
-"""Microbenchmarks that say what a memory level reached."""
+PROBES = {"sram": "shared memory read", "l2": "L2 read, plateau", "dram": "DRAM read, largest"}
+"""The microbenchmark that says what a memory level reached."""
 FMA_PROBE = "fp32 FMA"
 MULTICASTING = ("9", "10")
 """Compute capabilities, before the dot."""
@@ -41,34 +42,33 @@ def ceilings(device: Device) -> list[Ceiling]:
     Of two measurements of a level, the one that the model uses as its roof is shown.
     """
     found = [
-        _ceiling(device, COMPUTE, f"{unit} {dtype}", peak, unit=unit, dtype=dtype)
+        _ceiling(device, peak, COMPUTE, f"{unit} {dtype}", unit=unit, dtype=dtype)
         for unit in ("tensor", "vector")
         for dtype, peak in device.peaks_of(unit).items()
     ]
     probes = {probe.name: probe for probe in device.microbenchmarks}
-    reached = {level: probes[name] for name, level in PROBES.items() if name in probes}
     if FMA_PROBE in probes:
-        probe = probes[FMA_PROBE]
-        source = f"{FMA_PROBE}, {probe.date}: {device.sources[probe.source]}"
-        found.append(Ceiling(COMPUTE, "vector fp32", parse_any(probe.value), MEASURED, unit="vector", dtype="fp32", source=source))
+        found.append(_reached(device, probes[FMA_PROBE], COMPUTE, "vector fp32", unit="vector", dtype="fp32"))
     for level in device.memory:
-        name = LEVELS[level.level]
-        if level.bandwidth is not None:
-            found.append(_ceiling(device, MEMORY, name, level.bandwidth, level=level.level))
-        if level.measured_bandwidth is not None:
-            found.append(_ceiling(device, MEMORY, name, level.measured_bandwidth, level=level.level))
-        elif level.level in reached:
-            probe = reached[level.level]
-            source = f"{probe.name}, {probe.date}: {device.sources[probe.source]}"
-            found.append(Ceiling(MEMORY, name, parse_any(probe.value), MEASURED, level=level.level, source=source))
+        name, probe = LEVELS[level.level], probes.get(PROBES.get(level.level, ""))
+        rates = [rate for rate in (level.bandwidth, level.measured_bandwidth) if rate is not None]
+        found += [_ceiling(device, rate, MEMORY, name, level=level.level) for rate in rates]
+        if level.measured_bandwidth is None and probe is not None:
+            found.append(_reached(device, probe, MEMORY, name, level=level.level))
     return found
 
 
-def _ceiling(
-    device: Device, kind: Literal["compute", "memory"], name: str, quantity: Quantity, unit: str = "", dtype: str = "", level: str = ""
-) -> Ceiling:
+Roof = Literal["compute", "memory"]
+
+
+def _ceiling(device: Device, quantity: Quantity, kind: Roof, name: str, **place: str) -> Ceiling:
     source = device.sources[quantity.source] + (f" ({quantity.note})" if quantity.note else "")
-    return Ceiling(kind, name, quantity.number, quantity.kind, unit=unit, dtype=dtype, level=level, source=source)
+    return Ceiling(kind, name, quantity.number, quantity.kind, source=source, **place)
+
+
+def _reached(device: Device, probe: Microbenchmark, kind: Roof, name: str, **place: str) -> Ceiling:
+    source = f"{probe.name}, {probe.date}: {device.sources[probe.source]}"
+    return Ceiling(kind, name, parse_any(probe.value), MEASURED, source=source, **place)
 
 
 def roofline(device: Device, points: Sequence[Point], title: str = "", caption: str = "") -> Roofline:
@@ -116,8 +116,6 @@ def point(
     """
     matmul = cost.flops > 0
     runs_on = device.matmul_unit(dtype, unit) if matmul else "vector"
-    known = prediction and Interval(float(prediction.seconds), float(prediction.low), float(prediction.high))
-    terms = {name: float(seconds) for name, seconds in cost.terms.items()}
     words = [note, "" if matmul or not cost.work.vector else NO_MATMUL, _executed(cost), predicted_by(prediction)]
     return Point(
         number=number,
@@ -129,9 +127,9 @@ def point(
         group=group,
         lower_s=float(cost.lower_s),
         roofline_s=float(cost.roofline_s),
-        predicted=known or None,
+        predicted=seconds(prediction),
         measured=measured,
-        terms=terms,
+        terms={name: float(spent) for name, spent in cost.terms.items()},
         note="; ".join(filter(None, words)),
         soft="l2" if tiled and runs_on == "tensor" and multicasts(device) else "",
     )
@@ -201,7 +199,7 @@ def with_shares(points: Iterable[Point]) -> list[Point]:
     found = list(points)
     spent = [time_s(point) or point.roofline_s or 0.0 for point in found]
     whole = sum(spent)
-    return [replace(point, share=seconds / whole if whole else None) for point, seconds in zip(found, spent, strict=True)]
+    return [replace(point, share=time / whole if whole else None) for point, time in zip(found, spent, strict=True)]
 
 
 def with_baseline(points: Iterable[Point], baseline: Iterable[Point], name: str = "") -> list[Point]:
@@ -226,11 +224,8 @@ def said(point: Point, chart: Roofline) -> str:
     text = sentence(replace(point, name=brief(point.name)), chart.ceilings)
     if point.roofline_s is None or point.roofline_s <= max(point.terms.values(), default=0.0) * (1 + UNEQUAL):
         return text
-    for own, summed in (
-        (" of its roof:", " of the sum of its kernels' roofs:"),
-        (" above its roof:", " above the sum of its kernels' roofs:"),
-    ):
-        text = text.replace(own, summed, 1)
+    for own in (" of its roof:", " above its roof:"):
+        text = text.replace(own, own.replace("its roof", "the sum of its kernels' roofs"), 1)
     return text
 
 

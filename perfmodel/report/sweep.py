@@ -36,7 +36,7 @@ def report(result: Result, written: str = "") -> Report:
 def data(result: Result, pays: Sequence[Sequence[Metric]]) -> dict[str, Any]:
     """The object of schema perfmodel.sweep/1; ``rows`` are null where they are many."""
     workload, counts, summary = result.grid.workload, result.counts, result.summary
-    meanings = {one.name: one.meaning for one in (*workload.inputs, *workload.columns)}
+    meanings = {one.name: one.meaning for one in workload.inputs} | {one.name: one.meaning for one in workload.columns}
     best, pareto = result.best, result.pareto
     return {
         **head("sweep", result.study.told()),

@@ -9,17 +9,9 @@ from perfmodel.report.charts.format_number import percent, text
 from perfmodel.report.charts.schema import COMPUTE, LEVELS, MEMORY, Ceiling, Point, Roofline
 from perfmodel.report.charts.soft_roofs import WHY, aim, hard_roof, near_soft, soft_bound, soft_note
 from perfmodel.report.document import Column, DataTable, Value
+from perfmodel.report.metrics import BOUND_WORDS
 
-RESOURCES = {
-    "sram": "SRAM bandwidth",
-    "l2": "L2 bandwidth",
-    "llc": "LLC bandwidth",
-    "dram": "DRAM bandwidth",
-    "tensor": "the tensor unit",
-    "vector": "the vector unit",
-    "sfu": "the exponential unit",
-    "interconnect": "the interconnect",
-}
+RESOURCES = BOUND_WORDS
 SHORT = LEVELS | {"tensor": "tensor", "vector": "vector", "sfu": "exp", "interconnect": "link"}
 EQUAL = 1e-6
 """Relative: a time equal to its bound is no violation."""
