@@ -152,7 +152,8 @@ def _io_lower_bound(comparison: Comparison) -> list[Metric]:
     least = sum(compulsory_elements(w, direction) for direction in passes)
     known = comparison.sram_bytes is not None and FORWARD in passes
     bound = theta(w, (comparison.sram_bytes or 0) // w.dtype.size) if known else None
-    found = [Metric("compulsory", least), Metric("compulsory_bytes", least * w.dtype.size), Metric("theta", None)]
+    source = f"compulsory: {COMPULSORY_SOURCE}; theta: {THETA_SOURCE}"
+    found = [Metric("compulsory", least, source=source), Metric("compulsory_bytes", least * w.dtype.size), Metric("theta", None)]
     if bound is not None:
         value = Metric("theta.value_without_constant", bound.value_without_constant, formula=bound.io_class)
         found[-1:] = [Metric("theta.class", value.formula), Metric("theta.regime", bound.regime), value, Metric("theta.pass", FORWARD)]
@@ -163,7 +164,7 @@ def _io_lower_bound(comparison: Comparison) -> list[Metric]:
         key = f"distance.{result.algorithm.name}"
         found.append(Metric(f"{key}.compulsory", moved and moved / least))
         found.append(Metric(f"{key}.theta", moved / bound.value_without_constant if constant and moved and bound else None))
-    return [*found, Metric("source", f"compulsory: {COMPULSORY_SOURCE}; theta: {THETA_SOURCE}")]
+    return found
 
 
 def _tables(comparison: Comparison, predictions: Predictions) -> list[Table]:

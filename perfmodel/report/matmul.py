@@ -102,13 +102,12 @@ def _io_lower_bound(result: Result) -> list[Metric]:
         Metric("m_bytes", chip.total),
         Metric("sram_bytes", chip.sram),
         Metric("register_bytes", chip.registers),
-        Metric("elements", bound, "IO lower bound"),
+        Metric("elements", bound, "IO lower bound", source=BOUND_SOURCE),
         Metric("bytes", bound * w.dtype.size),
         Metric("minimum_over_bound", minimum_elements(w) / bound, "minimum traffic"),
         Metric("tiled_over_bound", tiled / bound, "tiled traffic"),
         Metric("sram_only.elements", in_sram),
         Metric("sram_only.tiled_over_bound", tiled / in_sram),
-        Metric("source", BOUND_SOURCE),
     ]
 
 

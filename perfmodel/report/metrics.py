@@ -24,7 +24,7 @@ class Metric:
 
     ``key``: its place in the JSON object, dots between levels; empty: only in tables. ``label``: of its row or column in a table; empty:
     only in JSON. ``low`` and ``high``: the ends of its 80 % interval, which stand beside it in JSON. ``formula``: what it is computed by,
-    in symbols, ``numbers``: with their values; ``source``: where it is from, which stands beside it in JSON. ``before``, ``after``: words
+    in symbols, ``numbers``: with their values; ``source``: where it is from, which ends its JSON object. ``before``, ``after``: words
     around it in a table.
     """
 
@@ -67,6 +67,7 @@ def as_json(metrics: Iterable[Metric]) -> dict[str, Any]:
     {'time_s': {'roofline': 1.0, 'predicted': 2.0, 'low': 1.5, 'high': 2.5}, 'flops': 8}
     """
     found: dict[str, Any] = {}
+    cited: list[tuple[dict[str, Any], str]] = []
     for metric in metrics:
         if not metric.key:
             continue
@@ -77,8 +78,9 @@ def as_json(metrics: Iterable[Metric]) -> dict[str, Any]:
         place[name] = metric.value
         if metric.low is not None or metric.key == "time_s.predicted":
             place |= {"low": metric.low, "high": metric.high}
-        if metric.source:
-            place["source"] = metric.source
+        cited += [(place, metric.source)] if metric.source else []
+    for place, source in cited:
+        place["source"] = source
     return found
 
 
