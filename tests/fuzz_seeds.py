@@ -15,7 +15,7 @@ from fuzzing import RECORDS, all_commands, answer, command, examples, readers
 
 from perfmodel.catalog import load_config, read_json
 from perfmodel.kernels.attention.question import AttentionQuestion
-from perfmodel.report.readings import readings
+from perfmodel.report.compare import metrics_of
 
 ROOT = Path(__file__).parents[1]
 DATA = Path(__file__).parent / "data"
@@ -139,11 +139,11 @@ def sweeps() -> list[Any]:
     ]
 
 
-CONFIG, DOCUMENT = "perfmodel.catalog.load_config", "perfmodel.report.readings.readings"
+CONFIG, DOCUMENT = "perfmodel.catalog.load_config", "perfmodel.report.compare.metrics_of"
 READERS = {
     **readers(),
     CONFIG: lambda path: load_config(str(path), "attention", AttentionQuestion),
-    DOCUMENT: lambda path: readings(read_json(path), str(path)),
+    DOCUMENT: lambda path: metrics_of(read_json(path), str(path)),
 }
 """Those that are found, and those that need more than a path."""
 ANSWER = json.loads(answer(["attention", "--n", "64", "--d", "64", "--json"])[1])

@@ -11,7 +11,7 @@ import pytest
 from left_out import leave_out
 
 from perfmodel.catalog import calibrated_devices, find_device
-from perfmodel.report.scoreboard import report as scoreboard_report
+from perfmodel.report.validation import scoreboard_report
 from perfmodel.timing.base import MAX_PARAMETERS, SAME_KERNEL, find_model
 from perfmodel.timing.predict import CALIBRATED
 from perfmodel.validation.calibration_run import versions_of

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from perfmodel.report.compare import FASTER, LESS, MORE, SAME, SLOWER, changes, verdict
-from perfmodel.report.readings import HIGH, LOW, Reading
+from perfmodel.report.compare import FASTER, LESS, MORE, SAME, SLOWER, changes, summary
+from perfmodel.report.metrics import Metric
 from perfmodel.report.saved import from_data
 
 ATTENTION = "n=4096 d=64 heads=16 batch=8"
@@ -32,35 +32,35 @@ def rows(report: Any) -> dict[tuple[str, str], tuple[float, float, float, str]]:
 
 
 @pytest.mark.parametrize(
-    ("before", "after", "better", "word"),
+    ("before", "after", "unit", "word"),
     [
-        (1.0, 1.04, LOW, SAME),
-        (1.0, 1.06, LOW, SLOWER),
-        (1.0, 0.96, LOW, SAME),
-        (1.0, 0.94, LOW, FASTER),
-        (100.0, 110.0, HIGH, FASTER),
-        (100.0, 90.0, HIGH, SLOWER),
-        (8, 9, "", MORE),
-        (8, 7, "", LESS),
-        (0, 0, "", SAME),
-        (0, 5, "", MORE),
+        (1.0, 1.04, "s", SAME),
+        (1.0, 1.06, "s", SLOWER),
+        (1.0, 0.96, "s", SAME),
+        (1.0, 0.94, "s", FASTER),
+        (100.0, 110.0, "B/s", FASTER),
+        (100.0, 90.0, "B/s", SLOWER),
+        (8, 9, "B", MORE),
+        (8, 7, "B", LESS),
+        (0, 0, "B", SAME),
+        (0, 5, "B", MORE),
     ],
 )
-def test_words(before: float, after: float, better: str, word: str) -> None:
-    [one] = changes([Reading(("x", "t"), before, "s", better)], [Reading(("x", "t"), after, "s", better)], 0.05)
+def test_words(before: float, after: float, unit: str, word: str) -> None:
+    [one] = changes([Metric("x", before, "t", unit)], [Metric("x", after, "t", unit)], 0.05)
     assert one.word == word
     assert one.ratio == (pytest.approx(after / before) if before else (1.0 if before == after else None))
 
 
 def test_noise_widens_the_threshold() -> None:
-    old, new = Reading(("x", "t"), 1.0, "s", LOW, 0.2), Reading(("x", "t"), 1.15, "s", LOW)
+    old, new = (Metric("x", value, "time, measured", "s", *ends) for value, ends in ((1.0, (0.9, 1.1)), (1.15, ())))
     assert changes([old], [new], 0.05)[0].word == SAME
-    assert changes([new], [Reading(("x", "t"), 1.5, "s", LOW)], 0.05)[0].word == SLOWER
+    assert changes([new], [Metric("x", 1.5, "time, measured", "s")], 0.05)[0].word == SLOWER
 
 
 def test_gains_turn_with_the_way_that_is_better() -> None:
-    slower = changes([Reading(("x", "t"), 1.0, "s", LOW)], [Reading(("x", "t"), 2.0, "s", LOW)])
-    faster = changes([Reading(("x", "t"), 1.0, "B/s", HIGH)], [Reading(("x", "t"), 2.0, "B/s", HIGH)])
+    slower = changes([Metric("x", 1.0, "t", "s")], [Metric("x", 2.0, "t", "s")])
+    faster = changes([Metric("x", 1.0, "t", "B/s")], [Metric("x", 2.0, "t", "B/s")])
     assert (slower[0].gain, faster[0].gain) == (0.5, 2.0)
 
 
@@ -210,20 +210,20 @@ def test_the_same_is_said_to_be_the_same(run) -> None:
 
 
 def test_a_thing_counts_once_by_its_best_time() -> None:
-    def sides(*values: float) -> list[Reading]:
+    def sides(*values: float) -> list[Metric]:
         names = ("time, predicted", "time at the roof", "lower bound")
-        return [Reading(("x", name), value, "s", LOW) for name, value in zip(names, values, strict=True)]
+        return [Metric("x", value, name, "s") for name, value in zip(names, values, strict=True)]
 
-    roof_alone = Reading(("y", "time at the roof"), 1.0, "s", LOW)
-    faster = Reading(("y", "time at the roof"), 0.5, "s", LOW)
-    said = verdict(changes([*sides(2.0, 1.0, 0.5), roof_alone], [*sides(1.0, 1.0, 0.5), faster]), "a", "b", 0.05)
+    roof_alone = Metric("y", 1.0, "time at the roof", "s")
+    faster = Metric("y", 0.5, "time at the roof", "s")
+    said = summary(changes([*sides(2.0, 1.0, 0.5), roof_alone], [*sides(1.0, 1.0, 0.5), faster]), "a", "b", 0.05)
     assert said[0] == (
         "b against a: 1 FASTER of 1 predicted time (within 5% is SAME); in the median 2x faster; "
         "1 FASTER of 1 time at the roof; in the median at most 2x faster, ratio of roofs."
     )
-    said = verdict(changes(sides(2.0, 1.0, 0.5), sides(1.0, 1.0, 0.5)), "a", "b", 0.05)
+    said = summary(changes(sides(2.0, 1.0, 0.5), sides(1.0, 1.0, 0.5)), "a", "b", 0.05)
     assert said[0] == "b against a: 1 FASTER of 1 predicted time (within 5% is SAME); in the median 2x faster."
-    said = verdict(changes(sides(2.0, 1.0, 0.5)[1:], sides(1.0, 1.0, 0.5)[1:]), "a", "b", 0.05)
+    said = summary(changes(sides(2.0, 1.0, 0.5)[1:], sides(1.0, 1.0, 0.5)[1:]), "a", "b", 0.05)
     assert said[0] == "b against a: 1 SAME of 1 time at the roof (within 5% is SAME); in the median as fast, ratio of roofs."
 
 

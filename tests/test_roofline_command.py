@@ -12,7 +12,7 @@ import pytest
 from perfmodel.catalog import find_device
 from perfmodel.kernels.matmul import Matmul, evaluate
 from perfmodel.report.charts.roofline_metrics import bound, flag, intensity, share_of_roof
-from perfmodel.report.readings import of_report
+from perfmodel.report.compare import of_report
 from perfmodel.report.roofline_chart import roofline
 from perfmodel.report.saved import from_data
 from perfmodel.validation.cuda.ncu_csv import CountedKernel
@@ -459,7 +459,7 @@ def test_unknown_flop_have_no_format(run) -> None:
     assert {(point.dtype, point.unit) for point in chart.points if point.name != "flash #15"} == {("", "")}
     assert chart.caption.startswith("FLOP unknown: collect ")
     assert "sm__ops_path_tensor_" in chart.caption
-    assert {one.key[0] for one in of_report(report) if one.unit == "FLOP"} == {"flash #15"}
+    assert {one.key for one in of_report(report) if one.unit == "FLOP"} == {"flash #15"}
     assert any("5 of 6 kernels have no FLOP" in said for said in report.verdict)
 
 

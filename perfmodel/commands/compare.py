@@ -55,7 +55,7 @@ def compare(asked: ComparisonQuestion, to: Pictured) -> None:
     else:
         found, changed = _named(asked, allowed, line)
     to.emit(found)
-    checked = [one for one in changed if one.before.better or asked.fail_on == "changed"]
+    checked = [one for one in changed if one.better or asked.fail_on == "changed"]
     if asked.fail_on != "never" and not checked:
         what = "nothing" if asked.fail_on == "changed" else "no time or rate"
         raise DataError(
@@ -75,15 +75,14 @@ def _documents(before: str, after: str, threshold: float, line: str) -> tuple[Re
     from perfmodel.catalog import read_json
     from perfmodel.core.errors import DataError
     from perfmodel.core.files import sha256
-    from perfmodel.report.compare import report
+    from perfmodel.report.compare import metrics_of, report
     from perfmodel.report.document import Provenance
-    from perfmodel.report.readings import readings
 
     found, versions = [], []
     for name in (before, after):
         raw = read_json(Path(name))
         try:
-            found.append(readings(raw, name))
+            found.append(metrics_of(raw, name))
         except DataError as error:
             raise DataError(error.message if name in error.message else f"{name}: {error.message}", error.fix) from None
         versions.append(f"{name}: made by perfmodel {raw.get('version', 'of an unknown version')}.")
@@ -104,7 +103,7 @@ def _named(asked: ComparisonQuestion, threshold: float, line: str) -> tuple[Repo
 
     scope = Scope()
     made = operands([asked.before, asked.after], workloads_of(asked), asked.hardware, scope)
-    found, changed = report(made.before.readings, made.after.readings, (made.before.name, made.after.name), threshold)
+    found, changed = report(made.before.metrics, made.after.metrics, (made.before.name, made.after.name), threshold)
     charts = [made.chart] if made.chart is not None else []
     provenance = Provenance(line, __version__, list(scope.profiles.values()))
     verdict = [*found.verdict, *made.warnings]

@@ -50,7 +50,7 @@ def _training(asked: ModelQuestion, explained: bool) -> Report:
     implementation = implementation_named(asked.implementation or FUSED).name
     training, lenders, overlap = asked.training(model, precision), cache(calibrated_devices), asked.overlap is not False
     if gpus is not None:
-        from perfmodel.report.train_search import report as search_report
+        from perfmodel.report.train import search_report
         from perfmodel.transformer.training.step.pieces import machine
         from perfmodel.transformer.training.step.search import search
 

@@ -45,12 +45,12 @@ def _schedules(asked: RematQuestion, explained: bool) -> Report:
 def _exact(asked: RematQuestion) -> Report:
     from perfmodel.remat.checkmate import answer
     from perfmodel.remat.graph import graph_of
-    from perfmodel.report.remat_graph import report
+    from perfmodel.report.remat_graph import graph_report
 
     source = asked.source()
     memory = asked.budget(source.sized)
     asked.needed("remat --layers 8 --memory 6 --exact", "memory")
-    return report(answer(source.title, graph_of(source.chain), source.sized, memory, asked.seconds, source.timed))
+    return graph_report(answer(source.title, graph_of(source.chain), source.sized, memory, asked.seconds, source.timed))
 
 
 def _graph(asked: RematQuestion) -> Report:
@@ -58,18 +58,18 @@ def _graph(asked: RematQuestion) -> Report:
 
     from perfmodel.remat.checkmate import answer
     from perfmodel.remat.graph import read_graph, training
-    from perfmodel.report.remat_graph import report
+    from perfmodel.report.remat_graph import graph_report
 
     forward, sized = read_graph(Path(str(asked.graph)))
     title = f"graph of {len(forward)} values and their gradients"
-    return report(answer(title, training(forward), sized, asked.budget(sized), asked.seconds))
+    return graph_report(answer(title, training(forward), sized, asked.budget(sized), asked.seconds))
 
 
 def _autograd(asked: RematQuestion) -> Report:
     from perfmodel.remat.autograd import picture
     from perfmodel.remat.evaluate import Question
-    from perfmodel.report.remat_autograd import report
+    from perfmodel.report.remat_graph import autograd_report
 
     source = asked.source()
     question = Question(source.chain, asked.plan(None), source.title, source.sized, source.timed, device=source.device, basis=source.basis)
-    return report(picture(source.chain, asked.relu), question.check())
+    return autograd_report(picture(source.chain, asked.relu), question.check())

@@ -55,18 +55,16 @@ def validate(asked: ValidationQuestion, to: _Records) -> None:
     from pathlib import Path
 
     from perfmodel.catalog import calibrated_devices, find_device
-    from perfmodel.report import scoreboard as scores
-    from perfmodel.report.validation import beyond, report
+    from perfmodel.report.validation import beyond, counters_report, report, scoreboard_report
     from perfmodel.validation import run as validation_run
 
     asked.check_together()
     if asked.counters_csv is not None:
-        from perfmodel.report.counters import report as counted_report
         from perfmodel.validation.cuda.ncu_csv import parse
 
         kernels = parse(Path(asked.counters_csv))
         require(asked.required, len(kernels), "kernels are in the file")
-        to.emit(counted_report(kernels))
+        to.emit(counters_report(kernels))
         return
     if asked.records or asked.scoreboard:
         found = validation_run.read(record_paths(asked.records or [SHIPPED]), find_device, asked.hardware, cache(calibrated_devices))
@@ -78,7 +76,7 @@ def validate(asked: ValidationQuestion, to: _Records) -> None:
 
         made = lines(found.rows)
         require(asked.required, sum(line.points for line in made), "held-out records were checked", [row.reason for row in found.rows])
-        to.emit(scores.report(made))
+        to.emit(scoreboard_report(made))
     else:
         checked = sum(row.lower_s is not None or row.memory_error is not None for row in found.rows) + len(found.counts)
         require(asked.required, checked, "rows were checked", [row.reason for row in found.rows if row.lower_s is None])

@@ -2,42 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from perfmodel.report.against import Side, against, ratio_notes
 from perfmodel.report.charts.schema import Interval
 from perfmodel.report.document import Report
 from perfmodel.report.metrics import Metric, as_json, as_rows
-from perfmodel.report.model import inputs_of
-from perfmodel.report.model_words import least, most, weights_notes
-from perfmodel.report.operation import head
+from perfmodel.report.model import gpus_of, inputs_of, least, most, weights_notes
+from perfmodel.report.op_common import head
 from perfmodel.transformer.batch import PAYS, Curve, Point
 from perfmodel.transformer.estimate import CONVENTION
 
-
-def report(found: Curve) -> Report:
-    """``found`` as a Report; its data follows the schema perfmodel.batch/1."""
-    r = found.request
-    gpus = "" if r.split.gpus == 1 else f"{r.split.gpus} x "
-    title = f"{r.model.name}: decode at {r.kv_len:,} tokens against the batch, {r.dtype.name} on {gpus}{r.device.name}"
-    said = _verdict(found)
-    table = as_rows("", [_metrics(point, found) for point in found.points], labels=TABLE)
-    return Report(title, said, [table], _notes(found) + ratio_notes(said), data(found))
-
-
-def data(found: Curve) -> dict[str, Any]:
-    """The object of schema perfmodel.batch/1."""
-    inputs = {key: value for key, value in inputs_of(found.request).items() if key not in ("batch", "n", "phase", "kv_cache")}
-    return {
-        **head("batch", inputs, found.request.device),
-        "results": [as_json(_metrics(point, found)) for point in found.points],
-        "knee": found.knee,
-        "max_batch": found.max_batch,
-        "bound": {"smallest": found.points[0].bound, "largest": found.points[-1].bound},
-    }
-
-
-TABLE = {
+COLUMNS = {
     "batch": "batch",
     "tokens_per_s": "tokens/s",
     "tpot_s": "per step",
@@ -49,6 +23,22 @@ TABLE = {
     "memory_bytes": "memory",
     "bound": "filled by",
 }
+
+
+def report(found: Curve) -> Report:
+    """``found`` as a Report; its data follows the schema perfmodel.batch/1."""
+    r = found.request
+    title = f"{r.model.name}: decode at {r.kv_len:,} tokens against the batch, {r.dtype.name} on {gpus_of(r)}"
+    summary, points = _summary(found), [_metrics(point, found) for point in found.points]
+    inputs = {key: value for key, value in inputs_of(r).items() if key not in ("batch", "n", "phase", "kv_cache")}
+    data = {
+        **head("batch", inputs, r.device),
+        "results": list(map(as_json, points)),
+        "knee": found.knee,
+        "max_batch": found.max_batch,
+        "bound": {"smallest": found.points[0].bound, "largest": found.points[-1].bound},
+    }
+    return Report(title, summary, [as_rows("", points, labels=COLUMNS)], _notes(found) + ratio_notes(summary), data)
 
 
 def _metrics(point: Point, found: Curve) -> list[Metric]:
@@ -74,25 +64,22 @@ def _metrics(point: Point, found: Curve) -> list[Metric]:
     ]
 
 
-def _verdict(found: Curve) -> list[str]:
+def _summary(found: Curve) -> list[str]:
+    """Time of a token at the largest batch against the smallest, where more stops paying, and what fills a step."""
     first, last = found.points[0], found.points[-1]
     verb = "fill" if first.bound == "weights" else "fills"
     sides = f"{first.bound} {verb} most of the step at batch 1, {last.bound} at batch {last.batch:,}"
+    sides = f"{sides[:1].upper()}{sides[1:]}."
     if found.max_batch == 0:
-        return ["It does not fit, whatever the batch.", f"{sides[:1].upper()}{sides[1:]}."]
+        return ["It does not fit, whatever the batch.", sides]
     if found.knee is None:
         stops = f"By the bound, more batch pays until memory ends at {last.batch:,}"
     else:
-        stops = f"By the bound, more batch stops paying at {found.knee:,}"
-        stops += "" if found.max_batch is None else f"; memory ends at {found.max_batch:,}"
-    return [f"{_grown(first, last)} {stops}. {sides[:1].upper()}{sides[1:]}."]
-
-
-def _grown(first: Point, last: Point) -> str:
-    """Time of a token at the largest batch against the smallest, and that of a step."""
-    told = against(_side(first), _side(last))
-    step = f"a step takes {slower(first, last):.3g}x as long" if first.step.prediction and last.step.prediction else ""
-    return f"Per token, {told}{f'; {step}' if step else ''}."
+        ends = "" if found.max_batch is None else f"; memory ends at {found.max_batch:,}"
+        stops = f"By the bound, more batch stops paying at {found.knee:,}{ends}"
+    slower = f"; a step takes {last.step.seconds / first.step.seconds:.3g}x as long"
+    step = slower if first.step.prediction and last.step.prediction else ""
+    return [f"Per token, {against(_side(first), _side(last))}{step}. {stops}. {sides}"]
 
 
 def _side(point: Point) -> Side:
@@ -102,20 +89,15 @@ def _side(point: Point) -> Side:
     return Side(f"batch {point.batch:,}", float(point.step.cost.roofline_s) / point.batch, time)
 
 
-def slower(first: Point, last: Point) -> float:
-    """Step time of ``last`` over that of ``first``."""
-    return last.step.seconds / first.step.seconds
-
-
 def _notes(found: Curve) -> list[str]:
     words = [
         f"Knee: the batch from which twice the batch brings less than {PAYS:.3g}x the tokens/s, by the lower bound.",
         "Weights and KV cache: their bytes at DRAM bandwidth; compute: needed FLOP at the highest clock. Per GPU, for one step.",
         *weights_notes(found.request),
     ]
+    missing = [row.missing for point in found.points for row in point.step.rows if row.prediction is None]
     if any(point.step.prediction is None for point in found.points):
-        missing = next(row.missing for point in found.points for row in point.step.rows if row.prediction is None)
-        words.append(f"At least, at most: the roof stands for rows of the step of which no time is predicted: {missing}.")
+        words.append(f"At least, at most: the roof stands for rows of the step of which no time is predicted: {missing[0]}.")
     if found.max_batch is None:
         words.append(f"The profile of {found.request.device.id} has no DRAM capacity: where memory ends is unknown.")
     return words

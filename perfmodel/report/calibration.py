@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import Any
 
-from perfmodel import __version__
 from perfmodel.core.hardware import Calibration
 from perfmodel.report.charts.format_number import text
 from perfmodel.report.document import Report, Table
+from perfmodel.report.hardware import PROBES, probe_rows
+from perfmodel.report.op_common import head
 from perfmodel.validation.calibration_run import Calibrated
 
 QUICK = "Quick: fewer shapes and points, shorter runs and fits; parameters and intervals are rougher than those of a whole run."
@@ -16,38 +16,25 @@ QUICK = "Quick: fewer shapes and points, shorter runs and fits; parameters and i
 
 def report(found: list[Calibrated], quick: bool = False) -> Report:
     """``found`` as a Report; a profile to write if it is one device's. ``quick``: say what that leaves out."""
-    verdict = [_verdict(one) for one in found] or ["Nothing was calibrated: too few records for every model."]
-    tables = [table for one in found for table in (_probes(one), _fits(one)) if table.rows]
+    summary = [f"{one.device.name}: {len(one.blocks)} calibrations, {len(one.microbenchmarks)} measured rates." for one in found]
+    tables, devices = [], {}
+    for one in found:
+        probes = [row[:5] for row in probe_rows(one.microbenchmarks)]
+        tables += [Table(f"{one.device.id}: reached", PROBES[:5], probes)] if probes else []
+        tables += [Table(f"{one.device.id}: fitted", FITS, list(map(_fit, one.blocks)), "llrrrrrrl")] if one.blocks else []
+        devices[one.device.id] = {
+            "microbenchmarks": [asdict(probe) for probe in one.microbenchmarks],
+            "calibration": [asdict(block) for block in one.blocks],
+        }
     notes = [f"not measured: {failure}" for one in found for failure in one.failures]
     notes.append("Intervals are those of points that the fit did not see, by cross-validation; held-out records were in no fit.")
-    notes += [QUICK] if quick else []
-    data: dict[str, Any] = {
-        "schema": "perfmodel.calibration/1",
-        "version": __version__,
-        "devices": {
-            one.device.id: {
-                "microbenchmarks": [asdict(probe) for probe in one.microbenchmarks],
-                "calibration": [asdict(block) for block in one.blocks],
-            }
-            for one in found
-        },
-    }
-    profile = found[0].text if len(found) == 1 else ""
-    return Report("calibration", verdict, tables, notes, data, [raw for one in found for raw in one.records], profile)
+    profile, records = found[0].text if len(found) == 1 else "", [raw for one in found for raw in one.records]
+    summary = summary or ["Nothing was calibrated: too few records for every model."]
+    data = {**head("calibration"), "devices": devices}
+    return Report("calibration", summary, tables, notes + [QUICK] * quick, data, records, profile)
 
 
-def _verdict(one: Calibrated) -> str:
-    return f"{one.device.name}: {len(one.blocks)} calibrations, {len(one.microbenchmarks)} measured rates."
-
-
-def _probes(one: Calibrated) -> Table:
-    rows = [[p.name, "" if p.size is None else f"{p.size:,}", p.value, f"{p.spread:.1%}", str(p.runs)] for p in one.microbenchmarks]
-    return Table(f"{one.device.id}: reached", ["what", "bytes", "value", "noise", "runs"], rows)
-
-
-def _fits(one: Calibrated) -> Table:
-    columns = ["implementation", "model", "points", "error", "interval", "held out", "median", "p90", "parameters"]
-    return Table(f"{one.device.id}: fitted", columns, [_fit(block) for block in one.blocks], "llrrrrrrl")
+FITS = ["implementation", "model", "points", "error", "interval", "held out", "median", "p90", "parameters"]
 
 
 def _fit(block: Calibration) -> list[str]:

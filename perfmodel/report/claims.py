@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, replace
-from typing import Any
 
-from perfmodel import __version__
-from perfmodel.claims import VERDICTS, Claim, Computed
+from perfmodel.claims import VERDICTS, Check, Claim, Computed
 from perfmodel.core.units import format_count, format_si, format_time
-from perfmodel.report.document import Report, Table
-from perfmodel.report.steps import Sources, steps_data, steps_table
+from perfmodel.report.document import Report
+from perfmodel.report.metrics import Metric, as_json, as_rows
+from perfmodel.report.op_common import Sources, head, with_steps
 
 _PREFIXED = ("B", "B/s", "FLOP", "FLOP/s", "OP/s")
 _NOTE = (
@@ -23,47 +22,63 @@ _NOTE = (
 
 def report(claims: Sequence[Claim], *, explained: bool = False) -> Report:
     """``claims`` as a Report of schema perfmodel.claims/1; ``explained``: with the formula of every computed number."""
-    sources = Sources()
-    columns = ["id", "statement", "claimed", "computed", "verdict", "why", "source"]
-    rows = [_row(claim, sources) for claim in claims]
-    found = Report(
-        "Claims of lecture notes and papers, recomputed",
-        [_summary(claims)],
-        [Table("", columns, rows, "l" * len(columns))] if rows else [],
-        [_NOTE],
-        data(claims),
-    )
-    if explained:
-        found = _explained(found, claims, sources)
-    return replace(found, notes=[*found.notes, *sources.notes()])
+    sources, counts = Sources(), Counter(claim.verdict for claim in claims)
+    found = [_metrics(claim, sources) for claim in claims]
+    data = {
+        **head("claims"),
+        "counts": {verdict: counts[verdict] for verdict in VERDICTS},
+        "claims": list(map(as_json, found)),
+    }
+    tables = [as_rows("", found, labels=COLUMNS)] if found else []
+    plain = Report("Claims of lecture notes and papers, recomputed", [_summary(len(claims), counts)], tables, [_NOTE], data)
+    if not explained:
+        return replace(plain, notes=[*plain.notes, *sources.notes()])
+    parts = [(claim, check) for claim in claims for check in claim.checks]
+    steps = [(f"{claim.id}, {check.what}", {"id": claim.id, "what": check.what}, claim.explain(check)) for claim, check in parts]
+    return with_steps(plain, steps, sources)
 
 
-def _summary(claims: Sequence[Claim]) -> str:
-    counts = Counter(claim.verdict for claim in claims)
+def _summary(number: int, counts: Counter[str]) -> str:
     words = {"holds": ("holds", "hold"), "holds with relabelling": ("holds with relabelling", "hold with relabelling")}
     parts = []
     for verdict in VERDICTS:
         one, many = words.get(verdict, (f"is {verdict}", f"are {verdict}"))
         if counts[verdict]:
             parts.append(f"{counts[verdict]} {one if counts[verdict] == 1 else many}")
-    return f"{len(claims)} claim{'' if len(claims) == 1 else 's'}{': ' if parts else ''}{', '.join(parts)}."
+    return f"{number} claim{'' if number == 1 else 's'}{': ' if parts else ''}{', '.join(parts)}."
 
 
-def _row(claim: Claim, sources: Sources) -> list[str]:
-    shown = [(number.what, _shown(number.value, number)) for number in claim.numbers]
-    computed = "; ".join(f"{what} {value}" if len(shown) > 1 else value for what, value in shown)
-    source = sources.cite(f"{claim.source}, {claim.place}")
-    return [claim.id, claim.statement, _claimed(claim), computed or "-", claim.verdict, claim.why, source]
+COLUMNS = {name: name for name in ("id", "statement", "claimed", "computed", "verdict", "why", "cited")} | {"cited": "source"}
 
 
-def _claimed(claim: Claim) -> str:
-    """What the checks compare with, each once."""
-    given = []
-    for check, number in zip(claim.checks, claim.numbers, strict=True):
-        if number.claimed_value is not None:
-            text = check.printed or _shown(number.claimed_value, number)
-            given.append(text if number.relation == "=" else f"{number.relation} {text}")
-    return "; ".join(dict.fromkeys(given)) or "-"
+def _metrics(claim: Claim, sources: Sources) -> list[Metric]:
+    pairs = list(zip(claim.checks, claim.numbers, strict=True))
+    given = "; ".join(dict.fromkeys(_claimed(check, number) for check, number in pairs if number.claimed_value is not None)) or "-"
+    several = len(claim.numbers) > 1
+    shown = "; ".join(f"{one.what} {_shown(one.value, one)}" if several else _shown(one.value, one) for one in claim.numbers)
+    figures = [{**asdict(number), "inputs": [asdict(one) for one in claim.inputs(check).values()]} for check, number in pairs]
+    found = {
+        "id": claim.id,
+        "source": claim.source,
+        "place": claim.place,
+        "quoted": bool(claim.quote),
+        "statement": claim.statement,
+        "claimed": given,
+        "verdict": claim.verdict,
+        "why": claim.why,
+        "inputs": [asdict(one) for one in claim.inputs().values()],
+        "figures": figures,
+        "functions": [f"{function.__module__}.{function.__name__}" for function in claim.functions],
+    }
+    beside = {"computed": shown or "-", "cited": sources.cite(f"{claim.source}, {claim.place}")}
+    shared = [Metric(key, value, unit="text") for key, value in found.items()]
+    return shared + [Metric("", value, key, "text") for key, value in beside.items()]
+
+
+def _claimed(check: Check, number: Computed) -> str:
+    assert number.claimed_value is not None
+    text = check.printed or _shown(number.claimed_value, number)
+    return text if number.relation == "=" else f"{number.relation} {text}"
 
 
 def _shown(value: float, number: Computed) -> str:
@@ -73,49 +88,3 @@ def _shown(value: float, number: Computed) -> str:
         return format_time(value)
     whole = value.is_integer() and abs(value) >= 10**number.digits
     return f"{format_count(int(value)) if whole else f'{value:.{number.digits}g}'} {number.unit}".strip()
-
-
-# JSON
-
-
-def data(claims: Sequence[Claim]) -> dict[str, Any]:
-    """The object of schema perfmodel.claims/1."""
-    counts = Counter(claim.verdict for claim in claims)
-    return {
-        "schema": "perfmodel.claims/1",
-        "version": __version__,
-        "counts": {verdict: counts[verdict] for verdict in VERDICTS},
-        "claims": [_object(claim) for claim in claims],
-    }
-
-
-def _object(claim: Claim) -> dict[str, Any]:
-    return {
-        "id": claim.id,
-        "source": claim.source,
-        "place": claim.place,
-        "quoted": bool(claim.quote),
-        "statement": claim.statement,
-        "claimed": _claimed(claim),
-        "verdict": claim.verdict,
-        "why": claim.why,
-        "inputs": [asdict(one) for one in claim.inputs().values()],
-        "figures": [
-            {**asdict(number), "inputs": [asdict(one) for one in claim.inputs(check).values()]}
-            for check, number in zip(claim.checks, claim.numbers, strict=True)
-        ],
-        "functions": [f"{function.__module__}.{function.__name__}" for function in claim.functions],
-    }
-
-
-# Explanation
-
-
-def _explained(plain: Report, claims: Sequence[Claim], sources: Sources) -> Report:
-    tables, objects = list(plain.tables), []
-    for claim in claims:
-        for check in claim.checks:
-            steps = claim.explain(check)
-            tables.append(steps_table(f"{claim.id}, {check.what}", steps, sources))
-            objects.append({"id": claim.id, "what": check.what, "steps": steps_data(steps)})
-    return replace(plain, tables=tables, data={**plain.data, "explanation": objects})

@@ -1,17 +1,19 @@
-"""Before against after: every number that both have, its ratio, and whether that is more than a threshold."""
+"""Before against after: two lists of metrics, of every number that both have its ratio, and whether that is more than a threshold."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
+from typing import Any
 
+from perfmodel.core.errors import DataError
 from perfmodel.report.against import MEASURED, PREDICTED, Side, against, ends, ratio, ratio_notes, times, way
 from perfmodel.report.charts.format_number import text
-from perfmodel.report.charts.schema import Interval
+from perfmodel.report.charts.schema import Interval, Point, Roofline
 from perfmodel.report.document import Column, DataTable, Report, Value
-from perfmodel.report.readings import HIGH, LOW, Reading
+from perfmodel.report.metrics import Metric
+from perfmodel.report.saved import SCHEMA, from_data
 from perfmodel.validation.statistics import quantile
 
 SAME, FASTER, SLOWER, LESS, MORE = "SAME", "FASTER", "SLOWER", "LESS", "MORE"
@@ -27,152 +29,167 @@ UNIT_TITLES = {
     "tokens/s": "tokens per second",
     "FLOP/B": "intensities",
 }
+BETTER = {"s": -1, "B/s": 1, "FLOP/s": 1, "tokens/s": 1}
+"""Times are better low, rates high; of other units neither is said."""
+COUNTS = ("B", "FLOP")
 KINDS_OF_TIME = (
     ("time, measured", "measured"),
     ("time, predicted", "predicted", "step, predicted"),
     ("time at the roof", "roofline", "roofline_s"),
     ("lower bound", "lower", "step, bound", "no overlap"),
 )
-"""Times of one thing by what they say of it, best first: a verdict counts a thing once."""
+"""Times of one thing by what they say of it, best first: a summary counts a thing once."""
 KIND_WORDS = ("measured times", "predicted times", "times at the roof", "lower bounds")
-ROOF = 2
-RATIOS: dict[int | None, str] = {ROOF: ", ratio of roofs", 3: ", ratio of bounds"}
+ROOF, OTHER = 2, len(KIND_WORDS)
+"""Places of kinds: times at the roof, and what is none of them."""
+RATIOS = {ROOF: ", ratio of roofs", 3: ", ratio of bounds"}
 """What the ratio of such times is, by the place of their kind."""
 PEAKS = ("peak", "bandwidth")
 """Quantities that are roofs of a device."""
 COMPARABLE = ("s", "tokens/s")
 """Units of which a median says something; peaks and bandwidths of a device are of unlike things."""
 NAMED = 3
-"""Changes that the verdict names."""
+"""Changes that the summary names."""
+
+Metrics = Sequence[Metric]
+"""Of a comparison: ``key`` is what the number is of, in words, ``label`` which quantity of it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
     """One quantity. ``ratio``: after / before; None where only one of them is zero."""
 
-    before: Reading
-    after: Reading
+    before: Metric
+    after: Metric
     ratio: float | None
     word: str
 
     @property
+    def better(self) -> int:
+        """Which way is better: 1 high, -1 low, 0 neither."""
+        return BETTER.get(self.before.unit, 0)
+
+    @property
     def gain(self) -> float:
         """How many times better, for what has a better way; 1 where that cannot be said."""
-        if not self.ratio or self.before.better not in (LOW, HIGH):
+        if not self.ratio or not self.better:
             return 1.0
-        return 1 / self.ratio if self.before.better == LOW else self.ratio
+        return self.ratio if self.better > 0 else 1 / self.ratio
+
+    @property
+    def kind(self) -> int:
+        """Place in ``KINDS_OF_TIME``; ``OTHER`` for what is none of these."""
+        return next((place for place, names in enumerate(KINDS_OF_TIME) if self.before.label in names), OTHER)
 
 
-def changes(before: Sequence[Reading], after: Sequence[Reading], threshold: float = DEFAULT_THRESHOLD) -> list[Change]:
+def changes(before: Metrics, after: Metrics, threshold: float = DEFAULT_THRESHOLD) -> list[Change]:
     """Of everything that both have, in the order of ``before``."""
-    known = {reading.key: reading for reading in after}
-    return [_change(old, known[old.key], threshold) for old in before if old.key in known]
+    known = {(one.key, one.label): one for one in after}
+    return [_change(old, known[old.key, old.label], threshold) for old in before if (old.key, old.label) in known]
 
 
-def _change(old: Reading, new: Reading, threshold: float) -> Change:
+def _change(old: Metric, new: Metric, threshold: float) -> Change:
     if old.value == new.value:
         return Change(old, new, 1.0, SAME)
+    less, more = {-1: (FASTER, SLOWER), 1: (SLOWER, FASTER), 0: (LESS, MORE)}[BETTER.get(old.unit, 0)]
+    word = more if new.value > old.value else less
     if not old.value or not new.value:
-        return Change(old, new, None, _word(old, new.value > old.value))
-    ratio = new.value / old.value
-    allowed = 1 + max(threshold, old.noise, new.noise)
-    return Change(old, new, ratio, SAME if 1 / allowed <= ratio <= allowed else _word(old, ratio > 1))
+        return Change(old, new, None, word)
+    ratio, allowed = new.value / old.value, 1 + max(threshold, _noise(old), _noise(new))
+    return Change(old, new, ratio, SAME if 1 / allowed <= ratio <= allowed else word)
 
 
-def _word(of: Reading, more: bool) -> str:
-    if of.better == LOW:
-        return SLOWER if more else FASTER
-    if of.better == HIGH:
-        return FASTER if more else SLOWER
-    return MORE if more else LESS
+def _noise(one: Metric) -> float:
+    """(p90 - p10) / median of a measurement; 0 of anything else."""
+    measured = one.label == "time, measured" and one.low is not None and one.high is not None
+    return float((one.high or 0) - (one.low or 0)) / one.value if measured else 0.0
+
+
+def report(before: Metrics, after: Metrics, names: tuple[str, str], threshold: float) -> tuple[Report, list[Change]]:
+    """The comparison as a document, and its changes. Numbers that only one of the two has are counted in a note."""
+    found = changes(before, after, threshold)
+    common = {(one.before.key, one.before.label) for one in found}
+    notes = []
+    for name, metrics in zip(names, (before, after), strict=True):
+        own = [one for one in metrics if (one.key, one.label) not in common]
+        if own:
+            notes.append(f"Only in {name}: {len(own)} numbers, such as {own[0].key}, {own[0].label}.")
+    same = sum(one.word == SAME for one in found)
+    if len(found) > MOST_ROWS and same:
+        notes.append(f"{same} of {len(found)} rows are the same and left out.")
+    notes.append(f"SAME: within {threshold:.0%}, or within the noise of a measurement where that is larger.")
+    said = summary(found, *names, threshold, (before, after))
+    title = f"{names[0]} against {names[1]}"
+    return Report(title, said, [], notes + ratio_notes(said), data_tables=tables("changes", found, *names)), found
 
 
 def tables(title: str, found: Sequence[Change], before: str, after: str) -> list[DataTable]:
     """A table per unit and a row per change; rows that are the same are left out if there are many."""
     shown = [one for one in found if one.word != SAME] if len(found) > MOST_ROWS else list(found)
-    return [
-        _table(title, unit, [one for one in shown if one.before.unit == unit], before, after)
-        for unit in dict.fromkeys(one.before.unit for one in shown)
-    ]
+    made = []
+    for unit in dict.fromkeys(one.before.unit for one in shown):
+        heads = {"what": "what", "quantity": "quantity", "before": before, "after": after, "ratio": "after / before", "change": "change"}
+        units = {"before": unit, "after": unit, "ratio": "ratio"}
+        columns = [Column(key, head, units.get(key, "text")) for key, head in heads.items()]
+        own = [(one, one.before) for one in shown if one.before.unit == unit]
+        rows: list[list[Value]] = [[old.key, old.label, old.value, one.after.value, one.ratio, one.word] for one, old in own]
+        made.append(DataTable(f"{title}: {UNIT_TITLES.get(unit, unit)}", columns, rows))
+    return made
 
 
-def _table(title: str, unit: str, shown: Sequence[Change], before: str, after: str) -> DataTable:
-    columns = [
-        Column("what", "what"),
-        Column("quantity", "quantity"),
-        Column("before", before, unit),
-        Column("after", after, unit),
-        Column("ratio", "after / before", "ratio"),
-        Column("change", "change"),
-    ]
-    rows: list[list[Value]] = [
-        [one.before.what, one.before.quantity, one.before.value, one.after.value, one.ratio, one.word] for one in shown
-    ]
-    return DataTable(f"{title}: {UNIT_TITLES.get(unit, unit)}", columns, rows)
+# Words
 
 
-Readings = tuple[Sequence[Reading], Sequence[Reading]]
-
-
-def verdict(found: Sequence[Change], before: str, after: str, threshold: float, every: Readings = ((), ())) -> list[str]:
-    """How many are faster and slower, by how much, and the worst by name. ``every``: all readings, to tell what one side lacks."""
-    timed = _counted_once([one for one in found if one.before.better])
+def summary(found: Sequence[Change], before: str, after: str, threshold: float, every: tuple[Metrics, Metrics] = ((), ())) -> list[str]:
+    """How many are faster and slower, by how much, and the worst by name. ``every``: all metrics, to tell what one side lacks."""
     if not found:
         return [f"{before} and {after} have nothing in common to compare."]
+    every = every if every[0] else ([one.before for one in found], [one.after for one in found])
+    timed = _counted_once([one for one in found if one.better])
     said = [f"{after} against {before}: {_counted(timed, threshold)}."] if timed else []
-    told = partial(_told, names=(before, after), every=every if every[0] else ([c.before for c in found], [c.after for c in found]))
-    worst = sorted((one for one in timed if one.word == SLOWER), key=lambda one: one.gain)[:NAMED]
-    said += [f"{SLOWER}: {told(one)}." for one in worst]
-    if not worst:
-        best = sorted((one for one in timed if one.word == FASTER), key=lambda one: (_kind(one) or 0, -one.gain))[:1]
-        said += [f"{FASTER}: {told(one)}." for one in best]
-    moved = Counter(one.word for one in found if not one.before.better and one.word != SAME)
+    named = sorted((one for one in timed if one.word == SLOWER), key=lambda one: one.gain)[:NAMED]
+    if not named:
+        named = sorted((one for one in timed if one.word == FASTER), key=lambda one: (0 if one.kind == OTHER else one.kind, -one.gain))[:1]
+    said += [f"{one.word}: {_sentence(one, (before, after), every)}." for one in named]
+    counts = [one.word for one in found if not one.better]
+    moved = Counter(word for word in counts if word != SAME)
     if moved:
         parts = " and ".join(f"{count} {'is' if count == 1 else 'are'} {word}" for word, count in moved.items())
         said.append(f"Of the counts {parts}.")
-    elif counted := sum(not one.before.better for one in found):
-        said.append(f"All {counted} counts are the same.")
+    elif counts:
+        said.append(f"All {len(counts)} counts are the same.")
     return said
-
-
-def _counted(timed: Sequence[Change], threshold: float) -> str:
-    """How many of each kind of time, the best kind first, and by how much."""
-    kinds: dict[int | None, list[Change]] = {}
-    for one in timed:
-        kinds.setdefault(_kind(one), []).append(one)
-    clauses: list[str] = []
-    for kind in sorted(kinds, key=lambda kind: len(KIND_WORDS) if kind is None else kind):
-        counts = Counter(one.word for one in kinds[kind])
-        parts = ", ".join(f"{counts[word]} {word}" for word in (FASTER, SLOWER, SAME) if counts[word])
-        same = "" if clauses else f" (within {threshold:.0%} is SAME)"
-        clauses.append(f"{parts} of {_what(kind, kinds[kind])}{same}; {_gains(kind, kinds[kind])}")
-    return "; ".join(clauses)
-
-
-def _kind(one: Change) -> int | None:
-    """Place in KINDS_OF_TIME; None for what is none of these."""
-    return next((place for place, names in enumerate(KINDS_OF_TIME) if one.before.quantity in names), None)
 
 
 def _counted_once(timed: Sequence[Change]) -> list[Change]:
     """Of the times of one thing the best kind that both sides have; roofs stay as they are when a kernel changes."""
     best: dict[str, int] = {}
     for one in timed:
-        kind = _kind(one)
-        if kind is not None:
-            best[one.before.what] = min(kind, best.get(one.before.what, kind))
-    return [one for one in timed if (kind := _kind(one)) is None or kind == best[one.before.what]]
+        best[one.before.key] = min(one.kind, best.get(one.before.key, OTHER))
+    return [one for one in timed if one.kind in (OTHER, best[one.before.key])]
 
 
-def _what(kind: int | None, timed: Sequence[Change]) -> str:
+def _counted(timed: Sequence[Change], threshold: float) -> str:
+    """How many of each kind of time, the best kind first, and by how much."""
+    clauses: list[str] = []
+    for kind in sorted({one.kind for one in timed}):
+        own = [one for one in timed if one.kind == kind]
+        counts = Counter(one.word for one in own)
+        parts = ", ".join(f"{counts[word]} {word}" for word in (FASTER, SLOWER, SAME) if counts[word])
+        same = "" if clauses else f" (within {threshold:.0%} is SAME)"
+        clauses.append(f"{parts} of {_what(kind, own)}{same}; {_gains(kind, own)}")
+    return "; ".join(clauses)
+
+
+def _what(kind: int, timed: Sequence[Change]) -> str:
     """How many of which kind."""
     units = {one.before.unit for one in timed}
-    words = KIND_WORDS[kind] if kind is not None else "times" if units == {"s"} else "times and rates" if "s" in units else "rates"
+    words = KIND_WORDS[kind] if kind < OTHER else "times" if units == {"s"} else "times and rates" if "s" in units else "rates"
     one = words.replace("times", "time").replace("rates", "rate").replace("bounds", "bound")
     return f"{len(timed)} {words if len(timed) > 1 else one}"
 
 
-def _gains(kind: int | None, timed: Sequence[Change]) -> str:
+def _gains(kind: int, timed: Sequence[Change]) -> str:
     """The median of what can be compared with each other, else from the least to the most; of roofs and bounds what that is."""
     gains = [one.gain for one in timed if one.ratio]
     if not gains:
@@ -180,10 +197,10 @@ def _gains(kind: int | None, timed: Sequence[Change]) -> str:
     if all(one.before.unit in COMPARABLE for one in timed):
         of = RATIOS.get(kind, "")
         return f"in the median {way(quantile(gains, 0.5), most='at most ' * bool(of))}{of}{_median_ends(timed)}"
-    if all(one.before.quantity.startswith(PEAKS) for one in timed) and max(gains) > min(gains):
+    if all(one.before.label.startswith(PEAKS) for one in timed) and max(gains) > min(gains):
         return "ratios of roofs " + " to ".join(dict.fromkeys(times(gain) for gain in (min(gains), max(gains))))
-    told = list(dict.fromkeys(way(gain) for gain in (min(gains), max(gains))))
-    return f"all {told[0]}" if len(told) == 1 else f"from {told[0]} to {told[1]}"
+    least, *most = dict.fromkeys(way(gain) for gain in (min(gains), max(gains)))
+    return f"from {least} to {most[0]}" if most else f"all {least}"
 
 
 def _median_ends(timed: Sequence[Change]) -> str:
@@ -195,42 +212,139 @@ def _median_ends(timed: Sequence[Change]) -> str:
     return ends(Interval(quantile([one.value for one in found], 0.5), quantile(lows, 0.5), quantile(highs, 0.5)))
 
 
-def _interval(one: Reading) -> Interval:
+def _interval(one: Metric) -> Interval:
     return Interval(one.value, one.low, one.high)
 
 
-def _told(one: Change, names: tuple[str, str], every: Readings) -> str:
-    kind, what = _kind(one), one.before.what
-    if kind is not None and kind <= ROOF:
-        first, other = (_side(name, what, readings) for name, readings in zip(names, every, strict=True))
-        return f"{what}: {against(first, other)}"
+def _sentence(one: Change, names: tuple[str, str], every: tuple[Metrics, Metrics]) -> str:
+    old, new = one.before, one.after
+    if one.kind <= ROOF:
+        first, other = (_side(name, old.key, metrics) for name, metrics in zip(names, every, strict=True))
+        return f"{old.key}: {against(first, other)}"
     gain = text(max(one.gain, 1 / one.gain), "ratio")
-    values = f"{text(one.before.value, one.before.unit)} before, {text(one.after.value, one.after.unit)} after"
-    of = RATIOS.get(ROOF if one.before.quantity.startswith(PEAKS) else kind, "")
-    return f"{what}, {one.before.quantity}, {gain}{of} ({values})"
+    of = RATIOS.get(ROOF if old.label.startswith(PEAKS) else one.kind, "")
+    return f"{old.key}, {old.label}, {gain}{of} ({text(old.value, old.unit)} before, {text(new.value, new.unit)} after)"
 
 
-def _side(name: str, what: str, readings: Sequence[Reading]) -> Side:
+def _side(name: str, what: str, metrics: Metrics) -> Side:
     """What is known of the times of one thing on one side."""
-    own = {reading.quantity: reading for reading in readings if reading.what == what}
+    own = {one.label: one for one in metrics if one.key == what}
     measured, predicted, roof, _ = (next((own[name] for name in names if name in own), None) for names in KINDS_OF_TIME)
     best = measured or predicted
     return Side(name, roof.value if roof else 0.0, _interval(best) if best else None, MEASURED if measured else PREDICTED)
 
 
-def report(before: Sequence[Reading], after: Sequence[Reading], names: tuple[str, str], threshold: float) -> tuple[Report, list[Change]]:
-    """The comparison as a document, and its changes. Numbers that only one of the two has are counted in a note."""
-    found = changes(before, after, threshold)
-    common = {one.before.key for one in found}
-    notes = []
-    for name, readings in zip(names, (before, after), strict=True):
-        own = [reading for reading in readings if reading.key not in common]
-        if own:
-            notes.append(f"Only in {name}: {len(own)} numbers, such as {own[0].what}, {own[0].quantity}.")
-    same = sum(one.word == SAME for one in found)
-    if len(found) > MOST_ROWS and same:
-        notes.append(f"{same} of {len(found)} rows are the same and left out.")
-    notes.append(f"SAME: within {threshold:.0%}, or within the noise of a measurement where that is larger.")
-    title = f"{names[0]} against {names[1]}"
-    said = verdict(found, *names, threshold, (before, after))
-    return Report(title, said, [], notes + ratio_notes(said), data_tables=tables("changes", found, *names)), found
+# The metrics of saved reports
+
+
+def metrics_of(raw: Any, name: str) -> list[Metric]:
+    """Every number of the document ``raw``. DataError if it is none of this package; ``name`` is its file."""
+    schema = raw.get("schema") if isinstance(raw, dict) else None
+    if schema == SCHEMA:
+        return of_report(from_data(raw))
+    if isinstance(schema, str) and schema.startswith("perfmodel."):
+        return _once(_of_object(raw))
+    raise DataError(f"{name}: neither a report nor what --json prints", "save one with -o report.json")
+
+
+def of_report(report: Report) -> list[Metric]:
+    """Points of its rooflines and cells of its tables of numbers."""
+    several = len({chart.device for chart in report.rooflines}) > 1
+    found = [one for chart in report.rooflines for point in chart.points for one in of_point(point, chart, several)]
+    return _once([*found, *(one for table in report.data_tables for one in _of_table(table))])
+
+
+def of_point(point: Point, chart: Roofline, several: bool = False) -> list[Metric]:
+    """Time, FLOP and bytes of a point."""
+    what = f"{point.name}, {chart.device_name}" if several else point.name
+    known, kind = point.measured or point.predicted, "measured" if point.measured else "predicted"
+    found = [] if known is None else [Metric(what, known.value, f"time, {kind}", "s", known.low, known.high)]
+    if point.roofline_s is not None:
+        found.append(Metric(what, point.roofline_s, "time at the roof", "s"))
+    if point.flops or point.dtype:  # FLOP that nobody counted have no format
+        found.append(Metric(what, point.flops, "FLOP", "FLOP"))
+    return found + [Metric(what, moved, f"{level.upper()} bytes", "B") for level, moved in point.bytes.items()]
+
+
+def _of_table(table: DataTable) -> Iterator[Metric]:
+    """Cells with a unit that can be compared; what tells the rows apart are their words and whole sizes before the first of them."""
+    shown = [place for place, column in enumerate(table.columns) if column.unit in (*BETTER, *COUNTS)]
+    ends = {key for column in table.columns for key in (column.low, column.high)}
+    keys = [column.key for column in table.columns]
+    for row in table.rows:
+        words = [
+            f"{column.title} {value:,}" if isinstance(value, int) else str(value)
+            for column, value in zip(table.columns[: min(shown, default=0)], row, strict=False)
+            if value not in (None, "") and not isinstance(value, float)
+        ]
+        for place in shown:
+            column, value = table.columns[place], row[place]
+            if isinstance(value, (int, float)) and column.key not in ends:
+                low, high = (row[keys.index(key)] if key in keys else None for key in (column.low, column.high))
+                known = (low, high) if isinstance(low, (int, float)) and isinstance(high, (int, float)) else (None, None)
+                yield Metric(", ".join([table.title, *words]), value, column.title, column.unit, *known)
+
+
+def _once(found: Iterable[Metric]) -> list[Metric]:
+    """Of metrics of one quantity the first."""
+    kept: dict[tuple[str, str], Metric] = {}
+    for one in found:
+        kept.setdefault((one.key, one.label), one)
+    return list(kept.values())
+
+
+# The metrics of what --json prints
+
+NAMES = ("algorithm", "pass", "name", "phase", "device", "batch", "kernel", "quantity", "id")
+"""Keys that tell the objects of a list apart."""
+LEFT_OUT = (
+    *("inputs", "hardware", "explanation", "schema", "version", "terms", "parts", "unknown", "tile", "noise", "theta", "ratios"),
+    *("low", "high", "lower_warm", "io_lower_bound"),
+)
+CONTAINERS = ("results", "time_s", "traffic", "accesses", "totals", "kernels", "ops")
+"""Objects whose name says nothing beside their fields'."""
+PREFIXES = ("sram", "dram", "work", "memory", "bytes")
+"""Objects whose name stands before their fields'."""
+PER_SECOND = {"tokens_per_s": "tokens/s", "tokens_per_s_bound": "tokens/s", "bytes_per_s": "B/s", "flops_per_s": "FLOP/s"}
+
+
+def _of_object(raw: Any, place: tuple[str, ...] = ()) -> Iterator[Metric]:
+    if isinstance(raw, Mapping):
+        for key, value in raw.items():
+            if key == "predicted" and raw.get("low") is not None and value is not None:
+                yield _metric((*place, key), value, "s", raw["low"], raw["high"])
+            elif key not in LEFT_OUT and not (key in NAMES and not isinstance(value, (dict, list))):
+                yield from _of_object(value, (*place, str(key)))
+    elif isinstance(raw, list):
+        for index, item in enumerate(raw):
+            named = _name(item) if isinstance(item, Mapping) else ""
+            yield from _of_object(item, (*place, named or str(index + 1)))
+    elif isinstance(raw, (int, float)) and not isinstance(raw, bool) and (unit := _unit(place)):
+        yield _metric(place, raw, unit)
+
+
+def _name(item: Mapping[str, Any]) -> str:
+    """What tells ``item`` apart; a kernel of an algorithm has a name of its own."""
+    keys = ("name",) if {"name", "algorithm"} <= set(item) else NAMES
+    return " ".join(str(item[key]) for key in keys if item.get(key) not in (None, ""))
+
+
+def _metric(place: tuple[str, ...], value: float, unit: str, low: float | None = None, high: float | None = None) -> Metric:
+    """``place`` in words: what the number is of, and which quantity, with its level or unit before it."""
+    *head, quantity = (*place[:-1], place[-1].removesuffix("_s").replace("_", " "))
+    if head and head[-1] in PREFIXES:
+        quantity = f"{head.pop()} {quantity}"
+    what = [word for word in head if word not in CONTAINERS] or head or ["all"]
+    return Metric(", ".join(what), value, quantity, unit, low, high)
+
+
+def _unit(place: tuple[str, ...]) -> str:
+    """The unit of a number, by its key and those around it; empty for one that cannot be compared."""
+    name = place[-1]
+    if name in PER_SECOND:
+        return PER_SECOND[name]
+    if "time_s" in place or name.endswith("_s"):
+        return "s"
+    if name.endswith("flops") or "work" in place:
+        return "FLOP"
+    return "B" if name.endswith("bytes") or "bytes" in place or "memory" in place else ""

@@ -3,38 +3,36 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 from perfmodel.core.hardware import Device
 from perfmodel.core.units import format_count, format_si, format_time
 from perfmodel.kernels.fuse import LAUNCH_SOURCE, SOURCE, Chain, Published, Result, explain, with_launches
 from perfmodel.report.against import MEASURED, Side, against
 from perfmodel.report.charts.schema import Interval
-from perfmodel.report.document import Report, Table
-from perfmodel.report.metrics import BOUND_WORDS, Metric, as_json, as_table, of_traffic
-from perfmodel.report.operation import head, with_steps
+from perfmodel.report.document import Report
+from perfmodel.report.metrics import Metric, as_json, as_table, of_fields, of_traffic
+from perfmodel.report.op_common import head, unknown_rates, with_steps
 
 
 def report(w: Chain, device: Device, results: list[Result], *, published: Published | None = None, explained: bool = False) -> Report:
     """``results`` as a Report; its data follows the schema perfmodel.fuse/1. ``explained``: with every formula."""
     title = f"Elementwise chain: {w.ops} operations on {format_count(w.elements)} elements, {w.dtype.name} on {device.name}"
-    verdict = [*([_published_verdict(w, results, published)] if published else []), _verdict(device, results)]
-    tables, notes = _tables(w, results, published), _notes(w, device, results, published)
-    plain = Report(title, verdict, tables, notes, data(w, device, results, published))
+    sizes = {name: getattr(w, name) for name in ("elements", "ops", "tensor_reads", "rounds")}
+    found = {result.name: _metrics(result, results[0]) for result in results}
+    data = {
+        **head("fuse", {**sizes, "pattern": list(w.pattern), "dtype": w.dtype.name}, device),
+        "results": list(map(as_json, found.values())),
+    }
+    summary, tables = [_summary(device, results)], [as_table("", found)]
+    if published is not None:
+        there = _published(w, published)
+        summary.insert(0, _published_summary(results, published))
+        tables.append(as_table("published times beside the model's", {"published": there, "model": _modelled(w, results, there)}))
+        data["published"] = as_json(there)
+    plain = Report(title, summary, tables, _notes(w, device, results, published), data)
     if not explained:
         return plain
     return with_steps(plain, [(result.name, {"algorithm": result.name}, explain(result, w, device)) for result in results])
-
-
-# The JSON object
-
-
-def data(w: Chain, device: Device, results: list[Result], published: Published | None = None) -> dict[str, Any]:
-    """The object of schema perfmodel.fuse/1."""
-    sizes = {name: getattr(w, name) for name in ("elements", "ops", "tensor_reads", "rounds")}
-    inputs = {**sizes, "pattern": list(w.pattern), "dtype": w.dtype.name}
-    found = {**head("fuse", inputs, device), "results": [as_json(_metrics(result, results[0])) for result in results]}
-    return found if published is None else {**found, "published": as_json(_published(w, published))}
 
 
 def _metrics(result: Result, reference: Result) -> list[Metric]:
@@ -50,23 +48,18 @@ def _metrics(result: Result, reference: Result) -> list[Metric]:
         Metric("time_s.roofline", result.memory_s, "roofline, without launches", "s"),
         Metric("time_s.with_launches", result.total_s, "time with launches", "s"),
         Metric("time_s.unknown", sorted(result.unknown)),
-        Metric("speedup", speedup(result, reference), "unfused / this", "ratio"),
+        Metric("speedup", _over(reference.total_s, result.total_s), "unfused / this", "ratio"),
     ]
 
 
-def speedup(result: Result, reference: Result) -> float | None:
-    """Time of ``reference`` over that of ``result``, launches included; None where they are unknown."""
-    return _over(reference.total_s, result.total_s)
-
-
 def _over(before: float | None, after: float | None) -> float | None:
+    """A gain, launches included; None where they are unknown."""
     return None if before is None or after is None else before / after
 
 
 def _published(w: Chain, times: Published) -> list[Metric]:
-    kept = ("calls", "eager_s", "graph_s", "fused_s", "printed_speedup", "printed_graph_speedup", "source")
     return [
-        *(Metric(name, getattr(times, name)) for name in kept),
+        *of_fields(times, "calls", "eager_s", "graph_s", "fused_s", "printed_speedup", "printed_graph_speedup", "source"),
         Metric("eager_per_call_s", times.eager_s / times.calls, "eager, per call", "s"),
         Metric("eager_per_kernel_s", times.eager_s / times.calls / w.ops, "eager, per kernel", "s"),
         Metric("fused_per_call_s", times.fused_s / times.calls, "fused, no CUDA graph, per call", "s"),
@@ -91,54 +84,40 @@ def _modelled(w: Chain, results: list[Result], published: list[Metric]) -> list[
     return [replace(metric, value=values[metric.key]) for metric in published if metric.key in values]
 
 
-# Words
-
-
-def _verdict(device: Device, results: list[Result]) -> str:
-    unfused, graph, fused = results
-    fewer = unfused.sram.total / fused.sram.total
-    if unfused.launches == 1:
-        return "One operation is one kernel: there is nothing to fuse."
-    moved = f"Fusion moves {fewer:.3g}x fewer bytes and launches {unfused.launches} kernels as one"
-    graph_gain = speedup(graph, unfused)
-    if unfused.total_s is None or fused.total_s is None:
-        return f"{moved}. The profile of {device.id} has no launch overhead: times are without launches."
-    bound = f"{unfused.launch_bound} of {unfused.launches} unfused kernels take no longer than their launch"
-    in_graph = "" if graph_gain is None else f", launches counted; a CUDA graph alone gains at most {graph_gain:.3g}x"
-    told = against(Side("unfused", unfused.total_s), Side("fused", fused.total_s))
-    return f"{told}{in_graph}. {moved}. {bound}."
-
-
 def _fused_in_graph(results: list[Result]) -> float | None:
     """Seconds of the fused kernel with the launch overhead of a graph."""
     _, graph, fused = results
     return None if graph.launch_s is None else with_launches(fused.parts, graph.launch_s)
 
 
-def _published_verdict(w: Chain, results: list[Result], times: Published) -> str:
+# Words
+
+
+def _summary(device: Device, results: list[Result]) -> str:
+    unfused, graph, fused = results
+    if unfused.launches == 1:
+        return "One operation is one kernel: there is nothing to fuse."
+    fewer, gain = unfused.sram.total / fused.sram.total, _over(unfused.total_s, graph.total_s)
+    moved = f"Fusion moves {fewer:.3g}x fewer bytes and launches {unfused.launches} kernels as one"
+    if unfused.total_s is None or fused.total_s is None:
+        return f"{moved}. The profile of {device.id} has no launch overhead: times are without launches."
+    bound = f"{unfused.launch_bound} of {unfused.launches} unfused kernels take no longer than their launch"
+    in_graph = "" if gain is None else f", launches counted; a CUDA graph alone gains at most {gain:.3g}x"
+    return f"{against(Side('unfused', unfused.total_s), Side('fused', fused.total_s))}{in_graph}. {moved}. {bound}."
+
+
+def _published_summary(results: list[Result], times: Published) -> str:
     """What the published times teach, and how much of it launches explain."""
-    eager, fused_alone, graphed = (
-        Side(name, 0.0, Interval(seconds), MEASURED)
-        for name, seconds in (("eager", times.eager_s), ("fusion alone", times.fused_s), ("fusion with CUDA graphs", times.graph_s))
-    )
-    told = f"Published: {against(eager, fused_alone)}; {against(eager, graphed)}: CUDA graphs hurt this small function."
+    known = {"eager": times.eager_s, "fusion alone": times.fused_s, "fusion with CUDA graphs": times.graph_s}
+    eager, alone, graphed = (Side(name, 0.0, Interval(seconds), MEASURED) for name, seconds in known.items())
+    taught = f"Published: {against(eager, alone)}; {against(eager, graphed)}: CUDA graphs hurt this small function."
     fused, in_graph = results[2].total_s, _fused_in_graph(results)
     if fused is None or in_graph is None:
-        return told
+        return taught
     saved = format_time(fused - in_graph) if fused > in_graph else "nothing"
     lost = format_time((times.graph_s - times.fused_s) / times.calls)
-    return (
-        f"{told} Fused, it has one launch per call left, of which a graph saves {saved} here; what a graph cost there, {lost} per call, "
-        f"is not modelled."
-    )
-
-
-def _tables(w: Chain, results: list[Result], published: Published | None) -> list[Table]:
-    tables = [as_table("", {result.name: _metrics(result, results[0]) for result in results})]
-    if published is None:
-        return tables
-    there = _published(w, published)
-    return [*tables, as_table("published times beside the model's", {"published": there, "model": _modelled(w, results, there)})]
+    one = f"Fused, it has one launch per call left, of which a graph saves {saved} here"
+    return f"{taught} {one}; what a graph cost there, {lost} per call, is not modelled."
 
 
 def _notes(w: Chain, device: Device, results: list[Result], times: Published | None) -> list[str]:
@@ -153,5 +132,4 @@ def _notes(w: Chain, device: Device, results: list[Result], times: Published | N
     if times is not None:
         printed = f"printed {times.printed_graph_speedup}x and {times.printed_speedup}x from times before rounding"
         notes.append(f"Published: {times.source}; {printed}. The model's device is {device.id}: the two need not agree.")
-    unknown = sorted(frozenset().union(*(result.unknown for result in results)))
-    return notes + [f"The profile of {device.id} has no rate for {BOUND_WORDS[name]}: that term is left out." for name in unknown]
+    return [*notes, *unknown_rates(results, device, "left out")]

@@ -2,41 +2,38 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
-from perfmodel import __version__
-from perfmodel.core.hardware import Device, Quantity, quantities
+from perfmodel.core.hardware import Device, Microbenchmark, Quantity, quantities
 from perfmodel.core.trace import Step, Trace, Traced
 from perfmodel.core.units import format_binary
 from perfmodel.report.document import Report, Table
-from perfmodel.report.operation import with_steps
+from perfmodel.report.metrics import Metric, as_json, as_rows
+from perfmodel.report.op_common import head, with_steps
 
 
 def list_report(devices: list[Device]) -> Report:
     """One line per device: memory, bandwidth, SRAM per block, dense peaks."""
-    columns = ["device", "DRAM", "bandwidth", "L2", "SRAM per block", "fp32", "fp16 tensor", "fp8 tensor"]
-    rows = [[device.id, *_line(device)] for device in devices]
-    data = {
-        "schema": "perfmodel.hardware/1",
-        "version": __version__,
-        "devices": [{"id": device.id, "name": device.name, **dict(zip(columns[1:], _line(device), strict=True))} for device in devices],
-    }
+    found = [_line(device) for device in devices]
+    data = {**head("hardware"), "devices": list(map(as_json, found))}
     notes = ["Dense peaks in FLOP/s, an FMA counts 2; '-' is unknown or absent."]
-    return Report(f"{len(devices)} device profiles", [], [Table("", columns, rows)], notes, data)
+    return Report(f"{len(devices)} device profiles", [], [as_rows("", found)], notes, data)
 
 
-def _line(device: Device) -> list[str]:
-    l2, sram = device.level("l2"), device.level("sram")
-    return [
-        _size(device.dram.capacity),
-        _rate(device.dram.bandwidth or device.dram.measured_bandwidth),
-        _size(l2.capacity if l2 else None),
-        _size(sram.per_block if sram else None),
-        _rate(device.peaks.vector.get("fp32")),
-        _rate(device.peaks.tensor.get("fp16") or device.peaks.tensor.get("bf16")),
-        _rate(device.peaks.tensor.get("fp8")),
-    ]
+def _line(device: Device) -> list[Metric]:
+    l2, sram, tensor = device.level("l2"), device.level("sram"), device.peaks.tensor
+    values = {
+        "DRAM": _size(device.dram.capacity),
+        "bandwidth": _rate(device.dram.bandwidth or device.dram.measured_bandwidth),
+        "L2": _size(l2.capacity if l2 else None),
+        "SRAM per block": _size(sram.per_block if sram else None),
+        "fp32": _rate(device.peaks.vector.get("fp32")),
+        "fp16 tensor": _rate(tensor.get("fp16") or tensor.get("bf16")),
+        "fp8 tensor": _rate(tensor.get("fp8")),
+    }
+    return [Metric("id", device.id, "device"), Metric("name", device.name), *(Metric(key, value, key) for key, value in values.items())]
 
 
 def _size(quantity: Quantity | None) -> str:
@@ -47,9 +44,61 @@ def _rate(quantity: Quantity | None) -> str:
     return "-" if quantity is None else str(quantity.value)
 
 
+def show_report(device: Device, explained: bool = False) -> Report:
+    """Every quantity of ``device`` with kind, source and note; then its ridge points, with formulas if ``explained``."""
+    ridges = _ridge_points(device)
+    levels = {f"memory.{index}.": f"memory.{level.level}." for index, level in enumerate(device.memory)}
+    named = []
+    for place, quantity in quantities(device):
+        number = next((old for old in levels if place.startswith(old)), "")
+        named.append((levels.get(number, "") + place.removeprefix(number), quantity))
+    tables = [
+        Table("", ["field", "value", "kind", "source", "note"], [_quantity(*one) for one in named], "lrlll"),
+        Table("ridge points at the DRAM bandwidth", ["peak", "ridge point"], [[n, f"{one:.1f} FLOP/B"] for n, (_, one) in ridges.items()]),
+        *([Table("what probes reached", PROBES, probe_rows(device.microbenchmarks), "lrrrrll")] if device.microbenchmarks else []),
+        *([_calibrations(device)] if device.calibration else []),
+    ]
+    data = {
+        **head("device"),
+        "device": asdict(device, dict_factory=_known),
+        "ridge_points": {name: {"value": value, "unit": "FLOP/B", "level": "dram"} for name, (_, value) in ridges.items()},
+    }
+    notes = [f"{key}: {text}" for key, text in device.sources.items()] + device.notes
+    shown = Report(f"{device.name} ({device.id}), {device.architecture}", [_summary(ridges)], tables, notes, data)
+    return with_steps(shown, [("ridge points", {}, _ridge_steps(device))]) if explained else shown
+
+
 def _known(items: list[tuple[str, Any]]) -> dict[str, Any]:
     """Without what is unknown."""
     return {key: value for key, value in items if value is not None}
+
+
+def _quantity(place: str, quantity: Quantity) -> list[str]:
+    lent = f"same chip: measured on {quantity.measured_on}" if quantity.measured_on else ""
+    return [place, str(quantity.value), quantity.kind, quantity.source, "; ".join(filter(None, (lent, quantity.note)))]
+
+
+PROBES = ["what", "bytes", "value", "noise", "runs", "date", "source"]
+
+
+def probe_rows(probes: Sequence[Microbenchmark]) -> list[list[str]]:
+    """A row per microbenchmark, in the columns ``PROBES``."""
+    sizes = ["" if p.size is None else f"{p.size:,}" for p in probes]
+    return [[p.name, size, p.value, f"{p.spread:.1%}", str(p.runs), p.date, p.source] for p, size in zip(probes, sizes, strict=True)]
+
+
+def _calibrations(device: Device) -> Table:
+    columns = ["time model of", "model", "points", "80 % interval", "held out", "median error", "p90", "date", "source"]
+    rows = []
+    for block in device.calibration:
+        errors = ["-" if error is None else f"{error:.1%}" for error in (block.held_out_median_error, block.held_out_p90_error)]
+        interval = f"{block.low:.3f} to {block.high:.3f}"
+        name = f"{block.workload}/{block.implementation}/{block.direction}"
+        rows.append([name, block.model, str(block.points), interval, str(block.held_out), *errors, block.date, block.source])
+    return Table("calibrations: measured / predicted, and errors on records that no fit saw", columns, rows, "llrrrrrll")
+
+
+# Ridge points
 
 
 def _ridge_points(device: Device) -> dict[str, tuple[Quantity, float]]:
@@ -59,59 +108,6 @@ def _ridge_points(device: Device) -> dict[str, tuple[Quantity, float]]:
         return {}
     units = (("tensor", device.peaks.tensor), ("vector", device.peaks.vector))
     return {f"{unit} {dtype}": (peak, peak.number / bandwidth) for unit, peaks in units for dtype, peak in peaks.items()}
-
-
-def show_report(device: Device, explained: bool = False) -> Report:
-    """Every quantity of ``device`` with kind, source and note; then its ridge points, with formulas if ``explained``."""
-    rows = [[place, str(q.value), q.kind, q.source, _note(q)] for place, q in _named(device)]
-    values = Table("", ["field", "value", "kind", "source", "note"], rows, "lrlll")
-    ridges = _ridge_points(device)
-    ridge_rows = [[name, f"{value:.1f} FLOP/B"] for name, (_, value) in ridges.items()]
-    tables = [values, Table("ridge points at the DRAM bandwidth", ["peak", "ridge point"], ridge_rows)]
-    tables += [table for table in (_probes(device), _calibrations(device)) if table.rows]
-    notes = [f"{key}: {text}" for key, text in device.sources.items()] + device.notes
-    data = {
-        "schema": "perfmodel.device/1",
-        "version": __version__,
-        "device": asdict(device, dict_factory=_known),
-        "ridge_points": {name: {"value": value, "unit": "FLOP/B", "level": "dram"} for name, (_, value) in ridges.items()},
-    }
-    title = f"{device.name} ({device.id}), {device.architecture}"
-    shown = Report(title, [_summary(device)], tables, notes, data)
-    return with_steps(shown, [("ridge points", {}, _ridge_steps(device))]) if explained else shown
-
-
-def _note(quantity: Quantity) -> str:
-    lent = f"same chip: measured on {quantity.measured_on}" if quantity.measured_on else ""
-    return "; ".join(filter(None, (lent, quantity.note)))
-
-
-def _probes(device: Device) -> Table:
-    columns = ["what", "bytes", "value", "noise", "runs", "date", "source"]
-    rows = [
-        [p.name, "" if p.size is None else f"{p.size:,}", p.value, f"{p.spread:.1%}", str(p.runs), p.date, p.source]
-        for p in device.microbenchmarks
-    ]
-    return Table("what probes reached", columns, rows, "lrrrrll")
-
-
-def _calibrations(device: Device) -> Table:
-    columns = ["time model of", "model", "points", "80 % interval", "held out", "median error", "p90", "date", "source"]
-    rows = [
-        [
-            f"{block.workload}/{block.implementation}/{block.direction}",
-            block.model,
-            str(block.points),
-            f"{block.low:.3f} to {block.high:.3f}",
-            str(block.held_out),
-            "-" if block.held_out_median_error is None else f"{block.held_out_median_error:.1%}",
-            "-" if block.held_out_p90_error is None else f"{block.held_out_p90_error:.1%}",
-            block.date,
-            block.source,
-        ]
-        for block in device.calibration
-    ]
-    return Table("calibrations: measured / predicted, and errors on records that no fit saw", columns, rows, "llrrrrrll")
 
 
 def _ridge_steps(device: Device) -> list[Step]:
@@ -130,18 +126,8 @@ def _ridge_steps(device: Device) -> list[Step]:
     return list(trace.steps.values())
 
 
-def _named(device: Device) -> list[tuple[str, Quantity]]:
-    """Quantities by path, a memory level by its name instead of its number."""
-    names = {f"memory.{index}": f"memory.{level.level}" for index, level in enumerate(device.memory)}
-    return [
-        (next((place.replace(old, new, 1) for old, new in names.items() if place.startswith(old + ".")), place), q)
-        for place, q in quantities(device)
-    ]
-
-
-def _summary(device: Device) -> str:
-    """One sentence: the ratio that decides what is memory bound."""
-    ridges = _ridge_points(device)
+def _summary(ridges: dict[str, tuple[Quantity, float]]) -> str:
+    """The ratio that decides what is memory bound."""
     name = next((name for name in ("tensor fp16", "tensor bf16", "vector fp32") if name in ridges), None)
     if name is None:
         return "No peak or no DRAM bandwidth is known: no ridge point."

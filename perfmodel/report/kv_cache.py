@@ -8,8 +8,8 @@ from perfmodel.core.errors import UnavailableError
 from perfmodel.core.units import format_binary, format_count, format_si
 from perfmodel.report.document import Report, Table
 from perfmodel.report.metrics import Metric, as_json, as_rows, as_table
-from perfmodel.report.model_words import TIMES, file_notes, least
-from perfmodel.report.operation import head, with_steps
+from perfmodel.report.model import TIMES, file_notes, least
+from perfmodel.report.op_common import head, with_steps
 from perfmodel.transformer.answer import Answer
 from perfmodel.transformer.cache_explain import explain
 from perfmodel.transformer.cache_plan import CacheResult
@@ -28,22 +28,19 @@ def report(result: CacheResult, times: Generated, *, explained: bool = False) ->
     """``result`` as a Report; its data follows the schema perfmodel.kv_cache/1. ``explained``: with every formula."""
     w = result.workload
     title = f"KV cache of {w.spec.name}: {w.batch} x {w.n:,} tokens, {w.form.dtype} on {result.device.name}"
-    plain = Report(title, _verdict(result), _tables(result, times), _notes(result, times), data(result, times))
+    plain = Report(title, _summary(result), _tables(result, times), _notes(result, times), data(result, times))
     return with_steps(plain, [("every number", {"model": w.spec.name}, explain(result))]) if explained else plain
-
-
-# The JSON object
 
 
 def data(result: CacheResult, times: Generated) -> dict[str, Any]:
     """The object of schema perfmodel.kv_cache/1."""
     w, form = result.workload, result.workload.form
     inputs = {"model": w.spec.name, "n": w.n, "batch": w.batch, "dtype": form.dtype, "block_size": form.block_size}
-    weights = {"weights_dtype": _weights(result), "weights_from_file": w.weights_from_file}
-    more = {"rope_dtype": form.rope_dtype, "scale_group": form.scale_group, **weights, "reserve_bytes": w.reserve}
+    inputs |= {"rope_dtype": form.rope_dtype, "scale_group": form.scale_group, "weights_dtype": _weights(result)}
+    inputs |= {"weights_from_file": w.weights_from_file, "reserve_bytes": w.reserve}
     cached, uncached = _generation(result, times)
     return {
-        **head("kv_cache", inputs | more, result.device),
+        **head("kv_cache", inputs, result.device),
         "parameters": result.parameters,
         "elements_per_token": sum(cache.count * cache.elements_per_token for cache in result.layers),
         **as_json([*_sizes(result), *_memory(result)]),
@@ -53,14 +50,15 @@ def data(result: CacheResult, times: Generated) -> dict[str, Any]:
             "tokens": w.n,
             "with_cache": as_json(cached),
             "without_cache": {**as_json(uncached), "head_flops_if_at_every_token": heads_at_every_token(w.spec, w.n)},
-            "measured": [_row(row) for row in result.measured],
+            "measured": [
+                {"device": r.device, "tokens": r.tokens, "with_cache_s": r.cached_s, "without_cache_s": r.uncached_s, "source": r.source}
+                for r in result.measured
+            ],
         },
     }
 
 
-def _row(row: Measured) -> dict[str, Any]:
-    times = {"with_cache_s": row.cached_s, "without_cache_s": row.uncached_s}
-    return {"device": row.device, "tokens": row.tokens, **times, "source": row.source}
+# Metrics and their tables
 
 
 def _sizes(result: CacheResult) -> list[Metric]:
@@ -96,7 +94,10 @@ def _binary(key: str, size: int | None, label: str) -> Metric:
 def _layer(cache: LayerCache) -> list[Metric]:
     attention = cache.attention
     grouped = attention if isinstance(attention, GroupedAttention) else None
-    heads = attention.kv_heads if isinstance(attention, GroupedAttention) else equivalent_kv_heads(attention)
+    if isinstance(attention, GroupedAttention):
+        heads, kept = attention.kv_heads, f"K, V of {attention.kv_heads} x {attention.head_dim}"
+    else:
+        heads, kept = equivalent_kv_heads(attention), f"latent {attention.kv_lora_rank} + key {attention.qk_rope_head_dim}"
     return [
         Metric("", kind_label(attention), "attention", "text"),
         Metric("attention", attention.kind),
@@ -107,24 +108,12 @@ def _layer(cache: LayerCache) -> list[Metric]:
         Metric("equivalent_kv_heads", heads),
         Metric("latent_dim", None if grouped else cache.elements_per_token),
         Metric("elements_per_token", cache.elements_per_token),
-        Metric("", _kept(cache), "kept per token", "text"),
+        Metric("", kept, "kept per token", "text"),
         Metric("bytes_per_token", cache.bytes_per_token, "B per token and layer"),
         Metric("tokens", cache.tokens, "tokens held"),
         Metric("bytes_per_sequence", cache.bytes, "sequence", "B"),
-        Metric("decode_intensity", decode_intensity(cache), "FLOP/B in decode"),
+        Metric("decode_intensity", float(score_flops(attention, cached=True) / cache.bytes_per_token), "FLOP/B in decode"),
     ]
-
-
-def _kept(cache: LayerCache) -> str:
-    attention = cache.attention
-    if isinstance(attention, GroupedAttention):
-        return f"K, V of {attention.kv_heads} x {attention.head_dim}"
-    return f"latent {attention.kv_lora_rank} + key {attention.qk_rope_head_dim}"
-
-
-def decode_intensity(cache: LayerCache) -> float:
-    """FLOP of attention per byte of the cache that a decode step reads."""
-    return float(score_flops(cache.attention, cached=True) / cache.bytes_per_token)
 
 
 def _generation(result: CacheResult, times: Generated) -> tuple[list[Metric], list[Metric]]:
@@ -187,23 +176,22 @@ def _weights(result: CacheResult) -> str:
     return w.weights_dtype if main is None else main.name
 
 
-def _verdict(result: CacheResult) -> list[str]:
+def _summary(result: CacheResult) -> list[str]:
     """What does not fit comes first."""
-    w = result.workload
+    w, device = result.workload, result.device.name
     first = f"{w.spec.name} keeps {format_count(result.per_token)} B per token, {_both(result.total)} in all."
     if result.room is None:
         return [first]
     weights = f"{format_si(result.weights, 'B')} of {_weights(result)} weights"
     if result.room <= 0:
-        if result.capacity is not None and result.weights < result.capacity:
-            return [f"It does not fit: the {weights} and the reserve of {_both(w.reserve)} leave no room on {result.device.name}.", first]
-        return [f"It does not fit: the {weights} alone leave no room on {result.device.name}.", first]
+        alone = result.capacity is None or result.weights >= result.capacity
+        what = f"{weights} alone leave" if alone else f"{weights} and the reserve of {_both(w.reserve)} leave"
+        return [f"It does not fit: the {what} no room on {device}.", first]
     lengths = "sequences of any length" if result.endless else f"contexts of up to {result.context:,} tokens"
     whom = "one sequence" if w.batch == 1 else f"{w.batch} sequences"
-    held = f"Beside {weights}, {result.device.name} holds {result.batch:,} such sequences; {whom}: {lengths}."
-    if not result.fits:
-        return [f"It does not fit: beside {weights} there is room for {_both(result.room)} of cache on {result.device.name}.", first, held]
-    return [first, held]
+    held = f"Beside {weights}, {device} holds {result.batch:,} such sequences; {whom}: {lengths}."
+    room = f"It does not fit: beside {weights} there is room for {_both(result.room)} of cache on {device}."
+    return [first, held] if result.fits else [room, first, held]
 
 
 def _notes(result: CacheResult, times: Generated) -> list[str]:

@@ -2,26 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 from typing import Any
 
 from perfmodel.core.arith import Number
+from perfmodel.core.units import format_count, format_si
 from perfmodel.remat.simulate import columns
 from perfmodel.report.document import Report, Table
-from perfmodel.report.memory_words import notes, size, verdict
-from perfmodel.report.metrics import Metric, as_json, as_rows, as_table
-from perfmodel.report.operation import head, with_steps
-from perfmodel.report.timeline import axis, chart
+from perfmodel.report.metrics import Metric, as_json, as_rows, as_table, of_fields
+from perfmodel.report.model import unread_notes
+from perfmodel.report.op_common import head, with_steps
+from perfmodel.report.timeline import WIDTH, memory_chart
 from perfmodel.transformer.training import korthikanti
 from perfmodel.transformer.training.activations import Kept
 from perfmodel.transformer.training.explain import explain
+from perfmodel.transformer.training.huggingface import WORKSPACES
+from perfmodel.transformer.training.implementations import HUGGINGFACE
 from perfmodel.transformer.training.memory import MemoryResult
-from perfmodel.transformer.training.question import EVERY, FULL, MIXED, NONE, SELECTIVE, Training
+from perfmodel.transformer.training.question import ALL, EVERY, FULL, MIXED, NONE, SELECTIVE, Parallel, Training
 from perfmodel.transformer.training.state import Part
 from perfmodel.transformer.training.timeline import BACKWARD, FORWARD, Moment
-
-WIDTH, HEIGHT = 60, 8
-"""Columns and rows of the chart: they fit a terminal of 80 columns."""
 
 
 def report(result: MemoryResult, *, explained: bool = False) -> Report:
@@ -29,7 +29,7 @@ def report(result: MemoryResult, *, explained: bool = False) -> Report:
     training = result.training
     precision = f"{training.precision} precision" if training.precision == MIXED else training.precision
     title = f"Training memory of {training.model.name}: {training.batch:,} x {training.n:,} tokens, {precision}, {training.optimizer}"
-    plain = Report(title, verdict(result), _tables(result), notes(result), data(result))
+    plain = Report(title, _summary(result), _tables(result), _notes(result), data(result))
     return with_steps(plain, [("every number", {"model": training.model.name}, explain(result))]) if explained else plain
 
 
@@ -39,9 +39,9 @@ def report(result: MemoryResult, *, explained: bool = False) -> Report:
 def data(result: MemoryResult) -> dict[str, Any]:
     """The object of schema perfmodel.memory/1. ``bytes``: of the fullest GPU; ``at_peak`` adds up to ``peak``."""
     training, found = result.training, result.peak
-    more = {name: getattr(training, name) for name in ("gradient_life", "fused_optimizer")}
+    more = as_json(of_fields(training, "gradient_life", "fused_optimizer"))
     more |= {"lora_targets": training.lora_targets if training.lora is not None else None, "implementation": result.implementation.name}
-    literature = {name: getattr(result.literature, name) for name in ("layer", "layers", "ends")}
+    literature = as_json(of_fields(result.literature, "layer", "layers", "ends"))
     return {
         **head("memory", question(training) | more, result.device),
         "parameters": result.parameters,
@@ -68,10 +68,7 @@ def question(t: Training) -> dict[str, Any]:
         "precision": t.precision,
         "optimizer": t.optimizer,
         "recompute": recompute_text(t),
-        "flash": t.flash,
-        "dropout": t.dropout,
-        "lora": t.lora,
-        "gradients": t.gradients,
+        **as_json(of_fields(t, "flash", "dropout", "lora", "gradients")),
         "zero": p.zero,
         "tensor_parallel": p.tp,
         "sequence_parallel": p.sp,
@@ -89,26 +86,23 @@ def recompute_text(training: Training) -> str:
     return f"{kind}:{training.recompute.every}" if kind == EVERY else kind
 
 
-# Numbers and their tables
+# Metrics and their tables
 
 KEPT = {"part": "part", "name": "tensor", "bytes": "size", "freed_by": "until the backward pass of"}
 STATE = {"name": "", "parameters": "parameters", "bytes_per_parameter": "B each", "shards": "divided by", "bytes": "size"}
 MOMENTS = {
     "phase": "phase",
-    "where": "where",
+    "place": "where",
     "start_bytes": "begins at",
     "high_bytes": "at most",
     "end_bytes": "ends at",
-    "high_at": "the most is reached in",
+    "at": "the most is reached in",
 }
 
 
 def _complete(result: MemoryResult) -> list[Metric]:
     found, state = result.peak, result.peak.state
-    return [
-        *_sums("bytes", state.weights, state.gradients, state.optimizer, found.stored),
-        Metric("bytes.peak", found.bytes),
-    ]
+    return [*_parts("bytes.", state.weights, state.gradients, state.optimizer, found.stored), Metric("bytes.peak", found.bytes)]
 
 
 def _at_peak(result: MemoryResult) -> list[Metric]:
@@ -117,22 +111,21 @@ def _at_peak(result: MemoryResult) -> list[Metric]:
         Metric("at_peak.moment", found.moment.title),
         Metric("at_peak.phase", found.moment.phase),
         Metric("at_peak.stage", found.stage),
-        *_sums("at_peak", state.weights, found.gradients, state.optimizer, found.activations),
+        *_parts("at_peak.", state.weights, found.gradients, state.optimizer, found.activations),
         Metric("", found.bytes, "together", "B"),
         Metric("memory.capacity_bytes", result.capacity, f"capacity of {result.device.id}", "B"),
         Metric("memory.fits", result.fits),
     ]
 
 
-def _sums(key: str, *sizes: Number) -> list[Metric]:
+def _parts(place: str, *sizes: Number) -> list[Metric]:
     names = ("weights", "gradients", "optimizer", "activations")
-    return [Metric(f"{key}.{name}", number, name, "B") for name, number in zip(names, sizes, strict=True)]
+    return [Metric(place + name, number, name, "B") for name, number in zip(names, sizes, strict=True)]
 
 
 def _state(part: Part) -> list[Metric]:
     return [
-        Metric("name", part.name),
-        Metric("group", part.group),
+        *of_fields(part, "name", "group"),
         Metric("parameters", part.elements),
         Metric("shards", part.shards),
         Metric("bytes", part.bytes, unit="B"),
@@ -142,9 +135,7 @@ def _state(part: Part) -> list[Metric]:
 
 def _kept(row: Kept) -> list[Metric]:
     return [
-        Metric("where", row.where, unit="text"),
-        Metric("part", row.part, unit="text"),
-        Metric("name", row.name, unit="text"),
+        *(Metric(name, getattr(row, name), unit="text") for name in ("where", "part", "name")),
         Metric("bytes", row.bytes, unit="B"),
         Metric("count", row.count),
         Metric("total_bytes", row.bytes * row.count),
@@ -155,17 +146,19 @@ def _kept(row: Kept) -> list[Metric]:
 def _moment(moment: Moment) -> list[Metric]:
     return [
         Metric("phase", moment.phase, unit="text"),
-        Metric("where", moment.where, unit="text"),
+        Metric("where", moment.where),
+        Metric("", moment.where or None, "place", "text"),
         Metric("start_bytes", moment.start, unit="B"),
         Metric("end_bytes", moment.bytes, unit="B"),
         Metric("high_bytes", moment.high, unit="B"),
-        Metric("high_at", moment.at, unit="text"),
+        Metric("high_at", moment.at),
+        Metric("", moment.at or None, "at", "text"),
         Metric("gradients_bytes", moment.gradients),
         Metric("blocks", moment.count),
     ]
 
 
-def _together(name: str, numbers: Sequence[Number]) -> list[Metric]:
+def _together(name: str, numbers: Iterable[Number]) -> list[Metric]:
     return [Metric("name", name), Metric("bytes", sum(numbers), unit="B")]
 
 
@@ -177,38 +170,34 @@ def _tables(result: MemoryResult) -> list[Table]:
         as_rows("from step to step, one GPU", state, labels=STATE),
         *_kept_tables(result),
         _literature(result),
-        *_timeline(result),
+        _timeline(result),
         as_rows("parts of the step", map(_moment, result.peak.moments), labels=MOMENTS),
     ]
 
 
 def _kept_tables(result: MemoryResult) -> list[Table]:
     """Tensors that wait for their backward pass, a table per kind of layer and one for the ends of the model."""
-    places = list(dict.fromkeys(row.where for row in result.kept))
-    layers = [where for where in places if where.startswith("layer")]
+    layers = dict.fromkeys(row.where for row in result.kept if row.where.startswith("layer"))
     tables = []
     for where in layers:
         rows = [row for row in result.kept if row.where == where]
         title = f"kept by each of {rows[0].count} x {where}, {'one micro-batch' if result.training.parallel.pp == 1 else 'all in flight'}"
         tables.append(as_rows(title, [*map(_kept, rows), _together("together", [row.bytes for row in rows])], labels=KEPT))
     ends = [_kept(row) for row in result.kept if row.where not in layers]
-    if ends:
-        at_ends = {"where" if key == "part" else key: head for key, head in KEPT.items()}
-        tables.append(as_rows("kept at the ends of the model", ends, labels=at_ends))
-    return tables
+    at_ends = {"where" if key == "part" else key: label for key, label in KEPT.items()}
+    return [*tables, as_rows("kept at the ends of the model", ends, labels=at_ends)] if ends else tables
 
 
 def _literature(result: MemoryResult) -> Table:
     """One layer by the formulas of Korthikanti et al. 2022, beside the account above."""
     training, p = result.training, result.training.parallel
-    heads = training.model.layers[0].attention.heads
+    sizes = (training.length, training.sequences, training.model.hidden, training.model.layers[0].attention.heads, p.tp)
     rows = []
     for kind in (NONE, SELECTIVE, FULL):
-        bytes_ = korthikanti.layer_bytes(training.length, training.sequences, training.model.hidden, heads, p.tp, sp=p.sp, recompute=kind)
-        rows.append([f"recompute {kind}", _formula(kind, p.tp, p.sp), size(bytes_)])
+        moved = korthikanti.layer_bytes(*sizes, sp=p.sp, recompute=kind)
+        rows.append([f"recompute {kind}", _formula(kind, p.tp, p.sp), _size(moved)])
     of_layer = [row for row in result.kept if row.where.startswith("layer")]
-    ours = sum(row.bytes for row in of_layer if row.where == of_layer[0].where) if of_layer else 0
-    rows.append(["the account above", "tensor by tensor", size(ours)])
+    rows.append(["the account above", "tensor by tensor", _size(sum(row.bytes for row in of_layer if row.where == of_layer[0].where))])
     meant = "" if result.literature.meant else "; meant for GPT, not for this model"
     return Table(f"one layer by Korthikanti et al. 2022, scores stored, dropout{meant}", ["", "formula", "size"], rows, "llr")
 
@@ -226,18 +215,103 @@ def _formula(kind: str, t: int, sp: bool) -> str:
     return f"sbh ({linear}{scores})"
 
 
-def _timeline(result: MemoryResult) -> list[Table]:
+def _timeline(result: MemoryResult) -> Table:
     """Bytes over the step: a column per block of each pass, as wide as there is room."""
     points: list[tuple[Number, Number]] = []
     ends: dict[str, int] = {}
     for moment in result.peak.moments:
-        for high in moment.highs():
-            points.append((len(points) + 1, high))
+        points += [(len(points) + place, high) for place, high in enumerate(moment.highs(), 1)]
         ends[moment.phase] = len(points)
     bars = columns(points, WIDTH, whole_steps=True)
-    scale = len(bars) / len(points)
-    forward, backward = round(ends[FORWARD] * scale), round(ends[BACKWARD] * scale)
+    forward, backward = (round(ends[phase] * len(bars) / len(points)) for phase in (FORWARD, BACKWARD))
     last = max(len(bars) - backward, 0)
-    parts = axis([(forward, "forward"), (backward - forward, "backward"), (last, "optimizer" if last > 8 else "")])
-    lines = [*chart(bars, result.peak.bytes, HEIGHT, size), *(["", line] for line in parts)]
-    return [Table("memory over the step, each layer and pass as wide as the next", ["memory", ""], lines, "rl")]
+    parts = [(forward, "forward"), (backward - forward, "backward"), (last, "optimizer" if last > 8 else "")]
+    title = "memory over the step, each layer and pass as wide as the next"
+    return memory_chart(title, bars, result.peak.bytes, parts, _size)
+
+
+# Words
+
+
+def _size(number: Number) -> str:
+    """Bytes with a prefix."""
+    return format_si(float(number), "B")
+
+
+def _summary(result: MemoryResult) -> list[str]:
+    """The peak, what it is made of, and whether it fits: first, if it does not."""
+    found, moment = result.peak, result.peak.moment
+    gpu = "the GPU" if result.training.parallel.gpus == 1 else "the fullest GPU"
+    named = {"optimizer": "optimizer state"}
+    sizes = [one for one in _at_peak(result) if one.key.startswith("at_peak.") and one.unit == "B" and one.value]
+    parts = [f"{_size(one.value)} of {named.get(one.label, one.label)}" for one in sizes]
+    step = {"forward": "forward pass", "backward": "backward pass", "optimizer": "optimizer's step"}[moment.phase]
+    phase = f"{step} ({moment.at})" if moment.at else step
+    first = f"At most {_size(found.bytes)} on {gpu}, in the {phase}: {', '.join(parts)}."
+    return [_fitting(result), first] if result.fits is False else [first, _fitting(result)]
+
+
+def _fitting(result: MemoryResult) -> str:
+    if result.capacity is None or result.largest is None:
+        return f"The profile of {result.device.id} has no capacity."
+    room = f"{result.device.name} with {format_si(result.capacity, 'B')}"
+    if result.largest == 0:
+        return f"It does not fit {room}, and not even one sequence of {result.training.n:,} tokens at a time does."
+    many = f"{result.largest:,} sequence{'s' if result.largest > 1 else ''} at a time"
+    return f"It fits {room}, which takes up to {many}." if result.fits else f"It does not fit {room}, which takes {many}."
+
+
+def _notes(result: MemoryResult) -> list[str]:
+    training, p = result.training, result.training.parallel
+    found = [
+        f"Activations are those of {result.implementation.name}: {result.implementation.title}.",
+        "The peak is all that is allocated at the worst moment, as an allocator's maximum reports it; neither the context of the driver "
+        "nor what an allocator holds in reserve.",
+        f"Configuration: {training.model.source}.",
+    ]
+    if result.implementation.name == HUGGINGFACE:
+        found.append(f"With {_size(WORKSPACES)} of cuBLAS's workspaces on Hopper; no KV cache; the logits go with the model's output.")
+        if training.precision == MIXED:
+            modules = "Its modules hold 16-bit weights, the optimizer master weights"
+            found.append(f"{modules}: torch.autocast over fp32 weights keeps other tensors.")
+    longest = training.model.max_positions
+    if longest is not None and training.n > longest:
+        found.append(f"{training.n:,} tokens are more than the {longest:,} that {training.model.name} was made for.")
+    found += shared_notes(training)
+    if training.lora is not None:
+        found.append(f"Adapters on {_targets(training)}; a frozen matrix keeps no input, and frozen weights have no gradient and no state.")
+    if training.flash and training.recompute.kind == "selective":
+        found.append("With FlashAttention selective recomputation frees the logsumexp only: scores are never stored.")
+    return [*found, *_parallel_notes(training, p), *unread_notes(training.model)]
+
+
+def shared_notes(t: Training) -> list[str]:
+    """On GPUs with fewer sequences than others, and on how many tokens an expert gets."""
+    found, largest = [], t.sequences * t.micro_batches
+    if t.batch % t.parallel.dp:
+        idle = f"; {t.parallel.dp - t.batch:,} of them have none" if t.batch < t.parallel.dp else ""
+        fullest = f"the fullest GPUs have {largest:,}, and the others wait{idle}"
+        found.append(f"--dp {t.parallel.dp} does not divide the batch of {t.batch:,}: {fullest}.")
+    return [*found, *["Every expert is taken to get as many tokens as any other."] * t.model.is_moe]
+
+
+def _targets(training: Training) -> str:
+    if training.lora_targets == ALL and training.model.is_moe:
+        return "all matrices of attention and MLP, experts without adapters"
+    return {"all": "all matrices of attention and MLP", "attention": "all matrices of attention", "qv": "Q and V"}[training.lora_targets]
+
+
+def _parallel_notes(training: Training, p: Parallel) -> Iterable[str]:
+    if p.zero and p.dp * p.cp == 1:
+        yield f"--zero {p.zero} divides nothing among one GPU: give --dp."
+    if p.zero == 3:
+        yield "With ZeRO's third stage the weights of one layer at a time are put together for a while; they count where they are used."
+    if p.cp > 1:
+        blocks = "Blocks of K and V on their way around the ring are not counted"
+        yield f"Context-parallel GPUs keep their part of each sequence; ZeRO divides state among them too, as Megatron-LM does. {blocks}."
+    if p.pp > 1:
+        yield "1F1B: the first stage holds as many micro-batches as there are stages, and more with interleaving. What is sent on is freed."
+    if training.micro_batches > 1:
+        yield f"{format_count(int(training.micro_batches))} micro-batches per GPU: later ones meet the gradients of earlier ones."
+    if training.recompute.kind != NONE and not training.flash:
+        yield "What is recomputed stands in memory once more while its backward pass runs."

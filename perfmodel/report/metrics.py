@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import groupby
+from operator import itemgetter
 from typing import Any
 
 from perfmodel.core.arith import Number
@@ -13,7 +15,6 @@ from perfmodel.core.units import format_si, format_time
 from perfmodel.report.charts.format_number import ABSENT, text
 from perfmodel.report.charts.schema import Interval
 from perfmodel.report.document import Table
-from perfmodel.timing.base import find_model
 from perfmodel.timing.predict import Prediction
 
 
@@ -22,8 +23,9 @@ class Metric:
     """``value`` in ``unit``, a key of ``UNITS``; empty where the label says it.
 
     ``key``: its place in the JSON object, dots between levels; empty: only in tables. ``label``: of its row or column in a table; empty:
-    only in JSON. ``low`` and ``high``: the ends of its 80 % interval, which stand beside it in JSON. ``before``, ``after``: words around
-    it in a table.
+    only in JSON. ``low`` and ``high``: the ends of its 80 % interval, which stand beside it in JSON. ``formula``: what it is computed by,
+    in symbols, ``numbers``: with their values; ``source``: where it is from, which ends its JSON object. ``before``, ``after``: words
+    around it in a table.
     """
 
     key: str
@@ -34,11 +36,17 @@ class Metric:
     high: float | None = None
     before: str = ""
     after: str = ""
+    formula: str = ""
+    numbers: str = ""
+    source: str = ""
 
     @property
     def brief(self) -> str:
         """The value with its unit."""
-        return ABSENT if self.value is None else f"{self.before}{_text(self.value, self.unit)}{self.after}"
+        if self.value is None:
+            return ABSENT
+        words = isinstance(self.value, str)
+        return f"{self.before}{self.value if words else text(self.value, self.unit) if self.unit else format_si(self.value)}{self.after}"
 
     @property
     def shown(self) -> str:
@@ -47,10 +55,6 @@ class Metric:
             return self.brief
         low, high = (format_time(end, 3) if self.unit == "s" else text(end, self.unit) for end in (self.low, self.high))
         return f"{self.before}{text(self.value, self.unit)} ({low} to {high}){self.after}"
-
-
-def _text(value: Any, unit: str) -> str:
-    return text(value, unit) if unit else format_si(value)
 
 
 Metrics = Sequence[Metric]
@@ -63,6 +67,7 @@ def as_json(metrics: Iterable[Metric]) -> dict[str, Any]:
     {'time_s': {'roofline': 1.0, 'predicted': 2.0, 'low': 1.5, 'high': 2.5}, 'flops': 8}
     """
     found: dict[str, Any] = {}
+    cited: list[tuple[dict[str, Any], str]] = []
     for metric in metrics:
         if not metric.key:
             continue
@@ -71,8 +76,11 @@ def as_json(metrics: Iterable[Metric]) -> dict[str, Any]:
         for part in path:
             place = place.setdefault(part, {})
         place[name] = metric.value
-        if metric.low is not None or name == "predicted":
+        if metric.low is not None or metric.key == "time_s.predicted":
             place |= {"low": metric.low, "high": metric.high}
+        cited += [(place, metric.source)] if metric.source else []
+    for place, source in cited:
+        place["source"] = source
     return found
 
 
@@ -86,37 +94,51 @@ def as_table(
     >>> as_table("", {"here": [Metric("bytes", 2048, "size", "B"), Metric("time_s", None, "time", "s")]}).rows
     [['size', '2.048 kB']]
     """
-    known = {name: _labelled([one for one in metrics if one.key not in without], labels) for name, metrics in columns.items()}
-    rows = []
-    for label in _all_labels(known.values(), labels):
-        cells = [found.get(label) for found in known.values()]
-        if any(cell is not None and cell.value is not None for cell in cells):
-            rows.append([label, *(ABSENT if cell is None else cell.shown for cell in cells)])
+    known = [[one for one in metrics if one.key not in without] for metrics in columns.values()]
+    cells = [(label, [_found(metrics, keys, labels) for metrics in known]) for label, keys in _labels(known, labels)]
+    rows = [
+        [label, *(ABSENT if one is None else one.shown for one in found)]
+        for label, found in cells
+        if any(one is not None and one.value is not None for one in found)
+    ]
     return Table(title, [corner, *columns], rows)
 
 
 def as_rows(title: str, entries: Iterable[Metrics], *, labels: Mapping[str, str] | None = None) -> Table:
     """One line per list of metrics, one column per label, without intervals. ``labels``: which keys have a column, as in ``as_table``.
 
+    Neighbouring keys of one label share its column.
+
     >>> as_rows("", [[Metric("name", "x", "tensor", "text"), Metric("bytes", 2048, "size", "B")]])
     Table(title='', columns=['tensor', 'size'], rows=[['x', '2.048 kB']], align='lr')
     """
-    known = [_labelled(entry, labels) for entry in entries]
-    heads = _all_labels(known, labels)
-    rows = [[entry[head].brief if head in entry else ABSENT for head in heads] for entry in known]
-    words = [place == 0 or any(entry[head].unit == "text" for entry in known if head in entry) for place, head in enumerate(heads)]
-    return Table(title, heads, rows, "".join("l" if left else "r" for left in words))
+    known = list(entries)
+    heads = _labels(known, labels)
+    cells = [[_found(entry, keys, labels) for _, keys in heads] for entry in known]
+    texts = [{one.unit for one in column if one is not None} for column in zip(*cells, strict=True)]
+    rows = [[ABSENT if one is None else one.brief for one in row] for row in cells]
+    return Table(
+        title,
+        [label for label, _ in heads],
+        rows,
+        "".join("l" if not place or "text" in units else "r" for place, units in enumerate(texts)),
+    )
 
 
-def _labelled(metrics: Metrics, labels: Mapping[str, str] | None) -> dict[str, Metric]:
-    """``metrics`` by label. One without a key is known by its own label."""
+def _labels(known: Iterable[Metrics], labels: Mapping[str, str] | None) -> list[tuple[str, list[str]]]:
+    """Every label with the keys that it is of; a metric without a key is known by its own label."""
     if labels is None:
-        return {metric.label: metric for metric in metrics if metric.label}
-    return {labels[name]: metric for metric in metrics if (name := metric.key or metric.label) in labels}
+        return [(label, [label]) for label in dict.fromkeys(one.label for metrics in known for one in metrics if one.label)]
+    return [(label, [key for key, _ in pairs]) for label, pairs in groupby(labels.items(), itemgetter(1))]
 
 
-def _all_labels(known: Iterable[Mapping[str, Metric]], labels: Mapping[str, str] | None) -> list[str]:
-    return list(dict.fromkeys(label for found in known for label in found) if labels is None else dict.fromkeys(labels.values()))
+def _found(metrics: Metrics, keys: Collection[str], labels: Mapping[str, str] | None) -> Metric | None:
+    return next((one for one in metrics if (one.label if labels is None else one.key or one.label) in keys), None)
+
+
+def of_fields(of: Any, *names: str) -> list[Metric]:
+    """Attributes of ``of`` as they are, in JSON only."""
+    return [Metric(name, getattr(of, name)) for name in names]
 
 
 BYTES = frozenset({"accesses.bytes", "accesses.zero_fill_bytes"})
@@ -130,13 +152,8 @@ def of_cost(cost: Estimate, predicted: Interval | None = None, labels: Mapping[s
 
     ``predicted``: seconds. ``labels``: others than usual, by key.
     """
-    found = _of_cost(cost, predicted)
-    return [replace(metric, label=labels[metric.key]) if metric.key in labels else metric for metric in found] if labels else found
-
-
-def _of_cost(cost: Estimate, predicted: Interval | None) -> list[Metric]:
     value, low, high = (None, None, None) if predicted is None else (predicted.value, predicted.low, predicted.high)
-    return [
+    found = [
         Metric("flops", cost.flops, "FLOP", "FLOP"),
         Metric("executed_flops", cost.executed_flops, "FLOP, executed", "FLOP"),
         Metric("work.tensor", cost.work.tensor),
@@ -162,6 +179,7 @@ def _of_cost(cost: Estimate, predicted: Interval | None) -> list[Metric]:
         Metric("time_s.unknown", sorted(cost.unknown)),
         Metric("bound", cost.bound, "bound by", "text"),
     ]
+    return [replace(metric, label=labels.get(metric.key, metric.label)) for metric in found] if labels else found
 
 
 def of_memory(size: Number, device: Device, extra: Number | None = None) -> list[Metric]:
@@ -186,8 +204,10 @@ def _intensity(flops: Number, moved: Traffic) -> float | None:
 
 
 BOUND_WORDS = {
+    "sram": "SRAM bandwidth",
     "dram": "DRAM bandwidth",
     "l2": "L2 bandwidth",
+    "llc": "LLC bandwidth",
     "tensor": "the tensor unit",
     "vector": "the vector unit",
     "sfu": "the exponential unit",
@@ -203,26 +223,8 @@ def bound_by(cost: Estimate) -> str:
     return f"{BOUND_WORDS[cost.bound]} ({term})" if term == roof else f"{BOUND_WORDS[cost.bound]} ({term} of {roof})"
 
 
-def seconds(prediction: Prediction) -> Interval:
+def seconds(prediction: Prediction | None) -> Interval | None:
     """Its time and the ends of its interval."""
-    return Interval(float(prediction.seconds), float(prediction.low), float(prediction.high))
-
-
-def note(what: str, prediction: Prediction) -> str:
-    """For what, on which grounds, and under which assumptions a time is predicted."""
-    whose = f"{what} is predicted for {prediction.calibration.implementation}, with its 80 % interval"
-    return f"{whose}; {prediction.provenance}. Assumed: {assumes(prediction)}."
-
-
-def assumes(prediction: Prediction) -> str:
-    """What the model of ``prediction`` assumes of operands, caches and launches."""
-    return find_model(prediction.calibration.model).assumes
-
-
-def whose(prediction: Prediction | None, otherwise: str | None = None) -> dict[str, Any]:
-    """The JSON keys that say whose time is predicted, and on what grounds; without a prediction the implementation ``otherwise``."""
     if prediction is None:
-        return {"implementation": otherwise}
-    block = prediction.calibration
-    grounds = {"kind": prediction.kind, "provenance": prediction.provenance, "model": block.model, "assumes": assumes(prediction)}
-    return {"implementation": block.implementation, "prediction": grounds}
+        return None
+    return Interval(float(prediction.seconds), float(prediction.low), float(prediction.high))

@@ -2,51 +2,56 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
-from perfmodel.core.arith import Number
 from perfmodel.core.cost import READ
-from perfmodel.core.units import format_time
+from perfmodel.core.units import format_si, format_time
 from perfmodel.report.charts.schema import Interval
 from perfmodel.report.document import Report, Table
-from perfmodel.report.metrics import Metric, as_json, as_rows, as_table, of_cost
-from perfmodel.report.model_words import least, most, notes, share, stored_format, verdict
-from perfmodel.report.operation import head, with_steps
+from perfmodel.report.metrics import BOUND_WORDS, Metric, as_json, as_rows, as_table, of_cost
+from perfmodel.report.op_common import head, unknown_rates, with_steps
+from perfmodel.timing.base import find_model
 from perfmodel.timing.predict import Prediction
 from perfmodel.transformer.answer import Answer, Line
-from perfmodel.transformer.estimate import CONVENTION, MIXED, Pass
+from perfmodel.transformer.estimate import CONVENTION, MIXED, PREDICTED, ROOF
+from perfmodel.transformer.in_step import MODEL as STEP_MODEL
+from perfmodel.transformer.in_step import launch_saving_s
 from perfmodel.transformer.op import CACHE, COLLECTIVE, WEIGHTS
-from perfmodel.transformer.parallel import draft_bytes
+from perfmodel.transformer.parallel import draft_bytes, joined_gpus
 from perfmodel.transformer.parameters import active, parts, total
-from perfmodel.transformer.request import GENERATE, Request
+from perfmodel.transformer.request import GENERATE, Request, native_dtype
+from perfmodel.transformer.spec import ModelSpec
 from perfmodel.transformer.step import DECODE, PREFILL
+from perfmodel.transformer.weight_formats._base import MatrixFormat
+
+TIMES = {PREDICTED: "predicted", ROOF: "roof", MIXED: "predicted; roof where nothing is calibrated"}
+"""Of what a time is made, in words."""
 
 
 def report(found: Answer, *, explained: bool = False) -> Report:
     """``found`` as a Report; its data follows the schema perfmodel.model/1. ``explained``: with the formulas of its passes."""
-    plain = Report(title(found.request), verdict(found), _tables(found), notes(found), data(found))
-    if not explained:
-        return plain
-    from perfmodel.transformer.explain import explain
-
-    shown = {one.step.phase: one for one, _ in found.steps}  # of many decode steps the longest
-    parts = [(_explained(one), {"phase": phase, "kv_len": one.step.kv_len}, explain(one)) for phase, one in shown.items()]
-    return with_steps(plain, parts)
-
-
-def _explained(one: Pass) -> str:
-    return f"{one.step.phase} at {one.step.kv_len:,} tokens"
-
-
-def title(r: Request) -> str:
-    """Model, phase, sizes, formats, device."""
+    r = found.request
     sizes = {
         PREFILL: f"prefill of {r.n:,} tokens",
         DECODE: f"decode at {r.kv_len:,} tokens",
         GENERATE: f"{r.kv_len - r.n:,} tokens after {r.n:,}",
     }[r.phase]
-    gpus = "" if r.split.gpus == 1 else f"{r.split.gpus} x "
-    return f"{r.model.name}: {sizes}, batch {r.batch:,}, {r.dtype.name} on {gpus}{r.device.name}"
+    title = f"{r.model.name}: {sizes}, batch {r.batch:,}, {r.dtype.name} on {gpus_of(r)}"
+    plain = Report(title, _summary(found), _tables(found), _notes(found), data(found))
+    if not explained:
+        return plain
+    from perfmodel.transformer.explain import explain
+
+    shown = {one.step.phase: one for one, _ in found.steps}  # of many decode steps the longest
+    lengths = {phase: one.step.kv_len for phase, one in shown.items()}
+    titles = {phase: f"{phase} at {kv_len:,} tokens" for phase, kv_len in lengths.items()}
+    return with_steps(plain, [(titles[phase], {"phase": phase, "kv_len": lengths[phase]}, explain(one)) for phase, one in shown.items()])
+
+
+def gpus_of(r: Request) -> str:
+    """The device, with how many of it."""
+    return r.device.name if r.split.gpus == 1 else f"{r.split.gpus} x {r.device.name}"
 
 
 # The JSON object
@@ -69,12 +74,16 @@ def inputs_of(r: Request) -> dict[str, Any]:
         "integer_kv": r.integer_kv,
         "weights_from_file": r.model.quantized.words if r.model.quantized is not None and r.weights_from_file else None,
         "fused_elementwise": r.fused,
-        "cuda_graph": {phase: r.in_graph(phase) for phase in (PREFILL, DECODE) if r.phase in (phase, GENERATE)},
+        "cuda_graph": {phase: r.in_graph(phase) for phase in _phases(r)},
         "kv_cache": r.cached,
         "tensor_parallel": r.split.tp,
         "pipeline_parallel": r.split.pp,
         "expert_parallel": r.split.ep,
     }
+
+
+def _phases(r: Request) -> list[str]:
+    return [phase for phase in (PREFILL, DECODE) if r.phase in (phase, GENERATE)]
 
 
 def data(found: Answer) -> dict[str, Any]:
@@ -95,7 +104,7 @@ def data(found: Answer) -> dict[str, Any]:
     }
 
 
-# Numbers and their tables
+# Metrics and their tables
 
 OPS = {
     "name": "op",
@@ -125,9 +134,10 @@ TOTALS = {
 
 def _op(line: Line, found: Answer) -> list[Metric]:
     """One row: with the phase where there are two."""
-    op, times, p = line.row.op, line.times, line.row.prediction
+    op, times = line.row.op, line.times
     runs = line.count / op.count
     several = len({one.phase for one in found.lines}) > 1
+    moved = op.kernel.bytes(READ) * line.count if op.group == COLLECTIVE else line.cost.dram.total  # of a collective its buffers
     return [
         Metric("name", op.name, unit="text", before=f"{line.phase}: " if several else ""),
         Metric("phase", line.phase),
@@ -139,9 +149,9 @@ def _op(line: Line, found: Answer) -> list[Metric]:
         Metric("", line.cost.flops or None, "products", "FLOP"),
         Metric("time_s.at_least", line.seconds),
         Metric("", line.cost.lower_s / times[0] if times else None, "of bound", "share"),
-        Metric("share", share(line, found), unit="share"),
-        Metric("bytes", moved_bytes(line), unit="B"),
-        *of_source(p if times else None, line.row.missing, f"roof, {format_time(line.seconds)}"),
+        Metric("share", _share(line, found), unit="share"),
+        Metric("bytes", moved, unit="B"),
+        *of_source(line.row.prediction if times else None, line.row.missing, f"roof, {format_time(line.seconds)}"),
     ]
 
 
@@ -149,22 +159,14 @@ def of_source(p: Prediction | None, missing: str, otherwise: str) -> list[Metric
     """Whose time it is, or why there is none; ``otherwise``: what a table says then."""
     if p is None:
         return [Metric("implementation", None), Metric("not_predicted", missing), Metric("", otherwise, "source", "text")]
-    source = {"kind": p.kind, "provenance": p.provenance, "model": p.calibration.model}
-    name = p.calibration.implementation
+    name, source = p.calibration.implementation, {"kind": p.kind, "provenance": p.provenance, "model": p.calibration.model}
     return [Metric("implementation", name), Metric("prediction", source), Metric("", f"{name}, {p.kind}", "source", "text")]
-
-
-def moved_bytes(line: Line) -> Number:
-    """DRAM traffic of a row; of a collective its buffers."""
-    op = line.row.op
-    return op.kernel.bytes(READ) * line.count if op.group == COLLECTIVE else line.cost.dram.total
 
 
 def _totals(found: Answer) -> list[Metric]:
     """Sums over all rows."""
-    known = found.prediction
     at_least = Metric("time_s.at_least", found.seconds, unit="s", before="at least ")
-    return [*of_cost(found.cost, known and Interval(*known)), at_least]
+    return [*of_cost(found.cost, found.prediction and Interval(*found.prediction)), at_least]
 
 
 def _rates(found: Answer) -> list[Metric]:
@@ -194,10 +196,164 @@ def _memory(found: Answer) -> list[Metric]:
 
 def _tables(found: Answer) -> list[Table]:
     title = "totals" + (" (times as if it fitted)" if found.memory.fits is False else "")
-    totals = {found.request.phase: [*_totals(found), *_rates(found)]}
     hidden = set() if found.times_from == MIXED else {"time_s.at_least"}
     return [
         as_rows("", [_op(line, found) for line in found.lines], labels=OPS),
-        as_table(title, totals, labels=TOTALS, without=hidden),
+        as_table(title, {found.request.phase: [*_totals(found), *_rates(found)]}, labels=TOTALS, without=hidden),
         as_table("memory per GPU", {"bytes": _memory(found)}),
     ]
+
+
+# Words
+
+
+def _share(line: Line, found: Answer) -> float:
+    """Part of the whole time, both of predictions as far as there are some, of roofs elsewhere."""
+    return line.seconds / found.seconds
+
+
+def least(times_from: str) -> str:
+    """What goes before a time in which roofs stand for predictions."""
+    return "" if times_from == PREDICTED else "at least "
+
+
+def most(times_from: str) -> str:
+    """What goes before a rate at such a time."""
+    return "" if times_from == PREDICTED else "at most "
+
+
+def _summary(found: Answer) -> list[str]:
+    """How long, what for, how near to the bound, and whether it fits."""
+    r, cost, made, memory = found.request, found.cost, found.times_from, found.memory
+    what = {PREFILL: "Prefill", DECODE: "A decode step", GENERATE: "Generation"}[r.phase]
+    known = "" if found.prediction is None else f", {format_time(found.prediction[1], 3)} to {format_time(found.prediction[2], 3)}"
+    verb = "would take" if memory.fits is False else "takes"
+    took = f"{what} {verb} {least(made)}{format_time(found.seconds)} ({TIMES[made]}{known})"
+    bound = f"the bound is {format_time(cost.lower_s)}; the largest term of the roof is {BOUND_WORDS.get(cost.bound or '', 'unknown')}"
+    rate = f"{most(made)}{format_si(found.tokens_per_s)} tokens/s, MFU {most(made)}{100 * found.mfu:.3g} %{_peaks(found)}"
+    largest = max(found.lines, key=lambda line: _share(line, found))
+    share = f"{largest.row.op.name} takes {100 * _share(largest, found):.3g} %"
+    sentence = f"{took}; {bound}. {rate[:1].upper()}{rate[1:]}. {share}."
+    if memory.fits is not False:
+        return [sentence]
+    held = f"{format_si(memory.total, 'B')} of {format_si(memory.capacity or 0, 'B')} per GPU"
+    return [f"It does not fit: {held}; {_spare(found)}. Times are those of a GPU with more memory.", sentence]
+
+
+def _peaks(found: Answer) -> str:
+    """Of which peaks the MFU is a share, where it is not that of the activations' format alone."""
+    names = list(found.mfu_peaks)
+    if names == [found.request.dtype.name]:
+        return ""
+    return f" of the {' and '.join(names)} peak{'s' * (len(names) > 1)}"
+
+
+def _spare(found: Answer) -> str:
+    """What would fit instead."""
+    r, memory = found.request, found.memory
+    if memory.max_batch:
+        return f"batch {memory.max_batch:,} would fit"
+    if memory.weights >= (memory.capacity or 0):
+        return "the weights alone are too large"
+    return f"beside the weights not even one sequence of {max(r.n, r.kv_len):,} tokens fits"
+
+
+def _notes(found: Answer) -> list[str]:
+    r = found.request
+    stages = ", of one GPU per stage" if r.split.gpus > 1 else ""
+    mean = "; here the mean over the steps" if r.phase == GENERATE else ""
+    words = [
+        f"Lower: each row a kernel of its own with operands in DRAM. Rows are sums over their runs{stages}.",
+        f"Time to the first token: the prefill. Time per output token: one decode step, which gives a token to every sequence{mean}.",
+    ]
+    longest = r.model.max_positions
+    if longest is not None and max(r.n, r.kv_len) > longest:
+        words.append(f"{r.model.name} was made for at most {longest:,} tokens.")
+    if not r.cached:
+        words.append("Without a KV cache a step computes all tokens so far anew.")
+    if r.model.is_moe:
+        words.append("Experts touched are the mean over batches whose tokens pick experts alike and independently.")
+    listed = ", ".join(f"{name} {format_si(peak, 'FLOP/s')}" for name, peak in found.mfu_peaks.items())
+    apart = "" if list(found.mfu_peaks) == [r.dtype.name] else f", each row's over that of the format it runs in ({listed})"
+    words += [*weights_notes(r), f"MFU: {CONVENTION}{apart}."]
+    return [*words, *_prediction_notes(found), *_split_notes(r), *unknown_rates([found.cost], r.device)]
+
+
+def _prediction_notes(found: Answer) -> list[str]:
+    r, words, within = found.request, [], found.steps[0][0].within
+    missing = list(dict.fromkeys(f"{line.row.op.name} ({line.row.missing})" for line in found.lines if line.row.prediction is None))
+    if missing:
+        reasons = f"{'; '.join(missing[:3])}{'; ...' if len(missing) > 3 else ''}"
+        words.append(f"No total is predicted: {reasons}. The roof stands for those rows, so times are the least and rates the most.")
+    graphs = [phase for phase in _phases(r) if r.in_graph(phase)]
+    if graphs and within.block is None and launch_saving_s(r.device) is None:
+        words.append(f"The profile of {r.device.id} has no launch overhead in graphs: kernels are timed as launched one by one.")
+    elif graphs and (saving := within.saving_s(graph=True)):
+        words.append(f"CUDA graph in {' and '.join(graphs)}: each kernel takes {format_time(saving)} less than timed alone.")
+    if within.block is not None:
+        where = "here" if within.own else "on another architecture"
+        words.append(f"What kernels take in a step beside alone was calibrated {where}, on {within.block.points} steps.")
+    if len(graphs) < len(_phases(r)):
+        words.append("Launched one by one: the host is taken to keep ahead of the device.")
+    if found.prediction is not None:
+        words.append(f"Assumed: {find_model(STEP_MODEL).assumes}.")
+    return words
+
+
+def _split_notes(r: Request) -> list[str]:
+    words, joined = [], joined_gpus(r.device)
+    if r.split.gpus > joined:
+        joins = f"{r.split.gpus:,} GPUs are more than the {joined} that the links of {r.device.name} join"
+        words.append(f"{joins}: exchanges are timed over those links all the same, and take longer over a network.")
+    if r.split.tp > 1:
+        words.append("Tensor parallel: two all-reduces per layer, ring or tree, whichever is faster; bound by a buffer per link.")
+    if r.split.ep > 1:
+        words.append("Expert parallel: groups divide the sequences; two all-to-alls per layer of experts carry tokens there and back.")
+    if r.split.pp > 1:
+        words.append("Pipeline: stages one after the other; several batches in flight would give more tokens/s, none of them sooner.")
+    return words
+
+
+# Formats of weights and cache
+
+
+def weights_notes(r: Request) -> list[str]:
+    """In what weights and cache are stored and multiplied."""
+    words, form = file_notes(r.model, r.weights_from_file), stored_format(r)
+    eight = form.name == "fp8" if form is not None else r.weight_bits == 8 and not r.integer_weights
+    if eight and r.dtype.size == 2:
+        inside = "activations are rounded to fp8 too, and products run in fp8 (W8A8)"
+        outside = f"{r.device.id} does not multiply fp8; they are read as such and multiplied in {r.dtype.name}"
+        words.append(f"fp8 weights: {inside if 'fp8' in r.device.peaks_of('tensor') else outside}.")
+    elif r.integer_weights or (form is not None and form.bits < 8 * r.dtype.size):
+        runs = form is not None and form.multiplied in r.device.peaks_of("tensor")
+        how = f"products may run in {form.multiplied}" if form and runs else f"dequantised, and multiplied in {r.dtype.name}"
+        words.append(f"{form.name if form is not None else f'int{r.weight_bits}'} weights: they alone are narrower; read as such, {how}.")
+    if r.integer_kv:
+        words.append(f"int{r.kv_bits} KV cache: read as such, dequantised, and multiplied in {r.dtype.name}.")
+    return words
+
+
+def stored_format(r: Request) -> MatrixFormat | None:
+    """The format that the model's file names for most matrices, if they are stored so."""
+    return r.model.quantized.main if r.weights_from_file and r.model.quantized is not None else None
+
+
+def file_notes(model: ModelSpec, published: bool) -> list[str]:
+    """What the model's file says of its weights, and what in it no rule reads. ``published``: weights are stored as it says."""
+    words, quantized = [], model.quantized
+    if published and quantized is not None:
+        kept = f"its matrices are counted so, with their scales, the rest as {native_dtype(model)}"
+        words.append(f"The file of {model.name} names {quantized.words} for its weights: {kept}; --weights-dtype says otherwise.")
+    if model.draft:
+        size = format_si(draft_bytes(model, published), "B")
+        words.append(f"Of the checkpoint, {size} more predict a further token ({len(model.draft)} layer): not loaded.")
+    return words + unread_notes(model, quantized.unread if published and quantized is not None else ())
+
+
+def unread_notes(model: ModelSpec, quantization: Sequence[str] = ()) -> list[str]:
+    """The fields of the model's file, and of its quantization_config, that no rule reads."""
+    unread = [*model.unread, *(f"quantization_config.{name}" for name in quantization)]
+    if not unread:
+        return []
+    return [f"No rule reads {', '.join(unread)} in the file of {model.name}: if they change its sizes, the counts here are wrong."]

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from perfmodel.core.occupancy import LIMIT_WORDS, SOURCE, cuda_major
 from perfmodel.core.units import format_binary
 from perfmodel.kernels.occupancy import (
@@ -18,34 +16,27 @@ from perfmodel.kernels.occupancy import (
 )
 from perfmodel.report.document import Report, Table
 from perfmodel.report.metrics import Metric, as_json, as_table
-from perfmodel.report.operation import head, with_steps
+from perfmodel.report.op_common import head, with_steps
 
 
 def report(result: Filling, *, explained: bool = False) -> Report:
     """``result`` as a Report; its data follows the schema perfmodel.occupancy/1. ``explained``: with every formula."""
-    block = result.block
-    parts = [f"{block.threads} threads", *([f"{block.registers} registers each"] if block.registers is not None else [])]
-    title = f"Occupancy: {', '.join([*parts, f'{format_binary(int(block.sram_bytes))} of shared memory'])} on {result.device.name}"
-    plain = Report(title, _verdict(result), _tables(result), _notes(result), data(result))
-    return with_steps(plain, [("every number", {}, explain(result))]) if explained else plain
-
-
-# The JSON object
-
-
-def data(result: Filling) -> dict[str, Any]:
-    """The object of schema perfmodel.occupancy/1."""
     block, access, filled = result.block, result.access, result.occupancy
-    sizes = {"threads": block.threads, "registers": block.registers, "sram_bytes": block.sram_bytes}
-    inputs = {**sizes, "stride": access and access.stride, "element_bytes": access and access.element_bytes}
+    registers = "" if block.registers is None else f", {block.registers} registers each"
+    shared = f"{format_binary(int(block.sram_bytes))} of shared memory"
+    inputs = {"threads": block.threads, "registers": block.registers, "sram_bytes": block.sram_bytes}
+    inputs |= {"stride": access and access.stride, "element_bytes": access and access.element_bytes}
     entry = {
         **as_json([*_active(result), *_on_device(result)]),
         "limits": filled.limits,
         "limited_by": filled.limited_by,
-        "occupancy": share(result),
+        "occupancy": _share(result),
         "request": None if access is None else as_json(_request(access, result.sm.warp)),
     }
-    return {**head("occupancy", inputs, result.device), "results": [entry]}
+    data = {**head("occupancy", inputs, result.device), "results": [entry]}
+    title = f"Occupancy: {block.threads} threads{registers}, {shared} on {result.device.name}"
+    plain = Report(title, _summary(result), _tables(result), _notes(result), data)
+    return with_steps(plain, [("every number", {}, explain(result))]) if explained else plain
 
 
 def _active(result: Filling) -> list[Metric]:
@@ -59,17 +50,17 @@ def _active(result: Filling) -> list[Metric]:
 
 
 def _on_device(result: Filling) -> list[Metric]:
-    filled, count = result.occupancy, result.sm.count
+    filled, count = result.occupancy, int(result.sm.count or 0)
     return [
-        Metric("device.multiprocessors", count),
-        Metric("device.active_blocks", int(count or 0) * filled.blocks, "blocks"),
-        Metric("device.active_warps", int(count or 0) * filled.warps, "warps"),
-        Metric("device.active_threads", int(count or 0) * filled.threads, "threads"),
+        Metric("device.multiprocessors", result.sm.count),
+        Metric("device.active_blocks", count * filled.blocks, "blocks"),
+        Metric("device.active_warps", count * filled.warps, "warps"),
+        Metric("device.active_threads", count * filled.threads, "threads"),
         Metric("device.max_active_threads", result.most_threads, "threads at most"),
     ]
 
 
-def share(result: Filling) -> float | None:
+def _share(result: Filling) -> float | None:
     """Active threads over the most that a multiprocessor holds."""
     return None if result.sm.threads is None else result.occupancy.threads / result.sm.threads
 
@@ -86,11 +77,8 @@ def _request(access: StridedLoad, warp: int) -> list[Metric]:
     ]
 
 
-# Words
-
-
-def _verdict(result: Filling) -> list[str]:
-    filled, full = result.occupancy, share(result)
+def _summary(result: Filling) -> list[str]:
+    filled, full = result.occupancy, _share(result)
     words = " and ".join(LIMIT_WORDS[name] for name in filled.limited_by)
     blocks = f"{filled.blocks} block{'s' if filled.blocks > 1 else ''}"
     of_all = "" if full is None else f" ({full:.1%} of {result.sm.threads:,} threads)"
@@ -116,7 +104,6 @@ def _tables(result: Filling) -> list[Table]:
 
 def _notes(result: Filling) -> list[str]:
     sm, access = result.sm, result.access
-    notes = [f"{SOURCE}."]
     if cuda_major(result.device) is not None:
         reserve = f", {sm.sram_reserve:,} B of each block kept by CUDA" if sm.sram_reserve else ""
         units = f"registers in units of {sm.register_unit} per warp from {sm.partitions} sub-partitions"

@@ -3,25 +3,66 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
-from perfmodel import __version__
 from perfmodel.core.arith import Number
+from perfmodel.remat.chain import uniform
 from perfmodel.remat.device_chain import Choice
 from perfmodel.remat.evaluate import Answer, Point, Question, Row, explain
+from perfmodel.remat.lecture import input_only_steps, late_bound_steps, printed_steps
 from perfmodel.remat.schedule import LOSS
 from perfmodel.remat.simulate import Run, columns
+from perfmodel.remat.strategies.revolve import slots_of
+from perfmodel.remat.strategies.sqrt_n import segment_length
+from perfmodel.report.charts.format_number import text
 from perfmodel.report.document import Report, Table
-from perfmodel.report.operation import with_steps
-from perfmodel.report.remat_extra import TENSOR_NOTE, curve_data, curve_table, tensor_data, tensor_table
-from perfmodel.report.remat_verdict import verdict
-from perfmodel.report.remat_words import Words
-from perfmodel.report.timeline import axis, chart, sparkline
+from perfmodel.report.metrics import Metric, as_json, as_rows
+from perfmodel.report.op_common import head, with_steps
+from perfmodel.report.timeline import HEIGHT, WIDTH, memory_chart, sparkline
 
-SPARK, WIDTH, HEIGHT, MOST_ROWS = 54, 60, 8, 12
-"""Columns of a line of bars; columns of the chart, its rows, and rows up to which each is one value. All fit 80 columns."""
+SPARK, MOST_ROWS = 54, 12
+"""Columns of a line of bars; rows of a chart up to which each is one value. All fit 80 columns."""
 POINTS = 200
 """Points of the timeline in the JSON object, and the most actions of a schedule that it lists."""
+TENSOR_NOTE = (
+    "At the roofline: what perfmodel recompute says of keeping against computing again, inputs at hand. Frees: bytes per second of the "
+    "kernel's roofline time; where memory is short, give up the uppermost first."
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Units:
+    """``timed``: costs are seconds, else steps; ``sized``: sizes are bytes, else values."""
+
+    timed: bool
+    sized: bool
+
+    def cost(self, cost: Number) -> str:
+        """Seconds, or steps."""
+        return text(cost, self.cost_unit)
+
+    def size(self, size: Number) -> str:
+        """Bytes, or values."""
+        return text(size, self.size_unit)
+
+    def amount(self, size: Number) -> str:
+        """A size in a sentence."""
+        return self.size(size) if self.sized else f"{self.size(size)} value{'' if size == 1 else 's'}"
+
+    def rows(self, peak: Number) -> int:
+        """Rows of a chart up to ``peak``: one per value if they are few."""
+        return peak if isinstance(peak, int) and not self.sized and peak <= MOST_ROWS else HEIGHT
+
+    @property
+    def cost_unit(self) -> str:
+        """As metrics have it."""
+        return "s" if self.timed else "count"
+
+    @property
+    def size_unit(self) -> str:
+        """As metrics have it."""
+        return "B" if self.sized else "count"
 
 
 def report(answer: Answer, points: Sequence[Point] = (), ranked: Sequence[Choice] = (), *, explained: bool = False) -> Report:
@@ -29,107 +70,221 @@ def report(answer: Answer, points: Sequence[Point] = (), ranked: Sequence[Choice
 
     ``points``: what memory buys; ``ranked``: tensors to keep or compute again.
     """
-    question, words = answer.question, Words(answer.question)
-    tables = [_strategies(answer, words), _sparklines(answer), *_chart(answer, words)]
-    tables += [curve_table(points, words)] if points else []
-    tables += [tensor_table(ranked)] if ranked else []
-    found = {**data(answer), "curve": curve_data(points), "tensors": tensor_data(ranked)}
-    notes = words.notes(answer) + ([TENSOR_NOTE] if ranked else [])
-    plain = Report(f"Rematerialization: {question.title}", verdict(answer, words), tables, notes, found)
+    question, units = answer.question, Units(answer.question.timed, answer.question.sized)
+    curve, tensors = [_point(point, units) for point in points], list(map(_tensor, ranked))
+    tables = _tables(answer, units)
+    tables += [replace(as_rows("what memory buys: the cheapest schedule within it", curve), align="rrr")] if curve else []
+    tables += [as_rows("keep it or compute it again, tensor by tensor", tensors)] if tensors else []
+    found = {**data(answer, units), "curve": list(map(as_json, curve)), "tensors": list(map(as_json, tensors))}
+    notes = _notes(answer) + [TENSOR_NOTE] * bool(ranked)
+    plain = Report(f"Rematerialization: {question.title}", _summary(answer, units), tables, notes, found)
     return with_steps(plain, explain(answer)) if explained else plain
 
 
-# The JSON object
-
-
-def data(answer: Answer) -> dict[str, Any]:
+def data(answer: Answer, units: Units) -> dict[str, Any]:
     """The object of schema perfmodel.remat/1."""
-    question, plan = answer.question, answer.question.plan
-    device = question.device
-    chosen = answer.featured
+    question, plan, row = answer.question, answer.question.plan, answer.featured
+    inputs: dict[str, Any] = {"layers": len(question.chain), "checkpoints": None if plan.checkpoints is None else list(plan.checkpoints)}
+    inputs |= {name: getattr(plan, name) for name in ("every", "slots", "memory")} | {"uniform": question.chain.uniform}
+    first = head("remat", inputs, question.device)
     return {
-        "schema": "perfmodel.remat/1",
-        "version": __version__,
-        "inputs": {
-            "layers": len(question.chain),
-            "checkpoints": None if plan.checkpoints is None else list(plan.checkpoints),
-            "every": plan.every,
-            "slots": plan.slots,
-            "memory": plan.memory,
-            "uniform": question.chain.uniform,
-        },
-        "hardware": None if device is None else {"id": device.id, "name": device.name},
+        **first,
+        "hardware": first.get("hardware"),
         "units": {"cost": "s" if question.timed else "forward steps", "size": "B" if question.sized else "values"},
-        "results": [_entry(row, question) for row in answer.rows],
-        "timeline": None if chosen is None or chosen.run is None else _timeline(chosen, chosen.run),
-    }
-
-
-def _entry(row: Row, question: Question) -> dict[str, Any]:
-    strategy, run, memory = row.strategy, row.run, question.plan.memory
-    named = {"strategy": strategy.name, "source": strategy.source}
-    if run is None:
-        return {**named, "fits": False, "missing": row.missing}
-    return {
-        **named,
-        "forward_steps": run.forward_steps,
-        "extra_steps": run.extra_steps,
-        "forward_cost": run.forward_cost,
-        "backward_cost": run.chain.backward_cost,
-        "cost": run.cost,
-        "values": run.values,
-        "peak": run.peak,
-        "peak_without_gradients_and_weights": run.kept_peak,
-        "peak_at": str(run.worst.action),
-        "fits": None if memory is None else bool(run.peak <= memory),
+        "results": [as_json(_metrics(row, question, units)) for row in answer.rows],
+        "timeline": None if row is None or row.run is None else _timeline(row, row.run),
     }
 
 
 def _timeline(row: Row, run: Run) -> dict[str, Any]:
-    binned = columns([(moment.end, moment.during) for moment in run.moments], POINTS)
     listed = [str(moment.action) for moment in run.moments] if len(run.moments) <= POINTS else None
-    return {"strategy": row.strategy.name, "cost": run.cost, "memory": binned, "actions": listed}
+    return {"strategy": row.strategy.name, "cost": run.cost, "memory": _bars(run, POINTS), "actions": listed}
 
 
-# Tables
-
-
-def _strategies(answer: Answer, words: Words) -> Table:
-    timed, memory = answer.question.timed, answer.question.plan.memory
-    header = ["strategy", *(["time"] if timed else []), "forward", "rebuilt", *([] if timed else ["steps"]), "values", "peak"]
-    rows = []
-    for row in answer.rows:
-        run = row.run
-        if run is None:
-            rows.append([row.strategy.name, *["-"] * (len(header) - 1), row.missing])
-            continue
-        cells = [words.cost(run.cost)] if timed else []
-        cells += [f"{run.forward_steps:,}", f"{run.extra_steps:,}", *([] if timed else [words.cost(run.cost)]), f"{run.values:,}"]
-        peak = words.size(run.peak) + ("" if memory is None or run.peak <= memory else " (too much)")
-        rows.append([row.strategy.name, *cells, peak, row.strategy.summary])
-    return Table("", [*header, "kept; rebuilt"], rows, "l" + "r" * (len(header) - 1) + "l")
-
-
-def _sparklines(answer: Answer) -> Table:
-    runs = [(row.strategy.name, row.run) for row in answer.rows if row.run is not None]
-    lines = [[name, sparkline(_columns(run, SPARK), run.peak)] for name, run in runs]
-    return Table("memory, each schedule over its own time and up to its own peak", ["strategy", "first to last step"], lines, "ll")
-
-
-def _columns(run: Run, width: int, *, whole_steps: bool = False) -> list[Number]:
+def _bars(run: Run, width: int, *, whole_steps: bool = False) -> list[Number]:
     return columns([(moment.end, moment.during) for moment in run.moments], width, whole_steps=whole_steps)
 
 
-def _chart(answer: Answer, words: Words) -> list[Table]:
+# Metrics and their tables
+
+
+def _metrics(row: Row, question: Question, units: Units) -> list[Metric]:
+    run, memory = row.run, question.plan.memory
+    named = [Metric("strategy", row.strategy.name, unit="text"), Metric("source", row.strategy.source)]
+    if run is None:
+        return [*named, Metric("fits", False), Metric("missing", row.missing), Metric("", row.missing, "summary", "text")]
+    fits = None if memory is None else bool(run.peak <= memory)
+    return [
+        *named,
+        Metric("forward_steps", run.forward_steps),
+        Metric("extra_steps", run.extra_steps),
+        Metric("forward_cost", run.forward_cost),
+        Metric("backward_cost", run.chain.backward_cost),
+        Metric("cost", run.cost, unit=units.cost_unit),
+        Metric("values", run.values),
+        Metric("peak", run.peak, unit=units.size_unit, after=" (too much)" if fits is False else ""),
+        Metric("peak_without_gradients_and_weights", run.kept_peak),
+        Metric("peak_at", str(run.worst.action)),
+        Metric("fits", fits),
+        Metric("", row.strategy.summary, "summary", "text"),
+    ]
+
+
+def _point(point: Point, units: Units) -> list[Metric]:
+    return [
+        Metric("memory", point.memory, "memory", units.size_unit),
+        Metric("cost", point.cost, "time" if units.timed else "steps", units.cost_unit),
+        Metric("overhead", point.overhead, "more than with everything kept", "share"),
+    ]
+
+
+def _tensor(choice: Choice) -> list[Metric]:
+    tensor, result = choice.tensor, choice.result
+    return [
+        Metric("tensor", tensor.name, "tensor", "text"),
+        Metric("count", tensor.count, "number"),
+        Metric("bytes", tensor.size, "size", "B"),
+        Metric("flop_per_byte", result.intensity, "FLOP/B"),
+        Metric("recompute_s", result.recompute_s),
+        Metric("store_s", result.best.store_s),
+        Metric("kernel_s", tensor.seconds, "to make again", "s"),
+        Metric("freed_bytes_per_s", choice.freed_bytes_per_s, "frees", "B/s"),
+        Metric("verdict", "recompute" if result.recomputes else "store", "at the roofline", "text"),
+    ]
+
+
+def _tables(answer: Answer, units: Units) -> list[Table]:
+    before, behind = ({"cost": "time"}, {}) if units.timed else ({}, {"cost": "steps"})
+    labels = {"strategy": "strategy", **before, "forward_steps": "forward", "extra_steps": "rebuilt", **behind}
+    labels |= {"values": "values", "peak": "peak", "summary": "kept; rebuilt"}
+    runs = [(row.strategy.name, row.run) for row in answer.rows if row.run is not None]
+    lines = [[name, sparkline(_bars(run, SPARK), run.peak)] for name, run in runs]
+    found = [
+        as_rows("", [_metrics(row, answer.question, units) for row in answer.rows], labels=labels),
+        Table("memory, each schedule over its own time and up to its own peak", ["strategy", "first to last step"], lines, "ll"),
+    ]
     row = answer.featured
-    if row is None or row.run is None:
-        return []
-    run = row.run
-    bars = _columns(run, WIDTH, whole_steps=True)
+    return found if row is None or row.run is None else [*found, _chart(row.strategy.name, row.run, units)]
+
+
+def _chart(name: str, run: Run, units: Units) -> Table:
+    bars = _bars(run, WIDTH, whole_steps=True)
     loss = next(moment.end for moment in run.moments if moment.action.kind == LOSS)
     ahead = round(len(bars) * float(loss / run.cost)) if run.cost else 0
-    parts = axis([(ahead, "forward"), (len(bars) - ahead, "backward, rebuilding" if run.extra_steps else "backward")])
-    few = isinstance(run.peak, int) and not answer.question.sized and run.peak <= MOST_ROWS
-    lines = [*chart(bars, run.peak, run.peak if few else HEIGHT, words.size), *(["", line] for line in parts)]
-    title = f"{row.strategy.name}: memory over time, at most {words.size(run.peak)} at {run.worst.action}"
-    return [Table(title, ["memory", ""], lines, "rl")]
+    parts = [(ahead, "forward"), (len(bars) - ahead, "backward, rebuilding" if run.extra_steps else "backward")]
+    title = f"{name}: memory over time, at most {units.size(run.peak)} at {run.worst.action}"
+    return memory_chart(title, bars, run.peak, parts, units.size, units.rows(run.peak))
+
+
+# Words
+
+
+def _summary(answer: Answer, units: Units) -> list[str]:
+    question = answer.question
+    if question.plan.memory is not None:
+        return [_budget(answer, question.plan.memory, units)]
+    found = [*_checkpoints(answer, units), *_printed(question)] if question.plan.checkpoints else _kept_or_not(answer, units)
+    done = [(row.strategy.name, row.run) for row in answer.rows if row.run is not None]
+    return found or [f"{name}: {_sum(run, units)}, {units.amount(run.peak)} at the peak." for name, run in done]
+
+
+def _sum(run: Run, units: Units) -> str:
+    """A run's cost and what it is made of.
+
+    >>> from perfmodel.remat.base import Plan
+    >>> from perfmodel.remat.simulate import simulate
+    >>> from perfmodel.remat.strategies import find
+    >>> chain = uniform(10)
+    >>> _sum(simulate(chain, find("keep-none").schedule(chain, Plan())), Units(timed=False, sized=False))
+    '75 = 30 + 45 steps'
+    """
+    extra = run.forward_cost - run.chain.forward_cost(0, len(run.chain))
+    parts = f" = {units.cost(run.cost - extra)} + {units.cost(extra)}" if extra else ""
+    return f"{units.cost(run.cost)}{parts}{'' if units.timed else ' steps'}"
+
+
+def _kept_or_not(answer: Answer, units: Units) -> list[str]:
+    kept, nothing = answer.of("keep-all"), answer.of("keep-none")
+    if kept is None or nothing is None:
+        return []
+    between = [(name, run) for name in ("sqrt-n", "revolve") if (run := answer.of(name)) is not None]
+    rest = "".join(f"; {name} takes {_sum(run, units)} and {units.amount(run.peak)}" for name, run in between)
+    return [
+        f"With everything kept {_sum(kept, units)} and at most {units.amount(kept.peak)} in memory{rest}.",
+        f"With nothing kept but the input: {_sum(nothing, units)}.",
+    ]
+
+
+def _checkpoints(answer: Answer, units: Units) -> list[str]:
+    """Two counts a line: everything or nothing kept; each value rebuilt on its own; each segment rebuilt as a whole."""
+    layers = sorted(set(answer.question.plan.checkpoints or ()))
+    listed = ", ".join(map(str, layers[:8])) + (f" and {len(layers) - 8} more" if len(layers) > 8 else "")
+    kept = f"the output of layer {listed}" if len(layers) == 1 else f"the outputs of layers {listed}"
+    lines = [
+        [("keep-all", "Everything kept"), ("keep-none", "nothing kept but the input")],
+        [
+            ("nearest-and-output", f"With {kept} kept, each value rebuilt from the nearest one"),
+            ("nearest", "the last output, which no backward step needs, not rebuilt"),
+        ],
+        [("segments", "Each segment rebuilt once"), ("segments-last-kept", "the last segment kept from the forward pass")],
+    ]
+    parts = ["; ".join(f"{what}: {_sum(run, units)}" for name, what in line if (run := answer.of(name)) is not None) for line in lines]
+    return [f"{part[:1].upper()}{part[1:]}." for part in parts if part]
+
+
+def _printed(question: Question) -> list[str]:
+    """Where the count of a lecture's code comes from, for one checkpoint in equal layers."""
+    n, kept = len(question.chain), set(question.plan.checkpoints or ())
+    if len(kept) != 1 or n < 2 or question.timed or question.chain != uniform(n):
+        return []
+    [checkpoint] = kept
+    late = late_bound_steps(n, checkpoint)
+    if late != input_only_steps(n):
+        return []
+    wrong = " and ".join(str(printed_steps(n, checkpoint, last=last)) for last in (True, False))
+    return [
+        f"A count of {late} with this checkpoint is that of nothing kept, or of closures in a loop that all rebuild the last output, with "
+        f"wrong gradients; weights[{checkpoint} : i + 1] runs layer {checkpoint} twice, {wrong} steps and wrong gradients too."
+    ]
+
+
+def _budget(answer: Answer, memory: Number, units: Units) -> str:
+    if not answer.fitting:
+        least = min((row.run.peak for row in answer.rows if row.run is not None), default=None)
+        tail = "" if least is None else f"; the least that any of them takes is {units.amount(least)}"
+        return f"None of the schedules fits {units.amount(memory)}{tail}."
+    strategy, run = answer.fitting[0]
+    kept = run.chain.forward_cost(0, len(run.chain)) + run.chain.backward_cost
+    more = f", {float(run.cost / kept - 1):.1%} more than with everything kept" if run.cost > kept else ""
+    within = f"Within {units.amount(memory)} the cheapest is {strategy.name}"
+    return f"{within}: {_sum(run, units)}{more}, {units.amount(run.peak)} at the peak."
+
+
+def _notes(answer: Answer) -> list[str]:
+    question, chain, notes = answer.question, answer.question.chain, []
+    if not question.timed and chain.uniform and chain.layers[0].backward == 2 * chain.layers[0].forward:
+        notes.append("A step runs one layer forward: a matmul, if it is linear. Backward takes two, for its weights and for its input.")
+    notes.append(
+        "Layers count from 0. Values: x_0, the outputs kept, and those at work. The peak adds the gradients that pass through"
+        + (", the weights and their gradients." if any(layer.weights for layer in chain.layers) else "; weights are left out.")
+    )
+    settings = [words for name, words in _settings(question).items() if answer.of(name) is not None]
+    notes += [f"{'; '.join(settings)}."] if settings else []
+    if chain.taped:
+        notes.append("Backward needs the interior of each layer, which only running it gives: each rebuilt layer runs once more for that.")
+    papers: dict[str, list[str]] = {}
+    for row in answer.rows:
+        if row.run is not None and row.strategy.paper:
+            papers.setdefault(row.strategy.paper, []).append(row.strategy.name)
+    return [*notes, *question.basis, *(f"{', '.join(names)}: {paper}." for paper, names in papers.items())]
+
+
+def _settings(question: Question) -> dict[str, str]:
+    """What strategies chose for themselves or were given."""
+    plan, length = question.plan, len(question.chain)
+    chosen = "as many as the checkpoints and x_0" if plan.checkpoints else "the fewest for which no layer runs more than twice"
+    return {
+        "every-k": f"every-k has segments of {plan.every or 1}",
+        "sqrt-n": f"sqrt-n has segments of {segment_length(length)}",
+        "revolve": f"revolve stores {slots_of(length, plan)} values, {chosen if plan.slots is None else 'as given'}",
+    }

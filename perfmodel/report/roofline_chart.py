@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING, Literal
 
 from perfmodel.core.errors import UnavailableError
 from perfmodel.core.files import sha256
-from perfmodel.core.hardware import Device, Quantity
+from perfmodel.core.hardware import Device, Microbenchmark, Quantity
 from perfmodel.core.roofline import Estimate
 from perfmodel.core.trace import Step
 from perfmodel.core.units import parse_any
 from perfmodel.report.charts.roofline_metrics import bound, flag, overcounted, sentence, time_s
 from perfmodel.report.charts.schema import COMPUTE, LEVELS, MEASURED, MEMORY, Before, Ceiling, Interval, Point, Roofline
 from perfmodel.report.document import Formula, ProfileUse
+from perfmodel.report.metrics import seconds
 
 if TYPE_CHECKING:
     from perfmodel.timing.base import Case
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from perfmodel.validation.compare import Row
 
 PROBES = {"sram": "shared memory read", "l2": "L2 read, plateau", "dram": "DRAM read, largest"}
-"""Microbenchmarks that say what a memory level reached."""
+"""The microbenchmark that says what a memory level reached."""
 FMA_PROBE = "fp32 FMA"
 MULTICASTING = ("9", "10")
 """Compute capabilities, before the dot."""
@@ -39,28 +40,34 @@ def ceilings(device: Device) -> list[Ceiling]:
 
     Of two measurements of a level, the one that the model uses as its roof is shown.
     """
-
-    def stated(kind: Literal["compute", "memory"], name: str, quantity: Quantity, **place: str) -> Ceiling:
-        source = device.sources[quantity.source] + (f" ({quantity.note})" if quantity.note else "")
-        return Ceiling(kind, name, quantity.number, quantity.kind, source=source, **place)
-
-    def probed(kind: Literal["compute", "memory"], name: str, probe: str, **place: str) -> list[Ceiling]:
-        known = [each for each in device.microbenchmarks if each.name == probe][-1:]
-        sources = ((each, f"{each.name}, {each.date}: {device.sources[each.source]}") for each in known)
-        return [Ceiling(kind, name, parse_any(each.value), MEASURED, source=source, **place) for each, source in sources]
-
     found = [
-        stated(COMPUTE, f"{unit} {dtype}", peak, unit=unit, dtype=dtype)
+        _ceiling(device, peak, COMPUTE, f"{unit} {dtype}", unit=unit, dtype=dtype)
         for unit in ("tensor", "vector")
         for dtype, peak in device.peaks_of(unit).items()
     ]
-    found += probed(COMPUTE, "vector fp32", FMA_PROBE, unit="vector", dtype="fp32")
+    probes = {probe.name: probe for probe in device.microbenchmarks}
+    if FMA_PROBE in probes:
+        found.append(_reached(device, probes[FMA_PROBE], COMPUTE, "vector fp32", unit="vector", dtype="fp32"))
     for level in device.memory:
-        name, place = LEVELS[level.level], {"level": level.level}
-        found += [stated(MEMORY, name, rate, **place) for rate in (level.bandwidth, level.measured_bandwidth) if rate is not None]
-        if level.measured_bandwidth is None and level.level in PROBES:
-            found += probed(MEMORY, name, PROBES[level.level], **place)
+        name, probe = LEVELS[level.level], probes.get(PROBES.get(level.level, ""))
+        rates = [rate for rate in (level.bandwidth, level.measured_bandwidth) if rate is not None]
+        found += [_ceiling(device, rate, MEMORY, name, level=level.level) for rate in rates]
+        if level.measured_bandwidth is None and probe is not None:
+            found.append(_reached(device, probe, MEMORY, name, level=level.level))
     return found
+
+
+Roof = Literal["compute", "memory"]
+
+
+def _ceiling(device: Device, quantity: Quantity, kind: Roof, name: str, **place: str) -> Ceiling:
+    source = device.sources[quantity.source] + (f" ({quantity.note})" if quantity.note else "")
+    return Ceiling(kind, name, quantity.number, quantity.kind, source=source, **place)
+
+
+def _reached(device: Device, probe: Microbenchmark, kind: Roof, name: str, **place: str) -> Ceiling:
+    source = f"{probe.name}, {probe.date}: {device.sources[probe.source]}"
+    return Ceiling(kind, name, parse_any(probe.value), MEASURED, source=source, **place)
 
 
 def roofline(device: Device, points: Sequence[Point], title: str = "", caption: str = "") -> Roofline:
@@ -108,8 +115,6 @@ def point(
     """
     matmul = cost.flops > 0
     runs_on = device.matmul_unit(dtype, unit) if matmul else "vector"
-    known = prediction and Interval(float(prediction.seconds), float(prediction.low), float(prediction.high))
-    terms = {name: float(seconds) for name, seconds in cost.terms.items()}
     words = [note, "" if matmul or not cost.work.vector else NO_MATMUL, _executed(cost), predicted_by(prediction)]
     return Point(
         number=number,
@@ -121,9 +126,9 @@ def point(
         group=group,
         lower_s=float(cost.lower_s),
         roofline_s=float(cost.roofline_s),
-        predicted=known or None,
+        predicted=seconds(prediction),
         measured=measured,
-        terms=terms,
+        terms={name: float(spent) for name, spent in cost.terms.items()},
         note="; ".join(filter(None, words)),
         soft="l2" if tiled and runs_on == "tensor" and multicasts(device) else "",
     )
@@ -189,7 +194,7 @@ def with_shares(points: Iterable[Point]) -> list[Point]:
     found = list(points)
     spent = [time_s(point) or point.roofline_s or 0.0 for point in found]
     whole = sum(spent)
-    return [replace(point, share=seconds / whole if whole else None) for point, seconds in zip(found, spent, strict=True)]
+    return [replace(point, share=time / whole if whole else None) for point, time in zip(found, spent, strict=True)]
 
 
 def with_baseline(points: Iterable[Point], baseline: Iterable[Point], name: str = "") -> list[Point]:
@@ -208,8 +213,8 @@ def said(point: Point, chart: Roofline) -> str:
     text = sentence(replace(point, name=brief(point.name)), chart.ceilings)
     if point.roofline_s is None or point.roofline_s <= max(point.terms.values(), default=0.0) * (1 + UNEQUAL):
         return text
-    for words in ("of", "above"):
-        text = text.replace(f" {words} its roof:", f" {words} the sum of its kernels' roofs:", 1)
+    for own in (" of its roof:", " above its roof:"):
+        text = text.replace(own, own.replace("its roof", "the sum of its kernels' roofs"), 1)
     return text
 
 

@@ -3,39 +3,30 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 from perfmodel.core.hardware import Device
 from perfmodel.core.units import format_binary, format_si
 from perfmodel.kernels.softmax import SOURCE, Result, Softmax, explain, row_bytes
 from perfmodel.report.against import ROOFS_EVEN, Side, against, idle_and_launch
-from perfmodel.report.document import Report, Table
+from perfmodel.report.document import Report
 from perfmodel.report.metrics import NO_MATMUL, Metric, as_json, as_table, bound_by, of_cost, of_memory
-from perfmodel.report.operation import head, unknown_rates, with_steps
+from perfmodel.report.op_common import head, unknown_rates, with_steps
 
 
 def report(w: Softmax, device: Device, results: list[Result], *, explained: bool = False) -> Report:
     """``results`` as a Report; its data follows the schema perfmodel.softmax/1. ``explained``: with every formula."""
     title = f"Softmax: {w.rows} rows of {w.columns}, {w.dtype.name} on {device.name}"
-    plain = Report(title, _verdict(w, device, results), [_table(w, device, results)], _notes(w, device, results), data(w, device, results))
+    found = {result.variant.name: _metrics(result, w, device) for result in results}
+    same = {"pass": "forward", "implementation": None}
+    inputs = {"rows": w.rows, "cols": w.columns, "stored": w.stored, "dtype": w.dtype.name}
+    data = {
+        **head("softmax", inputs, device),
+        "results": [{"algorithm": name, **same, **as_json(metrics)} for name, metrics in found.items()],
+    }
+    plain = Report(title, [_summary(w, device, results)], [as_table("", found, without=NO_MATMUL)], _notes(w, device, results), data)
     if not explained:
         return plain
     return with_steps(plain, [(result.variant.name, {"algorithm": result.variant.name}, explain(result, w, device)) for result in results])
-
-
-def data(w: Softmax, device: Device, results: list[Result]) -> dict[str, Any]:
-    """The object of schema perfmodel.softmax/1."""
-    inputs = {"rows": w.rows, "cols": w.columns, "stored": w.stored, "dtype": w.dtype.name}
-    return {**head("softmax", inputs, device), "results": [_entry(result, w, device) for result in results]}
-
-
-def _entry(result: Result, w: Softmax, device: Device) -> dict[str, Any]:
-    return {
-        "algorithm": result.variant.name,
-        "pass": "forward",
-        "implementation": None,
-        **as_json(_metrics(result, w, device)),
-    }
 
 
 def _metrics(result: Result, w: Softmax, device: Device) -> list[Metric]:
@@ -52,28 +43,21 @@ def _metrics(result: Result, w: Softmax, device: Device) -> list[Metric]:
     ]
 
 
-def _verdict(w: Softmax, device: Device, results: list[Result]) -> list[str]:
+def _summary(w: Softmax, device: Device, results: list[Result]) -> str:
     safe, fused = results[0], results[-1]
     if fused.row_fits is False:
         row = f"a row takes {format_si(row_bytes(w), 'B')}, more than the SRAM of a block on {device.id}"
-        online = results[1]
-        return [f"fused does not fit: {row}. online is the next best: {against(_side(safe, w, device), _side(online, w, device))}."]
+        online = against(_side(safe, w, device), _side(results[1], w, device))
+        return f"fused does not fit: {row}. online is the next best: {online}."
     fewer = f"{safe.cost.sram.total / fused.cost.sram.total:.3g}x fewer bytes through the L2"
-    told = against(_side(safe, w, device), _side(fused, w, device))
-    return [f"{told}. fused is bound by {bound_by(fused.cost)}; it moves {fewer}{_over_dram(safe, fused)}."]
-
-
-def _over_dram(safe: Result, fused: Result) -> str:
-    return ", but as many over DRAM" if safe.cost.dram.total <= (1 + ROOFS_EVEN) * fused.cost.dram.total else ""
+    even = ", but as many over DRAM" if safe.cost.dram.total <= (1 + ROOFS_EVEN) * fused.cost.dram.total else ""
+    both = against(_side(safe, w, device), _side(fused, w, device))
+    return f"{both}. fused is bound by {bound_by(fused.cost)}; it moves {fewer}{even}."
 
 
 def _side(result: Result, w: Softmax, device: Device) -> Side:
     name, roof = result.variant.name, float(result.cost.roofline_s)
     return Side(name, roof, left_out=tuple(idle_and_launch(name, 1, int(w.rows), roof, device)))
-
-
-def _table(w: Softmax, device: Device, results: list[Result]) -> Table:
-    return as_table("", {result.variant.name: _metrics(result, w, device) for result in results}, without=NO_MATMUL)
 
 
 def _notes(w: Softmax, device: Device, results: list[Result]) -> list[str]:
@@ -84,6 +68,5 @@ def _notes(w: Softmax, device: Device, results: list[Result]) -> list[str]:
         notes.append(f"A row takes {format_binary(int(row_bytes(w)))}, a block has {format_binary(int(sram.per_block.number))} of SRAM.")
     else:
         notes.append(f"The profile of {device.id} has no SRAM size per block: whether a row fits is unknown.")
-    if not w.stored:
-        notes.append("The output is not stored: no write is counted.")
+    notes += ["The output is not stored: no write is counted."] * (not w.stored)
     return [*notes, *unknown_rates([result.cost for result in results], device)]

@@ -2,69 +2,143 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import groupby
 from typing import Any
 
-from perfmodel import __version__
 from perfmodel.core.units import format_count, format_si, format_time
 from perfmodel.report.document import Report, Table
-from perfmodel.report.sweep_pays import pays_data, pays_sentences, pays_table
+from perfmodel.report.metrics import Metric, as_json, as_rows
+from perfmodel.report.op_common import head
 from perfmodel.sweep.base import FITS
 from perfmodel.sweep.run_sweep import SweepResult
+from perfmodel.sweep.summary import Shares
 from perfmodel.sweep.table import WHOLE, WORD, fields_of
 
 SHOWN_ROWS = 40
 SHOWN_GROUPS = 20
 SHOWN_REASONS = 5
+SHOWN_WORDS = 3
+ROOF = "roofline_s"
+"""The column of times at the roof."""
 
 
 def report(result: SweepResult, written: str = "") -> Report:
     """``result`` as a Report; its data follows the schema perfmodel.sweep/1. ``written``: where rows went, in words."""
-    tables = [_rows_table("rows", result.rows, result)] if result.rows and len(result.rows) <= SHOWN_ROWS else []
-    tables += [*_groups(result), *pays_table(result), *_found(result)]
-    title = f"Sweep over {result.grid.workload.name}: {_axes(result)}"
-    verdict = [*_counts(result), *([written] if written else []), *_best(result), *pays_sentences(result)]
-    return Report(title, verdict, tables, _notes(result), data(result))
+    grid, pays = result.grid, list(_pays(result))
+    counted = {name: len(values) for name, values in {**grid.choices, **grid.numbers}.items() if len(values) > 1}
+    words = ", ".join(f"{count:,} x {name}" for name, count in counted.items())
+    title = f"Sweep over {grid.workload.name}: {grid.points:,} rows{f' ({words})' if words else ''}"
+    summary = [*_counts(result), *([written] if written else []), *_best(result), *_compared(result)]
+    return Report(title, summary, _tables(result, pays), _notes(result), data(result, pays))
 
 
-def data(result: SweepResult) -> dict[str, Any]:
+def data(result: SweepResult, pays: Sequence[Sequence[Metric]]) -> dict[str, Any]:
     """The object of schema perfmodel.sweep/1; ``rows`` are null where they are many."""
-    fields = fields_of(result.grid)
-    workload = result.grid.workload
+    workload, counts, summary = result.grid.workload, result.counts, result.summary
     meanings = {one.name: one.meaning for one in workload.inputs} | {one.name: one.meaning for one in workload.columns}
-    counts = result.counts
+    best, pareto = result.best, result.pareto
     return {
-        "schema": "perfmodel.sweep/1",
-        "version": __version__,
-        "inputs": result.study.told(),
-        "columns": [{"name": one.name, "unit": one.unit, "meaning": meanings.get(one.name, "")} for one in fields],
+        **head("sweep", result.study.told()),
+        "columns": [{"name": one.name, "unit": one.unit, "meaning": meanings.get(one.name, "")} for one in fields_of(result.grid)],
         "counts": {"rows": counts.rows, "points": result.grid.points, "excluded": counts.excluded, "left_out": counts.left_out},
-        "best": {"column": result.summary.objective, "groups": list(result.summary.best.values())},
-        "comparison": pays_data(result),
-        "minimize": None if result.best is None else {"column": result.best.column, "rows": result.best.rows},
-        "pareto": None if result.pareto is None else {"columns": [result.pareto.first, result.pareto.second], "rows": result.pareto.rows},
+        "best": {"column": summary.objective, "groups": list(summary.best.values())},
+        "comparison": _comparison(result, pays) if summary.compared else None,
+        "minimize": None if best is None else {"column": best.column, "rows": best.rows},
+        "pareto": None if pareto is None else {"columns": [pareto.first, pareto.second], "rows": pareto.rows},
         "rows": result.rows,
     }
+
+
+def _comparison(result: SweepResult, pays: Sequence[Sequence[Metric]]) -> dict[str, Any]:
+    summary = result.summary
+    wins, predicted = (
+        {other: {"wins": wins, "of": of} for other, (wins, of) in found.items()} for found in (summary.compared, summary.predicted)
+    )
+    names = {"reference": str(summary.reference), "column": summary.objective}
+    return {**names, "wins": wins, "predicted": predicted, "along": list(map(as_json, pays))}
+
+
+# Where one value of the compared choice beats the first: flash attention against standard
+
+Stretch = tuple[int | float, int | float]
+"""The first and the last value of a part of an axis."""
+PAYS = {"name": "", "axis": "along", "nowhere": "nowhere at", "everywhere": "everywhere at", "share": "share of configurations"}
+
+
+def _pays(result: SweepResult) -> Iterator[list[Metric]]:
+    """Every axis along which it matters which one is taken."""
+    for other, axes in result.summary.shares.items():
+        for axis, shares in axes.items():
+            yield from _along(other, axis, shares)
+
+
+def _along(other: str, axis: str, shares: Shares) -> Iterator[list[Metric]]:
+    """Values at which ``other`` wins in every configuration, in none, and its share at the ends.
+
+    ``always`` and ``never`` are the stretch at an end of a sorted axis, or lists of words; None for no such value. ``always_at`` and
+    ``never_at`` are all such stretches of an axis of numbers, those at its ends among them.
+    """
+    known = shares.of > 0
+    if known.sum() < 2:
+        return
+    values, share = shares.values[known], shares.wins[known] / shares.of[known]
+    least, most = float(share.min()), float(share.max())
+    if least == most:
+        return
+    numbers = values.dtype.kind not in "US"
+    order = values.argsort() if numbers else slice(None)
+    values, share = values[order], share[order]
+    stretches = [_stretches(values, share == end) if numbers else [] for end in (0, 1)]
+    ends = [_end(found, values) if numbers else values[share == end].tolist() for end, found in enumerate(stretches)]
+    named = [_listed(found or end) for found, end in zip(stretches, ends, strict=True)]
+    yield [
+        Metric("name", other, unit="text"),
+        Metric("axis", axis, unit="text"),
+        *(Metric(key, end) for key, end in zip(("never", "always"), ends, strict=True)),
+        *(Metric(key, found) for key, found in zip(("never_at", "always_at"), stretches, strict=True)),
+        Metric("least_share", least),
+        Metric("most_share", most),
+        *(Metric("", words, key) for key, words in zip(("nowhere", "everywhere"), named, strict=True)),
+        Metric("", f"{least:.0%} to {most:.0%}", "share"),
+    ]
+
+
+def _stretches(values: Any, holds: Any) -> list[Stretch]:
+    """Every stretch of the axis in which ``holds`` is true throughout."""
+    runs = [list(places) for true, places in groupby(range(len(values)), holds.tolist().__getitem__) if true]
+    return [(_plain(values[run[0]]), _plain(values[run[-1]])) for run in runs]
+
+
+def _end(stretches: Sequence[Stretch], values: Any) -> Stretch | None:
+    """The stretch at an end of the axis; the longer one if both ends have one."""
+    at_ends = [one for one in stretches if one[0] == values[0] or one[1] == values[-1]]
+    return max(at_ends, key=lambda one: ((one[0] <= values) & (values <= one[1])).sum(), default=None)
+
+
+def _plain(value: Any) -> int | float:
+    return int(value) if float(value).is_integer() else float(value)
+
+
+def _listed(stretches: Any) -> str:
+    """Words, or stretches of numbers; of many the first few, and how far the others reach."""
+    if not stretches:
+        return "-"
+    named = [one if isinstance(one, str) else f"{one[0]:,}" if one[0] == one[1] else f"{one[0]:,} to {one[1]:,}" for one in stretches]
+    if len(named) <= SHOWN_WORDS:
+        return ", ".join(named)
+    more = f"{len(named) - SHOWN_WORDS} more"
+    return f"{', '.join(named[:SHOWN_WORDS])} and {more}" + ("" if isinstance(stretches[-1], str) else f" up to {stretches[-1][1]:,}")
 
 
 # Words
 
 
-def _axes(result: SweepResult) -> str:
-    grid = result.grid
-    counted = {name: len(values) for name, values in {**grid.choices, **grid.numbers}.items() if len(values) > 1}
-    words = ", ".join(f"{count:,} x {name}" for name, count in counted.items())
-    return f"{grid.points:,} rows" + (f" ({words})" if words else "")
-
-
 def _counts(result: SweepResult) -> list[str]:
     counts = result.counts
-    words = [f"{counts.rows:,} rows"]
-    if counts.excluded:
-        words.append(f"{counts.excluded:,} excluded by constraints")
-    if counts.left_out:
-        words.append(f"{sum(counts.left_out.values()):,} without an answer")
-    return ["; ".join(words) + "."]
+    excluded = f"; {counts.excluded:,} excluded by constraints" if counts.excluded else ""
+    missing = f"; {sum(counts.left_out.values()):,} without an answer" if counts.left_out else ""
+    return [f"{counts.rows:,} rows{excluded}{missing}."]
 
 
 def _best(result: SweepResult) -> list[str]:
@@ -77,26 +151,56 @@ def _best(result: SweepResult) -> list[str]:
     return [f"Least {column}: {_cell(column, best[column], result)} at {named}.{mark}"]
 
 
-def _groups(result: SweepResult) -> list[Table]:
-    """The best row of every combination of choices that are swept."""
-    summary = result.summary
-    if len(summary.best) < 2:
-        return []
-    rows = sorted(summary.best.values(), key=lambda row: float(row[summary.objective]))
-    more = f", {SHOWN_GROUPS} of {len(rows):,} groups" if len(rows) > SHOWN_GROUPS else ""
-    return [_rows_table(f"least {summary.objective} by {', '.join(summary.swept)}{more}", rows[:SHOWN_GROUPS], result)]
+def _compared(result: SweepResult) -> list[str]:
+    """In how many configurations each other one has less."""
+    summary, found = result.summary, []
+    roofs = ", by the ratio of roofs alone" if summary.objective == ROOF else ""
+    for other, (wins, of) in summary.compared.items():
+        known, both = summary.predicted.get(other, (0, 0))
+        if both:
+            found.append(f"{other} is predicted to take less time than {summary.reference} in {_part(known, both)} configurations.")
+        if of:
+            found.append(f"{other} has less {summary.objective} than {summary.reference} in {_part(wins, of)} configurations{roofs}.")
+    return found
 
 
-def _found(result: SweepResult) -> list[Table]:
-    """What was searched for."""
-    tables = []
+def _part(wins: int, of: int) -> str:
+    share = f"{min(max(wins / of, 0.001), 0.999):.1%}" if wins not in (0, of) else ("all" if wins else "none")
+    return f"{share} of {of:,}"
+
+
+def _notes(result: SweepResult) -> list[str]:
+    shown = [*(result.rows or ())[:SHOWN_ROWS], *result.summary.best.values(), *(result.best.rows if result.best else ())]
+    unfit = any(row.get(FITS) == 0 for row in shown)
+    notes = ["fits NO: times are those of a GPU with more memory. Rows that fit alone: --where 'fits == 1'."] * unfit
+    reasons = sorted(result.counts.left_out.items(), key=lambda item: -item[1])
+    notes += [f"Without an answer: {number:,} rows: {reason}." for reason, number in reasons[:SHOWN_REASONS]]
+    if len(reasons) > SHOWN_REASONS:
+        rest = sum(number for _, number in reasons[SHOWN_REASONS:])
+        notes.append(f"Without an answer: {rest:,} rows for {len(reasons) - SHOWN_REASONS} other reasons, all in the JSON.")
+    return notes
+
+
+# Tables
+
+
+def _tables(result: SweepResult, pays: Sequence[Sequence[Metric]]) -> list[Table]:
+    """All rows if they are few; the best of every combination of choices; where it pays; what was searched for."""
+    summary, tables = result.summary, []
+    if result.rows and len(result.rows) <= SHOWN_ROWS:
+        tables.append(_rows("rows", result.rows, result))
+    if len(summary.best) > 1:
+        best = sorted(summary.best.values(), key=lambda row: float(row[summary.objective]))
+        more = f", {SHOWN_GROUPS} of {len(best):,} groups" if len(best) > SHOWN_GROUPS else ""
+        tables.append(_rows(f"least {summary.objective} by {', '.join(summary.swept)}{more}", best[:SHOWN_GROUPS], result))
+    if pays:
+        tables.append(as_rows(f"where less {summary.objective} than {summary.reference}", pays, labels=PAYS))
     if result.best is not None:
-        tables.append(_rows_table(f"the {len(result.best.rows)} rows with the least {result.best.column}", result.best.rows, result))
+        tables.append(_rows(f"the {len(result.best.rows)} rows with the least {result.best.column}", result.best.rows, result))
     if result.pareto is not None:
-        rows = result.pareto.rows
+        rows, first, second = result.pareto.rows, result.pareto.first, result.pareto.second
         more = f", {SHOWN_ROWS} of {len(rows):,}" if len(rows) > SHOWN_ROWS else ""
-        title = f"Pareto front: no row has less {result.pareto.first} and no more {result.pareto.second}{more}"
-        tables.append(_rows_table(title, _spread(rows, SHOWN_ROWS), result))
+        tables.append(_rows(f"Pareto front: no row has less {first} and no more {second}{more}", _spread(rows, SHOWN_ROWS), result))
     return tables
 
 
@@ -107,12 +211,10 @@ def _spread(rows: Sequence[dict[str, Any]], most: int) -> list[dict[str, Any]]:
     return [rows[round(index * (len(rows) - 1) / (most - 1))] for index in range(most)]
 
 
-def _rows_table(title: str, rows: Sequence[Mapping[str, Any]], result: SweepResult) -> Table:
-    fields = fields_of(result.grid)
-    names = [one.name for one in fields if rows and one.name in rows[0]]
-    words = {one.name for one in fields if one.kind == WORD}
-    cells = [[_cell(name, row[name], result) for name in names] for row in rows]
-    return Table(title, names, cells, "".join("l" if name in words else "r" for name in names))
+def _rows(title: str, rows: Sequence[Mapping[str, Any]], result: SweepResult) -> Table:
+    fields = [one for one in fields_of(result.grid) if rows and one.name in rows[0]]
+    cells = [[_cell(one.name, row[one.name], result) for one in fields] for row in rows]
+    return Table(title, [one.name for one in fields], cells, "".join("l" if one.kind == WORD else "r" for one in fields))
 
 
 def _cell(name: str, value: Any, result: SweepResult) -> str:
@@ -128,20 +230,3 @@ def _cell(name: str, value: Any, result: SweepResult) -> str:
     if one.unit in ("B", "FLOP", "OP"):
         return format_si(value, one.unit)
     return format_count(int(value)) if one.kind == WHOLE or float(value).is_integer() else f"{value:.4g}"
-
-
-def _unfit(result: SweepResult) -> list[str]:
-    """What is to be known where a row that is shown does not fit."""
-    shown = [*(result.rows or ())[:SHOWN_ROWS], *result.summary.best.values(), *(result.best.rows if result.best else ())]
-    if all(row.get(FITS) != 0 for row in shown):
-        return []
-    return ["fits NO: times are those of a GPU with more memory. Rows that fit alone: --where 'fits == 1'."]
-
-
-def _notes(result: SweepResult) -> list[str]:
-    reasons = sorted(result.counts.left_out.items(), key=lambda item: -item[1])
-    notes = _unfit(result) + [f"Without an answer: {number:,} rows: {reason}." for reason, number in reasons[:SHOWN_REASONS]]
-    if len(reasons) > SHOWN_REASONS:
-        rest = sum(number for _, number in reasons[SHOWN_REASONS:])
-        notes.append(f"Without an answer: {rest:,} rows for {len(reasons) - SHOWN_REASONS} other reasons, all in the JSON.")
-    return notes

@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from perfmodel.core.arith import Number
+from perfmodel.report.document import Table
 
 _EIGHTHS = " ▁▂▃▄▅▆▇█"
+WIDTH, HEIGHT = 60, 8
+"""Columns and rows of a chart: they fit a terminal of 80 columns."""
 
 
 def sparkline(values: Sequence[Number], top: Number) -> str:
@@ -16,6 +19,14 @@ def sparkline(values: Sequence[Number], top: Number) -> str:
     '▁▄█'
     """
     return "".join(_EIGHTHS[max(1, _eighths(value, top, 1))] for value in values)
+
+
+def memory_chart(
+    title: str, bars: Sequence[Number], top: Number, parts: Sequence[tuple[int, str]], label: Callable[[Number], str], rows: int = HEIGHT
+) -> Table:
+    """Bars of memory up to ``top``, and below them ``parts``: how many columns each takes, and its name."""
+    lines = [*chart(bars, top, rows, label), *(["", line] for line in axis(parts))]
+    return Table(title, ["memory", ""], lines, "rl")
 
 
 def chart(values: Sequence[Number], top: Number, rows: int, label: Callable[[Number], str]) -> list[list[str]]:

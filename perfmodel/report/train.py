@@ -1,26 +1,31 @@
-"""The report of a training step: what it takes, part by part and kernel by kernel, FLOP by convention, memory."""
+"""The reports of a training step, part by part and kernel by kernel, and of a search for its fastest layout."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from perfmodel.core.roofline import Estimate
+from perfmodel.core.units import format_count, format_si, format_time
 from perfmodel.report.charts.schema import Interval
 from perfmodel.report.document import Report, Table
-from perfmodel.report.memory import question
-from perfmodel.report.metrics import Metric, as_json, as_rows, as_table, of_cost
-from perfmodel.report.model import of_source
-from perfmodel.report.operation import head, with_steps
-from perfmodel.report.train_words import notes, verdict
+from perfmodel.report.memory import question, recompute_text, shared_notes
+from perfmodel.report.metrics import BOUND_WORDS, Metric, as_json, as_rows, as_table, of_cost
+from perfmodel.report.model import of_source, unread_notes
+from perfmodel.report.op_common import head, unknown_rates, with_steps
 from perfmodel.transformer.op import COLLECTIVE, WEIGHTS
 from perfmodel.transformer.parameters import active, parts, total
-from perfmodel.transformer.training.question import MIXED
+from perfmodel.transformer.training.implementations import HUGGINGFACE
+from perfmodel.transformer.training.question import EVERY, FULL, MIXED, Training
 from perfmodel.transformer.training.step.answer import TrainingAnswer
 from perfmodel.transformer.training.step.conventions import MEGATRON, PALM, Counted, passes
 from perfmodel.transformer.training.step.estimate import Line
-from perfmodel.transformer.training.step.executed import MEANING
+from perfmodel.transformer.training.step.executed import MEANING, utilization
 from perfmodel.transformer.training.step.explain import explain
+from perfmodel.transformer.training.step.job import job_of
+from perfmodel.transformer.training.step.links import inside_source
 from perfmodel.transformer.training.step.parallel_time import BUBBLE, HOST
+from perfmodel.transformer.training.step.search import Found, Layout
+from perfmodel.transformer.training.step.system import over_network
 
 KERNELS = ("forward", "recompute", "backward", "gradients added up", "optimizer", "gradients cleared")
 """Parts of a step that are sums of kernels."""
@@ -29,44 +34,30 @@ WAITING = "waiting"
 
 def report(found: TrainingAnswer, *, explained: bool = False) -> Report:
     """``found`` as a Report; its data follows the schema perfmodel.model/1."""
-    plain = Report(title(found), verdict(found), _tables(found), notes(found), data(found))
+    t, job, gpus = found.training, found.found.job, found.training.parallel.gpus
+    form = f"{job.frame.forward.dtype.name}{' mixed' if t.precision == MIXED else ''}"
+    where = f"{'' if gpus == 1 else f'{gpus:,} x '}{found.device.name}{'' if job.system is None else f', {job.system.name}'}"
+    title = f"{t.model.name}: training step on {t.batch:,} x {t.n:,} tokens, {form} on {where}"
+    plain = Report(title, _summary(found), _tables(found), _notes(found), data(found))
     return with_steps(plain, [("every number of the step", {"phase": "train"}, explain(found))]) if explained else plain
-
-
-def title(found: TrainingAnswer) -> str:
-    """Model, tokens, formats, GPUs."""
-    t, gpus = found.training, found.training.parallel.gpus
-    form = found.found.job.frame.forward.dtype.name
-    joined = found.found.job.system
-    where = f"{'' if gpus == 1 else f'{gpus:,} x '}{found.device.name}{'' if joined is None else f', {joined.name}'}"
-    return f"{t.model.name}: training step on {t.batch:,} x {t.n:,} tokens, {form if t.precision != MIXED else f'{form} mixed'} on {where}"
-
-
-# The JSON object
-
-
-def inputs_of(found: TrainingAnswer) -> dict[str, Any]:
-    """What was asked, with defaults filled in."""
-    job = found.found.job
-    return {
-        **question(found.training),
-        "phase": "train",
-        "dtype": job.frame.forward.dtype.name,
-        "implementation": found.found.implementation,
-        "system": None if job.system is None else job.system.name,
-        "overlap": job.overlap,
-    }
 
 
 def data(found: TrainingAnswer) -> dict[str, Any]:
     """The object of schema perfmodel.model/1. Rows of ``ops`` are sums over ``count`` runs on one GPU: they add up to ``totals``."""
-    step, model, ran = found.found, found.training.model, found.run
-    ops = [*(_op(line, found) for line in step.lines), *_others(found)]
+    step, job, model, ran = found.found, found.found.job, found.training.model, found.run
+    inputs = {
+        **question(found.training),
+        "phase": "train",
+        "dtype": job.frame.forward.dtype.name,
+        "implementation": step.implementation,
+        "system": None if job.system is None else job.system.name,
+        "overlap": job.overlap,
+    }
     return {
-        **head("model", inputs_of(found), found.device),
+        **head("model", inputs, found.device),
         "gpus": found.training.parallel.gpus,
         "parameters": {"total": total(model), "active": active(model), "parts": parts(model)},
-        "ops": [as_json(op) for op in ops],
+        "ops": [as_json(op) for op in (*(_op(line, found) for line in step.lines), *_others(found))],
         "totals": as_json(_totals(found)),
         "parts_s": {name: seconds for name, seconds in step.time.parts.items() if seconds},
         "stage": step.time.stage,
@@ -85,7 +76,7 @@ def data(found: TrainingAnswer) -> dict[str, Any]:
     }
 
 
-# Numbers and their tables
+# Metrics and their tables
 
 OPS = {
     "name": "kernel",
@@ -122,7 +113,7 @@ RUN = "MFU and HFU: visible, executed"
 
 
 def _op(line: Line, found: TrainingAnswer) -> list[Metric]:
-    op, p = line.row.op, line.prediction
+    op = line.row.op
     return [
         Metric("name", op.name, unit="text"),
         Metric("phase", line.part, unit="text"),
@@ -134,7 +125,7 @@ def _op(line: Line, found: TrainingAnswer) -> list[Metric]:
         Metric("", line.cost.executed_flops or None, "products", "FLOP"),
         Metric("share", line.seconds / found.found.seconds, unit="share"),
         Metric("bytes", line.cost.dram.total, unit="B"),
-        *of_source(p, line.missing, "-"),
+        *of_source(line.prediction, line.missing, "-"),
     ]
 
 
@@ -145,14 +136,10 @@ def _others(found: TrainingAnswer) -> list[list[Metric]]:
         if name in KERNELS or not seconds:
             continue
         group = WAITING if name in (BUBBLE, HOST) else COLLECTIVE
-        entries.append(
-            [
-                *(Metric(key, value) for key, value in {"name": name, "phase": group, "group": group, "count": 1}.items()),
-                *of_cost(Estimate(), Interval(seconds, seconds, seconds)),
-                Metric("share", seconds / found.found.seconds),
-                *(Metric(key, value) for key, value in {"weight_bytes": 0, "bytes": 0, "implementation": None}.items()),
-            ]
-        )
+        named = {"name": name, "phase": group, "group": group, "count": 1}
+        rest = {"share": seconds / found.found.seconds, "weight_bytes": 0, "bytes": 0, "implementation": None}
+        time = of_cost(Estimate(), Interval(seconds, seconds, seconds))
+        entries.append([*(Metric(*one) for one in named.items()), *time, *(Metric(*one) for one in rest.items())])
     return entries
 
 
@@ -216,4 +203,153 @@ def _tables(found: TrainingAnswer) -> list[Table]:
         as_table("totals", {"train": [*_totals(found), *_rates(found)]}, labels=TOTALS),
         as_rows("FLOP by convention, all GPUs", conventions, labels=SHARES),
         *memory,
+    ]
+
+
+# Words
+
+
+def _summary(found: TrainingAnswer) -> list[str]:
+    """How long, what for, how near to the bound, and whether it fits."""
+    step, parts, cost, memory = found.found, found.found.time.parts, found.found.cost, found.memory
+    ends = "" if step.prediction is None else f", {format_time(step.prediction[1], 3)} to {format_time(step.prediction[2], 3)}"
+    known = f"predicted{ends}" if step.prediction else "roof"
+    largest = max(parts, key=lambda name: parts[name])
+    mfu, hfu = found.utilization
+    took = f"A step takes {format_time(step.seconds)} ({known}), {100 * parts[largest] / step.seconds:.3g} % of it {largest}"
+    bound = f"the bound of its needed work is {format_time(cost.lower_s)}"
+    term = f"the largest term of the roof is {BOUND_WORDS.get(cost.bound or '', 'unknown')}"
+    rates = f"{format_si(step.tokens_per_s)} tokens/s, MFU {100 * mfu:.3g} %, HFU {100 * hfu:.3g} % (FLOP on visible scores; FLOP executed)"
+    sentences = [f"{took}; {bound}; {term}. {rates}."]
+    waits = [f"{name} takes {100 * parts[name] / step.seconds:.3g} %" for name in (BUBBLE, HOST) if parts[name] > 0.05 * step.seconds]
+    sentences += [f"{'; '.join(waits).capitalize()}."] if waits else []
+    if found.fits is False and memory is not None:
+        sentences.append(f"It does not fit: {format_si(float(memory.bytes), 'B')} of {format_si(found.capacity or 0, 'B')} per GPU.")
+    return sentences
+
+
+def _notes(found: TrainingAnswer) -> list[str]:
+    t, step = found.training, found.found
+    words = [
+        "Lower: needed work only, each kernel's operands in DRAM; nothing for what runs again, for exchanges or for waits.",
+        "Backward: two matmuls for one, attention 2.5 times its forward FLOP executed, 2 needed.",
+        f"{MEANING}. Conventions of publications count the whole square of scores under a causal mask, of which kernels run about half: "
+        "their shares of the peak can be above HFU, and above 100 %.",
+        f"Kernels as {step.implementation} runs them. Rows are sums over their runs on one GPU.",
+    ]
+    if found.memory is None:
+        words.append(f"Memory is not known: {found.unknown}.")
+    if step.implementation == HUGGINGFACE:
+        words.append("Launched one by one from Python: host times of GPT-2's layers, as measured beside an H200; another host has others.")
+    else:
+        words.append("The host is taken to keep ahead of the device.")
+    missing = list(dict.fromkeys(f"{line.row.op.name} ({line.missing})" for line in step.lines if line.times is None))
+    if missing:
+        words.append(f"At the roof, as not predicted: {'; '.join(missing[:3])}{'; ...' if len(missing) > 3 else ''}.")
+    longest = t.model.max_positions
+    if longest is not None and t.n > longest:
+        words.append(f"{t.model.name} was made for at most {longest:,} tokens.")
+    if t.lora is not None and t.model.is_moe:
+        words.append("Adapters on all matrices of attention and MLP; experts are without adapters.")
+    return [*words, *shared_notes(t), *_parallel_notes(found, t), *unread_notes(t.model), *unknown_rates([step.cost], found.device)]
+
+
+def _parallel_notes(found: TrainingAnswer, t: Training) -> list[str]:
+    p, job, words = t.parallel, found.found.job, []
+    if p.tp > 1:
+        words.append("Tensor parallel: partial sums are exchanged twice per layer and pass, with sequence parallelism as two halves.")
+    if p.pp > 1:
+        words.append(f"Pipeline: 1F1B over {p.pp} stages; the slowest, number {found.found.time.stage + 1}, is shown.")
+    if p.pp > 1 and t.recompute.kind in (FULL, EVERY):
+        words.append("What runs again counts to the backward pass of its stage.")
+    if p.cp > 1:
+        words.append("Context parallel: K and V go around a ring beside attention, whose causal work is shared evenly.")
+    if p.dp * p.cp > 1:
+        beside = "beside backward and forward passes" if job.overlap else "after the backward pass"
+        words.append(f"Data parallel: gradients and weights are exchanged {beside}.")
+    if job.system is not None:
+        words += filter(None, [inside_source(job.system, p, job.on.device)])
+    if not found.found.validated:
+        free = "as hidden behind kernels without slowing them" if job.overlap else "at the full rate of its links"
+        words.append(
+            f"ZeRO {p.zero} over a network is not validated, so no interval is given: what is exchanged is taken {free}, and systems "
+            "have been published that took several times as long (Narayanan et al. 2021, Table 2)."
+        )
+    return words
+
+
+# The search for a layout
+
+
+def search_report(found: Found) -> Report:
+    """``found`` as a Report; its data follows the schema perfmodel.model/1, with ``layouts``."""
+    t, system = found.training, None if found.system is None else found.system.name
+    where = "" if system is None else f", {system}"
+    title = f"{t.model.name}: fastest layouts of {t.batch:,} x {t.n:,} tokens on {found.gpus:,} x {found.on.device.name}{where}"
+    layouts = [_layout(layout, found) for layout in found.layouts]
+    inputs = {**question(t), "phase": "train", "search": found.gpus, "system": system, "dtype": found.half}
+    asked = [question(layout.training) for layout in found.layouts]
+    data = {
+        **head("model", inputs, found.on.device),
+        **{name: getattr(found, name) for name in ("gpus", "tried", "refused", "took_s")},
+        "flop_convention": MEANING,
+        "layouts": [{"inputs": inputs, **as_json(layout)} for inputs, layout in zip(asked, layouts, strict=True)],
+    }
+    tables = [as_rows("", layouts)] if layouts else []
+    return Report(title, [_search_summary(found)], tables, _search_notes(found), data)
+
+
+def _layout(layout: Layout, found: Found) -> list[Metric]:
+    return [
+        Metric("step_s", layout.seconds, "step", "s"),
+        Metric("tokens_per_s", layout.tokens_per_s, "tokens/s", ""),
+        Metric("mfu", _mfu(layout, found), "MFU", "share"),
+        Metric("memory.peak", layout.bytes, "peak memory", "B"),
+        Metric("options", options(layout.training), "layout", "text"),
+    ]
+
+
+def _mfu(layout: Layout, found: Found) -> float:
+    """On visible scores."""
+    return utilization(job_of(layout.training, found.on, found.system, half=found.half), layout.seconds)[0]
+
+
+def options(t: Training) -> str:
+    """A layout as the options that make it.
+
+    >>> from perfmodel.transformer.spec import ModelSpec
+    >>> options(Training(ModelSpec("small", "llama", 8, 8, ()), 8, 16, micro_batch=2))
+    '--micro-batch 2'
+    """
+    p = t.parallel
+    sizes = {"tp": p.tp, "pp": p.pp, "interleave": p.interleave, "cp": p.cp, "ep": p.ep, "dp": p.dp}
+    found = [f"--{name} {value}" for name, value in sizes.items() if value > 1]
+    found += ["--sp"] * p.sp + [f"--zero {p.zero}"] * (p.zero > 0) + [f"--micro-batch {t.sequences}"]
+    return " ".join([*found, *([f"--recompute {recompute_text(t)}"] if t.recompute.kind != "none" else [])])
+
+
+def _search_summary(found: Found) -> str:
+    t = found.training
+    if not found.tried:
+        divided = f"{t.batch:,} sequences and {t.model.name}'s heads and layers among {found.gpus:,} GPUs"
+        return f"No layout divides {divided}: give a --batch that is a multiple of {found.gpus:,}, or another number of GPUs."
+    if not found.layouts:
+        return f"None of {found.tried:,} layouts fits {found.on.device.name}: give more GPUs, or a smaller batch or length."
+    best = found.layouts[0]
+    return (
+        f"Fastest of {found.tried:,} layouts: {options(best.training)}: {format_time(best.seconds)} a step, "
+        f"{format_si(best.tokens_per_s)} tokens/s, MFU {100 * _mfu(best, found):.3g} % (FLOP on visible scores), "
+        f"{format_si(best.bytes, 'B')} at the peak."
+    )
+
+
+def _search_notes(found: Found) -> list[str]:
+    system = found.system
+    unsure = system is not None and any(over_network(system, layout.training.parallel) for layout in found.layouts)
+    timed = f"{format_count(found.tried)} layouts timed in {format_time(found.took_s, 3)}"
+    return [
+        *["Not validated: layouts with ZeRO 2 or 3 over a network, whose exchanges are taken to slow no kernel."] * unsure,
+        f"{timed}, {format_si(found.tried / found.took_s, digits=2)} a second; {format_count(found.refused)} faster ones do not fit.",
+        "Searched: tensor parallelism within the innermost links, equal pipeline stages, parts of sequences from 1,024 tokens on, experts, "
+        "ZeRO (stages 2 and 3 without a pipeline), micro-batches in powers of two, recomputation of nothing, attention or layers.",
     ]

@@ -1,179 +1,61 @@
-"""The report of a validation: violations first, then a line per group, and what was counted."""
+"""Reports of ``validate``: measurements against the model by group, the scoreboard of held-out records, and counted kernels."""
 
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import asdict, replace
 from typing import Any
 
-from perfmodel import __version__
 from perfmodel.core.units import format_time
 from perfmodel.report.charts.format_number import text
 from perfmodel.report.document import Report, Table
+from perfmodel.report.metrics import Metric, as_json, as_rows
+from perfmodel.report.op_common import head
 from perfmodel.timing.predict import CALIBRATED
 from perfmodel.validation.compare import Count, Group, Row, groups, label
+from perfmodel.validation.cuda.ncu_csv import CountedKernel, counters, seconds
 from perfmodel.validation.records import held_out
 from perfmodel.validation.run import ValidationRun
+from perfmodel.validation.scoreboard import GroupScore
+from perfmodel.validation.statistics import quantile
 
 LISTED = 20
 """Violations and wrong counts listed in full."""
+NAME_WIDTH = 60
 
 
 def report(session: ValidationRun, tolerance: float) -> Report:
     """``session`` as a Report; its data follows the schema perfmodel.validation/1. ``tolerance``: of a group's median error."""
-    rows, counts = session.rows, session.counts
-    violations, wrong = [row for row in rows if row.violates], [count for count in counts if not count.agrees]
-    tables = []
-    if violations:
-        tables.append(_violations(violations))
-    if session.backend and rows:
-        tables.append(_runs(rows))
-    if rows:
-        tables.append(_summary(groups(rows, by_device=True)))
-    if any(row.memory_error is not None for row in rows):
-        tables.append(_memory(groups(rows, by_device=True)))
-    if counts:
-        tables += _counted(counts, wrong, in_full=bool(session.backend))
+    rows = session.rows
     notes = [f"{count} of {len(rows)} records: {reason}." for reason, count in Counter(row.reason for row in rows if row.reason).items()]
     notes += [f"not measured: {failure}" for failure in session.failures]
     if rows:
         notes.append("Bound: cold where the L2 was flushed between runs, else bytes beyond the caches only.")
         notes.append("Errors are |predicted / measured - 1|; held-out records are those that no fit saw.")
-    title = f"{len(rows)} measurements against the model" if rows else f"{len(counts)} counts against the model"
-    if session.device is not None:
-        title += f": {session.device.name}"
-    return Report(title, _verdict(session, violations, wrong, tolerance), tables, notes, data(session), [row.raw for row in rows])
+    title = f"{len(rows)} measurements against the model" if rows else f"{len(session.counts)} counts against the model"
+    title += "" if session.device is None else f": {session.device.name}"
+    return Report(title, _summary(session, tolerance), _tables(session), notes, data(session), [row.raw for row in rows])
 
 
 def beyond(rows: list[Row], tolerance: float) -> list[Group]:
     """Groups whose predictions miss by more than ``tolerance`` in the median; borrowed ones claim less, and do not count."""
     found = []
     for group in groups(rows, by_device=True):
-        median = group.quantile(0.5, lambda row: _absolute_error(row) if row.prediction and row.prediction.kind == CALIBRATED else None)
+        median = group.quantile(0.5, lambda row: _error(row) if row.prediction and row.prediction.kind == CALIBRATED else None)
         if median is not None and median > tolerance:
             found.append(group)
     return found
-
-
-def _absolute_error(row: Row) -> float | None:
-    return None if row.error is None else abs(row.error)
-
-
-def _held_out_error(row: Row) -> float | None:
-    return _absolute_error(row) if held_out(row.record) else None
-
-
-def _verdict(session: ValidationRun, violations: list[Row], wrong: list[Count], tolerance: float) -> list[str]:
-    rows, lines = session.rows, []
-    checked = sum(row.lower_s is not None for row in rows)
-    if violations:
-        lines.append(
-            f"VIOLATION: {len(violations)} of {checked} measurements are faster than their lower bound. A record or the bound is wrong."
-        )
-    elif rows:
-        lines.append(f"No measurement of {checked} beats its lower bound; {len(rows) - checked} could not be checked.")
-    predicted = sorted(abs(row.error) for row in rows if row.error is not None)
-    if predicted:
-        outside = beyond(rows, tolerance)
-        lines.append(
-            f"{len(predicted)} are predicted, with a median error of {predicted[len(predicted) // 2]:.1%}"
-            + (f"; OUT OF TOLERANCE ({tolerance:.0%}): {', '.join(group.name for group in outside)}." if outside else ".")
-        )
-    if session.counts:
-        agree = len(session.counts) - len(wrong)
-        exact = sum(count.predicted == count.counted for count in session.counts)
-        lines.append(f"{agree} of {len(session.counts)} counts agree with the prediction, {exact} of them exactly.")
-    return lines
-
-
-def _summary(found: list[Group]) -> Table:
-    columns = ["device", "group", "records", "violations", "of bound", "predicted", "median", "p90", "worst", "held out", "median", "p90"]
-    rows = []
-    for group in found:
-        seen = [row for row in group.rows if row.error is not None]
-        unseen = [row for row in seen if held_out(row.record)]
-        errors = [text(group.quantile(share, _absolute_error), "share") for share in (0.5, 0.9, 1.0)]
-        held = [text(group.quantile(share, _held_out_error), "share") for share in (0.5, 0.9)]
-        share = text(group.quantile(0.5, lambda row: row.share_of_bound), "share")
-        counts = (str(len(group.rows)), str(group.violations), share, str(len(seen)))
-        rows.append([group.hardware, group.name, *counts, *errors, str(len(unseen)), *held])
-    return Table("by group: errors of all predictions, and of those on held-out records", columns, rows, "llrrrrrrrrrr")
-
-
-def _absolute_memory_error(row: Row) -> float | None:
-    error = row.memory_error
-    return None if error is None else abs(error)
-
-
-def _held_out_memory_error(row: Row) -> float | None:
-    return _absolute_memory_error(row) if held_out(row.record) else None
-
-
-def _memory(found: list[Group]) -> Table:
-    rows = []
-    for group in found:
-        known = sum(row.memory_error is not None for row in group.rows)
-        if known:
-            errors = [text(group.quantile(share, _absolute_memory_error), "share") for share in (0.5, 0.9, 1.0)]
-            held = [text(group.quantile(share, _held_out_memory_error), "share") for share in (0.5, 0.9)]
-            rows.append([group.hardware, group.name, str(known), *errors, *held])
-    return Table("peak memory", ["device", "group", "records", "median", "p90", "worst", "held out: median", "p90"], rows, "llrrrrrr")
-
-
-def _runs(rows: list[Row]) -> Table:
-    columns = ["kernel", "lower", "predicted", "measured", "p10", "p90", "noise", "error", "of roof"]
-    return Table("kernels", columns, [_run(row) for row in rows], "lrrrrrrrr")
-
-
-def _run(row: Row) -> list[str]:
-    times = row.record.time_s
-    low, high = times.p10 or times.median, times.p90 or times.median
-    return [
-        label(row.record),
-        "-" if row.lower_s is None else format_time(row.lower_s),
-        "-" if row.prediction is None else format_time(row.prediction.seconds),
-        format_time(times.median),
-        format_time(low),
-        format_time(high),
-        f"{(high - low) / times.median:.1%}",
-        "-" if row.error is None else f"{row.error:+.1%}",
-        text(row.share_of_roof, "share"),
-    ]
-
-
-def _violations(violations: list[Row]) -> Table:
-    columns = ["device", "group", "shape", "measured", "bound"]
-    rows = [
-        [row.record.hardware, row.record.group, label(row.record), format_time(row.record.time_s.median), format_time(row.lower_s or 0)]
-        for row in violations[:LISTED]
-    ]
-    return Table(f"faster than the bound (the first {len(rows)})", columns, rows, "lllrr")
-
-
-def _counted(counts: list[Count], wrong: list[Count], in_full: bool) -> list[Table]:
-    columns = ["kernel", "quantity", "predicted", "counted", "predicted / counted", "agrees"]
-    listed = counts if in_full else wrong[:LISTED]
-    rows = [
-        [count.kernel, count.quantity, f"{count.predicted:,.0f}", f"{count.counted:,.0f}", _ratio(count), "yes" if count.agrees else "NO"]
-        for count in listed
-    ]
-    title = "counts" if in_full else f"counts that disagree (the first {len(rows)})"
-    return [Table(title, columns, rows, "llrrrl")] if rows else []
-
-
-def _ratio(count: Count) -> str:
-    return f"{count.predicted / count.counted:.4f}" if count.counted else ("1.0000" if not count.predicted else "inf")
 
 
 def data(session: ValidationRun) -> dict[str, Any]:
     """The object of schema perfmodel.validation/1."""
     rows = session.rows
     return {
-        "schema": "perfmodel.validation/1",
-        "version": __version__,
+        **head("validation"),
         "backend": session.backend or None,
-        "rows": [_row(row) for row in rows],
-        "groups": {group.name: _group(group) for group in groups(rows, by_device=False)},
-        "groups_by_device": {f"{group.hardware}/{group.name}": _group(group) for group in groups(rows, by_device=True)},
+        "rows": [{**row.raw, **as_json(_row(row))} for row in rows],
+        "groups": {group.name: as_json(_group(group)) for group in groups(rows, by_device=False)},
+        "groups_by_device": {f"{group.hardware}/{group.name}": as_json(_group(group)) for group in groups(rows, by_device=True)},
         "counts": [
             {"kernel": c.kernel, "quantity": c.quantity, "predicted": c.predicted, "counted": c.counted, "agrees": c.agrees}
             for c in session.counts
@@ -182,34 +64,199 @@ def data(session: ValidationRun) -> dict[str, Any]:
     }
 
 
-def _row(row: Row) -> dict[str, Any]:
-    known = row.prediction
-    model = {
-        "lower_s": row.lower_s,
-        "predicted_s": known.seconds if known else None,
-        "low_s": known.low if known else None,
-        "high_s": known.high if known else None,
-        "provenance": known.provenance if known else None,
-        "measured_s": row.record.time_s.median,
-        "error": row.error,
-        "held_out": held_out(row.record),
-    }
-    if row.measured_bytes is not None:
-        model |= {"predicted_bytes": row.predicted_bytes, "measured_bytes": row.measured_bytes, "memory_error": row.memory_error}
-    return {**row.raw, **model, "violates": row.violates, "reason": row.reason}
+# Metrics and their tables
+
+RUNS = {
+    "kernel": "kernel",
+    "lower_s": "lower",
+    "predicted_s": "predicted",
+    "measured_s": "measured",
+    "p10": "p10",
+    "p90": "p90",
+    "noise": "noise",
+    "error": "error",
+    "of roof": "of roof",
+}
+VIOLATIONS = {"device": "device", "group": "group", "kernel": "shape", "measured_s": "measured", "lower_s": "bound"}
+GROUPS = {
+    "device": "device",
+    "group": "group",
+    "count": "records",
+    "bound_violations": "violations",
+    "of bound": "of bound",
+    "predicted": "predicted",
+    "median_abs_error": "median",
+    "p90_abs_error": "p90",
+    "max_abs_error": "worst",
+    "held out": "held out",
+    "held_out_median_abs_error": "median",
+    "held_out_p90_abs_error": "p90",
+}
+MEMORY = {
+    "device": "device",
+    "group": "group",
+    "with memory": "records",
+    "median_abs_memory_error": "median",
+    "p90 of memory": "p90",
+    "max_abs_memory_error": "worst",
+    "held-out median of memory": "held out: median",
+    "held-out p90 of memory": "p90",
+}
 
 
-def _group(group: Group) -> dict[str, Any]:
-    return {
-        "count": len(group.rows),
-        "evaluated": group.evaluated,
-        "predicted": sum(row.error is not None for row in group.rows),
-        "median_abs_error": group.quantile(0.5, _absolute_error),
-        "p90_abs_error": group.quantile(0.9, _absolute_error),
-        "max_abs_error": group.quantile(1.0, _absolute_error),
-        "held_out_median_abs_error": group.quantile(0.5, _held_out_error),
-        "held_out_p90_abs_error": group.quantile(0.9, _held_out_error),
-        "bound_violations": group.violations,
-        "median_abs_memory_error": group.quantile(0.5, _absolute_memory_error),
-        "max_abs_memory_error": group.quantile(1.0, _absolute_memory_error),
-    }
+def _row(row: Row) -> list[Metric]:
+    known, times = row.prediction, row.record.time_s
+    low, high = times.p10 or times.median, times.p90 or times.median
+    names = ("predicted_bytes", "measured_bytes", "memory_error") if row.measured_bytes is not None else ()
+    return [
+        Metric("", row.record.hardware, "device", "text"),
+        Metric("", row.record.group, "group", "text"),
+        Metric("", label(row.record), "kernel", "text"),
+        Metric("lower_s", row.lower_s, unit="s"),
+        Metric("predicted_s", known and known.seconds, unit="s"),
+        Metric("low_s", known and known.low),
+        Metric("high_s", known and known.high),
+        Metric("provenance", known and known.provenance),
+        Metric("measured_s", times.median, unit="s"),
+        Metric("", low, "p10", "s"),
+        Metric("", high, "p90", "s"),
+        Metric("", (high - low) / times.median, "noise", "share"),
+        Metric("error", row.error, unit="error"),
+        Metric("held_out", held_out(row.record)),
+        *(Metric(name, getattr(row, name)) for name in names),
+        Metric("violates", row.violates),
+        Metric("reason", row.reason),
+    ]
+
+
+def _error(row: Row) -> float | None:
+    return None if row.error is None else abs(row.error)
+
+
+def _group(group: Group) -> list[Metric]:
+    errors = [(held_out(row.record), abs(row.error)) for row in group.rows if row.error is not None]
+    memory = [(held_out(row.record), abs(error)) for row in group.rows if (error := row.memory_error) is not None]
+    return [
+        Metric("", group.hardware, "device", "text"),
+        Metric("", group.name, "group", "text"),
+        Metric("count", len(group.rows)),
+        Metric("evaluated", group.evaluated),
+        Metric("", group.quantile(0.5, lambda row: row.share_of_bound), "of bound", "share"),
+        Metric("predicted", len(errors)),
+        _quantile("median_abs_error", errors, 0.5),
+        _quantile("p90_abs_error", errors, 0.9),
+        _quantile("max_abs_error", errors, 1.0),
+        Metric("", sum(unseen for unseen, _ in errors), "held out"),
+        _quantile("held_out_median_abs_error", errors, 0.5, unseen=True),
+        _quantile("held_out_p90_abs_error", errors, 0.9, unseen=True),
+        Metric("bound_violations", group.violations),
+        Metric("", len(memory) or None, "with memory"),
+        _quantile("median_abs_memory_error", memory, 0.5),
+        replace(_quantile("", memory, 0.9), label="p90 of memory"),
+        _quantile("max_abs_memory_error", memory, 1.0),
+        replace(_quantile("", memory, 0.5, unseen=True), label="held-out median of memory"),
+        replace(_quantile("", memory, 0.9, unseen=True), label="held-out p90 of memory"),
+    ]
+
+
+def _quantile(key: str, errors: list[tuple[bool, float]], share: float, *, unseen: bool = False) -> Metric:
+    """Of ``errors``, each with whether no fit saw its record; ``unseen``: of those alone."""
+    values = [error for held, error in errors if held or not unseen]
+    return Metric(key, quantile(values, share) if values else None, unit="share")
+
+
+def _tables(session: ValidationRun) -> list[Table]:
+    rows, tables = session.rows, []
+    violations = [_row(row) for row in rows if row.violates][:LISTED]
+    if violations:
+        tables.append(as_rows(f"faster than the bound (the first {len(violations)})", violations, labels=VIOLATIONS))
+    if session.backend and rows:
+        runs = [[*_row(row), Metric("", row.share_of_roof, "of roof", "share")] for row in rows]
+        tables.append(as_rows("kernels", runs, labels=RUNS))
+    found = list(map(_group, groups(rows, by_device=True)))
+    if found:
+        tables.append(as_rows("by group: errors of all predictions, and of those on held-out records", found, labels=GROUPS))
+    measured = [group for group in found if any(one.label == "with memory" and one.value for one in group)]
+    if measured:
+        tables.append(as_rows("peak memory", measured, labels=MEMORY))
+    return [*tables, *_counted(session)]
+
+
+def _counted(session: ValidationRun) -> list[Table]:
+    listed = session.counts if session.backend else [count for count in session.counts if not count.agrees][:LISTED]
+    rows = [
+        [count.kernel, count.quantity, f"{count.predicted:,.0f}", f"{count.counted:,.0f}", _ratio(count), "yes" if count.agrees else "NO"]
+        for count in listed
+    ]
+    title = "counts" if session.backend else f"counts that disagree (the first {len(rows)})"
+    columns = ["kernel", "quantity", "predicted", "counted", "predicted / counted", "agrees"]
+    return [Table(title, columns, rows, "llrrrl")] if rows else []
+
+
+def _ratio(count: Count) -> str:
+    return f"{count.predicted / count.counted:.4f}" if count.counted else ("1.0000" if not count.predicted else "inf")
+
+
+def _summary(session: ValidationRun, tolerance: float) -> list[str]:
+    rows, counts, lines = session.rows, session.counts, []
+    checked, violations = sum(row.lower_s is not None for row in rows), sum(row.violates for row in rows)
+    if violations:
+        lines.append(
+            f"VIOLATION: {violations} of {checked} measurements are faster than their lower bound. A record or the bound is wrong."
+        )
+    elif rows:
+        lines.append(f"No measurement of {checked} beats its lower bound; {len(rows) - checked} could not be checked.")
+    errors = sorted(abs(row.error) for row in rows if row.error is not None)
+    if errors:
+        names = ", ".join(group.name for group in beyond(rows, tolerance))
+        outside = f"; OUT OF TOLERANCE ({tolerance:.0%}): {names}" if names else ""
+        lines.append(f"{len(errors)} are predicted, with a median error of {errors[len(errors) // 2]:.1%}{outside}.")
+    if counts:
+        agree, exact = sum(count.agrees for count in counts), sum(count.predicted == count.counted for count in counts)
+        lines.append(f"{agree} of {len(counts)} counts agree with the prediction, {exact} of them exactly.")
+    return lines
+
+
+# Held-out records, and kernels that a profiler counted
+
+
+def scoreboard_report(lines: list[GroupScore]) -> Report:
+    """Per device and group the model beside plainer ones, on records that no fit saw, as a Report."""
+    predicted = [line for line in lines if line.predicted.median is not None]
+    columns = ["device", "group", "points", "violations", "median", "p90", "worst", "in interval", "± interval", "roofline", "3 scalars"]
+    rows = []
+    for line in predicted:
+        shares = (line.predicted.median, line.predicted.p90, line.predicted.worst, line.covered, line.half_width)
+        shown = [text(share, "share") for share in (*shares, line.roofline.median, line.scalars.median)]
+        rows.append([line.hardware, line.group, str(line.points), str(line.violations), *shown])
+    rivals = [(line.predicted.median or 0.0, line.scalars.median) for line in predicted if line.scalars.median is not None]
+    verdict = [
+        f"{sum(line.points for line in predicted)} held-out measurements in {len(predicted)} groups. Three fitted scalars predict "
+        f"{len(rivals)} of the groups as well; the model is nearer in the median in {sum(ours < other for ours, other in rivals)} of those."
+    ]
+    notes = [
+        "Errors are |predicted / measured - 1| on records that no fit saw; the last two columns are the medians of plainer models.",
+        "roofline: datasheet rates. 3 scalars: launch overhead, compute and bandwidth efficiency, fitted to the same records as the model.",
+        "in interval: share of the points inside the 80 % interval; ±: its median half-width, relative.",
+    ]
+    tables = [Table("", columns, rows, "llrrrrrrrrr")]
+    missing = [[line.hardware, line.group, str(count), reason] for line in lines for reason, count in line.unpredicted.items()]
+    if missing:
+        left = sum(sum(line.unpredicted.values()) for line in lines)
+        verdict.append(f"{left} held-out measurements more have no prediction; the second table says why.")
+        tables.append(Table("not predicted", ["device", "group", "records", "reason"], missing, "llrl"))
+    data = {**head("scoreboard"), "lines": [asdict(line) for line in lines]}
+    return Report("predicted against measured, held-out records only", verdict, tables, notes, data)
+
+
+def counters_report(kernels: list[CountedKernel]) -> Report:
+    """Kernels of a profiler's file as a Report: bytes by level, and their rate where the file has durations."""
+    names = sorted({name for kernel in kernels for name in counters([kernel])})
+    rows = []
+    for kernel in kernels:
+        found, time = counters([kernel]), seconds([kernel])
+        cells = [f"{found[name]:,}" if name in found else "-" for name in names]
+        rows.append([kernel.name[:NAME_WIDTH], "-" if time is None else format_time(time), *cells])
+    verdict = [f"{len(kernels)} kernels; counters found: {', '.join(names) or 'none that this package reads'}."]
+    data = {**head("counters"), "kernels": [asdict(kernel) for kernel in kernels]}
+    return Report("kernels counted by Nsight Compute", verdict, [Table("", ["kernel", "time", *names], rows)], [], data)

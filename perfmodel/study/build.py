@@ -10,10 +10,8 @@ from perfmodel.core.errors import DataError, PerfmodelError
 from perfmodel.core.files import sha256
 from perfmodel.report.against import ratio_notes
 from perfmodel.report.charts.schema import Chart, Roofline
-from perfmodel.report.compare import DEFAULT_THRESHOLD, changes
-from perfmodel.report.compare import verdict as summary
+from perfmodel.report.compare import DEFAULT_THRESHOLD, changes, of_report, summary
 from perfmodel.report.document import Formula, Provenance, Report
-from perfmodel.report.readings import of_report
 from perfmodel.report.roofline_chart import with_baseline
 from perfmodel.study.base import Scope, SectionResult, together
 from perfmodel.study.schema import StudyFile, kind_names

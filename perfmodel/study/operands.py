@@ -11,7 +11,8 @@ from perfmodel.core.errors import UnavailableError, UsageError, suggest
 from perfmodel.core.hardware import Device
 from perfmodel.kernels.attention.algorithms import find, names
 from perfmodel.report.charts.schema import COMPUTE, Point, Roofline
-from perfmodel.report.readings import HIGH, Reading, of_point
+from perfmodel.report.compare import of_point
+from perfmodel.report.metrics import Metric
 from perfmodel.report.roofline_chart import ceilings, roofline, with_baseline
 from perfmodel.study.base import Scope
 from perfmodel.study.points import asked, too_large
@@ -25,7 +26,7 @@ class Operand:
     """One of the two."""
 
     name: str
-    readings: list[Reading]
+    metrics: list[Metric]
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,17 +133,17 @@ def _other_kernels(by_device: dict[str, dict[str, str]]) -> list[str]:
     return found
 
 
-def _rates(device: Device) -> list[Reading]:
+def _rates(device: Device) -> list[Metric]:
     """Peaks, bandwidths and ridge points of the profile."""
     found, dram = [], device.dram.bandwidth_bytes_per_s
     for roof in ceilings(device):
         compute, measured = roof.kind == COMPUTE, ", measured" * roof.measured
         quantity, unit = ("peak", "FLOP/s") if compute else ("bandwidth", "B/s")
-        found.append(Reading((roof.name, f"{quantity}{measured}"), roof.value, unit, HIGH))
+        found.append(Metric(roof.name, roof.value, f"{quantity}{measured}", unit))
         if compute and dram and not measured:
-            found.append(Reading((roof.name, "ridge point, DRAM"), roof.value / dram, "FLOP/B"))
+            found.append(Metric(roof.name, roof.value / dram, "ridge point, DRAM", "FLOP/B"))
     capacity = device.dram.capacity
-    return [*found, Reading(("DRAM", "capacity"), capacity.number, "B")] if capacity else found
+    return [*found, Metric("DRAM", capacity.number, "capacity", "B")] if capacity else found
 
 
 # Algorithms and implementations
@@ -176,8 +177,8 @@ def _on_one(between: Sequence[str], workloads: Sequence[Workload], device: str |
         known = {point.name for point in before if point.predicted} & {point.name for point in after if point.predicted}
         before, after = ([point for point in points if point.name in known] for points in (before, after))
     chart = roofline(found, scope.numbered(with_baseline(after, before, between[0])), f"{between[0]} to {between[1]} on {found.name}")
-    readings = [[one for point in points for one in of_point(point, chart)] for points in (before, after)]
-    first, other = map(Operand, between, readings)
+    metrics = [[one for point in points for one in of_point(point, chart)] for points in (before, after)]
+    first, other = map(Operand, between, metrics)
     return Operands(first, other, chart if chart.points else None, list(dict.fromkeys(notes)), list(dict.fromkeys(warnings)))
 
 

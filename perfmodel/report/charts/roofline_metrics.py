@@ -10,17 +10,9 @@ from collections.abc import Iterable
 from perfmodel.core.units import format_si
 from perfmodel.report.charts.format_number import percent, text
 from perfmodel.report.charts.schema import COMPUTE, LEVELS, MEMORY, Ceiling, Point
+from perfmodel.report.metrics import BOUND_WORDS
 
-RESOURCES = {
-    "sram": "SRAM bandwidth",
-    "l2": "L2 bandwidth",
-    "llc": "LLC bandwidth",
-    "dram": "DRAM bandwidth",
-    "tensor": "the tensor unit",
-    "vector": "the vector unit",
-    "sfu": "the exponential unit",
-    "interconnect": "the interconnect",
-}
+RESOURCES = BOUND_WORDS
 SHORT = LEVELS | {"tensor": "tensor", "vector": "vector", "sfu": "exp", "interconnect": "link"}
 EQUAL = 1e-6
 """Relative: a time equal to its bound is no violation."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from perfmodel.report.compare import DEFAULT_THRESHOLD, changes, tables, verdict
+from perfmodel.report.compare import DEFAULT_THRESHOLD, changes, summary, tables
 from perfmodel.study.base import Scope, SectionResult
 from perfmodel.study.operands import operands
 from perfmodel.study.schema import Options
@@ -24,9 +24,9 @@ class Section(Options):
     def build(self, scope: Scope) -> SectionResult:
         """The table of changes; on one device also a roofline with arrows."""
         made = operands(self.between, self.workloads, self.device, scope)
-        found = changes(made.before.readings, made.after.readings, self.threshold)
+        found = changes(made.before.metrics, made.after.metrics, self.threshold)
         title = self.title or f"{made.before.name} against {made.after.name}"
         charts = [made.chart] if made.chart is not None else []
-        said = verdict(found, made.before.name, made.after.name, self.threshold, (made.before.readings, made.after.readings))
+        said = summary(found, made.before.name, made.after.name, self.threshold, (made.before.metrics, made.after.metrics))
         said = [f"{self.title}: {said[0]}", *said[1:]] if self.title else said
         return SectionResult([*said, *made.warnings], list(charts), tables(title, found, made.before.name, made.after.name), made.notes)
