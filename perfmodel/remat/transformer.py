@@ -25,8 +25,8 @@ from perfmodel.transformer.op_time import op_estimate, predict_op
 from perfmodel.transformer.ops import layer_ops, merged
 from perfmodel.transformer.spec import Layer, ModelSpec
 from perfmodel.transformer.step import Step, prefill
-from perfmodel.transformer.training.model_tape import layer_tape
 from perfmodel.transformer.training.question import BF16, FP32, Training
+from perfmodel.transformer.training.recorder import Recorder
 from perfmodel.transformer.training.shape import Shape, shape_of
 from perfmodel.transformer.training.stages import bare
 from perfmodel.transformer.training.tape import backward, forward
@@ -49,7 +49,7 @@ def model_chain(model: ModelSpec, batch: int, n: int, dtype: Dtype, device: Devi
 
 
 def _link(layer: Layer, model: ModelSpec, shape: Shape, seconds: tuple[float, float]) -> Link:
-    tape = layer_tape(bare(model), layer, shape)
+    tape = Recorder.layer(bare(model), layer, shape)
     stream, output = tape.stream, tape.sizes[tape.out]
     saved = tape.saved()
     interior = sum(tape.sizes[name] for name in saved if name != stream)

@@ -17,12 +17,12 @@ from perfmodel.core.dtypes import dtype_of_products
 from perfmodel.core.lower_bound import Needs
 from perfmodel.core.roofline import Estimate, rates_of, total
 from perfmodel.timing.predict import Lenders
-from perfmodel.transformer.attention_ops import attention_ops
 from perfmodel.transformer.estimate import Pass, Row, run_pass, times_from
 from perfmodel.transformer.generation import flops_between
 from perfmodel.transformer.layout import Layout, layout
 from perfmodel.transformer.op import ATTENTION, Op
 from perfmodel.transformer.op_time import scaled
+from perfmodel.transformer.ops import layer_ops
 from perfmodel.transformer.request import GENERATE, Request
 from perfmodel.transformer.spec import MoeMlp
 from perfmodel.transformer.step import DECODE, PREFILL, Step
@@ -248,5 +248,5 @@ def _curved(r: Request, wanted: Sequence[tuple[Step, int]]) -> dict[tuple[str, s
 
 def _attention(r: Request, step: Step) -> list[Op]:
     """The rows of ``step`` whose FLOP are not linear in the length."""
-    kinds = [(op, count) for layer, count in r.model.layer_kinds for op in attention_ops(layer, r.model, step)]
+    kinds = [(op, count) for layer, count in r.model.layer_kinds for op in layer_ops(layer, r.model, step)]
     return [op.times(count) for op, count in kinds if op.group == ATTENTION]

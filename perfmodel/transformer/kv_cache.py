@@ -56,17 +56,6 @@ def vector_bytes(elements: Number, bits: int, scale_group: Number | None = None)
     return stored if scale_group is None else stored + SCALE_SIZE * ceil_div(elements, scale_group)
 
 
-def elements_per_token(attention: GroupedAttention | LatentAttention) -> Number:
-    """Elements that a layer keeps of one token.
-
-    >>> elements_per_token(GroupedAttention(heads=32, kv_heads=8, head_dim=128))
-    2048
-    """
-    if isinstance(attention, GroupedAttention):
-        return 2 * attention.kv_heads * attention.head_dim
-    return attention.kv_lora_rank + attention.qk_rope_head_dim
-
-
 def layer_token_bytes(attention: GroupedAttention | LatentAttention, form: CacheFormat) -> Number:
     """Bytes that a layer keeps of one token."""
     bits = BITS[form.dtype]
@@ -129,7 +118,7 @@ def layer_caches(kinds: Kinds, n: Number, form: CacheFormat, tokens: Callable[..
         size = named(f"{label} per token", "B in one layer", layer_token_bytes(attention, form))
         held = named(f"{label} tokens", "tokens held", tokens(n, attention.window, form.block_size))
         total = named(f"{label} sequence", f"B in {count} layers", count * size * held)
-        found.append(LayerCache(attention, count, elements_per_token(attention), size, held, total))
+        found.append(LayerCache(attention, count, attention.kept, size, held, total))
     return found
 
 
@@ -192,4 +181,4 @@ def equivalent_kv_heads(attention: LatentAttention) -> Number:
     >>> equivalent_kv_heads(LatentAttention(128, 512, 1536, 64, 128, 128))
     2.25
     """
-    return elements_per_token(attention) / (2 * attention.qk_nope_head_dim)
+    return attention.kept / (2 * attention.qk_nope_head_dim)

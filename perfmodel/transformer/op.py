@@ -18,11 +18,9 @@ from perfmodel.core.workload import Stream
 from perfmodel.kernels.collectives import Collective
 from perfmodel.kernels.matmul import Matmul
 from perfmodel.kernels.matmul import kernels as matmul_kernels
+from perfmodel.transformer.layer import Matrix
 from perfmodel.transformer.step import Step
 from perfmodel.transformer.weight_formats._base import MatrixFormat
-
-Matrix = tuple[str, Number, Number]
-"""Name in the checkpoint, inputs, outputs."""
 
 WEIGHTS, CACHE = "weights", "KV cache"
 """Tensors that live longer than a step; every other one is an activation."""
@@ -37,7 +35,7 @@ class Timed:
     """What a time model predicts: ``workload`` under the name of its calibrations. ``implementations``: the first calibrated one counts.
 
     None: the fastest fused one that is calibrated. ``obstacle``: why no calibration covers it. ``strided``: it reads a slice of a
-    wider matrix, or writes one. ``closer``: a workload that says more of what runs, asked first.
+    wider matrix, or writes one. ``preferred``: a workload that says more of what runs, asked first.
     """
 
     kind: str
@@ -45,7 +43,7 @@ class Timed:
     implementations: tuple[str, ...] | None
     obstacle: str = ""
     strided: bool = False
-    closer: Timed | None = None
+    preferred: Timed | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,19 +96,19 @@ def stored_as(step: Step, name: str) -> MatrixFormat:
 
 def widest(step: Step, matrices: tuple[Matrix, ...]) -> MatrixFormat:
     """Of the formats of matrices that are multiplied together, the one with the most bits."""
-    return max((stored_as(step, name) for name, _, _ in matrices or (("", 0, 0),)), key=lambda form: form.bits)
+    return max((stored_as(step, name) for name in [matrix.stored for matrix in matrices] or [""]), key=lambda form: form.bits)
 
 
 def matrix_bytes(step: Step, matrices: tuple[Matrix, ...]) -> Number:
     """Bytes of ``matrices``, scales included."""
-    return sum(stored_as(step, name).bytes(inputs, outputs) for name, inputs, outputs in matrices)
+    return sum(stored_as(step, matrix.stored).bytes(matrix.inputs, matrix.outputs) for matrix in matrices)
 
 
 def _read(access: Access, step: Step, matrices: tuple[Matrix, ...]) -> Access:
     """``access`` to the elements of ``matrices`` with the bytes that they are stored in."""
     if not step.formats or not matrices:
         return in_bits(access, WEIGHTS, step.weight_bits)
-    size, elements = matrix_bytes(step, matrices), sum(inputs * outputs for _, inputs, outputs in matrices)
+    size, elements = matrix_bytes(step, matrices), sum(matrix.inputs * matrix.outputs for matrix in matrices)
     sizes = {name: ceil_div(getattr(access, name) * size, elements) for name in ("elements", "footprint", "compulsory")}
     return replace(access, tensor=WEIGHTS, element_size=1, **sizes)
 

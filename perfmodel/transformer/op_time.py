@@ -42,7 +42,7 @@ def predict_op(op: Op, device: Device, lower_s: float, lenders: Lenders, attenti
         raise UnavailableError(timed.obstacle if timed else f"no time model of {op.name}")
     if timed.implementations is None:
         return offer(timed.kind, op.kernel.dtype.name, timed.workload, FORWARD, device, lower_s, attention, _is_fused, lenders)
-    asked, reason = [timed] if timed.closer is None else [timed.closer, timed], ""
+    asked, reason = [timed] if timed.preferred is None else [timed.preferred, timed], ""
     for source in (tuple, lenders):
         for one in asked:
             for name in one.implementations or ():

@@ -13,10 +13,10 @@ from dataclasses import replace
 from perfmodel.core.arith import Number, ceil_div
 from perfmodel.core.hardware import Device
 from perfmodel.kernels.collectives import ALL_GATHER, P2P
-from perfmodel.transformer.attention_parts import kv_elements_per_token, visible
+from perfmodel.transformer.layer import LAST_NORM, local_layer
 from perfmodel.transformer.op import WEIGHTS, Op, collective, total_bytes
 from perfmodel.transformer.ops import head_ops, layer_ops, step_ops
-from perfmodel.transformer.spec import Layer, ModelSpec
+from perfmodel.transformer.spec import Layer, ModelSpec, visible
 from perfmodel.transformer.step import DECODE, Step
 
 NODE = 8
@@ -78,14 +78,13 @@ def weight_bytes(model: ModelSpec, step: Step) -> Number:
     whole = replace(step, batch=EVERY_EXPERT, n=1, kv_len=1, fused=False)
     found = []
     for index, layers in enumerate(stages(model, pp)):
-        parts = replace(model, layers=layers)
-        size = sum(count * total_bytes(layer_ops(layer, model, whole), WEIGHTS) for layer, count in parts.layer_kinds)
+        kinds = replace(model, layers=layers).layer_kinds
+        size = sum(count * total_bytes(layer_ops(layer, model, whole), WEIGHTS) for layer, count in kinds)
         if index == 0:
             size += _table_bytes(model, step)
         if index == pp - 1:
             tied = model.tied_embeddings and pp == 1
-            last = [op for op in step_ops(parts, whole) if op.name == "last norm"]
-            size += total_bytes(last, WEIGHTS) + (0 if tied else total_bytes(head_ops(model, whole), WEIGHTS))
+            size += total_bytes((op for op in head_ops(model, whole) if op.name == LAST_NORM or not tied), WEIGHTS)
         found.append(size)
     return max(found)
 
@@ -112,7 +111,7 @@ def kv_bytes(model: ModelSpec, step: Step) -> Number:
     if not step.cached:
         return 0
     found = [
-        sum(kv_elements_per_token(layer.attention, step) * visible(layer.attention, step.kv_len) for layer in layers)
+        sum(local_layer(layer, step.split.tp).attention.kept * visible(layer.attention, step.kv_len) for layer in layers)
         for layers in stages(model, step.split.pp)
     ]
     return ceil_div(step.sequences * max(found) * step.kv_bits, 8)

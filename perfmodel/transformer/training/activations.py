@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
-from functools import lru_cache
+from dataclasses import dataclass
 
 from perfmodel.core.arith import Number
-from perfmodel.transformer.spec import Layer, ModelSpec, MoeMlp
-from perfmodel.transformer.training.implementations import FUSED, implementation_named
+from perfmodel.transformer.layer import EMBEDDING, HEAD
+from perfmodel.transformer.spec import Layer, MoeMlp
+from perfmodel.transformer.training.implementations import FUSED, end_tape, layer_tape
 from perfmodel.transformer.training.question import EVERY, FULL, SELECTIVE, Recompute, Training
-from perfmodel.transformer.training.shape import Shape, shape_of
+from perfmodel.transformer.training.shape import shape_of
 from perfmodel.transformer.training.stages import Run, bare, chunks_of, in_flight
 from perfmodel.transformer.training.tape import Tape
-
-EMBEDDING, HEAD = "embedding", "head"
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,21 +52,6 @@ def kind_titles(layers: Iterable[Layer]) -> dict[Layer, str]:
                 title = f"{kind_title(layer)} ({number})"
             found[layer] = title
     return found
-
-
-@lru_cache(maxsize=2048)
-def layer_tape(frame: ModelSpec, layer: Layer, shape: Shape, implementation: str = FUSED, selective: bool = False) -> Tape:
-    """The tape of ``layer`` of the model ``frame``; ``selective``: the attention core runs again."""
-    made = implementation_named(implementation)
-    tape = made.layer(frame, layer, shape)
-    return replace(tape, again=made.core & {node.name for node in tape.nodes}) if selective else tape
-
-
-@lru_cache(maxsize=512)
-def end_tape(frame: ModelSpec, shape: Shape, implementation: str, where: str) -> Tape:
-    """The tape of the embedding or the head."""
-    made = implementation_named(implementation)
-    return made.head(frame, shape) if where == HEAD else made.embedding(frame, shape)
 
 
 def kept(training: Training, stage: int = 0, implementation: str = FUSED) -> list[Kept]:

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from perfmodel.core.arith import Number, ceil_div
+from perfmodel.transformer.layer import HEAD
 from perfmodel.transformer.spec import Layer, ModelSpec
-from perfmodel.transformer.training.activations import HEAD, end_tape, layer_tape
+from perfmodel.transformer.training.implementations import end_tape, layer_tape
 from perfmodel.transformer.training.matrices import layer_holding, table_holding
 from perfmodel.transformer.training.question import EVERY, FULL, SELECTIVE, Recompute
 from perfmodel.transformer.training.shape import Shape

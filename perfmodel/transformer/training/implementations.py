@@ -1,64 +1,21 @@
-"""Whose training loop is meant: each says which tensors it records. To add one is to add its three tapes here."""
+"""Whose training loop is meant: each says what it records of every operation. To add one is to add its recorder here."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from functools import lru_cache
 
-from perfmodel.core.arith import Number
 from perfmodel.core.errors import UsageError, suggest
 from perfmodel.transformer.spec import Layer, ModelSpec
-from perfmodel.transformer.training import huggingface, model_tape
-from perfmodel.transformer.training.question import Recompute
+from perfmodel.transformer.training.huggingface import HuggingFace
+from perfmodel.transformer.training.recorder import Recorder
 from perfmodel.transformer.training.shape import Shape
 from perfmodel.transformer.training.tape import Tape
 
 FUSED, HUGGINGFACE = "fused", "huggingface"
 
 
-@dataclass(frozen=True, slots=True)
-class Implementation:
-    """``layer``, ``head``, ``embedding``: its tapes. ``core``: operations of a layer that selective recomputation runs again.
-
-    ``constant``: bytes that it holds all the time; ``waiting``: those of a micro-batch from its forward to its backward pass besides
-    what the tapes say.
-    """
-
-    name: str
-    title: str
-    layer: Callable[[ModelSpec, Layer, Shape], Tape]
-    head: Callable[[ModelSpec, Shape], Tape]
-    embedding: Callable[[ModelSpec, Shape], Tape]
-    core: frozenset[str]
-    constant: Callable[[ModelSpec, Shape], Number] = lambda model, shape: 0
-    waiting: Callable[[ModelSpec, Shape, Recompute], Number] = lambda model, shape, recompute: 0
-
-
-CORE = frozenset({"attention", "Q K^T", "scale", "mask", "softmax", "softmax, rounding", "attention's dropout", "P V"})
-
-IMPLEMENTATIONS = {
-    each.name: each
-    for each in (
-        Implementation(
-            FUSED,
-            "one kernel each for norm, RoPE, activation function, attention's steps, softmax and loss",
-            model_tape.layer_tape,
-            model_tape.head_tape,
-            model_tape.embedding_tape,
-            CORE,
-        ),
-        Implementation(
-            HUGGINGFACE,
-            "the modules of huggingface/transformers in PyTorch, one kernel per written operation",
-            huggingface.layer_tape,
-            huggingface.head_tape,
-            huggingface.embedding_tape,
-            CORE,
-            huggingface.constant_bytes,
-            huggingface.waiting_bytes,
-        ),
-    )
-}
+Implementation = type[Recorder]
+IMPLEMENTATIONS: dict[str, Implementation] = {FUSED: Recorder, HUGGINGFACE: HuggingFace}
 
 
 def implementation_named(name: str) -> Implementation:
@@ -66,3 +23,15 @@ def implementation_named(name: str) -> Implementation:
     if name not in IMPLEMENTATIONS:
         raise UsageError(f"--implementation: unknown implementation {name!r}", suggest(name, list(IMPLEMENTATIONS)))
     return IMPLEMENTATIONS[name]
+
+
+@lru_cache(maxsize=2048)
+def layer_tape(frame: ModelSpec, layer: Layer, shape: Shape, implementation: str = FUSED, selective: bool = False) -> Tape:
+    """The tape of ``layer`` of the model ``frame``; ``selective``: the attention core runs again."""
+    return implementation_named(implementation).layer(frame, layer, shape, selective=selective)
+
+
+@lru_cache(maxsize=512)
+def end_tape(frame: ModelSpec, shape: Shape, implementation: str, where: str) -> Tape:
+    """The tape of the embedding or the head."""
+    return implementation_named(implementation).end(frame, shape, where)

@@ -10,8 +10,8 @@ from perfmodel.core.cost import Kernel, Tile
 from perfmodel.core.workload import BACKWARD, Attention, Stream
 from perfmodel.kernels.attention.algorithms import flash2, standard
 from perfmodel.kernels.matmul import Matmul
-from perfmodel.transformer.attention_parts import KEY_TILE
 from perfmodel.transformer.op import ATTENTION, ELEMENTWISE, MATMUL, Op, Timed, tile_rows
+from perfmodel.transformer.ops import KEY_TILE
 from perfmodel.transformer.training.step.frame import Frame
 from perfmodel.transformer.training.step.row import MATMULS, OTHERS, StepOp, pointwise
 

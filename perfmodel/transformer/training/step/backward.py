@@ -8,14 +8,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from perfmodel.core.arith import Number
 from perfmodel.core.cost import READ, WRITE, in_bits
 from perfmodel.core.workload import Stream
 from perfmodel.kernels.matmul import Matmul
 from perfmodel.transformer.op import ELEMENTWISE, MATMUL, WEIGHTS, Op, Timed, activation
 from perfmodel.transformer.step import share
 from perfmodel.transformer.training.step.frame import Frame
-from perfmodel.transformer.training.step.row import SUMS, StepOp, gradients, pointwise, priced, product
+from perfmodel.transformer.training.step.row import SUMS, StepOp, gradients, priced, product
 
 BY_ROWS = ("output projection", "down projection")
 """Matrices that tensor-parallel GPUs cut by rows: each has a part of every sum."""
@@ -88,8 +87,3 @@ def _norm(op: Op, w: Stream, frame: Frame) -> list[StepOp]:
     learned = w.cols * (2 if frame.shape.norm == "layer" else 1)
     accesses = (activation(READ, 2 * elements, step), gradients(learned, frame.shape.gradient_size))
     return [inputs, priced(f"{op.name}, gradient of weights", step, SUMS, accesses, 2 * elements)]
-
-
-def added_up(name: str, frame: Frame, rows: Number) -> StepOp:
-    """Two gradients of one tensor [rows, hidden], added."""
-    return pointwise(name, frame.forward, rows, frame.hidden, reads=2)
