@@ -49,7 +49,7 @@ from perfmodel.transformer.hf import parse
 from perfmodel.transformer.kv_cache import CacheFormat
 from perfmodel.transformer.layer import Matrix
 from perfmodel.transformer.parameters import total
-from perfmodel.transformer.request import Request
+from perfmodel.transformer.step import Request
 from perfmodel.transformer.training.implementations import FUSED, HUGGINGFACE, layer_tape
 from perfmodel.transformer.training.korthikanti import describes, stage_bytes
 from perfmodel.transformer.training.matrices import Holding

@@ -8,7 +8,7 @@ import typer
 
 if TYPE_CHECKING:
     from perfmodel.core.hardware import Device
-    from perfmodel.transformer.request import Request
+    from perfmodel.transformer.step import Request
 
 ModelArgument = Annotated[str, typer.Argument(metavar="MODEL", help="A model's name, such as llama-3-8b, or the path of a config.json.")]
 LengthOption = Annotated[int | None, typer.Option(help="Tokens of the prompt. [default: 2048, or what the model takes at most]")]
@@ -50,8 +50,7 @@ def request_for(
     """The request that the options make; lengths that are not given fit the model."""
     from perfmodel.catalog import find_model
     from perfmodel.core.checks import dtype_on
-    from perfmodel.transformer.request import Request, formats, lengths
-    from perfmodel.transformer.step import Split
+    from perfmodel.transformer.step import Request, Split, formats, lengths
 
     model, form = find_model(name), dtype_on(dtype, device)
     n, kv_len = lengths(model, phase, n, kv_len)

@@ -80,7 +80,7 @@ def train_report(name: str, hardware: str | None, asked: Trained, sizes: Sizes, 
     from functools import cache
 
     from perfmodel.catalog import calibrated_devices, find_model
-    from perfmodel.transformer.request import default_length
+    from perfmodel.transformer.step import default_length
     from perfmodel.transformer.training.checks import recompute_named, timed
     from perfmodel.transformer.training.implementations import FUSED, implementation_named
     from perfmodel.transformer.training.question import MIXED, SIXTEEN_BIT, Training

@@ -73,7 +73,7 @@ def memory(
     outputs = check_outputs(output)
     from perfmodel.catalog import find_model
     from perfmodel.report.memory import report
-    from perfmodel.transformer.request import TRAIN, default_length
+    from perfmodel.transformer.step import TRAIN, default_length
     from perfmodel.transformer.training.checks import recompute_named
     from perfmodel.transformer.training.memory import evaluate
     from perfmodel.transformer.training.question import ALL, Parallel, Training

@@ -25,10 +25,10 @@ from perfmodel.transformer.op_time import op_estimate, predict_op
 from perfmodel.transformer.ops import layer_ops, merged
 from perfmodel.transformer.spec import Layer, ModelSpec
 from perfmodel.transformer.step import Step, prefill
+from perfmodel.transformer.training.matrices import bare
 from perfmodel.transformer.training.question import BF16, FP32, Training
 from perfmodel.transformer.training.recorder import Recorder
 from perfmodel.transformer.training.shape import Shape, shape_of
-from perfmodel.transformer.training.stages import bare
 from perfmodel.transformer.training.tape import backward, forward
 
 BACKWARD_OVER_FORWARD, ATTENTION_BACKWARD_OVER_FORWARD = 2.0, 2.5

@@ -13,8 +13,8 @@ from perfmodel.report.metrics import Metric, as_json, as_rows, as_table
 from perfmodel.report.operation import head, with_steps
 from perfmodel.report.timeline import axis, chart
 from perfmodel.transformer.training import korthikanti
-from perfmodel.transformer.training.activations import Kept
 from perfmodel.transformer.training.explain import explain
+from perfmodel.transformer.training.implementations import Kept
 from perfmodel.transformer.training.memory import MemoryResult
 from perfmodel.transformer.training.question import EVERY, FULL, MIXED, NONE, SELECTIVE, Training
 from perfmodel.transformer.training.state import Part

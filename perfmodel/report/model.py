@@ -18,8 +18,7 @@ from perfmodel.transformer.estimate import CONVENTION, MIXED, Pass
 from perfmodel.transformer.op import CACHE, COLLECTIVE, WEIGHTS
 from perfmodel.transformer.parallel import draft_bytes
 from perfmodel.transformer.parameters import active, parts, total
-from perfmodel.transformer.request import GENERATE, Request
-from perfmodel.transformer.step import DECODE, PREFILL
+from perfmodel.transformer.step import DECODE, GENERATE, PREFILL, Request
 
 
 def report(found: Answer, *, explained: bool = False) -> Report:

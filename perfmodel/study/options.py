@@ -10,7 +10,7 @@ from perfmodel.kernels.attention.request import AttentionRequest
 from perfmodel.study.fields import read
 from perfmodel.study.recorded import RecordChoice
 from perfmodel.study.workloads import MatmulOptions, ModelOptions, Workload
-from perfmodel.transformer.request import PHASES
+from perfmodel.transformer.step import PHASES
 
 EXAMPLES = {
     "--attention": "n=4096 d=64 heads=16 batch=8 causal",

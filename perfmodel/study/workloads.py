@@ -14,9 +14,8 @@ from perfmodel.kernels.attention.request import AttentionRequest
 from perfmodel.kernels.matmul import Matmul
 from perfmodel.study.fields import Fields
 from perfmodel.timing.base import models_of
-from perfmodel.transformer.request import Request, formats, lengths
 from perfmodel.transformer.spec import GroupedAttention, ModelSpec
-from perfmodel.transformer.step import PREFILL, Split
+from perfmodel.transformer.step import PREFILL, Request, Split, formats, lengths
 
 
 class _Record:

@@ -19,13 +19,12 @@ from perfmodel.core.roofline import Estimate, rates_of, total
 from perfmodel.timing.predict import Lenders
 from perfmodel.transformer.estimate import Pass, Row, run_pass, times_from
 from perfmodel.transformer.generation import flops_between
-from perfmodel.transformer.layout import Layout, layout
 from perfmodel.transformer.op import ATTENTION, Op
 from perfmodel.transformer.op_time import scaled
 from perfmodel.transformer.ops import layer_ops
-from perfmodel.transformer.request import GENERATE, Request
+from perfmodel.transformer.parallel import Layout, layout
 from perfmodel.transformer.spec import MoeMlp
-from perfmodel.transformer.step import DECODE, PREFILL, Step
+from perfmodel.transformer.step import DECODE, GENERATE, PREFILL, Request, Step
 
 MOST_LENGTHS = 16
 """Lengths at which a long generation is reckoned, and a few more for windows; between them times are taken to be linear."""

@@ -8,11 +8,10 @@ from dataclasses import dataclass, replace
 from perfmodel.core.roofline import rates_of
 from perfmodel.timing.predict import Lenders
 from perfmodel.transformer.estimate import Pass, all_ops, pass_needs, run_pass
-from perfmodel.transformer.layout import layout
 from perfmodel.transformer.op import CACHE, WEIGHTS, total_bytes
 from perfmodel.transformer.op_time import op_estimate, scaled
-from perfmodel.transformer.request import Request
-from perfmodel.transformer.step import DECODE
+from perfmodel.transformer.parallel import layout
+from perfmodel.transformer.step import DECODE, Request
 
 WEIGHTS_PART, CACHE_PART, COMPUTE_PART = "weights", "KV cache", "compute"
 PAYS = 2**0.5

@@ -30,9 +30,8 @@ from perfmodel.transformer.op import WEIGHTS, total_bytes
 from perfmodel.transformer.ops import EMBEDDING, step_ops
 from perfmodel.transformer.parallel import weight_bytes as published_bytes
 from perfmodel.transformer.parameters import active, total
-from perfmodel.transformer.request import GENERATE, Request, formats, stored_as_published
 from perfmodel.transformer.spec import ModelSpec
-from perfmodel.transformer.step import DECODE, Step
+from perfmodel.transformer.step import DECODE, GENERATE, Request, Step, formats, stored_as_published
 
 
 @dataclass(frozen=True, slots=True)

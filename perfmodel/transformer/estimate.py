@@ -19,9 +19,18 @@ from perfmodel.core.lower_bound import Needs
 from perfmodel.core.roofline import Estimate, rates_of, total
 from perfmodel.kernels.matmul import default_columns
 from perfmodel.timing.predict import CALIBRATED, Lenders, Prediction
-from perfmodel.transformer.in_step import InStep, calibrated_for, in_step
 from perfmodel.transformer.op import CACHE, WEIGHTS, Op, total_bytes
-from perfmodel.transformer.op_time import as_multiplied, busy_s, in_time, op_estimate, predict_op, scaled
+from perfmodel.transformer.op_time import (
+    LaunchCorrection,
+    as_multiplied,
+    busy_s,
+    calibrated_for,
+    in_time,
+    launch_correction,
+    op_estimate,
+    predict_op,
+    scaled,
+)
 from perfmodel.transformer.ops import step_ops
 from perfmodel.transformer.parallel import hand_over
 from perfmodel.transformer.spec import ModelSpec
@@ -56,7 +65,7 @@ class Pass:
     device: Device
     graph: bool
     rows: Sequence[Row]
-    within: InStep
+    within: LaunchCorrection
 
     @property
     def cost(self) -> Estimate:
@@ -138,7 +147,7 @@ def run_pass(
 
     ``known``: rows of other passes on the device, by op and ``graph``; those of this one are added.
     """
-    within, known = in_step(device, lenders), {} if known is None else known
+    within, known = launch_correction(device, lenders), {} if known is None else known
     step = on_device(step, device)
     ops = all_ops(model, step)
     for op in ops:
@@ -157,7 +166,7 @@ def all_ops(model: ModelSpec, step: Step) -> list[Op]:
     return [*step_ops(model, step), *hand_over(model, step)]
 
 
-def _row(op: Op, device: Device, lenders: Lenders, graph: bool, within: InStep) -> Row:
+def _row(op: Op, device: Device, lenders: Lenders, graph: bool, within: LaunchCorrection) -> Row:
     cost = op_estimate(op, device)
     try:
         alone = predict_op(op, device, float(cost.lower_s), lenders)
@@ -178,3 +187,40 @@ def pass_needs(rows: Sequence[tuple[Op, Estimate]], stages: int = 1) -> Needs:
     weights = total_bytes((op for op, _ in rows), WEIGHTS)
     tensors = {(READ, WEIGHTS): weights, (READ, CACHE): maximum(read - added, 0), (WRITE, CACHE): added}
     return replace(alone, tensors=tensors, held=None if alone.held is None else stages * alone.held)
+
+
+@dataclass(frozen=True, slots=True)
+class ModelStep:
+    """``step`` of ``model``, launched as a CUDA graph or kernel by kernel. ``attention``: implementation of its fused attention."""
+
+    model: ModelSpec
+    step: Step
+    graph: bool
+    attention: str | None = None
+
+    def on(self, device: Device, lenders: Lenders = tuple) -> Pass:
+        """Its rows on ``device``."""
+        return run_pass(self.model, self.step, device, lenders, self.graph)
+
+    def estimate(self, device: Device) -> Estimate:
+        """Bound and roof of the whole step on ``device``."""
+        return self.on(device).cost
+
+    def check(self) -> ModelStep:
+        """This step, if it has a meaning; else UsageError."""
+        self.step.split.check(self.model)
+        self.step.check()
+        return self
+
+
+class KnownDevice:
+    """A device by identity: its calibrations are part of what was predicted."""
+
+    def __init__(self, device: Device) -> None:
+        self.device = device
+
+    def __hash__(self) -> int:
+        return hash(self.device.id)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, KnownDevice) and other.device is self.device

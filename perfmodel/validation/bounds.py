@@ -19,7 +19,7 @@ from perfmodel.kernels.matmul import Matmul
 from perfmodel.kernels.narrow_cache import NarrowCacheAttention
 from perfmodel.timing.base import Case
 from perfmodel.timing.floors import lower_bound_s
-from perfmodel.transformer.model_step import ModelStep
+from perfmodel.transformer.estimate import ModelStep
 from perfmodel.transformer.step import DECODE, PREFILL, Split, Step
 from perfmodel.transformer.training.implementations import HUGGINGFACE
 from perfmodel.transformer.training.question import BF16, FP32, FULL, NONE, Recompute, Training

@@ -15,8 +15,8 @@ from perfmodel.report.document import Column, DataTable, Value
 from perfmodel.study.base import Part, Scope, on
 from perfmodel.study.fields import Fields
 from perfmodel.study.workloads import ModelOptions
-from perfmodel.transformer.cache_explain import explain
 from perfmodel.transformer.cache_plan import CacheResult, evaluate, workload
+from perfmodel.transformer.explain import explain_cache
 from perfmodel.transformer.kv_cache import CacheFormat, attention_kinds
 
 
@@ -61,7 +61,7 @@ class Section:
             [self._lines(first, devices), *bars],
             [self._table(found, devices)],
             ["Nothing is set aside for the driver, the framework, activations or fragmentation."],
-            [f for name, results in first for f in scope.explain("KV cache", f"KV cache of {name}", partial(explain, results[-1]))],
+            [f for name, results in first for f in scope.explain("KV cache", f"KV cache of {name}", partial(explain_cache, results[-1]))],
         )
 
     def _result(self, cache: Cache, n: int, device: Device) -> CacheResult:

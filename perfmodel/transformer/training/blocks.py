@@ -10,10 +10,9 @@ from perfmodel.core.arith import Number, ceil_div
 from perfmodel.transformer.layer import HEAD
 from perfmodel.transformer.spec import Layer, ModelSpec
 from perfmodel.transformer.training.implementations import end_tape, layer_tape
-from perfmodel.transformer.training.matrices import layer_holding, table_holding
+from perfmodel.transformer.training.matrices import Run, layer_holding, table_holding
 from perfmodel.transformer.training.question import EVERY, FULL, SELECTIVE, Recompute
 from perfmodel.transformer.training.shape import Shape
-from perfmodel.transformer.training.stages import Run
 from perfmodel.transformer.training.tape import Pass, Tape, backward, forward
 
 

@@ -13,10 +13,10 @@ from perfmodel.core.arith import Number
 from perfmodel.transformer.layer import EMBEDDING, HEAD
 from perfmodel.transformer.training.blocks import Block, chunk_blocks, end_block
 from perfmodel.transformer.training.implementations import FUSED, implementation_named
+from perfmodel.transformer.training.matrices import bare, candidates, chunks_of, in_flight
 from perfmodel.transformer.training.question import FREED, Training
 from perfmodel.transformer.training.recorder import TOKEN_SIZE
 from perfmodel.transformer.training.shape import Shape, shape_of
-from perfmodel.transformer.training.stages import bare, candidates, chunks_of, in_flight
 from perfmodel.transformer.training.state import State, state_bytes
 from perfmodel.transformer.training.tape import Pass
 
