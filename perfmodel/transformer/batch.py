@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -100,7 +101,4 @@ def knee(r: Request, most: int) -> int | None:
             low = batch
             break
         high = batch
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (middle, high) if pays(middle) else (low, middle)
-    return high
+    return bisect_left(range(high), True, lo=low + 1, key=lambda batch: not pays(batch))

@@ -41,6 +41,20 @@ CONVENTION = "matmul FLOP of the model on scores that the mask leaves, over the 
 PREDICTED, ROOF, MIXED = "predicted", "roofline", "predicted and roofline"
 
 
+Interval = tuple[float, float, float]
+"""Predicted seconds with the ends of their interval."""
+
+
+def interval(known: Iterable[tuple[Interval | None, int]]) -> Interval | None:
+    """The sum of intervals, each so many times; None if one is unknown."""
+    total: Interval = (0, 0, 0)
+    for found, times in known:
+        if found is None:
+            return None
+        total = (total[0] + found[0] * times, total[1] + found[1] * times, total[2] + found[2] * times)
+    return total
+
+
 @dataclass(frozen=True, slots=True)
 class Row:
     """All runs of one op: ``cost`` and ``prediction`` are sums over them. Without a prediction, ``missing`` says why."""
@@ -49,6 +63,12 @@ class Row:
     cost: Estimate
     prediction: Prediction | None
     missing: str = ""
+
+    @property
+    def interval(self) -> Interval | None:
+        """Predicted seconds."""
+        p = self.prediction
+        return None if p is None else (p.seconds, p.low, p.high)
 
     @property
     def seconds(self) -> float:
@@ -74,20 +94,19 @@ class Pass:
         return replace(total(row.cost for row in self.rows), needs=needs)
 
     @property
-    def prediction(self) -> tuple[float, float, float] | None:
+    def prediction(self) -> Interval | None:
         """Seconds with the ends of the interval; None if a row has none.
 
         The interval is that of whole steps where those were calibrated; else as if the errors of all rows went together.
         """
-        known = [row.prediction for row in self.rows if row.prediction is not None]
-        if len(known) < len(self.rows):
-            return None
-        seconds = sum(p.seconds for p in known)
-        block = self.within.block
-        if block is not None and self.within.own and calibrated_for(self.model, self.step) and all(p.kind == CALIBRATED for p in known):
+        found, block = interval((row.interval, 1) for row in self.rows), self.within.block
+        if found is None or block is None or not self.within.own or not calibrated_for(self.model, self.step):
+            return found
+        if all(row.prediction is not None and row.prediction.kind == CALIBRATED for row in self.rows):
+            seconds = found[0]
             lower = max(float(self.cost.lower_warm_s), busy_s(self.cost, self.device))
             return seconds, max(lower, min(seconds, seconds * block.low)), max(seconds, seconds * block.high)
-        return seconds, sum(p.low for p in known), sum(p.high for p in known)
+        return found
 
     @property
     def seconds(self) -> float:

@@ -7,6 +7,7 @@ grouped heads; DeepSeek-V2 (arXiv 2405.04434), section 2.1.4, for the latent; Pa
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -164,15 +165,9 @@ def longest_context(room: int, spec: ModelSpec, batch: int, form: CacheFormat) -
     def fits(n: int) -> bool:
         return bool(batch * sum(cache.bytes for cache in layer_caches(kinds, n, form, most_stored_tokens)) <= room)
 
-    if not fits(1):
-        return 0
     if fits(LARGEST_SIZE):
         return None
-    low, high = 1, LARGEST_SIZE  # low fits, high does not
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (middle, high) if fits(middle) else (low, middle)
-    return low
+    return bisect_left(range(LARGEST_SIZE), True, lo=1, key=lambda n: not fits(n)) - 1
 
 
 def equivalent_kv_heads(attention: LatentAttention) -> Number:

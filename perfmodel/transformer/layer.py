@@ -7,7 +7,7 @@ what autograd keeps of each.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -22,8 +22,6 @@ MLP_PART, NORMS, RESIDUAL, EMBEDDING, HEAD = "MLP", "norms", "residual", "embedd
 LAST_NORM, HEAD_ROW, CHOSEN = "last norm", "LM head", "weights of the chosen"
 SHARED = "shared expert, "
 """Before the names of the operations of the expert that sees every token."""
-MLP_MODULE, SHARED_MODULE, EXPERT_MODULE = "mlp.", "mlp.shared_experts.", "mlp.experts.0."
-"""What the names of an MLP's matrices begin with in a checkpoint; an expert stands for all of its layer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,8 +37,9 @@ class Matrix:
 
     @property
     def elements(self) -> Number:
-        """Weights of all of them."""
-        return self.count * self.inputs * self.outputs
+        """Weights of all of them; the formula of a matrix and of one the other way round is the same."""
+        first, second = sorted((self.inputs, self.outputs), key=repr, reverse=True)
+        return self.count * (first * second)
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,13 +88,8 @@ def summed(values: Iterable[Number]) -> Number:
 
 
 def weights(matrices: Iterable[Matrix]) -> Number:
-    """Weights of ``matrices``; those of the same two sizes, either way round, are counted together."""
-
-    def size(matrix: Matrix) -> Number:
-        first, second = sorted((matrix.inputs, matrix.outputs), key=repr, reverse=True)
-        return matrix.count * (first * second)
-
-    return summed(size(matrix) for matrix in matrices)
+    """Weights of ``matrices``."""
+    return summed(matrix.elements for matrix in matrices)
 
 
 def local_layer(layer: Layer, tp: int) -> Layer:
@@ -152,15 +146,10 @@ def _norm(model: ModelSpec, name: str, reads: str, writes: str) -> Operation:
     return Operation("norm", name, NORMS, (reads,), writes, model.hidden, vectors=learned, row=row, own=True)
 
 
-def linear(name: str, part: str, reads: str, writes: str, matrices: Iterable[Matrix], bias: bool = False, **options: Any) -> Operation:
+def linear(name: str, reads: str, writes: str, matrices: Sequence[Matrix], bias: bool = False, **options: Any) -> Operation:
     """``reads`` times ``matrices`` side by side."""
-    made = tuple(matrices)
-    features = summed(matrix.outputs for matrix in made)
-    return Operation("linear", name, part, (reads,), writes, features, made, features if bias else 0, **options)
-
-
-def _projection(name: str, reads: str, writes: str, matrices: Iterable[Matrix], bias: bool = False, **options: Any) -> Operation:
-    return linear(name, ATTENTION, reads, writes, matrices, bias, **options)
+    features, part = summed(matrix.outputs for matrix in matrices), {MLP: MLP_PART, TABLE: HEAD}.get(matrices[0].group, ATTENTION)
+    return Operation("linear", name, part, (reads,), writes, features, tuple(matrices), features if bias else 0, **options)
 
 
 def _matrix(name: str, stored: str, inputs: Number, outputs: Number) -> Matrix:
@@ -182,7 +171,7 @@ def _grouped(a: GroupedAttention, hidden: Number) -> list[Operation]:
     made = [_matrix("Q", "q", hidden, queries), _matrix("K", "k", hidden, keys), _matrix("V", "v", hidden, keys)]
     joint, heads = "Q, K, V as projected", ("Q", "K", "V")
     found = [
-        _projection("QKV projection", "attention input", joint, made[: 2 if a.shared_kv else 3], a.qkv_bias, gathers=True),
+        linear("QKV projection", "attention input", joint, made[: 2 if a.shared_kv else 3], a.qkv_bias, gathers=True),
         Operation("split", "split and RoPE", ATTENTION, (joint,)),
     ]
     if a.qk_norm:
@@ -199,18 +188,18 @@ def _latent(a: LatentAttention, hidden: Number) -> list[Operation]:
     if a.q_lora_rank is not None:
         down = _matrix("Q down", "q_a", hidden, a.q_lora_rank)
         q = _matrix("Q", "q_b", a.q_lora_rank, queries)
-        into.append(_projection("Q down projection", inputs, "latent of Q", [down], a.bias, gathers=True))
+        into.append(linear("Q down projection", inputs, "latent of Q", [down], a.bias, gathers=True))
         into.append(_latent_norm("norm of Q's latent", "latent of Q", a.q_lora_rank, "Q latent norm"))
     name, reads = ("Q projection", inputs) if not into else ("Q up projection", into[-1].writes)
     latent = Matrix("KV down", ATTENTION, hidden, a.kv_lora_rank + a.qk_rope_head_dim, stored="self_attn.kv_a_proj_with_mqa")
     up = _matrix("V", "kv_b", a.kv_lora_rank, a.heads * (a.qk_nope_head_dim + a.v_head_dim))
     return [
         *into,
-        _projection(name, reads, "Q", [q], row="Q up projection", gathers=not into),
-        _projection("KV down projection", inputs, "latent and rotated key", [latent], a.bias),
+        linear(name, reads, "Q", [q], row="Q up projection", gathers=not into),
+        linear("KV down projection", inputs, "latent and rotated key", [latent], a.bias),
         replace(_latent_norm("norm of the latent", "latent", a.kv_lora_rank, "KV latent norm"), reads=("latent and rotated key",)),
         Operation("rotate", part=ATTENTION),
-        _projection("KV up projection", "latent, normed", "K and V of each head", [up]),
+        linear("KV up projection", "latent, normed", "K and V of each head", [up]),
         Operation("split", "rotated key beside K", ATTENTION, ("K and V of each head", "latent and rotated key")),
         *_attended(("Q", "K", "V"), _matrix("O", "o", a.heads * a.v_head_dim, hidden), 0, a.bias),
     ]
@@ -220,15 +209,14 @@ def _attended(heads: tuple[str, ...], output: Matrix, sinks: Number, bias: bool)
     result = "attention output"
     return [
         Operation("attention", "attention", ATTENTION, heads, result, output.inputs, vectors=sinks),
-        _projection("output projection", result, "attention result", [output], bias, own=True, gathers=True),
+        linear("output projection", result, "attention result", [output], bias, own=True, gathers=True),
     ]
 
 
-def _mlp_matrices(mlp: DenseMlp | MoeMlp, hidden: Number, width: Number, place: tuple[str, str], count: Number = 1) -> list[list[Matrix]]:
-    """Those into and out of an MLP. ``place``: their group, and what their names in a checkpoint begin with."""
-    group, module = place
-    into = [Matrix(name, group, hidden, width, count, f"{module}{name}_proj") for name in (("gate", "up") if mlp.gated else ("up",))]
-    return [into, [Matrix("down", group, width, hidden, count, f"{module}down_proj")]]
+def _mlp_matrices(mlp: DenseMlp | MoeMlp, hidden: Number, group: str, module: str, count: Number = 1) -> tuple[list[Matrix], list[Matrix]]:
+    """Those into and out of an MLP. ``module``: what their names in a checkpoint begin with; an expert stands for all of its layer."""
+    into = [Matrix(name, group, hidden, mlp.width, count, f"{module}{name}_proj") for name in (("gate", "up") if mlp.gated else ("up",))]
+    return into, [Matrix("down", group, mlp.width, hidden, count, f"{module}down_proj")]
 
 
 def mlp_operations(mlp: DenseMlp | MoeMlp, hidden: Number, ep: int = 1) -> list[Operation]:
@@ -236,21 +224,21 @@ def mlp_operations(mlp: DenseMlp | MoeMlp, hidden: Number, ep: int = 1) -> list[
     return _dense("", mlp, hidden) if isinstance(mlp, DenseMlp) else _experts(mlp, hidden, share(mlp.experts, ep))
 
 
-def _dense(prefix: str, mlp: DenseMlp, hidden: Number, result: str = "MLP result") -> list[Operation]:
+def _dense(prefix: str, mlp: DenseMlp, hidden: Number) -> list[Operation]:
     """Gate and up in one matmul, the activation function, down."""
-    into, out = _mlp_matrices(mlp, hidden, mlp.width, (MLP, SHARED_MODULE if prefix else MLP_MODULE))
+    into, out = _mlp_matrices(mlp, hidden, MLP, "mlp.shared_experts." if prefix else "mlp.")
     made = prefix + ("gate and up" if mlp.gated else "up")
     inside = f"{prefix}activation"
     return [
-        linear(f"{made} projection", MLP_PART, "MLP input", made, into, mlp.bias, gathers=True),
+        linear(f"{made} projection", "MLP input", made, into, mlp.bias, gathers=True),
         Operation("activation", f"{prefix}activation function", MLP_PART, (made,), inside, mlp.width),
-        linear(f"{prefix}down projection", MLP_PART, inside, prefix + result, out, mlp.bias, own=True, gathers=True),
+        linear(f"{prefix}down projection", inside, f"{prefix}MLP result", out, mlp.bias, own=True, gathers=True),
     ]
 
 
 def _experts(mlp: MoeMlp, hidden: Number, held: Number) -> list[Operation]:
     """Router, ``held`` experts of this GPU, weighted sum, and the expert that sees every token."""
-    into, out = _mlp_matrices(mlp, hidden, mlp.width, (EXPERTS, EXPERT_MODULE), held)
+    into, out = _mlp_matrices(mlp, hidden, EXPERTS, "mlp.experts.0.", held)
     router = Matrix("router", ROUTER, hidden, mlp.experts)
     made, inside, result = ("gate and up of experts" if mlp.gated else "up of experts"), "activation of experts", "results of experts"
     columns = summed(matrix.outputs for matrix in into)
@@ -294,6 +282,6 @@ def last_operations(model: ModelSpec, tp: int = 1) -> list[Operation]:
     return [
         _norm(model, LAST_NORM, "last layer output", "head input"),
         ENTER,
-        linear("head", HEAD, "head input", "logits", [head], row=HEAD_ROW, gathers=True),
+        linear("head", "head input", "logits", [head], row=HEAD_ROW, gathers=True),
         Operation("loss", "loss", HEAD, ("logits",), "loss"),
     ]

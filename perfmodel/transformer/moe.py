@@ -101,15 +101,14 @@ class Routing:
     def weighted_sum(self) -> Op:
         """The results of each token's experts, added up."""
         step, pairs, hidden = self.step, self.pairs, self.hidden
-        moved = (activation(READ, pairs * hidden, step), activation(WRITE, step.tokens * hidden, step))
         rows = max(ceil_div(pairs + step.tokens, 2), 1)  # a copy reads as much as it writes
-        return self._as_part(SUM, stream("weighted sum of experts", step, "add", moved, like=("scale", "torch-scale", rows, hidden)))
+        moved, like = (pairs * hidden, step.tokens * hidden), ("scale", "torch-scale", rows, hidden)
+        return self._as_part(SUM, stream("weighted sum of experts", step, "add", moved, like))
 
 
 def activation_function(mlp: DenseMlp | MoeMlp, step: Step, rows: Number, width: Number) -> Op:
     """SiLU x gate, or the activation function alone, as a kernel of its own."""
     name = {"silu": "SiLU", "swish": "SiLU"}.get(mlp.activation, "GELU" if "gelu" in mlp.activation else mlp.activation)
     kind, implementation = ("silu-mul", "torch-silu-mul") if mlp.gated else ("gelu", "torch-scale")
-    accesses = (activation(READ, (2 if mlp.gated else 1) * rows * width, step), activation(WRITE, rows * width, step))
-    title = f"{name} x gate" if mlp.gated else name
-    return stream(title, step, kind, accesses, like=("scale", implementation, rows, width), strided=mlp.gated)
+    moved, like = ((2 if mlp.gated else 1) * rows * width, rows * width), ("scale", implementation, rows, width)
+    return stream(f"{name} x gate" if mlp.gated else name, step, kind, moved, like, strided=mlp.gated)

@@ -176,18 +176,30 @@ VECTOR_WORK = {"add": 1, "norm": 4, "layer norm": 6, "rotate": 3, "copy": 0, "si
 EXPONENTIALS = {"silu-mul": 1, "gelu": 1}
 
 
-def stream(name: str, step: Step, op: str, accesses: tuple[Access, ...], *, like: tuple[str, str, int, int], strided: bool = False) -> Op:
-    """An element-wise kernel with these accesses.
+def stream(
+    name: str,
+    step: Step,
+    op: str,
+    moved: tuple[Number | None, Number | None],
+    like: tuple[str, str, Number, Number],
+    *,
+    weights: Number = 0,
+    more: tuple[Access, ...] = (),
+    strided: bool = False,
+) -> Op:
+    """An element-wise kernel. ``moved``: activations that it reads and writes, None for no access; ``more``: further accesses.
 
     ``like``: workload name, implementation, rows and columns of the calibrated kernel that has the same bytes.
     """
+    own = (activation(kind, elements, step) for kind, elements in zip((READ, WRITE), moved, strict=True) if elements is not None)
+    accesses = (*own, *((stored(WEIGHTS, READ, weights, step.weight_bits),) if weights else ()), *more)
     written = sum(access.elements for access in accesses if access.kind == WRITE)
     work = Work(0, VECTOR_WORK[op] * written, EXPONENTIALS.get(op, 0) * written)
-    kernel = Kernel(name, step.dtype, accesses, work=work)
     kind, implementation, rows, cols = like
     inputs, outputs = (2, 1) if implementation in ("torch-add", "torch-silu-mul") else (1, 1)
     shared = sum(a.elements for a in accesses if a.tensor == WEIGHTS) if kind == "norm" else 0
     workload = Stream(_STREAM_OPS.get(implementation, op), rows, cols, inputs, outputs, shared, step.dtype)
+    kernel = Kernel(name, step.dtype, accesses, work=work)
     return Op(name, ELEMENTWISE, 1, kernel, Timed(kind, workload, (implementation,), strided=strided))
 
 

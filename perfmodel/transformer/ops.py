@@ -18,7 +18,6 @@ from perfmodel.kernels.attention.algorithms.flash2 import forward
 from perfmodel.kernels.collectives import ALL_REDUCE, ALL_TO_ALL
 from perfmodel.kernels.latent_decode import LatentDecode
 from perfmodel.kernels.narrow_cache import NarrowCacheAttention
-from perfmodel.transformer.layer import ATTENTION as ATTENTION_GROUP
 from perfmodel.transformer.layer import EXPERTS, HEAD_ROW, LAST_NORM, Matrix, Operation, first_operations, last_operations, local_layer
 from perfmodel.transformer.layer import operations as layer_operations
 from perfmodel.transformer.moe import Routing, activation_function
@@ -116,8 +115,8 @@ class Rows:
         elements, positions = step.tokens * hidden, step.n * hidden if self.model.learned_positions else 0
         least = stored(WEIGHTS, READ, hidden + positions, step.weight_bits).elements
         looked_up = replace(stored(WEIGHTS, READ, elements + positions, step.weight_bits), compulsory=least)
-        accesses = (looked_up, activation(WRITE, elements, step))
-        return [stream(EMBEDDING, step, "copy", accesses, like=("scale", "torch-scale", step.tokens, hidden))]
+        like = ("scale", "torch-scale", step.tokens, hidden)
+        return [stream(EMBEDDING, step, "copy", (None, None), like, more=(looked_up, activation(WRITE, elements, step)))]
 
     def norm(self, op: Operation) -> list[Op]:
         """One kernel, or none if the residual add before it does it."""
@@ -129,9 +128,11 @@ class Rows:
     def linear(self, op: Operation) -> list[Op]:
         """One matmul; if element-wise operations are fused, the activation function runs inside of that of the gate."""
         step, tokens = self.step, self.tokens
-        if op.name == KV_UP:
+        if op.name == "KV up projection":
+            a = self.attended
+            assert isinstance(a, LatentAttention)
             if self._absorbed:
-                return self._latent_queries()
+                return [self._absorbing("Q times W_UK", a.qk_nope_head_dim, a.kv_lora_rank, a.qk_nope_head_dim)]
             tokens = step.sequences * step.kv_len
         inside = step.fused and op.name.endswith("up projection") and op.matrices[0].group == "mlp"
         stores = op.matrices[0].outputs if inside else None
@@ -144,8 +145,7 @@ class Rows:
         assert isinstance(a, GroupedAttention)
         rows, d = a.heads + a.kv_heads, a.head_dim
         elements = tokens * (a.heads * d + a.kv_heads * d)
-        accesses = (activation(READ, elements, step), activation(WRITE, elements, step), stored(WEIGHTS, READ, 2 * d, step.weight_bits))
-        return [stream(op.kernel, step, "norm", accesses, like=("norm", "torch-rms-norm", tokens * rows, d))]
+        return [stream(op.kernel, step, "norm", (elements, elements), ("norm", "torch-rms-norm", tokens * rows, d), weights=2 * d)]
 
     def rotate(self, op: Operation) -> list[Op]:
         """RoPE, and what a token adds to the cache."""
@@ -177,28 +177,24 @@ class Rows:
         if not self._absorbed:
             w = self._workload(a.heads, a.heads, a.qk_head_dim, a.v_head_dim)
             return [_expanded(attend(w, step), w)]
-        latent = a.kv_lora_rank
-        matrices = (_latent_matrix(latent, a.heads * a.v_head_dim),)
-        made = attend(self._workload(a.heads, 1, a.kept, latent), step, latent=True)
-        return [made, linear("W_UV of the result", step, self.tokens, latent, a.v_head_dim, matrices=matrices, batch=a.heads)]
+        made = attend(self._workload(a.heads, 1, a.kept, a.kv_lora_rank), step, latent=True)
+        return [made, self._absorbing("W_UV of the result", a.kv_lora_rank, a.v_head_dim, a.v_head_dim)]
 
-    def _latent_queries(self) -> list[Op]:
+    def _absorbing(self, name: str, inputs: Number, outputs: Number, features: Number) -> Op:
+        """A product of each head with its ``features`` of the matrix that expands latents."""
         a = self.attended
         assert isinstance(a, LatentAttention)
-        matrices = (_latent_matrix(a.kv_lora_rank, a.heads * a.qk_nope_head_dim),)
-        return [linear("Q times W_UK", self.step, self.tokens, a.qk_nope_head_dim, a.kv_lora_rank, matrices=matrices, batch=a.heads)]
+        matrix = Matrix("V", "attention", a.kv_lora_rank, a.heads * features, stored="self_attn.kv_b_proj")
+        return linear(name, self.step, self.tokens, inputs, outputs, matrices=(matrix,), batch=a.heads)
 
     def add(self, op: Operation) -> list[Op]:
         """x + y; fused with the norm after it, which leaves both the sum and its norm."""
         step, hidden = self.step, self.model.hidden
         elements = step.tokens * hidden
-        reads = activation(READ, 2 * elements, step)
         if not step.fused:
-            like = ("scale", "torch-add", step.tokens, hidden)
-            return [stream("residual add", step, "add", (reads, activation(WRITE, elements, step)), like=like)]
-        weights = stored(WEIGHTS, READ, hidden * (2 if self.model.norm == "layer" else 1), step.weight_bits)
-        accesses = (reads, activation(WRITE, 2 * elements, step), weights)
-        return [stream("residual add and norm", step, "norm", accesses, like=("scale", "torch-scale", 2 * step.tokens, hidden))]
+            return [stream("residual add", step, "add", (2 * elements, elements), ("scale", "torch-add", step.tokens, hidden))]
+        like, weights = ("scale", "torch-scale", 2 * step.tokens, hidden), hidden * (2 if self.model.norm == "layer" else 1)
+        return [stream("residual add and norm", step, "norm", (2 * elements, 2 * elements), like, weights=weights)]
 
     def activation(self, op: Operation) -> list[Op]:
         """The activation function, if no matmul does it."""
@@ -230,13 +226,6 @@ class Rows:
         return [linear(op.kernel, self.step, self.tokens, self.model.hidden, 1)]
 
 
-KV_UP = "KV up projection"
-
-
-def _latent_matrix(latent: Number, outputs: Number) -> Matrix:
-    return Matrix("V", ATTENTION_GROUP, latent, outputs, stored="self_attn.kv_b_proj")
-
-
 def _expanded(op: Op, w: Attention) -> Op:
     """K and V are activations that the projection has just made, not the cache."""
     fresh = tuple(in_bits(a, FRESH, 8 * w.dtype.size) if a.tensor in (CACHE, FRESH) else a for a in op.kernel.accesses)
@@ -246,21 +235,17 @@ def _expanded(op: Op, w: Attention) -> Op:
 def rotate_and_keep(step: Step, rotated: Number, kept: Number, queries: Number) -> list[Op]:
     """RoPE over ``rotated`` elements per token, and ``kept`` elements per token written to the cache; one kernel if fused."""
     tokens = step.tokens
+    written = stored(CACHE, WRITE, tokens * kept, step.kv_bits)
     if step.fused and step.cached and rotated:
         moved = queries + kept
-        accesses = (
-            activation(READ, tokens * moved, step),
-            activation(WRITE, tokens * queries, step),
-            stored(CACHE, WRITE, tokens * kept, step.kv_bits),
-        )
-        return [stream("RoPE and KV write", step, "rotate", accesses, like=("scale", "torch-scale", tokens, moved))]
+        elements, like = (tokens * moved, tokens * queries), ("scale", "torch-scale", tokens, moved)
+        return [stream("RoPE and KV write", step, "rotate", elements, like, more=(written,))]
     ops = []
     if rotated:
-        turned = (activation(READ, tokens * rotated, step), activation(WRITE, tokens * rotated, step))
-        ops.append(stream("RoPE", step, "rotate", turned, like=("scale", "torch-rope", tokens, rotated)))
+        ops.append(stream("RoPE", step, "rotate", (tokens * rotated,) * 2, ("scale", "torch-rope", tokens, rotated)))
     if step.cached:
-        written = (activation(READ, tokens * kept, step), stored(CACHE, WRITE, tokens * kept, step.kv_bits))
-        ops.append(stream("KV write", step, "copy", written, like=("scale", "torch-scale", tokens, kept), strided=True))
+        like = ("scale", "torch-scale", tokens, kept)
+        ops.append(stream("KV write", step, "copy", (tokens * kept, None), like, more=(written,), strided=True))
     return ops
 
 
@@ -311,7 +296,5 @@ def _no_cache_kernel(step: Step) -> str:
 def norm(name: str, model: ModelSpec, step: Step, rows: Number, cols: Number, *, kind: str | None = None) -> Op:
     """A norm of ``rows`` vectors with learned weights."""
     layer = (kind or model.norm) == "layer"
-    moved = (activation(READ, rows * cols, step), activation(WRITE, rows * cols, step))
-    weights = stored(WEIGHTS, READ, cols * (2 if layer else 1), step.weight_bits)
-    implementation = "torch-layer-norm" if layer else "torch-rms-norm"
-    return stream(name, step, "layer norm" if layer else "norm", (*moved, weights), like=("norm", implementation, rows, cols))
+    like = ("norm", "torch-layer-norm" if layer else "torch-rms-norm", rows, cols)
+    return stream(name, step, "layer norm" if layer else "norm", (rows * cols,) * 2, like, weights=cols * (2 if layer else 1))

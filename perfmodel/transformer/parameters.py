@@ -62,7 +62,7 @@ def layer_parts(spec: ModelSpec, layer: Layer, tp: int = 1, ep: int = 1) -> dict
 
 def parts(spec: ModelSpec) -> dict[str, Number]:
     """Parameters by part: embedding, positions, the parts of all layers, last norm, head (0 if tied)."""
-    found: dict[str, Number] = {table.name: table.elements for table in first_operations(spec)[0].matrices}
+    found: dict[str, Number] = {table.name: table.inputs * table.outputs for table in first_operations(spec)[0].matrices}
     for layer, count in spec.layer_kinds:
         for name, size in layer_parts(spec, layer).items():
             found[name] = found.get(name, 0) + count * size
@@ -78,17 +78,12 @@ def total(spec: ModelSpec) -> Number:
 
 def inactive_experts(spec: ModelSpec) -> Number:
     """Parameters of the experts that a token does not visit."""
-    idle = [
-        (count * (layer.mlp.experts - layer.mlp.experts_per_token)) * _learned(operations(spec, one_expert(layer)), EXPERTS)
-        for layer, count in spec.layer_kinds
-        if isinstance(layer.mlp, MoeMlp)
-    ]
-    return sum(idle)
-
-
-def one_expert(layer: Layer, count: Number = 1) -> Layer:
-    """``layer`` with ``count`` of its experts."""
-    return replace(layer, mlp=replace(layer.mlp, experts=count)) if isinstance(layer.mlp, MoeMlp) else layer
+    idle: Number = 0
+    for layer, count in spec.layer_kinds:
+        if isinstance(mlp := layer.mlp, MoeMlp):
+            one = _learned(mlp_operations(replace(mlp, experts=1), spec.hidden), EXPERTS)
+            idle += (count * (mlp.experts - mlp.experts_per_token)) * one
+    return idle
 
 
 def active(spec: ModelSpec) -> Number:

@@ -4,8 +4,6 @@ To add an architecture is to add a file with its name. What a file omits, the de
 huggingface/transformers (src/transformers/models/<model_type>/configuration_*.py) supply; they are stated in each file.
 """
 
-from __future__ import annotations
-
 from importlib import import_module
 
 from perfmodel.core.errors import DataError, suggest

@@ -1,6 +1,4 @@
-"""What the architectures share: grouped attention, gated MLPs, mixtures of experts, and the frame around the layers."""
-
-from __future__ import annotations
+"""What the architectures share: fields of a Hugging Face config.json, attention, MLPs, experts, and the frame around the layers."""
 
 import json
 from collections.abc import Sequence
@@ -10,84 +8,6 @@ from perfmodel.core.errors import DataError
 from perfmodel.transformer.spec import DenseMlp, GroupedAttention, Layer, ModelSpec, MoeMlp
 
 _DTYPES = {"float32": "fp32", "float16": "fp16", "bfloat16": "bf16", "float8_e4m3fn": "fp8"}
-
-
-def model(fields: HfFields, layers: Sequence[Layer], *, tied: bool, **options: Any) -> ModelSpec:
-    """``layers`` between embedding and head. ``tied``: the architecture's default of tie_word_embeddings."""
-    fields.check_windows([layer.attention.window is None for layer in layers])
-    return ModelSpec(
-        name="",
-        architecture=fields.architecture,
-        hidden=fields.whole("hidden_size", "n_embd"),
-        vocab=fields.whole("vocab_size"),
-        layers=tuple(layers),
-        tied_embeddings=fields.flag("tie_word_embeddings", tied),
-        max_positions=options.pop("max_positions", None) or fields.optional("max_position_embeddings"),
-        native_dtype=_DTYPES.get(fields.text("torch_dtype", "dtype", default="")),
-        **options,
-    )
-
-
-def attention(
-    fields: HfFields, window: int | None = None, *, head_dim: int | None = None, bias: bool = False, **options: Any
-) -> GroupedAttention:
-    """Grouped attention. ``head_dim``: the architecture's default, else hidden_size / heads; ``bias``: its default of attention_bias."""
-    heads = fields.whole("num_attention_heads")
-    kv_heads = fields.whole("num_key_value_heads", default=heads)
-    biased = fields.flag("attention_bias", bias)
-    options = {"qkv_bias": biased, "output_bias": biased, **options}
-    return grouped(heads, kv_heads, fields.whole("head_dim", default=head_dim or split(fields, heads)), window, **options)
-
-
-def grouped(heads: int, kv_heads: int, head_dim: int, window: int | None, **options: Any) -> GroupedAttention:
-    """Grouped attention; DataError unless every KV head serves as many query heads."""
-    if heads % kv_heads:
-        raise DataError(f"num_key_value_heads is {kv_heads}: it must divide the {heads} attention heads")
-    return GroupedAttention(heads, kv_heads, head_dim, window, **options)
-
-
-def split(fields: HfFields, heads: int) -> int:
-    """Features per head where a file has no head_dim."""
-    hidden = fields.whole("hidden_size", "n_embd")
-    if fields.values.get("head_dim") is None and hidden % heads:
-        raise DataError(f"head_dim: missing, and hidden size {hidden} does not divide by {heads} heads", "add head_dim")
-    return hidden // heads
-
-
-def gated(fields: HfFields, activation: str = "silu", *, field: str = "intermediate_size", bias: bool = False) -> DenseMlp:
-    """A gated MLP."""
-    return DenseMlp(fields.whole(field), bias=bias, activation=fields.text("hidden_activation", "hidden_act", default=activation))
-
-
-def experts(fields: HfFields, width: str, *, per_token: int | None = None, **options: Any) -> MoeMlp:
-    """Experts of the width in field ``width``; their number has three names. ``per_token``: the architecture's default."""
-    count = fields.whole("num_experts", "n_routed_experts", "num_local_experts")
-    picked = fields.whole("num_experts_per_tok", "top_k_experts", default=per_token)
-    if picked > count:
-        raise DataError(f"num_experts_per_tok is {picked}: more than the {count} experts")
-    return MoeMlp(count, picked, fields.whole(width), activation=fields.text("hidden_activation", "hidden_act", default="silu"), **options)
-
-
-def decoder(fields: HfFields, *, tied: bool = False, **options: Any) -> ModelSpec:
-    """Equal layers of grouped attention and a gated MLP, as in Llama."""
-    layer = Layer(attention(fields, **options), gated(fields, bias=fields.flag("mlp_bias", False)))
-    return model(fields, [layer] * fields.layers, tied=tied)
-
-
-def qwen_windows(fields: HfFields) -> list[int | None]:
-    """Layers from max_window_layers (28) on have a window of sliding_window (4096), if use_sliding_window, which is off by default."""
-    window, first = fields.optional("sliding_window", 4096), fields.whole("max_window_layers", default=28, least=0)
-    if not fields.flag("use_sliding_window", False):
-        return [None] * fields.layers
-    return fields.windows([window if index >= first else None for index in range(fields.layers)], window)
-
-
-def sparse_layers(fields: HfFields) -> list[bool]:
-    """Which layers of a Qwen mixture have experts: every decoder_sparse_step-th (1), but for mlp_only_layers (none)."""
-    step, dense = fields.whole("decoder_sparse_step", default=1), fields.numbers("mlp_only_layers") or []
-    return [index not in dense and (index + 1) % step == 0 for index in range(fields.layers)]
-
-
 LARGEST = 10**9
 """Largest size taken from a file: far above any model, and counts of its parameters stay printable."""
 MOST_LAYERS = 10**4
@@ -212,3 +132,79 @@ class HfFields:
         """Fail if ``name`` asks for ``what``, for which there is no rule."""
         if self._value(name, default):
             raise DataError(f"{name}: {what} has no rule yet for model_type {self.architecture!r}", f"models with {name} 0 or false work")
+
+
+def model(fields: HfFields, layers: Sequence[Layer], *, tied: bool, **options: Any) -> ModelSpec:
+    """``layers`` between embedding and head. ``tied``: the architecture's default of tie_word_embeddings."""
+    fields.check_windows([layer.attention.window is None for layer in layers])
+    return ModelSpec(
+        name="",
+        architecture=fields.architecture,
+        hidden=fields.whole("hidden_size", "n_embd"),
+        vocab=fields.whole("vocab_size"),
+        layers=tuple(layers),
+        tied_embeddings=fields.flag("tie_word_embeddings", tied),
+        max_positions=options.pop("max_positions", None) or fields.optional("max_position_embeddings"),
+        native_dtype=_DTYPES.get(fields.text("torch_dtype", "dtype", default="")),
+        **options,
+    )
+
+
+def attention(
+    fields: HfFields, window: int | None = None, *, head_dim: int | None = None, bias: bool = False, **options: Any
+) -> GroupedAttention:
+    """Grouped attention. ``head_dim``: the architecture's default, else hidden_size / heads; ``bias``: its default of attention_bias."""
+    heads = fields.whole("num_attention_heads")
+    kv_heads = fields.whole("num_key_value_heads", default=heads)
+    biased = fields.flag("attention_bias", bias)
+    options = {"qkv_bias": biased, "output_bias": biased, **options}
+    return grouped(heads, kv_heads, fields.whole("head_dim", default=head_dim or split(fields, heads)), window, **options)
+
+
+def grouped(heads: int, kv_heads: int, head_dim: int, window: int | None, **options: Any) -> GroupedAttention:
+    """Grouped attention; DataError unless every KV head serves as many query heads."""
+    if heads % kv_heads:
+        raise DataError(f"num_key_value_heads is {kv_heads}: it must divide the {heads} attention heads")
+    return GroupedAttention(heads, kv_heads, head_dim, window, **options)
+
+
+def split(fields: HfFields, heads: int) -> int:
+    """Features per head where a file has no head_dim."""
+    hidden = fields.whole("hidden_size", "n_embd")
+    if fields.values.get("head_dim") is None and hidden % heads:
+        raise DataError(f"head_dim: missing, and hidden size {hidden} does not divide by {heads} heads", "add head_dim")
+    return hidden // heads
+
+
+def gated(fields: HfFields, activation: str = "silu", *, field: str = "intermediate_size", bias: bool = False) -> DenseMlp:
+    """A gated MLP."""
+    return DenseMlp(fields.whole(field), bias=bias, activation=fields.text("hidden_activation", "hidden_act", default=activation))
+
+
+def experts(fields: HfFields, width: str, *, per_token: int | None = None, **options: Any) -> MoeMlp:
+    """Experts of the width in field ``width``; their number has three names. ``per_token``: the architecture's default."""
+    count = fields.whole("num_experts", "n_routed_experts", "num_local_experts")
+    picked = fields.whole("num_experts_per_tok", "top_k_experts", default=per_token)
+    if picked > count:
+        raise DataError(f"num_experts_per_tok is {picked}: more than the {count} experts")
+    return MoeMlp(count, picked, fields.whole(width), activation=fields.text("hidden_activation", "hidden_act", default="silu"), **options)
+
+
+def decoder(fields: HfFields, *, tied: bool = False, **options: Any) -> ModelSpec:
+    """Equal layers of grouped attention and a gated MLP, as in Llama."""
+    layer = Layer(attention(fields, **options), gated(fields, bias=fields.flag("mlp_bias", False)))
+    return model(fields, [layer] * fields.layers, tied=tied)
+
+
+def qwen_windows(fields: HfFields) -> list[int | None]:
+    """Layers from max_window_layers (28) on have a window of sliding_window (4096), if use_sliding_window, which is off by default."""
+    window, first = fields.optional("sliding_window", 4096), fields.whole("max_window_layers", default=28, least=0)
+    if not fields.flag("use_sliding_window", False):
+        return [None] * fields.layers
+    return fields.windows([window if index >= first else None for index in range(fields.layers)], window)
+
+
+def sparse_layers(fields: HfFields) -> list[bool]:
+    """Which layers of a Qwen mixture have experts: every decoder_sparse_step-th (1), but for mlp_only_layers (none)."""
+    step, dense = fields.whole("decoder_sparse_step", default=1), fields.numbers("mlp_only_layers") or []
+    return [index not in dense and (index + 1) % step == 0 for index in range(fields.layers)]

@@ -1,7 +1,5 @@
 """DeepSeek-V2 (arXiv 2405.04434): latent attention, experts with shared ones. Defaults: all layers with experts, embeddings not tied."""
 
-from __future__ import annotations
-
 from perfmodel.transformer.architectures._parts import HfFields, experts, gated, model
 from perfmodel.transformer.spec import LatentAttention, Layer, ModelSpec
 

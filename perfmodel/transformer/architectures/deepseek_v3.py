@@ -1,7 +1,5 @@
 """DeepSeek-V3 and R1 (arXiv 2412.19437). Defaults: 3 dense layers, embeddings not tied."""
 
-from __future__ import annotations
-
 from perfmodel.transformer.architectures import deepseek_v2
 from perfmodel.transformer.architectures._parts import HfFields
 from perfmodel.transformer.spec import ModelSpec

@@ -1,7 +1,5 @@
 """Gemma 1 (Google). Defaults: head_dim 256, no biases, tied embeddings."""
 
-from __future__ import annotations
-
 from perfmodel.transformer.architectures._parts import HfFields, attention, gated, model
 from perfmodel.transformer.spec import Layer, ModelSpec
 

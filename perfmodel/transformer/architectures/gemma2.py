@@ -1,7 +1,5 @@
 """Gemma 2 (Google). Defaults: head_dim 256, every other layer, from the first on, with a window of 4096, tied embeddings."""
 
-from __future__ import annotations
-
 from perfmodel.transformer.architectures._parts import HfFields, attention, gated, model
 from perfmodel.transformer.spec import Layer, ModelSpec
 

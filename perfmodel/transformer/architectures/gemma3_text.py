@@ -1,7 +1,5 @@
 """Gemma 3, its text model (Google). Defaults: head_dim 256, a window of 4096 but for every sixth layer, tied embeddings."""
 
-from __future__ import annotations
-
 from perfmodel.transformer.architectures._parts import HfFields, attention, gated, model
 from perfmodel.transformer.spec import Layer, ModelSpec
 

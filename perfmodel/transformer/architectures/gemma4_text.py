@@ -3,8 +3,6 @@
 Defaults: head_dim 256 and 512, a window of 512 but for every sixth layer and the last, tied embeddings.
 """
 
-from __future__ import annotations
-
 from perfmodel.transformer.architectures._parts import HfFields, attention, experts, gated, grouped, model
 from perfmodel.transformer.spec import DenseMlp, GroupedAttention, Layer, ModelSpec, MoeMlp
 

@@ -1,7 +1,5 @@
 """GPT-2 and GPT-3 (OpenAI): learned positions, plain MLPs, layer norms, biases everywhere. Defaults: width 4 n_embd, tied embeddings."""
 
-from __future__ import annotations
-
 from perfmodel.transformer.architectures._parts import HfFields, grouped, model, split
 from perfmodel.transformer.spec import DenseMlp, Layer, ModelSpec
 

@@ -3,8 +3,6 @@
 Defaults: head_dim 64, every other layer, from the first on, with a window of 128, embeddings not tied.
 """
 
-from __future__ import annotations
-
 from perfmodel.transformer.architectures._parts import HfFields, attention, experts, model
 from perfmodel.transformer.spec import Layer, ModelSpec
 

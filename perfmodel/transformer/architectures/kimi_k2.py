@@ -1,7 +1,5 @@
 """Kimi K2 (Moonshot AI): DeepSeek-V3 with other sizes."""
 
-from __future__ import annotations
-
 from perfmodel.transformer.architectures import deepseek_v3
 from perfmodel.transformer.architectures._parts import HfFields
 from perfmodel.transformer.spec import ModelSpec

@@ -1,7 +1,5 @@
 """Llama 1, 2, 3 (Meta). Defaults: KV heads as many as heads, no biases, embeddings not tied."""
 
-from __future__ import annotations
-
 from perfmodel.transformer.architectures._parts import HfFields, decoder
 from perfmodel.transformer.spec import ModelSpec
 

@@ -4,8 +4,6 @@ Three of four layers attend within chunks of attention_chunk_size (8192) tokens.
 what a cache reserves. Norms on Q and K have no weights. Defaults: one expert per token, embeddings not tied.
 """
 
-from __future__ import annotations
-
 from perfmodel.transformer.architectures._parts import HfFields, attention, experts, gated, model
 from perfmodel.transformer.spec import DenseMlp, Layer, ModelSpec, MoeMlp
 

@@ -1,7 +1,5 @@
 """Mistral 7B and its successors. Defaults: a window of 4096 on every layer (null: none), embeddings not tied."""
 
-from __future__ import annotations
-
 from perfmodel.transformer.architectures._parts import HfFields, attention, gated, model
 from perfmodel.transformer.spec import Layer, ModelSpec
 

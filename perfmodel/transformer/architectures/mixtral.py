@@ -1,7 +1,5 @@
 """Mixtral (Mistral AI): every MLP is a mixture of experts. Defaults: no window, two experts per token, embeddings not tied."""
 
-from __future__ import annotations
-
 from perfmodel.transformer.architectures._parts import HfFields, attention, experts, model
 from perfmodel.transformer.spec import Layer, ModelSpec
 

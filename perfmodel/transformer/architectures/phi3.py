@@ -1,7 +1,5 @@
 """Phi-3 and Phi-4 (Microsoft): Q, K and V from one matrix, gate and up from another. Defaults: no window, embeddings not tied."""
 
-from __future__ import annotations
-
 from perfmodel.transformer.architectures._parts import HfFields, attention, gated, model
 from perfmodel.transformer.spec import Layer, ModelSpec
 

@@ -1,7 +1,5 @@
 """Qwen 1.5, 2 and 2.5 (Alibaba): Q, K and V have biases, O has none. Defaults: no window, embeddings not tied."""
 
-from __future__ import annotations
-
 from perfmodel.transformer.architectures._parts import HfFields, attention, gated, model, qwen_windows
 from perfmodel.transformer.spec import Layer, ModelSpec
 

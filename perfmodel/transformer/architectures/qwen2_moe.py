@@ -1,7 +1,5 @@
 """Qwen 1.5 and 2 mixtures: a gated shared expert beside the others. Defaults: biases of Q, K and V, embeddings not tied."""
 
-from __future__ import annotations
-
 from perfmodel.transformer.architectures._parts import HfFields, attention, experts, gated, model, qwen_windows, sparse_layers
 from perfmodel.transformer.spec import DenseMlp, Layer, ModelSpec, MoeMlp
 

@@ -1,7 +1,5 @@
 """Qwen 3 (Alibaba): norms on Q and K. Defaults: head_dim 128, no biases, no window, embeddings not tied."""
 
-from __future__ import annotations
-
 from perfmodel.transformer.architectures._parts import HfFields, attention, gated, model, qwen_windows
 from perfmodel.transformer.spec import Layer, ModelSpec
 

@@ -1,7 +1,5 @@
 """Qwen 3 mixtures (Alibaba): Qwen 3's attention over experts, none shared. Defaults: no window, embeddings not tied."""
 
-from __future__ import annotations
-
 from perfmodel.transformer.architectures._parts import HfFields, attention, experts, gated, model, sparse_layers
 from perfmodel.transformer.spec import DenseMlp, Layer, ModelSpec, MoeMlp
 

@@ -77,7 +77,7 @@ class HuggingFace(Recorder):
         """One of the matrices that the last operation multiplies together."""
         op = self.together
         [matrix] = [each for each in op.matrices if each.name == name]
-        super().linear(linear(f"{name} projection", op.part, op.reads[0], writes, [matrix], bool(op.vectors)))
+        super().linear(linear(f"{name} projection", op.reads[0], writes, [matrix], bool(op.vectors)))
         return writes
 
     # Norms
