@@ -165,11 +165,6 @@ def _with_flops(cost: Estimate, more: int) -> Estimate:
     return replace(cost, flops=cost.flops + more) if more else cost
 
 
-def generations(request: Request, lenders: Lenders = tuple) -> tuple[Answer, Answer]:
-    """``request``, a generation, answered with a KV cache and without."""
-    return answer(replace(request, cached=True), lenders), answer(replace(request, cached=False), lenders)
-
-
 def answer(request: Request, lenders: Lenders = tuple) -> Answer:
     """Every pass of ``request``, estimated and as far as it is calibrated predicted."""
     r = request.check()

@@ -55,16 +55,12 @@ def predict_op(op: Op, device: Device, lower_s: float, lenders: Lenders, attenti
                         one.kind, one.workload.dtype.name, one.workload, FORWARD, device, lower_s, name, lambda known: True, source
                     )
                 except UnavailableError as error:
-                    reason = reason or _own_reason(error, device)
+                    if error.message.startswith(f"{device.id} "):  # what the device lacks, not which calibrations there are none of
+                        reason = reason or error.message
     first = asked[0]
     assert first.implementations is not None
     what = f"{first.kind}/{first.implementations[0]} in {first.workload.dtype.name}"
     raise UnavailableError(reason or f"no calibration of {what}, here or to borrow")
-
-
-def _own_reason(error: UnavailableError, device: Device) -> str:
-    """What ``device`` lacks, rather than which calibrations there are none of."""
-    return error.message if error.message.startswith(f"{device.id} ") else ""
 
 
 def _is_fused(implementation: str) -> bool:
@@ -97,14 +93,13 @@ def scaled(cost: Estimate, count: Number) -> Estimate:
 
     work = cost.work
     plain = ("flops", "executed_flops", "reads", "writes", "zero_fill", "zero_fill_bytes", "group_sum", "access_bytes")
-    times = ("roofline_s", "no_overlap_s")
-    return Estimate(
-        **{name: count * getattr(cost, name) for name in (*plain, *times)},
+    return replace(
+        cost,
+        **{name: count * getattr(cost, name) for name in (*plain, "roofline_s", "no_overlap_s")},
         work=Work(count * work.tensor, count * work.vector, count * work.sfu),
         sram=moved(cost.sram),
         dram=moved(cost.dram),
         terms={name: count * term for name, term in cost.terms.items()},
-        unknown=cost.unknown,
         needs=cost.needs.times(count),
     )
 
@@ -172,17 +167,13 @@ def handed_bytes(op: Op, device: Device) -> float:
 
 def launch_correction(device: Device, lenders: Lenders = tuple) -> LaunchCorrection:
     """The calibration of ``device``, or else of the nearest architecture, or else the launch overheads of its profile."""
-    block = _block(device)
+    own = _block(device)
+    lender = None if own is not None else nearest(device, [other for other in lenders() if _block(other) is not None])
+    block = own if lender is None else _block(lender)
     if block is not None:
-        return LaunchCorrection(block.parameters, block, True)
-    lender = nearest(device, [other for other in lenders() if _block(other) is not None])
-    if lender is not None:
-        block = _block(lender)
-        assert block is not None
-        return LaunchCorrection(block.parameters, block)
-    return LaunchCorrection(
-        {"stream_saving_us": 0.0, "graph_saving_us": 1e6 * (launch_saving_s(device) or 0.0), "handoff_share": 1.0, "strided_factor": 1.0}
-    )
+        return LaunchCorrection(block.parameters, block, block is own)
+    saving_us = 1e6 * (launch_saving_s(device) or 0.0)
+    return LaunchCorrection({"stream_saving_us": 0.0, "graph_saving_us": saving_us, "handoff_share": 1.0, "strided_factor": 1.0})
 
 
 def launch_saving_s(device: Device) -> float | None:

@@ -9,6 +9,7 @@ layers, one after the other, so that a step is no shorter; what it saves is memo
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from itertools import pairwise
 
 from perfmodel.core.arith import Number, ceil_div, floor
 from perfmodel.core.hardware import Device
@@ -64,12 +65,8 @@ def stages(model: ModelSpec, pp: int) -> list[tuple[Layer, ...]]:
     [3, 2]
     """
     size, longer = divmod(len(model.layers), pp)
-    found, start = [], 0
-    for stage in range(pp):
-        end = start + size + (stage < longer)
-        found.append(model.layers[start:end])
-        start = end
-    return found
+    starts = [stage * size + min(stage, longer) for stage in range(pp + 1)]
+    return [model.layers[start:end] for start, end in pairwise(starts)]
 
 
 def weight_bytes(model: ModelSpec, step: Step) -> Number:
@@ -149,11 +146,9 @@ class Layout:
 
 def layout(model: ModelSpec, step: Step, device: Device) -> Layout:
     """Memory of ``step`` on one of the GPUs."""
-    capacity = device.dram.capacity
-    weights = weight_bytes(model, step)
-    room = None if capacity is None else int(capacity.number) - weights
-    most = None if room is None else largest_batch(model, step, room)
-    return Layout(weights, kv_bytes(model, step), activation_bytes(model, step), None if capacity is None else int(capacity.number), most)
+    capacity, weights = None if device.dram.capacity is None else int(device.dram.capacity.number), weight_bytes(model, step)
+    most = None if capacity is None else largest_batch(model, step, capacity - weights)
+    return Layout(weights, kv_bytes(model, step), activation_bytes(model, step), capacity, most)
 
 
 def largest_batch(model: ModelSpec, step: Step, room: Number) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 from perfmodel.core.arith import Number, ceil_div
@@ -198,21 +198,8 @@ class Request:
             n = length = self.n if kv_len is None else kv_len
         if phase == DECODE and not self.cached:
             n = length
-        return Step(
-            phase,
-            self.batch,
-            n,
-            length,
-            self.dtype,
-            self.weight_bits,
-            self.kv_bits,
-            self.fused,
-            self.cached,
-            self.split,
-            integer_weights=self.integer_weights,
-            integer_kv=self.integer_kv,
-            published=self.weights_from_file,
-        )
+        same = {name: getattr(self, name) for name in (one.name for one in fields(Step)) if hasattr(self, name)}
+        return Step(**{**same, "phase": phase, "n": n, "kv_len": length, "published": self.weights_from_file})
 
     def in_graph(self, phase: str) -> bool:
         """Whether a step of ``phase`` is launched as a CUDA graph."""

@@ -60,11 +60,6 @@ class HuggingFace(Recorder):
         waits = not shape.flash and recompute.kind in (FULL, EVERY)
         return shape.sequences * shape.length * shape.length * shape.size if waits else 0
 
-    def node(self, name: str, reads: tuple[str, ...], writes: str, size: Number, saves: tuple[str, ...] = (), scratch: Number = 0) -> str:
-        """An operation that makes one tensor of ``size`` bytes. ``scratch``: of its backward pass."""
-        self.add_node(name, reads, [self.tensor(writes, size)], saves, 0, 0, scratch)
-        return writes
-
     def linear(self, op: Operation) -> None:
         """One matmul per matrix, but for the joint one of Q, K and V; those of several are recorded with what comes next."""
         self.together = op

@@ -100,6 +100,11 @@ class Recorder:
         """A tensor of tokens x features in the format of activations."""
         return self.tensor(name, tokens * features * self.shape.size)
 
+    def node(self, name: str, reads: Iterable[str], writes: str, size: Number, saves: Iterable[str] = (), scratch: Number = 0) -> str:
+        """An operation that makes one tensor of ``size`` bytes. ``scratch``: of its backward pass."""
+        self.add_node(name, reads, [self.tensor(writes, size)], saves, 0, 0, scratch)
+        return writes
+
     def add_node(self, name: str, reads: Iterable[str], writes: Iterable[str], saves: Iterable[str] = (), *more: Number) -> None:
         """One more entry; ``more``: bytes of gradients that stay, of scratch and of scratch in the backward pass."""
         self.tape.nodes.append(Node(name, tuple(reads), tuple(writes), tuple(saves), *more))
@@ -197,8 +202,7 @@ class Recorder:
     def activation(self, op: Operation) -> None:
         """The activation function and its gate in one kernel."""
         tokens = self.shape.tokens * self.mlp.experts_per_token if isinstance(self.mlp, MoeMlp) and op.part == EXPERTS else self.tokens(op)
-        self.made(op.writes, tokens, op.features)
-        self.add_node(op.name, op.reads, [op.writes], op.reads)
+        self.node(op.name, op.reads, op.writes, tokens * op.features * self.shape.size, op.reads)
 
     # Attention
 
@@ -224,13 +228,11 @@ class Recorder:
             self.add_node("attention", op.reads, [op.writes, lse], [*op.reads, op.writes, lse], stays, 0, scratch + passing)
             return
         (q, k, v), scores = op.reads, s.tokens * s.keys * heads
-        self.tensor("scores", scores * s.size)
-        self.add_node("Q K^T", [q, k], ["scores"], [q, k])
+        self.node("Q K^T", (q, k), "scores", scores * s.size, (q, k))
         self.tensor("softmax", scores * s.size)
         self.add_node("softmax", ["scores"], ["softmax"], ["softmax"], stays, 0, passing)
         weights = self.dropped("attention's dropout", "softmax", "softmax after dropout", scores)
-        self.made(op.writes, s.tokens, op.features)
-        self.add_node("P V", [weights, v], [op.writes], [weights, v])
+        self.node("P V", (weights, v), op.writes, s.tokens * op.features * s.size, (weights, v))
 
     # Experts: every one gets as many tokens
 

@@ -42,20 +42,14 @@ def _matmul(op: Op, frame: Frame) -> list[StepOp]:
     if frozen:
         return [inputs]
     weights = product(f"{op.name}, gradient of weights", step, Matmul(w.k, w.n, w.m, w.batch, dtype=w.dtype))
-    found = [inputs, _in_format(weights, frame)]
+    kernel, size = weights.op.kernel, 8 * frame.shape.gradient_size
+    accesses = tuple(in_bits(access, WEIGHTS, size) if access.tensor == "C" else access for access in kernel.accesses)
+    found = [inputs, replace(weights, op=replace(weights.op, kernel=replace(kernel, accesses=accesses)))]
     if sum(access.tensor == WEIGHTS for access in op.kernel.accesses) > 1:  # the second ones are biases
         # after a matrix cut by rows, biases are added once the partial sums are: to a sequence-parallel GPU's own tokens
         rows = activation(READ, share(w.batch * w.m * w.n, frame.shape.sp if op.name.endswith(BY_ROWS) else 1), step)
         found.append(priced(f"{op.name}, gradient of biases", step, SUMS, (rows, gradients(w.n, frame.shape.gradient_size)), w.m * w.n))
     return found
-
-
-def _in_format(row: StepOp, frame: Frame) -> StepOp:
-    """``row``, whose product C is the gradient of weights."""
-    kernel = row.op.kernel
-    size = 8 * frame.shape.gradient_size
-    accesses = tuple(in_bits(access, WEIGHTS, size) if access.tensor == "C" else access for access in kernel.accesses)
-    return replace(row, op=replace(row.op, kernel=replace(kernel, accesses=accesses)))
 
 
 def _elementwise(op: Op, frame: Frame) -> list[StepOp]:
@@ -79,13 +73,9 @@ def _elementwise(op: Op, frame: Frame) -> list[StepOp]:
 def _norm(op: Op, w: Stream, frame: Frame) -> list[StepOp]:
     """The gradient of the inputs, row by row; those of the weights, summed over all rows."""
     step, elements = frame.forward, w.rows * w.cols
-    kernel = replace(
-        op.kernel,
-        name=f"{op.name}, gradient of inputs",
-        accesses=(activation(READ, 2 * elements, step), activation(WRITE, elements, step)),
-    )
+    name, moved = f"{op.name}, gradient of inputs", (activation(READ, 2 * elements, step), activation(WRITE, elements, step))
     timed = Timed("norm", replace(w, inputs=2), op.timed.implementations if op.timed else None)
-    inputs = StepOp(Op(kernel.name, ELEMENTWISE, 1, kernel, timed))
+    inputs = StepOp(Op(name, ELEMENTWISE, 1, replace(op.kernel, name=name, accesses=moved), timed))
     if frame.shape.rank is not None:
         return [inputs]
     learned = w.cols * (2 if frame.shape.norm == "layer" else 1)
@@ -115,8 +105,7 @@ def attention(op: Op, frame: Frame) -> tuple[list[StepOp], list[StepOp]]:
 
 
 def _fused(op: Op, w: Attention, frame: Frame) -> tuple[list[StepOp], list[StepOp]]:
-    rows = flash2.backward(w, Tile(tile_rows(w.row_group * w.n), KEY_TILE))
-    [sums, main] = rows
+    [sums, main] = flash2.backward(w, Tile(tile_rows(w.row_group * w.n), KEY_TILE))
     both = replace(main, name=f"{op.name}, gradient", accesses=(*sums.accesses, *main.accesses), work=sums.work + main.work)
     timed = Timed("attention", w, None, op.timed.obstacle if op.timed else "")
     back = StepOp(Op(both.name, ATTENTION, 1, both, timed), BACKWARD)
@@ -170,11 +159,5 @@ def _by_heads(w: Attention, frame: Frame) -> tuple[list[StepOp], list[StepOp], l
 
 def _heads_together(w: Attention, frame: Frame, *, strided: bool) -> StepOp:
     """The gradients of Q, K and V in one matrix, as the joint projection made them."""
-    return pointwise(
-        "gradients of Q, K and V side by side",
-        frame.forward,
-        w.batch * w.n,
-        (2 * w.heads) * w.d + w.heads * w.dv,
-        vector=0,
-        strided=strided,
-    )
+    name, cols = "gradients of Q, K and V side by side", (2 * w.heads) * w.d + w.heads * w.dv
+    return pointwise(name, frame.forward, w.batch * w.n, cols, vector=0, strided=strided)
