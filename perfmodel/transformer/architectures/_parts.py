@@ -82,13 +82,17 @@ class HfFields:
             raise self._wrong(name, self.values[name], "text", '"silu"')
         return default if name is None else str(self.values[name])
 
+    def _list(self, name: str) -> list[Any] | None:
+        value = self._value(name)
+        if value is not None and not isinstance(value, list):
+            raise self._wrong(name, value, "a list", "[0, 1]")
+        return value
+
     def numbers(self, name: str, length: int = 0) -> list[int] | None:
         """A list of whole numbers from 0, at least ``length`` of them; None where there is none."""
-        value = self._value(name)
+        value = self._list(name)
         if value is None:
             return None
-        if not isinstance(value, list):
-            raise self._wrong(name, value, "a list", "[0, 1]")
         if value and len(value) < length:
             raise DataError(f"{name}: {self._rule()} needs a list" + (f" of {length} numbers" if length else ""))
         return [self._checked(f"{name}.{index}", item, 0) for index, item in enumerate(value)]
@@ -106,11 +110,9 @@ class HfFields:
 
         ``window``: of the layers that the file calls sliding or chunked.
         """
-        kinds = self._value("layer_types")
+        kinds = self._list("layer_types")
         if kinds is None:
             return otherwise
-        if not isinstance(kinds, list):
-            raise self._wrong("layer_types", kinds, "a list", "[0, 1]")
         if len(kinds) != self.layers:
             raise DataError(f"layer_types: {self._rule()} needs one entry for each of the {self.layers} layers")
         sizes = {"full_attention": None, "sliding_attention": window, "chunked_attention": window}
@@ -121,10 +123,7 @@ class HfFields:
 
     def check_windows(self, full: list[bool]) -> None:
         """Fail if ``layer_types`` asks for a window where the rule knows of none, or the other way round."""
-        kinds = self._value("layer_types") or []
-        if not isinstance(kinds, list):
-            raise self._wrong("layer_types", kinds, "a list", "[0, 1]")
-        for index, (kind, sees_all) in enumerate(zip(kinds, full, strict=False)):
+        for index, (kind, sees_all) in enumerate(zip(self._list("layer_types") or [], full, strict=False)):
             if (kind == "full_attention") != sees_all:
                 raise DataError(f"layer_types.{index}: {self._rule()} does not allow {kind!r} there")
 

@@ -105,7 +105,6 @@ class _TrainingRows:
             self.both(StepOp(row))
 
     def both(self, row: StepOp) -> None:
-        """A row, and what it means backward."""
         self.found.add([row], backward(row, self.frame))
 
     # Matrices
@@ -121,29 +120,25 @@ class _TrainingRows:
 
     def _adapters(self, op: Operation, row: Op) -> tuple[list[StepOp], list[StepOp]]:
         """Low-rank adapters beside frozen matrices: two small matmuls forward, four backward, for each matrix that has one."""
-        rank, step = self.shape.rank, self.step
-        forward: list[StepOp] = []
-        back: list[StepOp] = []
-        if rank is None or row.timed is None:
-            return forward, back
+        rank, step, forward, back = self.shape.rank, self.step, list[StepOp](), list[StepOp]()
+        assert row.timed is not None
         w: Matmul = row.timed.workload
-        for matrix in op.matrices:
+
+        def matmul(name: str, m: Number, n: Number, k: Number, weights: str = "B") -> StepOp:
+            return product(name, step, Matmul(m, n, k, dtype=w.dtype), weights=weights)
+
+        for matrix in op.matrices if rank is not None else ():
             if not is_targeted(matrix, self.shape.targets):
                 continue
             title, columns = f"adapter of {matrix.name}", matrix.outputs
             first, second = f"{title}, A", f"{title}, B"
-            forward += [
-                product(first, step, Matmul(w.m, rank, w.k, dtype=w.dtype), weights="B"),
-                product(second, step, Matmul(w.m, columns, rank, dtype=w.dtype), weights="B"),
-                pointwise(f"{title}, sum", step, w.m, columns, reads=2),
-            ]
-            back += [
-                product(f"{second}, gradient of inputs", step, Matmul(w.m, rank, columns, dtype=w.dtype), weights="B"),
-                product(f"{second}, gradient of weights", step, Matmul(rank, columns, w.m, dtype=w.dtype), weights="C"),
-                product(f"{first}, gradient of inputs", step, Matmul(w.m, w.k, rank, dtype=w.dtype), weights="B"),
-                product(f"{first}, gradient of weights", step, Matmul(w.k, rank, w.m, dtype=w.dtype), weights="C"),
-                pointwise(f"{title}, sum of gradients", step, w.m, w.k, reads=2),
-            ]
+            forward += [matmul(first, w.m, rank, w.k), matmul(second, w.m, columns, rank)]
+            forward.append(pointwise(f"{title}, sum", step, w.m, columns, reads=2))
+            back += [matmul(f"{second}, gradient of inputs", w.m, rank, columns)]
+            back += [matmul(f"{second}, gradient of weights", rank, columns, w.m, "C")]
+            back += [matmul(f"{first}, gradient of inputs", w.m, w.k, rank)]
+            back += [matmul(f"{first}, gradient of weights", w.k, rank, w.m, "C")]
+            back.append(pointwise(f"{title}, sum of gradients", step, w.m, w.k, reads=2))
         return forward, back
 
     # Attention, activation function, residual stream
