@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from perfmodel.core.arith import Number, ceil_div, floor
-from perfmodel.core.cost import READ, WRITE, Kernel, stored
+from perfmodel.core.cost import READ, WRITE, Kernel, matmul_work, stored
 from perfmodel.core.trace import is_traced, plain, template
 from perfmodel.kernels.experts import ACTIVATE, DOWN, SUM, UP, Experts
 from perfmodel.kernels.matmul import Matmul
@@ -18,7 +18,6 @@ from perfmodel.transformer.op import (
     activation,
     matrix_bytes,
     multiplied_in,
-    needed_flops,
     product_timed,
     stream,
     widest,
@@ -86,7 +85,9 @@ class Routing:
         else:
             weights = stored(WEIGHTS, READ, floor(self.touched * (inputs * outputs + bias)), step.weight_bits)
         accesses = (activation(READ, pairs * inputs, step), weights, activation(WRITE, pairs * stores, step))
-        kernel = needed_flops(Kernel(op.kernel, step.dtype, accesses), step, 2 * pairs * inputs * outputs)
+        flops = 2 * pairs * inputs * outputs
+        work = matmul_work(step.dtype, flops)
+        kernel = Kernel(op.kernel, step.dtype, accesses, flops=flops, executed_flops=flops, work=work, needed=work)
         groups = max(round(plain(self.touched)), 1)
         w = Matmul(ceil_div(pairs, groups), outputs, inputs, groups, dtype=step.dtype)
         timed, form = product_timed(w, step, widest(step, matrices))

@@ -12,8 +12,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from perfmodel.core.arith import Number, ceil_div
-from perfmodel.core.cost import READ, WRITE, Access, Kernel, Tile, Work, in_bits, matmul_work, once, stored
-from perfmodel.core.dtypes import DTYPES, Dtype, dtype_of_products
+from perfmodel.core.cost import READ, WRITE, Access, Kernel, Tile, Work, in_bits, once, stored
+from perfmodel.core.dtypes import Dtype, dtype_of_products
 from perfmodel.core.workload import Stream
 from perfmodel.kernels.collectives import Collective
 from perfmodel.kernels.matmul import Matmul
@@ -151,24 +151,15 @@ def product_timed(w: Matmul, step: Step, form: MatrixFormat) -> tuple[Timed, Dty
     if inside is not None and inside.name == "fp8":
         return Timed("matmul", replace(w, dtype=inside), ("trtllm-fp8-linear",)), inside
     implementations = ("trtllm-fp8-linear",) if step.dtype.name == "fp8" else ("torch-matmul", "cublas")
-    return Timed("matmul", w, implementations, unlike("weights", step, form.bits, form.is_integer)), inside
+    same = form.bits == 8 * step.dtype.size and not form.is_integer
+    kind = f"{form.bits}-bit {'integer ' if form.is_integer else ''}weights"
+    obstacle = "" if same else f"no kernel with {kind} and {step.dtype.name} activations is calibrated"
+    return Timed("matmul", w, implementations, obstacle), inside
 
 
 def multiplied_in(step: Step, form: MatrixFormat) -> Dtype | None:
     """The narrower format in which products of 16-bit activations with weights in ``form`` may run."""
     return dtype_of_products(form.multiplied) if form.multiplied and step.dtype.size == 2 else None
-
-
-def narrow(step: Step, bits: int, integers: bool) -> Dtype | None:
-    """fp8 for a cache stored in it beside 16-bit activations, else None. ``integers``: its elements are no floats."""
-    return DTYPES["fp8"] if bits == 8 and step.dtype.size == 2 and not integers else None
-
-
-def unlike(what: str, step: Step, bits: int, integers: bool) -> str:
-    """Why nothing calibrated reads ``what`` in that many bits; empty where they are those of activations."""
-    same = bits == 8 * step.dtype.size and not integers
-    kind = f"{bits}-bit {'integer ' if integers else ''}{what}"
-    return "" if same else f"no kernel with {kind} and {step.dtype.name} activations is calibrated"
 
 
 VECTOR_WORK = {"add": 1, "norm": 4, "layer norm": 6, "rotate": 3, "copy": 0, "silu-mul": 4, "gelu": 8}
@@ -215,12 +206,6 @@ _STREAM_OPS = {
 def activation(kind: str, elements: Number, step: Step, tensor: str = "activations") -> Access:
     """``elements`` activations read or written once."""
     return once(tensor, kind, elements, step.dtype.size)
-
-
-def needed_flops(kernel: Kernel, step: Step, flops: Number) -> Kernel:
-    """``kernel`` with that much matmul FLOP needed and executed."""
-    work = matmul_work(step.dtype, flops)
-    return replace(kernel, flops=flops, executed_flops=flops, work=work, needed=work)
 
 
 def total_bytes(ops: Iterable[Op], *tensors: str) -> Number:

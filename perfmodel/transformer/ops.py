@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from perfmodel.core.arith import Number, minimum
 from perfmodel.core.cost import READ, WRITE, Access, Tile, in_bits, stored
-from perfmodel.core.dtypes import Dtype
+from perfmodel.core.dtypes import DTYPES, Dtype
 from perfmodel.core.trace import plain
 from perfmodel.core.workload import Attention
 from perfmodel.kernels.attention.algorithms.flash2 import forward
@@ -21,7 +21,7 @@ from perfmodel.kernels.narrow_cache import NarrowCacheAttention
 from perfmodel.transformer.layer import EXPERTS, HEAD_ROW, LAST_NORM, Matrix, Operation, first_operations, last_operations, local_layer
 from perfmodel.transformer.layer import operations as layer_operations
 from perfmodel.transformer.moe import Routing, activation_function
-from perfmodel.transformer.op import ATTENTION, CACHE, WEIGHTS, Op, Timed, activation, collective, linear, narrow, stream, tile_rows
+from perfmodel.transformer.op import ATTENTION, CACHE, WEIGHTS, Op, Timed, activation, collective, linear, stream, tile_rows
 from perfmodel.transformer.spec import GroupedAttention, LatentAttention, Layer, ModelSpec, MoeMlp
 from perfmodel.transformer.step import Step
 
@@ -266,7 +266,8 @@ def attend(w: Attention, step: Step, *, sinks: Number = 0, latent: bool = False)
     )
     if sinks:
         accesses = (*accesses, stored(WEIGHTS, READ, sinks, step.weight_bits))
-    form = narrow(step, step.kv_bits, step.integer_kv) if w.n == 1 else None
+    fp8 = w.n == 1 and step.kv_bits == 8 and step.dtype.size == 2 and not step.integer_kv
+    form = DTYPES["fp8"] if fp8 else None
     name = "attention" if window is None else f"attention, window {plain(window)}"
     timed = _latent_timed(w, step) if latent else _timed(w, step, form)
     return Op(name, ATTENTION, 1, replace(kernel, name=name, accesses=accesses), timed, form)
