@@ -20,8 +20,7 @@ from perfmodel.kernels.collectives import OPS, Collective, collective_estimate, 
 from perfmodel.transformer.answer import answer
 from perfmodel.transformer.op import COLLECTIVE
 from perfmodel.transformer.op_time import as_multiplied
-from perfmodel.transformer.request import Request, formats
-from perfmodel.transformer.step import Split
+from perfmodel.transformer.step import Request, Split, formats
 from perfmodel.transformer.training.question import EVERY, FULL, Parallel, Training
 from perfmodel.transformer.training.step import links
 from perfmodel.transformer.training.step.data_parallel import shared_gradients, shared_weights

@@ -27,8 +27,8 @@ from perfmodel.timing.base import Case
 from perfmodel.timing.floors import kernels_of, roof_s
 from perfmodel.timing.models.experts import seconds as experts_seconds
 from perfmodel.timing.predict import nearest, with_parts
-from perfmodel.transformer.moe import expert_ops
 from perfmodel.transformer.op import EXPONENTIALS, VECTOR_WORK
+from perfmodel.transformer.ops import layer_ops
 from perfmodel.transformer.spec import MoeMlp
 from perfmodel.transformer.step import DECODE, Step
 from perfmodel.transformer.training.question import Parallel
@@ -135,8 +135,8 @@ def test_parts_of_experts_move_what_they_read_and_write() -> None:
 
 def test_matmuls_of_experts_write_a_row_per_pair() -> None:
     model = find_model("mixtral-8x7b")
-    mlp = next(layer.mlp for layer, _ in model.layer_kinds if isinstance(layer.mlp, MoeMlp))
-    ops = {op.name: op for op in expert_ops(mlp, model, Step(DECODE, 3, 1, 64, DTYPES["bf16"], 16, 16, False))}
+    layer = next(layer for layer, _ in model.layer_kinds if isinstance(layer.mlp, MoeMlp))
+    ops = {op.name: op for op in layer_ops(layer, model, Step(DECODE, 3, 1, 64, DTYPES["bf16"], 16, 16, False))}
     written = {name: op.kernel.bytes("write") for name, op in ops.items() if name.startswith("experts")}
     assert written == {"experts, gate and up": 3 * 2 * 2 * 14336 * 2, "experts, down": 3 * 2 * 4096 * 2}
 

@@ -46,19 +46,18 @@ from perfmodel.transformer.answer import GENERATE, Answer, answer
 from perfmodel.transformer.generation import with_cache
 from perfmodel.transformer.hf import parse
 from perfmodel.transformer.kv_cache import CacheFormat
+from perfmodel.transformer.layer import Matrix
 from perfmodel.transformer.parameters import total
-from perfmodel.transformer.request import Request
-from perfmodel.transformer.training.activations import layer_tape
-from perfmodel.transformer.training.implementations import FUSED, HUGGINGFACE
+from perfmodel.transformer.step import Request
+from perfmodel.transformer.training.implementations import FUSED, HUGGINGFACE, layer_tape
 from perfmodel.transformer.training.korthikanti import describes, stage_bytes
-from perfmodel.transformer.training.matrices import Holding, Matrix
+from perfmodel.transformer.training.matrices import Holding
 from perfmodel.transformer.training.question import Parallel, Training
 from perfmodel.transformer.training.shape import shape_of
 from perfmodel.transformer.training.state import state_bytes
 from perfmodel.transformer.training.step.exchange import DATA, Exchange
-from perfmodel.transformer.training.step.experts import expert_rows
 from perfmodel.transformer.training.step.job import job_of
-from perfmodel.transformer.training.step.layer import LayerOps, residual
+from perfmodel.transformer.training.step.layer import layer_ops
 from perfmodel.transformer.training.step.links import needs
 from perfmodel.transformer.training.step.micro_batch import micro_batch
 from perfmodel.transformer.training.step.parallel_time import step_time
@@ -214,8 +213,8 @@ def test_kernels_that_move_tokens_add_up_as_many_elements_as_pairs() -> None:
     """Of Mixtral: 2 experts to each of 4 x 512 tokens, 4096 wide, there and back, forward and backward."""
     job = job_of(Training(find_model("mixtral-8x7b"), 4, 512), machine(H200, tuple))
     [layer] = {layer for layer, _ in job.training.model.layer_kinds}
-    pairs = expert_rows(layer.mlp, job.frame)
-    moved = [row for forward, back in pairs for row in (*forward, *back) if "tokens by" in row.op.name or "weighted sum" in row.op.name]
+    rows = layer_ops(layer, job.frame)
+    moved = [row for row in (*rows.forward, *rows.backward) if "tokens by" in row.op.name or "weighted sum" in row.op.name]
     assert [row.op.kernel.work.vector for row in moved] == [2 * 4 * 512 * 4096] * 4
 
 
@@ -240,14 +239,13 @@ def test_rows_are_timed_by_the_bytes_that_they_count() -> None:
     dropped, seen = Training(find_model("gpt2"), 4, 512, dropout=True), 0
     for implementation in (FUSED, HUGGINGFACE):
         frame = job_of(dropped, machine(H200, tuple), implementation=implementation).frame
-        found = LayerOps()
-        residual(found, frame)
+        found = layer_ops(dropped.model.layers[0], frame)
         for row in (*found.forward, *found.backward):
             if row.op.timed is not None and any(access.tensor == "mask" for access in row.op.kernel.accesses):
                 timed = row.op.timed.workload
                 assert timed.read_bytes + timed.write_bytes == row.bytes, row.op.name
                 seen += 1
-    assert seen == 4
+    assert seen == 8
 
 
 def test_views_have_the_size_of_their_part() -> None:

@@ -27,7 +27,6 @@ from perfmodel.transformer.kv_cache import (
     CacheFormat,
     attention_kinds,
     batch_bytes,
-    elements_per_token,
     equivalent_kv_heads,
     layer_token_bytes,
     longest_context,
@@ -38,8 +37,8 @@ from perfmodel.transformer.kv_cache import (
     vector_bytes,
 )
 from perfmodel.transformer.parameters import active
-from perfmodel.transformer.request import Request
 from perfmodel.transformer.spec import DenseMlp, GroupedAttention, LatentAttention, Layer, ModelSpec
+from perfmodel.transformer.step import Request
 
 SIXTEEN = CacheFormat("bf16")
 
@@ -81,7 +80,7 @@ def test_deepseek_v2_latent():
     latent = find_model("deepseek-v2")
     (attention, layers) = attention_kinds(latent)[0]
     assert isinstance(attention, LatentAttention)
-    assert layers * elements_per_token(attention) == 34_560
+    assert layers * attention.kept == 34_560
     assert equivalent_kv_heads(attention) == 2.25
 
 

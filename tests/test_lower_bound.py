@@ -27,7 +27,7 @@ from perfmodel.kernels.matmul import kernels as matmul_kernels
 from perfmodel.timing.base import Case
 from perfmodel.timing.floors import lower_bound_s, roof_s
 from perfmodel.transformer.answer import answer
-from perfmodel.transformer.request import DECODE, GENERATE, PREFILL, Request
+from perfmodel.transformer.step import DECODE, GENERATE, PREFILL, Request
 from perfmodel.transformer.training.question import Training
 from perfmodel.transformer.training.step.estimate import estimate as training_estimate
 

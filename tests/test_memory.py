@@ -17,16 +17,15 @@ from perfmodel.core.errors import PerfmodelError, UnavailableError, UsageError
 from perfmodel.core.workload import Attention
 from perfmodel.transformer.parameters import total
 from perfmodel.transformer.spec import DenseMlp, GroupedAttention, LatentAttention, Layer, ModelSpec, MoeMlp
-from perfmodel.transformer.training.activations import kept
 from perfmodel.transformer.training.attention_peak import attention_peak
 from perfmodel.transformer.training.checks import checked, recompute_named
-from perfmodel.transformer.training.implementations import FUSED, implementation_named
+from perfmodel.transformer.training.implementations import FUSED, implementation_named, kept
 from perfmodel.transformer.training.lora import adapters
+from perfmodel.transformer.training.matrices import in_flight, stage_holding
 from perfmodel.transformer.training.memory import evaluate, largest_micro_batch
 from perfmodel.transformer.training.optimizers import OPTIMIZERS
 from perfmodel.transformer.training.question import Parallel, Recompute, Training
 from perfmodel.transformer.training.shape import shape_of
-from perfmodel.transformer.training.stages import in_flight, stage_holding
 from perfmodel.transformer.training.state import state_bytes
 from perfmodel.transformer.training.tape import Node, Pass, Tape, backward, forward
 from perfmodel.transformer.training.timeline import BACKWARD, FORWARD, OPTIMIZER, Moment, _moments, _stage, peak

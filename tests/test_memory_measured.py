@@ -14,8 +14,8 @@ from perfmodel.catalog import find_model
 from perfmodel.core.dtypes import DTYPES
 from perfmodel.core.workload import Attention
 from perfmodel.transformer.spec import DenseMlp, GroupedAttention, Layer, ModelSpec
-from perfmodel.transformer.training.activations import kept
 from perfmodel.transformer.training.attention_peak import attention_peak
+from perfmodel.transformer.training.implementations import kept
 from perfmodel.transformer.training.question import Recompute, Training
 from perfmodel.transformer.training.state import state_bytes
 from perfmodel.transformer.training.timeline import BACKWARD, FORWARD, OPTIMIZER, Peak, peak

@@ -11,7 +11,7 @@ import zero
 from perfmodel.catalog import find_model
 from perfmodel.transformer.spec import DenseMlp, GroupedAttention, Layer, ModelSpec
 from perfmodel.transformer.training import korthikanti
-from perfmodel.transformer.training.activations import kept
+from perfmodel.transformer.training.implementations import kept
 from perfmodel.transformer.training.korthikanti import layer_bytes
 from perfmodel.transformer.training.question import Parallel, Recompute, Training
 from perfmodel.transformer.training.state import state_bytes

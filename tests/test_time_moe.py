@@ -16,8 +16,8 @@ from perfmodel.timing.base import Case, find_model
 from perfmodel.timing.floors import lower_bound_s
 from perfmodel.timing.models import experts as model
 from perfmodel.transformer.estimate import run_pass
-from perfmodel.transformer.moe import expert_ops
 from perfmodel.transformer.op_time import as_multiplied, op_estimate
+from perfmodel.transformer.ops import layer_ops
 from perfmodel.transformer.step import Split, decode, prefill
 
 H200, A100 = find_device("nvidia-h200-sxm"), find_device("nvidia-a100-sxm-80gb")
@@ -110,33 +110,33 @@ MIXTRAL = find_transformer("mixtral-8x7b")
 
 
 def rows_of(step, model=MIXTRAL):
-    mlp = next(layer.mlp for layer in model.layers if hasattr(layer.mlp, "experts"))
-    return {op.name: op for op in expert_ops(mlp, model, step)}
+    layer = next(layer for layer in model.layers if hasattr(layer.mlp, "experts"))
+    return {op.name: op for op in layer_ops(layer, model, step)}
 
 
-def closer(op):
-    return None if op.timed is None or op.timed.closer is None else op.timed.closer.workload
+def preferred(op):
+    return None if op.timed is None or op.timed.preferred is None else op.timed.preferred.workload
 
 
 @pytest.mark.parametrize("fused", [False, True])
 def test_rows_ask_for_each_part_once(fused):
-    parts = [part for op in rows_of(decode(4, 100, fused=fused)).values() for part in (closer(op).parts if closer(op) else ())]
+    parts = [part for op in rows_of(decode(4, 100, fused=fused)).values() for part in (preferred(op).parts if preferred(op) else ())]
     assert sorted(parts) == sorted(PARTS)
 
 
 def test_rows_of_16_bit_experts():
     rows = rows_of(decode(4, 100))
-    w = closer(rows["experts, gate and up"])
+    w = preferred(rows["experts, gate and up"])
     assert (w.parts, w.dtype.name, w.pairs, w.width) == ((UP,), "fp16", 8, 14336)
     assert w.touched == pytest.approx(8 * (1 - 0.75**4))
-    assert closer(rows["experts, down"]).parts == (DOWN,)
-    assert closer(rows["SiLU x gate"]).parts == (ACTIVATE,)
-    assert closer(rows["weighted sum of experts"]).parts == (SUM,)
-    assert closer(rows["router"]) is None
+    assert preferred(rows["experts, down"]).parts == (DOWN,)
+    assert preferred(rows["SiLU x gate"]).parts == (ACTIVATE,)
+    assert preferred(rows["weighted sum of experts"]).parts == (SUM,)
+    assert preferred(rows["router"]) is None
 
 
 def test_expert_parallel_groups_share_experts_and_pairs():
-    w = closer(rows_of(decode(64, 100, split=Split(ep=4)))["experts, down"])
+    w = preferred(rows_of(decode(64, 100, split=Split(ep=4)))["experts, down"])
     assert (w.experts, w.pairs) == (2, 32)
     assert w.touched <= 2
 
@@ -144,7 +144,7 @@ def test_expert_parallel_groups_share_experts_and_pairs():
 @pytest.mark.parametrize(("bits", "form"), [(16, "fp16"), (8, "fp8"), (4, None)])
 def test_weights_decide_the_format(bits, form):
     op = rows_of(decode(4, 100, weight_bits=bits))["experts, down"]
-    assert (closer(op).dtype.name if closer(op) else None) == form
+    assert (preferred(op).dtype.name if preferred(op) else None) == form
     assert (op.multiplied is None) == (bits != 8)
 
 

@@ -28,14 +28,17 @@ from perfmodel.transformer import generation, kv_cache, parameters
 from perfmodel.transformer.answer import answer, lengths
 from perfmodel.transformer.batch import PAYS, bound_s, curve, knee
 from perfmodel.transformer.estimate import run_pass
-from perfmodel.transformer.in_step import LARGEST_SAVING, InStep, handed_bytes, in_step, launch_saving_s
+from perfmodel.transformer.layer import first_operations, last_operations, operations
 from perfmodel.transformer.moe import expected_touched
 from perfmodel.transformer.op import CACHE, COLLECTIVE, ELEMENTWISE, MATMUL, WEIGHTS, Op, total_bytes
-from perfmodel.transformer.ops import step_ops
+from perfmodel.transformer.op_time import LARGEST_SAVING, LaunchCorrection, handed_bytes, launch_correction, launch_saving_s
+from perfmodel.transformer.ops import Rows, step_ops
 from perfmodel.transformer.parallel import hand_over, kv_bytes, stages, weight_bytes
-from perfmodel.transformer.request import PHASES, Request
 from perfmodel.transformer.spec import GroupedAttention, ModelSpec, MoeMlp
-from perfmodel.transformer.step import Split, Step, decode, prefill
+from perfmodel.transformer.step import PHASES, Request, Split, Step, decode, prefill
+from perfmodel.transformer.training.matrices import stage_holding
+from perfmodel.transformer.training.question import Parallel
+from perfmodel.transformer.training.recorder import Recorder
 
 SMALL = ("gpt2", "llama-3.2-1b", "mixtral-8x7b", "gemma-2-9b", "deepseek-v2")
 lenders = cache(calibrated_devices)
@@ -308,12 +311,12 @@ def test_without_a_calibration_of_steps_a_graph_saves_the_difference_of_the_laun
     assert saving == pytest.approx(2.5e-6 - 1.32e-6)
     assert eager.prediction[0] - graph.prediction[0] == pytest.approx(runs * saving)
     assert launch_saving_s(find_device("tpu-v5e")) is None
-    assert in_step(find_device("tpu-v5e"), lenders).parameters["graph_saving_us"] == 0
+    assert launch_correction(find_device("tpu-v5e"), lenders).parameters["graph_saving_us"] == 0
 
 
 def test_kernels_in_a_step_differ_from_kernels_alone_as_calibrated():
     device = find_device("h200")
-    within = InStep({"stream_saving_us": 2.0, "graph_saving_us": 4.0, "handoff_share": 0.25, "strided_factor": 2.0})
+    within = LaunchCorrection({"stream_saving_us": 2.0, "graph_saving_us": 4.0, "handoff_share": 0.25, "strided_factor": 2.0})
     rows = {row.op.name: row.op for row in run_pass(find_model("llama-3-8b"), prefill(1, 512, dtype=DTYPES["bf16"]), device).rows}
     matmul, add, gate = (rows[name] for name in ("down projection", "residual add", "SiLU x gate"))
     assert within.seconds(50e-6, matmul, device, False, 0.0) == pytest.approx(48e-6)
@@ -442,3 +445,19 @@ def test_matmuls_round_up_to_tiles_but_need_less():
     for op in step_ops(model, step):
         if op.group == MATMUL:
             assert op.kernel.executed_flops >= op.kernel.flops == op.kernel.needed.tensor
+
+
+@pytest.mark.parametrize("name", model_names())
+def test_every_kind_of_operation_has_its_method(name: str) -> None:
+    """What has none has no kernel: where GPUs meet, views, a sum that the weighted sum makes, the loss, which inference has not."""
+    model = find_model(name)
+    layers = [op for layer, _ in model.layer_kinds for op in operations(model, layer, dropout=True)]
+    kinds = {op.kind for op in [*first_operations(model, dropout=True), *layers, *last_operations(model)]}
+    assert {kind for kind in kinds if not hasattr(Rows, kind)} <= {"enter", "split", "join", "dropout", "loss"}
+    assert {kind for kind in kinds if not hasattr(Recorder, kind)} <= {"enter", "leave", "rotate", "shared_gate"}
+
+
+@pytest.mark.parametrize("name", model_names())
+def test_one_gpu_holds_all_parameters(name: str) -> None:
+    model = find_model(name)
+    assert stage_holding(model, Parallel(), 0).parameters == parameters.total(model)

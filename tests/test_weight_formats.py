@@ -21,9 +21,8 @@ from perfmodel.transformer.op import WEIGHTS
 from perfmodel.transformer.ops import EMBEDDING
 from perfmodel.transformer.parallel import draft_bytes, weight_bytes
 from perfmodel.transformer.parameters import total
-from perfmodel.transformer.request import Request, formats
 from perfmodel.transformer.spec import ModelSpec
-from perfmodel.transformer.step import DECODE
+from perfmodel.transformer.step import DECODE, Request, formats
 from perfmodel.transformer.weight_formats import quantized
 from perfmodel.transformer.weight_formats._base import MatrixFormat, matcher
 

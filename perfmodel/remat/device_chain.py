@@ -37,10 +37,10 @@ from perfmodel.transformer.op import ATTENTION, Op
 from perfmodel.transformer.op_time import op_estimate, predict_op
 from perfmodel.transformer.ops import layer_ops, merged
 from perfmodel.transformer.step import Step, prefill
-from perfmodel.transformer.training.model_tape import layer_tape
+from perfmodel.transformer.training.matrices import bare
 from perfmodel.transformer.training.question import BF16, FP32, Training
+from perfmodel.transformer.training.recorder import Recorder
 from perfmodel.transformer.training.shape import Shape, shape_of
-from perfmodel.transformer.training.stages import bare
 from perfmodel.transformer.training.tape import backward, forward
 
 EDGE = 128
@@ -143,7 +143,7 @@ def model_chain(model: spec.ModelSpec, batch: int, n: int, dtype: Dtype, device:
 
 
 def _link(layer: spec.Layer, model: spec.ModelSpec, shape: Shape, seconds: tuple[float, float]) -> Layer:
-    tape = layer_tape(bare(model), layer, shape)
+    tape = Recorder.layer(bare(model), layer, shape)
     stream, output, saved = tape.stream, tape.sizes[tape.out], tape.saved()
     interior = sum(tape.sizes[name] for name in saved if name != stream)
     # each pass is relative to its start, with the stream there: what it takes beyond what the chain counts itself

@@ -11,9 +11,9 @@ from perfmodel.report.metrics import Metric, as_json, as_rows, as_table
 from perfmodel.report.model import TIMES, file_notes, least
 from perfmodel.report.op_common import head, with_steps
 from perfmodel.transformer.answer import Answer
-from perfmodel.transformer.cache_explain import explain
 from perfmodel.transformer.cache_plan import CacheResult
 from perfmodel.transformer.estimate import MIXED, ROOF
+from perfmodel.transformer.explain import explain_cache
 from perfmodel.transformer.generation import Generation, Measured, heads_at_every_token, score_flops
 from perfmodel.transformer.kv_cache import LayerCache, equivalent_kv_heads, kind_label
 from perfmodel.transformer.op import MATMUL
@@ -29,7 +29,7 @@ def report(result: CacheResult, times: Generated, *, explained: bool = False) ->
     w = result.workload
     title = f"KV cache of {w.spec.name}: {w.batch} x {w.n:,} tokens, {w.form.dtype} on {result.device.name}"
     plain = Report(title, _summary(result), _tables(result, times), _notes(result, times), data(result, times))
-    return with_steps(plain, [("every number", {"model": w.spec.name}, explain(result))]) if explained else plain
+    return with_steps(plain, [("every number", {"model": w.spec.name}, explain_cache(result))]) if explained else plain
 
 
 def data(result: CacheResult, times: Generated) -> dict[str, Any]:

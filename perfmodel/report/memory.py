@@ -14,10 +14,9 @@ from perfmodel.report.model import unread_notes
 from perfmodel.report.op_common import head, with_steps
 from perfmodel.report.timeline import WIDTH, memory_chart
 from perfmodel.transformer.training import korthikanti
-from perfmodel.transformer.training.activations import Kept
 from perfmodel.transformer.training.explain import explain
 from perfmodel.transformer.training.huggingface import WORKSPACES
-from perfmodel.transformer.training.implementations import HUGGINGFACE
+from perfmodel.transformer.training.implementations import HUGGINGFACE, Kept
 from perfmodel.transformer.training.memory import MemoryResult
 from perfmodel.transformer.training.question import ALL, EVERY, FULL, MIXED, NONE, SELECTIVE, Parallel, Training
 from perfmodel.transformer.training.state import Part

@@ -15,14 +15,13 @@ from perfmodel.timing.base import find_model
 from perfmodel.timing.predict import Prediction
 from perfmodel.transformer.answer import Answer, Line
 from perfmodel.transformer.estimate import CONVENTION, MIXED, PREDICTED, ROOF
-from perfmodel.transformer.in_step import MODEL as STEP_MODEL
-from perfmodel.transformer.in_step import launch_saving_s
 from perfmodel.transformer.op import CACHE, COLLECTIVE, WEIGHTS
+from perfmodel.transformer.op_time import MODEL as STEP_MODEL
+from perfmodel.transformer.op_time import launch_saving_s
 from perfmodel.transformer.parallel import draft_bytes, joined_gpus
 from perfmodel.transformer.parameters import active, parts, total
-from perfmodel.transformer.request import GENERATE, Request, native_dtype
 from perfmodel.transformer.spec import ModelSpec
-from perfmodel.transformer.step import DECODE, PREFILL
+from perfmodel.transformer.step import DECODE, GENERATE, PREFILL, Request, native_dtype
 from perfmodel.transformer.weight_formats._base import MatrixFormat
 
 TIMES = {PREDICTED: "predicted", ROOF: "roof", MIXED: "predicted; roof where nothing is calibrated"}

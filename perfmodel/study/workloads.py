@@ -17,9 +17,8 @@ from perfmodel.kernels.question import MatmulQuestion
 from perfmodel.study.schema import Options, checked
 from perfmodel.timing.base import models_of
 from perfmodel.transformer.question import PhaseQuestion
-from perfmodel.transformer.request import PHASES, Request
 from perfmodel.transformer.spec import GroupedAttention, ModelSpec
-from perfmodel.transformer.step import PREFILL
+from perfmodel.transformer.step import PHASES, PREFILL, Request
 
 AttentionOptions = Annotated[AttentionQuestion, BeforeValidator(lambda raw: checked(AttentionQuestion, raw))]
 

@@ -31,9 +31,8 @@ from perfmodel.sweep.base import (
 from perfmodel.sweep.kv_cache import MODEL, model_named
 from perfmodel.transformer.answer import answer
 from perfmodel.transformer.kv_cache import BITS
-from perfmodel.transformer.request import DEFAULT_GENERATED, GENERATE, PHASES, Request, default_length, formats
 from perfmodel.transformer.spec import ModelSpec
-from perfmodel.transformer.step import DECODE, PREFILL, Split
+from perfmodel.transformer.step import DECODE, DEFAULT_GENERATED, GENERATE, PHASES, PREFILL, Request, Split, default_length, formats
 
 _VALUE = re.compile(r"(--[a-z-]+) \d+")
 """A size in a message: rows that fail alike are counted together, whatever theirs are."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import reduce
 
 from perfmodel.core.arith import Number
 from perfmodel.core.cost import READ
@@ -17,15 +18,14 @@ from perfmodel.core.dtypes import dtype_of_products
 from perfmodel.core.lower_bound import Needs
 from perfmodel.core.roofline import Estimate, rates_of, total
 from perfmodel.timing.predict import Lenders
-from perfmodel.transformer.attention_ops import attention_ops
-from perfmodel.transformer.estimate import Pass, Row, run_pass, times_from
+from perfmodel.transformer.estimate import Interval, Pass, Row, interval, run_pass, times_from
 from perfmodel.transformer.generation import flops_between
-from perfmodel.transformer.layout import Layout, layout
 from perfmodel.transformer.op import ATTENTION, Op
 from perfmodel.transformer.op_time import scaled
-from perfmodel.transformer.request import GENERATE, Request
+from perfmodel.transformer.ops import layer_ops
+from perfmodel.transformer.parallel import Layout, layout
 from perfmodel.transformer.spec import MoeMlp
-from perfmodel.transformer.step import DECODE, PREFILL, Step
+from perfmodel.transformer.step import DECODE, GENERATE, PREFILL, Request, Step
 
 MOST_LENGTHS = 16
 """Lengths at which a long generation is reckoned, and a few more for windows; between them times are taken to be linear."""
@@ -42,7 +42,7 @@ class Line:
     row: Row
     count: Number
     cost: Estimate
-    times: tuple[float, float, float] | None
+    times: Interval | None
     seconds: float
 
 
@@ -58,12 +58,18 @@ class Answer:
     @property
     def lines(self) -> list[Line]:
         """Rows of all passes, those of one phase and name together."""
-        found: dict[tuple[str, str], Line] = {}
+        found: dict[tuple[str, str], list[tuple[Row, int]]] = {}
         for one, times in self.steps:
             for row in one.rows:
-                key = (one.step.phase, row.op.name)
-                found[key] = _joined(found.get(key), one.step.phase, row, times)
-        return [replace(line, cost=_with_flops(line.cost, self.curved.get(key, 0))) for key, line in found.items()]
+                found.setdefault((one.step.phase, row.op.name), []).append((row, times))
+        return [self._line(key, rows) for key, rows in found.items()]
+
+    def _line(self, key: tuple[str, str], rows: Sequence[tuple[Row, int]]) -> Line:
+        costs = [scaled(row.cost, times) for row, times in rows]
+        cost = reduce(lambda before, one: replace(before + one, needs=before.needs.apart(one.needs)), costs)
+        times = interval((row.interval, often) for row, often in rows)
+        count, seconds = sum(row.op.count * often for row, often in rows), sum(row.seconds * often for row, often in rows)
+        return Line(key[0], rows[0][0], count, _with_flops(cost, self.curved.get(key, 0)), times, seconds)
 
     @property
     def cost(self) -> Estimate:
@@ -92,9 +98,9 @@ class Answer:
         return replace(alone, work_s=work, link_s=links, tensors={(READ, "weights and KV cache"): moved})
 
     @property
-    def prediction(self) -> tuple[float, float, float] | None:
+    def prediction(self) -> Interval | None:
         """Seconds with their interval; None if a row has none."""
-        return _predicted(self.steps)
+        return interval((one.prediction, times) for one, times in self.steps)
 
     @property
     def seconds(self) -> float:
@@ -151,14 +157,6 @@ class Answer:
         return {name: float(rates_of(self.request.device, dtype_of_products(name)).matmul) for name in names}
 
 
-def _predicted(steps: Sequence[tuple[Pass, int]]) -> tuple[float, float, float] | None:
-    known = [(found, times) for one, times in steps if (found := one.prediction) is not None]
-    if len(known) < len(steps):
-        return None
-    seconds, low, high = (sum(found[index] * times for found, times in known) for index in range(3))
-    return seconds, low, high
-
-
 def _seconds(steps: Sequence[tuple[Pass, int]]) -> float:
     return sum(one.seconds * times for one, times in steps)
 
@@ -167,45 +165,17 @@ def _with_flops(cost: Estimate, more: int) -> Estimate:
     return replace(cost, flops=cost.flops + more) if more else cost
 
 
-def _joined(before: Line | None, phase: str, row: Row, times: int) -> Line:
-    cost, p = scaled(row.cost, times), row.prediction
-    seconds = None if p is None else (p.seconds * times, p.low * times, p.high * times)
-    if before is None:
-        return Line(phase, row, row.op.count * times, cost, seconds, row.seconds * times)
-    both = None
-    if before.times is not None and seconds is not None:
-        both = (before.times[0] + seconds[0], before.times[1] + seconds[1], before.times[2] + seconds[2])
-    whole = before.seconds + row.seconds * times
-    return Line(
-        phase,
-        before.row,
-        before.count + row.op.count * times,
-        replace(before.cost + cost, needs=before.cost.needs.apart(cost.needs)),
-        both,
-        whole,
-    )
-
-
-def generations(request: Request, lenders: Lenders = tuple) -> tuple[Answer, Answer]:
-    """``request``, a generation, answered with a KV cache and without."""
-    return answer(replace(request, cached=True), lenders), answer(replace(request, cached=False), lenders)
-
-
 def answer(request: Request, lenders: Lenders = tuple) -> Answer:
     """Every pass of ``request``, estimated and as far as it is calibrated predicted."""
     r = request.check()
-    wanted: list[tuple[Step, int]] = []
-    if r.phase != DECODE:
-        wanted.append((r.step(PREFILL), 1))
-    if r.phase == DECODE:
-        wanted.append((r.step(DECODE), 1))
+    first = r.step(DECODE if r.phase == DECODE else PREFILL)
+    wanted = [(first, 1)]
     if r.phase == GENERATE:
         windows = sorted({int(w) for layer, _ in r.model.layer_kinds if (w := layer.attention.window) is not None})
         wanted += [(r.step(DECODE, length), times) for length, times in lengths(r.n + 1, r.kv_len - 1, windows)]
     known: dict[tuple[Op, bool], Row] = {}
     steps = [(run_pass(r.model, step, r.device, lenders, r.in_graph(step.phase), known), times) for step, times in wanted]
-    held = replace(r.step(DECODE if r.phase == DECODE else PREFILL), kv_len=r.kv_len)
-    return Answer(r, steps, layout(r.model, held, r.device), {} if r.cached else _curved(r, wanted))
+    return Answer(r, steps, layout(r.model, replace(first, kv_len=r.kv_len), r.device), {} if r.cached else _curved(r, wanted))
 
 
 def lengths(first: int, last: int, breaks: Sequence[int] = ()) -> list[tuple[int, int]]:
@@ -248,5 +218,5 @@ def _curved(r: Request, wanted: Sequence[tuple[Step, int]]) -> dict[tuple[str, s
 
 def _attention(r: Request, step: Step) -> list[Op]:
     """The rows of ``step`` whose FLOP are not linear in the length."""
-    kinds = [(op, count) for layer, count in r.model.layer_kinds for op in attention_ops(layer, r.model, step)]
+    kinds = [(op, count) for layer, count in r.model.layer_kinds for op in layer_ops(layer, r.model, step)]
     return [op.times(count) for op, count in kinds if op.group == ATTENTION]

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from perfmodel.core.roofline import rates_of
 from perfmodel.timing.predict import Lenders
 from perfmodel.transformer.estimate import Pass, all_ops, pass_needs, run_pass
-from perfmodel.transformer.layout import layout
 from perfmodel.transformer.op import CACHE, WEIGHTS, total_bytes
 from perfmodel.transformer.op_time import op_estimate, scaled
-from perfmodel.transformer.request import Request
-from perfmodel.transformer.step import DECODE
+from perfmodel.transformer.parallel import layout
+from perfmodel.transformer.step import DECODE, Request
 
 WEIGHTS_PART, CACHE_PART, COMPUTE_PART = "weights", "KV cache", "compute"
 PAYS = 2**0.5
@@ -101,7 +101,4 @@ def knee(r: Request, most: int) -> int | None:
             low = batch
             break
         high = batch
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (middle, high) if pays(middle) else (low, middle)
-    return high
+    return bisect_left(range(high), True, lo=low + 1, key=lambda batch: not pays(batch))

@@ -10,7 +10,7 @@ from perfmodel.core.dtypes import DTYPES
 from perfmodel.core.errors import UnavailableError, UsageError
 from perfmodel.core.hardware import Device
 from perfmodel.timing.predict import Lenders
-from perfmodel.transformer.answer import Answer, generations
+from perfmodel.transformer.answer import Answer, answer
 from perfmodel.transformer.generation import MEASURED, Generation, Measured, with_cache, without_cache
 from perfmodel.transformer.kv_cache import (
     BITS,
@@ -30,9 +30,8 @@ from perfmodel.transformer.op import WEIGHTS, total_bytes
 from perfmodel.transformer.ops import EMBEDDING, step_ops
 from perfmodel.transformer.parallel import weight_bytes as published_bytes
 from perfmodel.transformer.parameters import active, total
-from perfmodel.transformer.request import GENERATE, Request, formats, stored_as_published
 from perfmodel.transformer.spec import ModelSpec
-from perfmodel.transformer.step import DECODE, Step
+from perfmodel.transformer.step import DECODE, GENERATE, Request, Step, formats, stored_as_published
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +115,7 @@ def evaluate(w: CacheWorkload, device: Device) -> CacheResult:
         per_token=int(token_bytes(w.spec, w.form)),
         per_sequence=int(sequence_bytes(w.spec, w.n, w.form)),
         total=int(batch_bytes(w.spec, w.n, w.batch, w.form)),
-        unpaged=int(batch_bytes(w.spec, w.n, w.batch, _unpaged(w.form))),
+        unpaged=int(batch_bytes(w.spec, w.n, w.batch, replace(w.form, block_size=1))),
         parameters=parameters,
         weights=weights,
         capacity=capacity,
@@ -157,21 +156,13 @@ def generation_on(w: CacheWorkload, device: Device, lenders: Lenders = tuple) ->
 
     Times leave out scales of the cache and a format of its own for the rotated key. UnavailableError: a rate that the profile lacks.
     """
+    given = None if w.weights_from_file else w.weights_dtype
     try:
-        return _generation(w, device, lenders)
+        form = dtype_on(given if given in DTYPES and given != "fp8" else default_weights_dtype(w.form.dtype), device)
+        request = Request(w.spec, device, GENERATE, 1, 1, w.n + 1, form, **formats(w.spec, form, given, w.form.dtype))
+        return answer(replace(request, cached=True), lenders), answer(replace(request, cached=False), lenders)
     except UnavailableError as error:
         return error
-
-
-def _generation(w: CacheWorkload, device: Device, lenders: Lenders) -> tuple[Answer, Answer]:
-    given = None if w.weights_from_file else w.weights_dtype
-    form = dtype_on(given if given in DTYPES and given != "fp8" else default_weights_dtype(w.form.dtype), device)
-    stored = formats(w.spec, form, given, w.form.dtype)
-    return generations(Request(w.spec, device, GENERATE, 1, 1, w.n + 1, form, **stored), lenders)
-
-
-def _unpaged(form: CacheFormat) -> CacheFormat:
-    return CacheFormat(form.dtype, form.rope_dtype, 1, form.scale_group)
 
 
 def default_weights_dtype(cache_dtype: str) -> str:

@@ -19,9 +19,18 @@ from perfmodel.core.lower_bound import Needs
 from perfmodel.core.roofline import Estimate, rates_of, total
 from perfmodel.kernels.matmul import default_columns
 from perfmodel.timing.predict import CALIBRATED, Lenders, Prediction
-from perfmodel.transformer.in_step import InStep, calibrated_for, in_step
 from perfmodel.transformer.op import CACHE, WEIGHTS, Op, total_bytes
-from perfmodel.transformer.op_time import as_multiplied, busy_s, in_time, op_estimate, predict_op, scaled
+from perfmodel.transformer.op_time import (
+    LaunchCorrection,
+    as_multiplied,
+    busy_s,
+    calibrated_for,
+    in_time,
+    launch_correction,
+    op_estimate,
+    predict_op,
+    scaled,
+)
 from perfmodel.transformer.ops import step_ops
 from perfmodel.transformer.parallel import hand_over
 from perfmodel.transformer.spec import ModelSpec
@@ -32,6 +41,20 @@ CONVENTION = "matmul FLOP of the model on scores that the mask leaves, over the 
 PREDICTED, ROOF, MIXED = "predicted", "roofline", "predicted and roofline"
 
 
+Interval = tuple[float, float, float]
+"""Predicted seconds with the ends of their interval."""
+
+
+def interval(known: Iterable[tuple[Interval | None, int]]) -> Interval | None:
+    """The sum of intervals, each so many times; None if one is unknown."""
+    total: Interval = (0, 0, 0)
+    for found, times in known:
+        if found is None:
+            return None
+        total = (total[0] + found[0] * times, total[1] + found[1] * times, total[2] + found[2] * times)
+    return total
+
+
 @dataclass(frozen=True, slots=True)
 class Row:
     """All runs of one op: ``cost`` and ``prediction`` are sums over them. Without a prediction, ``missing`` says why."""
@@ -40,6 +63,12 @@ class Row:
     cost: Estimate
     prediction: Prediction | None
     missing: str = ""
+
+    @property
+    def interval(self) -> Interval | None:
+        """Predicted seconds."""
+        p = self.prediction
+        return None if p is None else (p.seconds, p.low, p.high)
 
     @property
     def seconds(self) -> float:
@@ -56,7 +85,7 @@ class Pass:
     device: Device
     graph: bool
     rows: Sequence[Row]
-    within: InStep
+    within: LaunchCorrection
 
     @property
     def cost(self) -> Estimate:
@@ -65,20 +94,19 @@ class Pass:
         return replace(total(row.cost for row in self.rows), needs=needs)
 
     @property
-    def prediction(self) -> tuple[float, float, float] | None:
+    def prediction(self) -> Interval | None:
         """Seconds with the ends of the interval; None if a row has none.
 
         The interval is that of whole steps where those were calibrated; else as if the errors of all rows went together.
         """
-        known = [row.prediction for row in self.rows if row.prediction is not None]
-        if len(known) < len(self.rows):
-            return None
-        seconds = sum(p.seconds for p in known)
-        block = self.within.block
-        if block is not None and self.within.own and calibrated_for(self.model, self.step) and all(p.kind == CALIBRATED for p in known):
+        found, block = interval((row.interval, 1) for row in self.rows), self.within.block
+        if found is None or block is None or not self.within.own or not calibrated_for(self.model, self.step):
+            return found
+        if all(row.prediction is not None and row.prediction.kind == CALIBRATED for row in self.rows):
+            seconds = found[0]
             lower = max(float(self.cost.lower_warm_s), busy_s(self.cost, self.device))
             return seconds, max(lower, min(seconds, seconds * block.low)), max(seconds, seconds * block.high)
-        return seconds, sum(p.low for p in known), sum(p.high for p in known)
+        return found
 
     @property
     def seconds(self) -> float:
@@ -138,7 +166,7 @@ def run_pass(
 
     ``known``: rows of other passes on the device, by op and ``graph``; those of this one are added.
     """
-    within, known = in_step(device, lenders), {} if known is None else known
+    within, known = launch_correction(device, lenders), {} if known is None else known
     step = on_device(step, device)
     ops = all_ops(model, step)
     for op in ops:
@@ -157,7 +185,7 @@ def all_ops(model: ModelSpec, step: Step) -> list[Op]:
     return [*step_ops(model, step), *hand_over(model, step)]
 
 
-def _row(op: Op, device: Device, lenders: Lenders, graph: bool, within: InStep) -> Row:
+def _row(op: Op, device: Device, lenders: Lenders, graph: bool, within: LaunchCorrection) -> Row:
     cost = op_estimate(op, device)
     try:
         alone = predict_op(op, device, float(cost.lower_s), lenders)
@@ -178,3 +206,40 @@ def pass_needs(rows: Sequence[tuple[Op, Estimate]], stages: int = 1) -> Needs:
     weights = total_bytes((op for op, _ in rows), WEIGHTS)
     tensors = {(READ, WEIGHTS): weights, (READ, CACHE): maximum(read - added, 0), (WRITE, CACHE): added}
     return replace(alone, tensors=tensors, held=None if alone.held is None else stages * alone.held)
+
+
+@dataclass(frozen=True, slots=True)
+class ModelStep:
+    """``step`` of ``model``, launched as a CUDA graph or kernel by kernel. ``attention``: implementation of its fused attention."""
+
+    model: ModelSpec
+    step: Step
+    graph: bool
+    attention: str | None = None
+
+    def on(self, device: Device, lenders: Lenders = tuple) -> Pass:
+        """Its rows on ``device``."""
+        return run_pass(self.model, self.step, device, lenders, self.graph)
+
+    def estimate(self, device: Device) -> Estimate:
+        """Bound and roof of the whole step on ``device``."""
+        return self.on(device).cost
+
+    def check(self) -> ModelStep:
+        """This step, if it has a meaning; else UsageError."""
+        self.step.split.check(self.model)
+        self.step.check()
+        return self
+
+
+class KnownDevice:
+    """A device by identity: its calibrations are part of what was predicted."""
+
+    def __init__(self, device: Device) -> None:
+        self.device = device
+
+    def __hash__(self) -> int:
+        return hash(self.device.id)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, KnownDevice) and other.device is self.device

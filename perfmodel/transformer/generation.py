@@ -75,33 +75,24 @@ def score_flops(attention: GroupedAttention | LatentAttention, cached: bool) -> 
     return 2 * attention.heads * (wide if cached else attention.qk_head_dim + attention.v_head_dim)
 
 
-def token_matrices(spec: ModelSpec) -> Number:
-    """Weights of the layers' matrices that one token multiplies with."""
-    return sum(count * layer_matrices(spec, layer) for layer, count in spec.layer_kinds)
-
-
 def with_cache(spec: ModelSpec, n: Number, weights_dtype: str, form: CacheFormat) -> Generation:
     """``n`` steps of one token each; a step reads each weight that it uses once."""
-    body, kinds = named("W_layers", "weights a token meets in the layers", token_matrices(spec)), attention_kinds(spec)
-    return Generation(
-        layers=2 * body * n,
-        head=2 * head_matrix(spec) * n,
-        attention=sum(count * score_flops(a, cached=True) * scores(n, a.window) for a, count in kinds),
-        weights_read=n * weight_bytes(active(spec), weights_dtype),
-        cache_read=sum(count * layer_token_bytes(a, form) * scores(n, a.window) for a, count in kinds),
-    )
+    seen = [(count, a, scores(n, a.window)) for a, count in attention_kinds(spec)]
+    attention = sum(count * score_flops(a, cached=True) * keys for count, a, keys in seen)
+    return _generation(spec, n, weights_dtype, n, attention, sum(count * layer_token_bytes(a, form) * keys for count, a, keys in seen))
 
 
 def without_cache(spec: ModelSpec, n: Number, weights_dtype: str) -> Generation:
     """``n`` steps, the t-th over t tokens. A mixture reads at least the experts of one token."""
-    body, kinds = named("W_layers", "weights a token meets in the layers", token_matrices(spec)), attention_kinds(spec)
-    return Generation(
-        layers=2 * body * (n * (n + 1) // 2),
-        head=2 * head_matrix(spec) * n,
-        attention=sum(count * score_flops(a, cached=False) * scores_anew(n, a.window) for a, count in kinds),
-        weights_read=n * weight_bytes(active(spec), weights_dtype),
-        cache_read=0,
-    )
+    attention = sum(count * score_flops(a, cached=False) * scores_anew(n, a.window) for a, count in attention_kinds(spec))
+    return _generation(spec, n, weights_dtype, n * (n + 1) // 2, attention, 0)
+
+
+def _generation(spec: ModelSpec, n: Number, weights_dtype: str, tokens: Number, attention: Number, cache_read: Number) -> Generation:
+    """``tokens``: that pass through the layers in all ``n`` steps."""
+    matrices = sum(count * layer_matrices(spec, layer) for layer, count in spec.layer_kinds)
+    body, head = named("W_layers", "weights a token meets in the layers", matrices), 2 * head_matrix(spec) * n
+    return Generation(2 * body * tokens, head, attention, n * weight_bytes(active(spec), weights_dtype), cache_read)
 
 
 def flops_between(spec: ModelSpec, first: int, last: int, cached: bool) -> int:

@@ -7,6 +7,7 @@ grouped heads; DeepSeek-V2 (arXiv 2405.04434), section 2.1.4, for the latent; Pa
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -54,17 +55,6 @@ def vector_bytes(elements: Number, bits: int, scale_group: Number | None = None)
     """
     stored = elements * (bits // 8) if bits % 8 == 0 else ceil_div(elements, 8 // bits)
     return stored if scale_group is None else stored + SCALE_SIZE * ceil_div(elements, scale_group)
-
-
-def elements_per_token(attention: GroupedAttention | LatentAttention) -> Number:
-    """Elements that a layer keeps of one token.
-
-    >>> elements_per_token(GroupedAttention(heads=32, kv_heads=8, head_dim=128))
-    2048
-    """
-    if isinstance(attention, GroupedAttention):
-        return 2 * attention.kv_heads * attention.head_dim
-    return attention.kv_lora_rank + attention.qk_rope_head_dim
 
 
 def layer_token_bytes(attention: GroupedAttention | LatentAttention, form: CacheFormat) -> Number:
@@ -129,7 +119,7 @@ def layer_caches(kinds: Kinds, n: Number, form: CacheFormat, tokens: Callable[..
         size = named(f"{label} per token", "B in one layer", layer_token_bytes(attention, form))
         held = named(f"{label} tokens", "tokens held", tokens(n, attention.window, form.block_size))
         total = named(f"{label} sequence", f"B in {count} layers", count * size * held)
-        found.append(LayerCache(attention, count, elements_per_token(attention), size, held, total))
+        found.append(LayerCache(attention, count, attention.kept, size, held, total))
     return found
 
 
@@ -175,15 +165,9 @@ def longest_context(room: int, spec: ModelSpec, batch: int, form: CacheFormat) -
     def fits(n: int) -> bool:
         return bool(batch * sum(cache.bytes for cache in layer_caches(kinds, n, form, most_stored_tokens)) <= room)
 
-    if not fits(1):
-        return 0
     if fits(LARGEST_SIZE):
         return None
-    low, high = 1, LARGEST_SIZE  # low fits, high does not
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (middle, high) if fits(middle) else (low, middle)
-    return low
+    return bisect_left(range(LARGEST_SIZE), True, lo=1, key=lambda n: not fits(n)) - 1
 
 
 def equivalent_kv_heads(attention: LatentAttention) -> Number:
@@ -192,4 +176,4 @@ def equivalent_kv_heads(attention: LatentAttention) -> Number:
     >>> equivalent_kv_heads(LatentAttention(128, 512, 1536, 64, 128, 128))
     2.25
     """
-    return elements_per_token(attention) / (2 * attention.qk_nope_head_dim)
+    return attention.kept / (2 * attention.qk_nope_head_dim)

@@ -12,17 +12,15 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from perfmodel.core.arith import Number, ceil_div
-from perfmodel.core.cost import READ, WRITE, Access, Kernel, Tile, Work, in_bits, matmul_work, once, stored
-from perfmodel.core.dtypes import DTYPES, Dtype, dtype_of_products
+from perfmodel.core.cost import READ, WRITE, Access, Kernel, Tile, Work, in_bits, once, stored
+from perfmodel.core.dtypes import Dtype, dtype_of_products
 from perfmodel.core.workload import Stream
 from perfmodel.kernels.collectives import Collective
 from perfmodel.kernels.matmul import Matmul
 from perfmodel.kernels.matmul import kernels as matmul_kernels
+from perfmodel.transformer.layer import Matrix
 from perfmodel.transformer.step import Step
 from perfmodel.transformer.weight_formats._base import MatrixFormat
-
-Matrix = tuple[str, Number, Number]
-"""Name in the checkpoint, inputs, outputs."""
 
 WEIGHTS, CACHE = "weights", "KV cache"
 """Tensors that live longer than a step; every other one is an activation."""
@@ -37,7 +35,7 @@ class Timed:
     """What a time model predicts: ``workload`` under the name of its calibrations. ``implementations``: the first calibrated one counts.
 
     None: the fastest fused one that is calibrated. ``obstacle``: why no calibration covers it. ``strided``: it reads a slice of a
-    wider matrix, or writes one. ``closer``: a workload that says more of what runs, asked first.
+    wider matrix, or writes one. ``preferred``: a workload that says more of what runs, asked first.
     """
 
     kind: str
@@ -45,7 +43,7 @@ class Timed:
     implementations: tuple[str, ...] | None
     obstacle: str = ""
     strided: bool = False
-    closer: Timed | None = None
+    preferred: Timed | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,19 +96,19 @@ def stored_as(step: Step, name: str) -> MatrixFormat:
 
 def widest(step: Step, matrices: tuple[Matrix, ...]) -> MatrixFormat:
     """Of the formats of matrices that are multiplied together, the one with the most bits."""
-    return max((stored_as(step, name) for name, _, _ in matrices or (("", 0, 0),)), key=lambda form: form.bits)
+    return max((stored_as(step, name) for name in [matrix.stored for matrix in matrices] or [""]), key=lambda form: form.bits)
 
 
 def matrix_bytes(step: Step, matrices: tuple[Matrix, ...]) -> Number:
     """Bytes of ``matrices``, scales included."""
-    return sum(stored_as(step, name).bytes(inputs, outputs) for name, inputs, outputs in matrices)
+    return sum(stored_as(step, matrix.stored).bytes(matrix.inputs, matrix.outputs) for matrix in matrices)
 
 
 def _read(access: Access, step: Step, matrices: tuple[Matrix, ...]) -> Access:
     """``access`` to the elements of ``matrices`` with the bytes that they are stored in."""
     if not step.formats or not matrices:
         return in_bits(access, WEIGHTS, step.weight_bits)
-    size, elements = matrix_bytes(step, matrices), sum(inputs * outputs for _, inputs, outputs in matrices)
+    size, elements = matrix_bytes(step, matrices), sum(matrix.inputs * matrix.outputs for matrix in matrices)
     sizes = {name: ceil_div(getattr(access, name) * size, elements) for name in ("elements", "footprint", "compulsory")}
     return replace(access, tensor=WEIGHTS, element_size=1, **sizes)
 
@@ -153,7 +151,10 @@ def product_timed(w: Matmul, step: Step, form: MatrixFormat) -> tuple[Timed, Dty
     if inside is not None and inside.name == "fp8":
         return Timed("matmul", replace(w, dtype=inside), ("trtllm-fp8-linear",)), inside
     implementations = ("trtllm-fp8-linear",) if step.dtype.name == "fp8" else ("torch-matmul", "cublas")
-    return Timed("matmul", w, implementations, unlike("weights", step, form.bits, form.is_integer)), inside
+    same = form.bits == 8 * step.dtype.size and not form.is_integer
+    kind = f"{form.bits}-bit {'integer ' if form.is_integer else ''}weights"
+    obstacle = "" if same else f"no kernel with {kind} and {step.dtype.name} activations is calibrated"
+    return Timed("matmul", w, implementations, obstacle), inside
 
 
 def multiplied_in(step: Step, form: MatrixFormat) -> Dtype | None:
@@ -161,35 +162,35 @@ def multiplied_in(step: Step, form: MatrixFormat) -> Dtype | None:
     return dtype_of_products(form.multiplied) if form.multiplied and step.dtype.size == 2 else None
 
 
-def narrow(step: Step, bits: int, integers: bool) -> Dtype | None:
-    """fp8 for a cache stored in it beside 16-bit activations, else None. ``integers``: its elements are no floats."""
-    return DTYPES["fp8"] if bits == 8 and step.dtype.size == 2 and not integers else None
-
-
-def unlike(what: str, step: Step, bits: int, integers: bool) -> str:
-    """Why nothing calibrated reads ``what`` in that many bits; empty where they are those of activations."""
-    same = bits == 8 * step.dtype.size and not integers
-    kind = f"{bits}-bit {'integer ' if integers else ''}{what}"
-    return "" if same else f"no kernel with {kind} and {step.dtype.name} activations is calibrated"
-
-
 VECTOR_WORK = {"add": 1, "norm": 4, "layer norm": 6, "rotate": 3, "copy": 0, "silu-mul": 4, "gelu": 8}
 """Vector operations per element written. Norms: square, add, scale, weight; with a mean, two more. Rotation: two products, one sum."""
 EXPONENTIALS = {"silu-mul": 1, "gelu": 1}
 
 
-def stream(name: str, step: Step, op: str, accesses: tuple[Access, ...], *, like: tuple[str, str, int, int], strided: bool = False) -> Op:
-    """An element-wise kernel with these accesses.
+def stream(
+    name: str,
+    step: Step,
+    op: str,
+    moved: tuple[Number | None, Number | None],
+    like: tuple[str, str, Number, Number],
+    *,
+    weights: Number = 0,
+    more: tuple[Access, ...] = (),
+    strided: bool = False,
+) -> Op:
+    """An element-wise kernel. ``moved``: activations that it reads and writes, None for no access; ``more``: further accesses.
 
     ``like``: workload name, implementation, rows and columns of the calibrated kernel that has the same bytes.
     """
+    own = (activation(kind, elements, step) for kind, elements in zip((READ, WRITE), moved, strict=True) if elements is not None)
+    accesses = (*own, *((stored(WEIGHTS, READ, weights, step.weight_bits),) if weights else ()), *more)
     written = sum(access.elements for access in accesses if access.kind == WRITE)
     work = Work(0, VECTOR_WORK[op] * written, EXPONENTIALS.get(op, 0) * written)
-    kernel = Kernel(name, step.dtype, accesses, work=work)
     kind, implementation, rows, cols = like
     inputs, outputs = (2, 1) if implementation in ("torch-add", "torch-silu-mul") else (1, 1)
     shared = sum(a.elements for a in accesses if a.tensor == WEIGHTS) if kind == "norm" else 0
     workload = Stream(_STREAM_OPS.get(implementation, op), rows, cols, inputs, outputs, shared, step.dtype)
+    kernel = Kernel(name, step.dtype, accesses, work=work)
     return Op(name, ELEMENTWISE, 1, kernel, Timed(kind, workload, (implementation,), strided=strided))
 
 
@@ -205,12 +206,6 @@ _STREAM_OPS = {
 def activation(kind: str, elements: Number, step: Step, tensor: str = "activations") -> Access:
     """``elements`` activations read or written once."""
     return once(tensor, kind, elements, step.dtype.size)
-
-
-def needed_flops(kernel: Kernel, step: Step, flops: Number) -> Kernel:
-    """``kernel`` with that much matmul FLOP needed and executed."""
-    work = matmul_work(step.dtype, flops)
-    return replace(kernel, flops=flops, executed_flops=flops, work=work, needed=work)
 
 
 def total_bytes(ops: Iterable[Op], *tensors: str) -> Number:

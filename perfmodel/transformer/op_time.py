@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 
 from perfmodel.core.arith import Number
 from perfmodel.core.cost import Kernel, Work
 from perfmodel.core.errors import UnavailableError
-from perfmodel.core.hardware import Device
+from perfmodel.core.hardware import Calibration, Device
 from perfmodel.core.roofline import Estimate, Traffic, estimate
 from perfmodel.core.workload import FORWARD
 from perfmodel.kernels.collectives import Collective, collective_estimate
+from perfmodel.timing.base import Parameter
 from perfmodel.timing.offer import algorithm_of, offer
-from perfmodel.timing.predict import Lenders, Prediction
-from perfmodel.transformer.op import Op
+from perfmodel.timing.predict import Lenders, Prediction, nearest
+from perfmodel.transformer.op import COLLECTIVE, ELEMENTWISE, Op
+from perfmodel.transformer.spec import GroupedAttention, ModelSpec
+from perfmodel.transformer.step import Split, Step
 
 FUSED_ATTENTION = "flash2"
 
@@ -42,7 +46,7 @@ def predict_op(op: Op, device: Device, lower_s: float, lenders: Lenders, attenti
         raise UnavailableError(timed.obstacle if timed else f"no time model of {op.name}")
     if timed.implementations is None:
         return offer(timed.kind, op.kernel.dtype.name, timed.workload, FORWARD, device, lower_s, attention, _is_fused, lenders)
-    asked, reason = [timed] if timed.closer is None else [timed.closer, timed], ""
+    asked, reason = [timed] if timed.preferred is None else [timed.preferred, timed], ""
     for source in (tuple, lenders):
         for one in asked:
             for name in one.implementations or ():
@@ -51,16 +55,12 @@ def predict_op(op: Op, device: Device, lower_s: float, lenders: Lenders, attenti
                         one.kind, one.workload.dtype.name, one.workload, FORWARD, device, lower_s, name, lambda known: True, source
                     )
                 except UnavailableError as error:
-                    reason = reason or _own_reason(error, device)
+                    if error.message.startswith(f"{device.id} "):  # what the device lacks, not which calibrations there are none of
+                        reason = reason or error.message
     first = asked[0]
     assert first.implementations is not None
     what = f"{first.kind}/{first.implementations[0]} in {first.workload.dtype.name}"
     raise UnavailableError(reason or f"no calibration of {what}, here or to borrow")
-
-
-def _own_reason(error: UnavailableError, device: Device) -> str:
-    """What ``device`` lacks, rather than which calibrations there are none of."""
-    return error.message if error.message.startswith(f"{device.id} ") else ""
 
 
 def _is_fused(implementation: str) -> bool:
@@ -93,13 +93,102 @@ def scaled(cost: Estimate, count: Number) -> Estimate:
 
     work = cost.work
     plain = ("flops", "executed_flops", "reads", "writes", "zero_fill", "zero_fill_bytes", "group_sum", "access_bytes")
-    times = ("roofline_s", "no_overlap_s")
-    return Estimate(
-        **{name: count * getattr(cost, name) for name in (*plain, *times)},
+    return replace(
+        cost,
+        **{name: count * getattr(cost, name) for name in (*plain, "roofline_s", "no_overlap_s")},
         work=Work(count * work.tensor, count * work.vector, count * work.sfu),
         sram=moved(cost.sram),
         dram=moved(cost.dram),
         terms={name: count * term for name, term in cost.terms.items()},
-        unknown=cost.unknown,
         needs=cost.needs.times(count),
     )
+
+
+MODEL = "torch-step"
+"""Time model of the calibrations that hold these parameters."""
+
+PARAMETERS = (
+    Parameter("stream_saving_us", "by which a kernel takes less behind another one than alone", 2.0),
+    Parameter("graph_saving_us", "the same in a CUDA graph", 3.0),
+    Parameter("handoff_share", "of the time of bytes that the kernel before has left in L2", 0.5),
+    Parameter("strided_factor", "of the time of the bytes of a kernel that reads a slice of a wider matrix", 3.0),
+)
+
+LARGEST_SAVING = 0.5
+"""Of the time alone: even the smallest kernel, alone mostly launch, keeps half of it."""
+
+MEASURED_SPLITS = (Split(), Split(tp=2))
+"""Those that steps were held against."""
+
+TIMED_IN_GRAPHS = ("experts", "latent-attention")
+"""Models of kernels whose measurements were graphs of many runs: there is no launch to take off."""
+TUNED = ("LARGEST_SAVING",)
+"""Chosen on measurements that fits may see, beside the fitted parameters."""
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchCorrection:
+    """The parameters that hold on a device. ``block``: where they are from; None: the profile's launch overheads. ``own``: its own."""
+
+    parameters: Mapping[str, float]
+    block: Calibration | None = None
+    own: bool = False
+
+    def saving_s(self, graph: bool) -> float:
+        """By which a kernel takes less than alone."""
+        return self.parameters["graph_saving_us" if graph else "stream_saving_us"] * 1e-6
+
+    def seconds(self, alone_s: float, op: Op, device: Device, graph: bool, lower_s: float) -> float:
+        """Of one run in a step; never below ``lower_s``."""
+        if op.group == COLLECTIVE:  # those were timed one behind the other
+            return max(alone_s, lower_s)
+        p, found = self.parameters, alone_s
+        if op.group == ELEMENTWISE:
+            bandwidth = device.dram.bandwidth_bytes_per_s
+            if bandwidth:
+                slower = p["strided_factor"] - 1 if op.timed is not None and op.timed.strided else 0.0
+                found += slower * float(op.activation_bytes) / bandwidth
+                found -= handed_bytes(op, device) / bandwidth * (1 - min(p["handoff_share"], 1.0))
+        return max(found - min(self.saving_s(graph), found * LARGEST_SAVING), lower_s)
+
+    def of(self, prediction: Prediction, op: Op, device: Device, graph: bool, lower_s: float) -> Prediction:
+        """``prediction`` of the kernel alone as that of the kernel in a step."""
+        if prediction.calibration.model in TIMED_IN_GRAPHS:
+            return prediction
+        ends = (prediction.seconds, prediction.low, prediction.high)
+        seconds, low, high = (self.seconds(end, op, device, graph, lower_s) for end in ends)
+        return replace(prediction, seconds=seconds, low=low, high=high)
+
+
+def handed_bytes(op: Op, device: Device) -> float:
+    """Activations that an element-wise kernel finds in L2: about half of what it moves are inputs, and half of L2 is kept."""
+    return min(float(op.activation_bytes), float(device.cache_bytes or 0)) / 2
+
+
+def launch_correction(device: Device, lenders: Lenders = tuple) -> LaunchCorrection:
+    """The calibration of ``device``, or else of the nearest architecture, or else the launch overheads of its profile."""
+    own = _block(device)
+    lender = None if own is not None else nearest(device, [other for other in lenders() if _block(other) is not None])
+    block = own if lender is None else _block(lender)
+    if block is not None:
+        return LaunchCorrection(block.parameters, block, block is own)
+    saving_us = 1e6 * (launch_saving_s(device) or 0.0)
+    return LaunchCorrection({"stream_saving_us": 0.0, "graph_saving_us": saving_us, "handoff_share": 1.0, "strided_factor": 1.0})
+
+
+def launch_saving_s(device: Device) -> float | None:
+    """Seconds between the launch overheads of a stream and of a graph; None where the profile does not say."""
+    overhead = device.launch_overhead
+    if overhead is None or overhead.graph is None:
+        return None
+    return max(float(overhead.stream.number - overhead.graph.number), 0.0)
+
+
+def _block(device: Device) -> Calibration | None:
+    return next((block for block in device.calibration if block.model == MODEL), None)
+
+
+def calibrated_for(model: ModelSpec, step: Step) -> bool:
+    """Whether calibrated steps are like this one: dense layers in plain PyTorch, element-wise kernels apart, on one GPU or two."""
+    dense = not model.is_moe and all(isinstance(layer.attention, GroupedAttention) for layer, _ in model.layer_kinds)
+    return dense and not step.fused and step.cached and step.split in MEASURED_SPLITS

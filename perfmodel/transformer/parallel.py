@@ -8,15 +8,16 @@ layers, one after the other, so that a step is no shorter; what it saves is memo
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from itertools import pairwise
 
-from perfmodel.core.arith import Number, ceil_div
+from perfmodel.core.arith import Number, ceil_div, floor
 from perfmodel.core.hardware import Device
 from perfmodel.kernels.collectives import ALL_GATHER, P2P
-from perfmodel.transformer.attention_parts import kv_elements_per_token, visible
+from perfmodel.transformer.layer import LAST_NORM, local_layer
 from perfmodel.transformer.op import WEIGHTS, Op, collective, total_bytes
 from perfmodel.transformer.ops import head_ops, layer_ops, step_ops
-from perfmodel.transformer.spec import Layer, ModelSpec
+from perfmodel.transformer.spec import Layer, ModelSpec, visible
 from perfmodel.transformer.step import DECODE, Step
 
 NODE = 8
@@ -64,12 +65,8 @@ def stages(model: ModelSpec, pp: int) -> list[tuple[Layer, ...]]:
     [3, 2]
     """
     size, longer = divmod(len(model.layers), pp)
-    found, start = [], 0
-    for stage in range(pp):
-        end = start + size + (stage < longer)
-        found.append(model.layers[start:end])
-        start = end
-    return found
+    starts = [stage * size + min(stage, longer) for stage in range(pp + 1)]
+    return [model.layers[start:end] for start, end in pairwise(starts)]
 
 
 def weight_bytes(model: ModelSpec, step: Step) -> Number:
@@ -78,14 +75,13 @@ def weight_bytes(model: ModelSpec, step: Step) -> Number:
     whole = replace(step, batch=EVERY_EXPERT, n=1, kv_len=1, fused=False)
     found = []
     for index, layers in enumerate(stages(model, pp)):
-        parts = replace(model, layers=layers)
-        size = sum(count * total_bytes(layer_ops(layer, model, whole), WEIGHTS) for layer, count in parts.layer_kinds)
+        kinds = replace(model, layers=layers).layer_kinds
+        size = sum(count * total_bytes(layer_ops(layer, model, whole), WEIGHTS) for layer, count in kinds)
         if index == 0:
             size += _table_bytes(model, step)
         if index == pp - 1:
             tied = model.tied_embeddings and pp == 1
-            last = [op for op in step_ops(parts, whole) if op.name == "last norm"]
-            size += total_bytes(last, WEIGHTS) + (0 if tied else total_bytes(head_ops(model, whole), WEIGHTS))
+            size += total_bytes((op for op in head_ops(model, whole) if op.name == LAST_NORM or not tied), WEIGHTS)
         found.append(size)
     return max(found)
 
@@ -112,7 +108,7 @@ def kv_bytes(model: ModelSpec, step: Step) -> Number:
     if not step.cached:
         return 0
     found = [
-        sum(kv_elements_per_token(layer.attention, step) * visible(layer.attention, step.kv_len) for layer in layers)
+        sum(local_layer(layer, step.split.tp).attention.kept * visible(layer.attention, step.kv_len) for layer in layers)
         for layers in stages(model, step.split.pp)
     ]
     return ceil_div(step.sequences * max(found) * step.kv_bits, 8)
@@ -122,3 +118,55 @@ def activation_bytes(model: ModelSpec, step: Step) -> Number:
     """Bytes of activations at their peak: the residual stream beside the inputs and outputs of the largest kernel."""
     kernels = [op.activation_bytes for op in step_ops(model, step)]
     return step.tokens * model.hidden * step.dtype.size + max(kernels)
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """Bytes on one GPU; ``capacity`` and ``max_batch`` are None where the profile has no DRAM capacity.
+
+    Nothing is set aside for the driver, the framework or fragmentation.
+    """
+
+    weights: Number
+    kv_cache: Number
+    activations: Number
+    capacity: int | None
+    max_batch: int | None
+
+    @property
+    def total(self) -> Number:
+        """All of it."""
+        return self.weights + self.kv_cache + self.activations
+
+    @property
+    def fits(self) -> bool | None:
+        """Whether it fits; None where the capacity is unknown."""
+        return None if self.capacity is None else bool(self.total <= self.capacity)
+
+
+def layout(model: ModelSpec, step: Step, device: Device) -> Layout:
+    """Memory of ``step`` on one of the GPUs."""
+    capacity, weights = None if device.dram.capacity is None else int(device.dram.capacity.number), weight_bytes(model, step)
+    most = None if capacity is None else largest_batch(model, step, capacity - weights)
+    return Layout(weights, kv_bytes(model, step), activation_bytes(model, step), capacity, most)
+
+
+def largest_batch(model: ModelSpec, step: Step, room: Number) -> int:
+    """Sequences whose cache and activations fit ``room`` bytes on each GPU; 0 if none does.
+
+    Both grow in proportion to the batch up to rounding, so the search starts from the proportion.
+    """
+
+    def taken(batch: int) -> Number:
+        one = replace(step, batch=batch)
+        return kv_bytes(model, one) + activation_bytes(model, one)
+
+    groups = step.split.ep
+    if taken(1) > room:
+        return 0
+    batch = max(int(floor(room * groups / taken(groups))), 1)
+    while batch > 1 and taken(batch) > room:
+        batch -= max(int((taken(batch) - room) * batch / taken(batch)), 1)
+    while taken(batch + 1) <= room:
+        batch += 1
+    return max(batch, 1)

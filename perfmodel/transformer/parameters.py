@@ -1,4 +1,4 @@
-"""Parameters of a transformer, part by part and exact: what a checkpoint stores.
+"""Parameters of a transformer, part by part and exact: what a checkpoint stores, summed over the operations of each layer.
 
 Counts are of learned numbers, whatever their dtype. A matrix a -> b counts a * b, with a bias a * b + b.
 Source: the modules of huggingface/transformers for each architecture; totals agree with the published checkpoints.
@@ -6,8 +6,26 @@ Source: the modules of huggingface/transformers for each architecture; totals ag
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
+
 from perfmodel.core.arith import Number
 from perfmodel.core.trace import named
+from perfmodel.transformer.layer import (
+    ATTENTION,
+    EXPERTS,
+    MLP,
+    NORMS,
+    ROUTER,
+    Operation,
+    attention_operations,
+    first_operations,
+    last_operations,
+    mlp_operations,
+    operations,
+    summed,
+    weights,
+)
 from perfmodel.transformer.spec import DenseMlp, GroupedAttention, LatentAttention, Layer, ModelSpec, MoeMlp
 
 
@@ -17,26 +35,7 @@ def attention_matrices(hidden: Number, attention: GroupedAttention | LatentAtten
     >>> attention_matrices(4096, GroupedAttention(heads=32, kv_heads=8, head_dim=128))
     41943040
     """
-    if isinstance(attention, GroupedAttention):
-        queries, keys = attention.heads * attention.head_dim, attention.kv_heads * attention.head_dim
-        return 2 * hidden * queries + (1 if attention.shared_kv else 2) * hidden * keys
-    a = attention
-    queries = a.heads * a.qk_head_dim
-    into_q = hidden * queries if a.q_lora_rank is None else a.q_lora_rank * (hidden + queries)
-    latent = hidden * (a.kv_lora_rank + a.qk_rope_head_dim)
-    return into_q + latent + a.kv_lora_rank * a.heads * (a.qk_nope_head_dim + a.v_head_dim) + a.heads * a.v_head_dim * hidden
-
-
-def attention_rest(hidden: Number, attention: GroupedAttention | LatentAttention) -> Number:
-    """Biases of the projections, norms of Q, K and latents, sinks."""
-    if isinstance(attention, GroupedAttention):
-        a = attention
-        keys = (1 if a.shared_kv else 2) * a.kv_heads * a.head_dim
-        biases = (a.heads * a.head_dim + keys) * int(a.qkv_bias) + hidden * int(a.output_bias)
-        return biases + 2 * a.head_dim * int(a.qk_norm) + a.heads * int(a.sinks)
-    q_rank = 0 if attention.q_lora_rank is None else attention.q_lora_rank
-    biases = (q_rank + attention.kv_lora_rank + attention.qk_rope_head_dim + hidden) * int(attention.bias)
-    return biases + q_rank + attention.kv_lora_rank
+    return weights(matrix for op in attention_operations(attention, hidden) for matrix in op.matrices)
 
 
 def mlp_matrices(hidden: Number, width: Number, gated: bool) -> Number:
@@ -45,52 +44,30 @@ def mlp_matrices(hidden: Number, width: Number, gated: bool) -> Number:
     >>> mlp_matrices(4096, 11008, gated=True)
     135266304
     """
-    return (3 if gated else 2) * hidden * width
+    return weights(matrix for op in mlp_operations(DenseMlp(width, gated), hidden) for matrix in op.matrices)
 
 
-def mlp_biases(hidden: Number, width: Number, gated: bool) -> Number:
-    """Biases of one MLP that has them."""
-    return (2 if gated else 1) * width + hidden
+def _learned(found: Sequence[Operation], part: str) -> Number:
+    """Weights and vectors of the operations that belong to ``part``."""
+    own = [op for op in found if op.part.lower() == part]
+    return weights(matrix for op in own for matrix in op.matrices) + summed(op.vectors for op in own)
 
 
-def expert(hidden: Number, mlp: MoeMlp) -> Number:
-    """One routed expert, with its biases."""
-    return mlp_matrices(hidden, mlp.width, mlp.gated) + mlp_biases(hidden, mlp.width, mlp.gated) * int(mlp.bias)
-
-
-def router(hidden: Number, mlp: MoeMlp) -> Number:
-    """The router: hidden -> experts, and its biases or scales."""
-    return hidden * mlp.experts + mlp.router_extra
-
-
-def norm(spec: ModelSpec) -> Number:
-    """One norm over the hidden state."""
-    return spec.hidden if spec.norm == "rms" else 2 * spec.hidden
-
-
-def layer_parts(spec: ModelSpec, layer: Layer) -> dict[str, Number]:
-    """Parameters of one layer by part: attention, mlp (dense or shared), experts, router, norms."""
-    hidden, mlp = spec.hidden, layer.mlp
-    parts = {"attention": attention_matrices(hidden, layer.attention) + attention_rest(hidden, layer.attention)}
-    if isinstance(mlp, DenseMlp):
-        parts["mlp"] = mlp_matrices(hidden, mlp.width, mlp.gated) + mlp_biases(hidden, mlp.width, mlp.gated) * int(mlp.bias)
-    else:
-        parts["mlp"] = mlp_matrices(hidden, mlp.shared_width, mlp.gated) + hidden * int(mlp.shared_gate)
-        parts["experts"] = mlp.experts * expert(hidden, mlp)
-        parts["router"] = router(hidden, mlp)
-    return {**parts, "norms": layer.norms * norm(spec)}
+def layer_parts(spec: ModelSpec, layer: Layer, tp: int = 1, ep: int = 1) -> dict[str, Number]:
+    """Parameters of one layer by part: attention, mlp (dense or shared), experts, router, norms; on one GPU of ``tp`` and ``ep``."""
+    found = operations(spec, layer, tp, ep)
+    routed = (EXPERTS, ROUTER) if isinstance(layer.mlp, MoeMlp) else ()
+    return {**{part: _learned(found, part) for part in (ATTENTION, MLP, *routed)}, NORMS: layer.norms * found[0].vectors}
 
 
 def parts(spec: ModelSpec) -> dict[str, Number]:
     """Parameters by part: embedding, positions, the parts of all layers, last norm, head (0 if tied)."""
-    found: dict[str, Number] = {"embedding": spec.vocab * spec.hidden}
-    if spec.learned_positions and spec.max_positions is not None:
-        found["positions"] = spec.max_positions * spec.hidden
+    found: dict[str, Number] = {table.name: table.inputs * table.outputs for table in first_operations(spec)[0].matrices}
     for layer, count in spec.layer_kinds:
         for name, size in layer_parts(spec, layer).items():
             found[name] = found.get(name, 0) + count * size
-    found["norms"] = found.get("norms", 0) + norm(spec)
-    found["head"] = 0 if spec.tied_embeddings else spec.vocab * spec.hidden
+    found[NORMS] = found.get(NORMS, 0) + last_operations(spec)[0].vectors
+    found["head"] = 0 if spec.tied_embeddings else head_matrix(spec)
     return found
 
 
@@ -101,12 +78,12 @@ def total(spec: ModelSpec) -> Number:
 
 def inactive_experts(spec: ModelSpec) -> Number:
     """Parameters of the experts that a token does not visit."""
-    idle = [
-        (count * (layer.mlp.experts - layer.mlp.experts_per_token)) * expert(spec.hidden, layer.mlp)
-        for layer, count in spec.layer_kinds
-        if isinstance(layer.mlp, MoeMlp)
-    ]
-    return sum(idle)
+    idle: Number = 0
+    for layer, count in spec.layer_kinds:
+        if isinstance(mlp := layer.mlp, MoeMlp):
+            one = _learned(mlp_operations(replace(mlp, experts=1), spec.hidden), EXPERTS)
+            idle += (count * (mlp.experts - mlp.experts_per_token)) * one
+    return idle
 
 
 def active(spec: ModelSpec) -> Number:
@@ -115,22 +92,17 @@ def active(spec: ModelSpec) -> Number:
     The head counts, tied or not; the embedding and learned positions do not. DeepSeek and gpt-oss state theirs so.
     """
     sizes = parts(spec)
-    looked_up = sizes["embedding"] - _tied_head(spec) + sizes.get("positions", 0)
+    tied = head_matrix(spec) if spec.tied_embeddings else 0
+    looked_up = sizes["embedding"] - tied + sizes.get("positions", 0)
     return named("P_active", "parameters that a token uses", total(spec) - looked_up - inactive_experts(spec))
-
-
-def _tied_head(spec: ModelSpec) -> Number:
-    return spec.vocab * spec.hidden if spec.tied_embeddings else 0
 
 
 def layer_matrices(spec: ModelSpec, layer: Layer) -> Number:
     """Weights of one layer that multiply a token's hidden state: projections, the MLPs it visits, the router."""
-    mlp, hidden = layer.mlp, spec.hidden
-    projections = attention_matrices(hidden, layer.attention)
-    if isinstance(mlp, DenseMlp):
-        return projections + mlp_matrices(hidden, mlp.width, mlp.gated)
-    visited = mlp.experts_per_token * mlp_matrices(hidden, mlp.width, mlp.gated) + mlp_matrices(hidden, mlp.shared_width, mlp.gated)
-    return projections + visited + hidden * (mlp.experts + int(mlp.shared_gate))
+    found = operations(spec, layer)
+    visited = layer.mlp.experts_per_token if isinstance(layer.mlp, MoeMlp) else 1
+    matrices = [replace(each, count=visited) if each.group == EXPERTS else each for op in found for each in op.matrices]
+    return weights(matrices) + sum(op.vectors for op in found if op.kind == "shared_gate")
 
 
 def head_matrix(spec: ModelSpec) -> Number:

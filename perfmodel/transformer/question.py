@@ -11,8 +11,8 @@ from perfmodel.core.question import Condition, Question, argument, as_in, dtype_
 if TYPE_CHECKING:
     from perfmodel.core.hardware import Device
     from perfmodel.transformer.cache_plan import CacheWorkload
-    from perfmodel.transformer.request import Request
     from perfmodel.transformer.spec import ModelSpec
+    from perfmodel.transformer.step import Request
     from perfmodel.transformer.training.question import Training
 
 MOST_GPUS = 10**6
@@ -66,7 +66,7 @@ class MemoryQuestion(Question):
 
     def training(self, model: ModelSpec) -> Training:
         """The step of ``model``; a length that is not given fits it."""
-        from perfmodel.transformer.request import TRAIN, default_length
+        from perfmodel.transformer.step import TRAIN, default_length
         from perfmodel.transformer.training.checks import recompute_named
         from perfmodel.transformer.training.question import ALL, Parallel, Training
 
@@ -124,15 +124,14 @@ class PhaseQuestion(Question):
     @property
     def trains(self) -> bool:
         """Whether a training step is asked for."""
-        from perfmodel.transformer.request import TRAIN
+        from perfmodel.transformer.step import TRAIN
 
         return self.phase == TRAIN
 
     def request_for(self, model: ModelSpec, device: Device) -> Request:
         """A phase of inference, checked; lengths that are not given fit ``model``."""
         from perfmodel.core.checks import dtype_on
-        from perfmodel.transformer.request import Request, formats, lengths
-        from perfmodel.transformer.step import Split
+        from perfmodel.transformer.step import Request, Split, formats, lengths
 
         form = dtype_on(self.dtype, device)
         n, kv_len = lengths(model, self.phase, self.n, self.kv_len)

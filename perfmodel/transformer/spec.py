@@ -9,7 +9,7 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from perfmodel.core.arith import Number
+from perfmodel.core.arith import Number, minimum
 from perfmodel.transformer.weight_formats._base import MatrixFormat, Quantized
 
 LayerFormats = tuple[tuple[str, MatrixFormat], ...]
@@ -35,6 +35,11 @@ class GroupedAttention:
     qk_norm: bool = False
     sinks: bool = False
     shared_kv: bool = False
+
+    @property
+    def kept(self) -> Number:
+        """Elements that a layer's cache keeps of one token."""
+        return 2 * self.kv_heads * self.head_dim
 
     @property
     def kind(self) -> str:
@@ -64,6 +69,11 @@ class LatentAttention:
     window: ClassVar[None] = None
 
     @property
+    def kept(self) -> Number:
+        """Elements that a layer's cache keeps of one token."""
+        return self.kv_lora_rank + self.qk_rope_head_dim
+
+    @property
     def kind(self) -> str:
         """MLA."""
         return "MLA"
@@ -72,6 +82,11 @@ class LatentAttention:
     def qk_head_dim(self) -> Number:
         """Features of a query head."""
         return self.qk_nope_head_dim + self.qk_rope_head_dim
+
+
+def visible(attention: GroupedAttention | LatentAttention, kv_len: Number) -> Number:
+    """Tokens of the last ``kv_len`` that a token sees, and that a layer has to keep."""
+    return kv_len if attention.window is None else minimum(kv_len, attention.window)
 
 
 @dataclass(frozen=True, slots=True)

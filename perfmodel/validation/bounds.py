@@ -19,7 +19,7 @@ from perfmodel.kernels.matmul import Matmul
 from perfmodel.remat.torch_chain import TorchChain, peak_bytes
 from perfmodel.timing.base import Case
 from perfmodel.timing.floors import lower_bound_s
-from perfmodel.transformer.model_step import ModelStep
+from perfmodel.transformer.estimate import ModelStep
 from perfmodel.transformer.spec import ModelSpec
 from perfmodel.transformer.step import DECODE, PREFILL, Split, Step
 from perfmodel.transformer.training.attention_peak import attention_peak

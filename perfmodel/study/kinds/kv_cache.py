@@ -15,8 +15,8 @@ from perfmodel.report.document import Column, DataTable, Value
 from perfmodel.study.base import Scope, SectionResult, on, together
 from perfmodel.study.schema import Options
 from perfmodel.study.workloads import ModelOptions
-from perfmodel.transformer.cache_explain import explain
 from perfmodel.transformer.cache_plan import CacheResult, evaluate, workload
+from perfmodel.transformer.explain import explain_cache
 from perfmodel.transformer.kv_cache import CacheFormat, attention_kinds
 
 _Caches = list[tuple[str, list[CacheResult]]]
@@ -60,7 +60,7 @@ class Section(Options):
             raise UsageError("devices is missing", "name at least one, such as h200")
         found = [[(c.title, [self._result(c, n, device) for n in lengths]) for c in self.caches] for device in devices]
         whole = together([self._on(device, own, len(devices) > 1) for device, own in zip(devices, found, strict=True)])
-        explained = [scope.explain("KV cache", f"KV cache of {name}", partial(explain, results[-1])) for name, results in found[0]]
+        explained = [scope.explain("KV cache", f"KV cache of {name}", partial(explain_cache, results[-1])) for name, results in found[0]]
         return replace(
             whole,
             charts=[self._lines(found[0], devices), *whole.charts],

@@ -4,13 +4,11 @@ To add an architecture is to add a file with its name. What a file omits, the de
 huggingface/transformers (src/transformers/models/<model_type>/configuration_*.py) supply; they are stated in each file.
 """
 
-from __future__ import annotations
-
 from importlib import import_module
 
 from perfmodel.core.errors import DataError, suggest
 from perfmodel.core.plugins import module_names
-from perfmodel.transformer.facts import Facts
+from perfmodel.transformer.architectures._parts import HfFields
 from perfmodel.transformer.spec import ModelSpec
 
 
@@ -19,9 +17,9 @@ def known() -> list[str]:
     return module_names(__path__)
 
 
-def build(facts: Facts) -> ModelSpec:
-    """The model that ``facts`` describe, without name and source; DataError names the missing rule or field."""
-    if facts.architecture not in known():
-        raise DataError(f"model_type: no rule for the architecture {facts.architecture!r}", suggest(facts.architecture, known()))
-    found: ModelSpec = import_module(f"{__name__}.{facts.architecture}").build(facts)
+def build(fields: HfFields) -> ModelSpec:
+    """The model that ``fields`` describe, without name and source; DataError names the missing rule or field."""
+    if fields.architecture not in known():
+        raise DataError(f"model_type: no rule for the architecture {fields.architecture!r}", suggest(fields.architecture, known()))
+    found: ModelSpec = import_module(f"{__name__}.{fields.architecture}").build(fields)
     return found

@@ -1,42 +1,163 @@
-"""What the architectures share: grouped attention, gated MLPs, mixtures of experts, and the frame around the layers."""
+"""What the architectures share: fields of a Hugging Face config.json, attention, MLPs, experts, and the frame around the layers."""
 
-from __future__ import annotations
-
+import json
 from collections.abc import Sequence
 from typing import Any
 
 from perfmodel.core.errors import DataError
-from perfmodel.transformer.facts import Facts
 from perfmodel.transformer.spec import DenseMlp, GroupedAttention, Layer, ModelSpec, MoeMlp
 
 _DTYPES = {"float32": "fp32", "float16": "fp16", "bfloat16": "bf16", "float8_e4m3fn": "fp8"}
+LARGEST = 10**9
+"""Largest size taken from a file: far above any model, and counts of its parameters stay printable."""
+MOST_LAYERS = 10**4
+MOST_SHOWN = 40
+"""Characters of a value from a file."""
 
 
-def model(facts: Facts, layers: Sequence[Layer], *, tied: bool, **options: Any) -> ModelSpec:
+class HfFields:
+    """``values`` by field name. A field that is absent and one that is null differ: null turns a feature off.
+
+    ``asked``: the fields that a rule has asked for, whether or not they are there. ``place``: what stands before their names.
+    """
+
+    def __init__(self, values: dict[str, Any], place: str = "") -> None:
+        self.values, self.place = values, place
+        self.asked: set[str] = set()
+        self.architecture = str(values.get("model_type"))
+
+    def _value(self, name: str, default: Any = None) -> Any:
+        self.asked.add(name)
+        return self.values.get(name, default)
+
+    def settled(self, *names: str) -> None:
+        """The rule knows these fields, and here they change nothing."""
+        self.asked.update(names)
+
+    def _wrong(self, name: str, value: Any, wanted: str, example: str) -> DataError:
+        """A value of the wrong type, shown as the file has it, with how to write it instead."""
+        shown = json.dumps(value, default=str)
+        shown = shown if len(shown) <= MOST_SHOWN else f"{shown[:MOST_SHOWN]}..."
+        return DataError(f"{self.place}{name} is {shown}: it should be {wanted}", f"write it like {example}")
+
+    def _rule(self) -> str:
+        return f"the rule for model_type {self.architecture!r}"
+
+    def whole(self, *names: str, default: int | None = None, least: int = 1) -> int:
+        """The first of ``names`` that has a value, else ``default``; DataError if there is neither."""
+        self.settled(*names)
+        for name in names:
+            if self.values.get(name) is not None:
+                return self._checked(name, self.values[name], least)
+        if default is None:
+            raise DataError(f"{' or '.join(names)}: missing, and {self._rule()} needs it", "add the field from the model's config.json")
+        return default
+
+    def _checked(self, name: str, value: Any, least: int = 1) -> int:
+        if isinstance(value, bool) or not isinstance(value, int):
+            raise self._wrong(name, value, "a whole number", "4096, without quotes, fraction or exponent")
+        if not least <= value <= LARGEST:
+            raise DataError(f"{name} is {value!r}: {self._rule()} needs a whole number from {least} to {LARGEST:.0e}")
+        return value
+
+    def optional(self, name: str, default: int | None = None) -> int | None:
+        """The number, None where the file says null, ``default`` where it says nothing."""
+        value = self._value(name, default)
+        return None if value is None else self._checked(name, value)
+
+    def flag(self, name: str, default: bool) -> bool:
+        """True or false; ``default`` where the file says nothing or null."""
+        value = self._value(name)
+        if value is None:
+            return default
+        if not isinstance(value, bool):
+            raise self._wrong(name, value, "true or false", "true")
+        return value
+
+    def text(self, *names: str, default: str) -> str:
+        """The first of ``names`` that has a value, else ``default``."""
+        self.settled(*names)
+        name = next((name for name in names if self.values.get(name) is not None), None)
+        if name is not None and not isinstance(self.values[name], str):
+            raise self._wrong(name, self.values[name], "text", '"silu"')
+        return default if name is None else str(self.values[name])
+
+    def _list(self, name: str) -> list[Any] | None:
+        value = self._value(name)
+        if value is not None and not isinstance(value, list):
+            raise self._wrong(name, value, "a list", "[0, 1]")
+        return value
+
+    def numbers(self, name: str, length: int = 0) -> list[int] | None:
+        """A list of whole numbers from 0, at least ``length`` of them; None where there is none."""
+        value = self._list(name)
+        if value is None:
+            return None
+        if value and len(value) < length:
+            raise DataError(f"{name}: {self._rule()} needs a list" + (f" of {length} numbers" if length else ""))
+        return [self._checked(f"{name}.{index}", item, 0) for index, item in enumerate(value)]
+
+    @property
+    def layers(self) -> int:
+        """Number of layers."""
+        count = self.whole("num_hidden_layers", "n_layer")
+        if count > MOST_LAYERS:
+            raise DataError(f"num_hidden_layers is {count}: more than {MOST_LAYERS:,}")
+        return count
+
+    def windows(self, otherwise: list[int | None], window: int | None) -> list[int | None]:
+        """The window of each layer, None for all tokens: from ``layer_types`` where the file has them, else ``otherwise``.
+
+        ``window``: of the layers that the file calls sliding or chunked.
+        """
+        kinds = self._list("layer_types")
+        if kinds is None:
+            return otherwise
+        if len(kinds) != self.layers:
+            raise DataError(f"layer_types: {self._rule()} needs one entry for each of the {self.layers} layers")
+        sizes = {"full_attention": None, "sliding_attention": window, "chunked_attention": window}
+        for index, kind in enumerate(kinds):
+            if kind not in sizes:
+                raise DataError(f"layer_types.{index}: no rule for {kind!r}", f"there are rules for {', '.join(sizes)}")
+        return [sizes[kind] for kind in kinds]
+
+    def check_windows(self, full: list[bool]) -> None:
+        """Fail if ``layer_types`` asks for a window where the rule knows of none, or the other way round."""
+        for index, (kind, sees_all) in enumerate(zip(self._list("layer_types") or [], full, strict=False)):
+            if (kind == "full_attention") != sees_all:
+                raise DataError(f"layer_types.{index}: {self._rule()} does not allow {kind!r} there")
+
+    def refuse(self, name: str, default: int | bool, what: str) -> None:
+        """Fail if ``name`` asks for ``what``, for which there is no rule."""
+        if self._value(name, default):
+            raise DataError(f"{name}: {what} has no rule yet for model_type {self.architecture!r}", f"models with {name} 0 or false work")
+
+
+def model(fields: HfFields, layers: Sequence[Layer], *, tied: bool, **options: Any) -> ModelSpec:
     """``layers`` between embedding and head. ``tied``: the architecture's default of tie_word_embeddings."""
-    facts.check_windows([layer.attention.window is None for layer in layers])
+    fields.check_windows([layer.attention.window is None for layer in layers])
     return ModelSpec(
         name="",
-        architecture=facts.architecture,
-        hidden=facts.whole("hidden_size", "n_embd"),
-        vocab=facts.whole("vocab_size"),
+        architecture=fields.architecture,
+        hidden=fields.whole("hidden_size", "n_embd"),
+        vocab=fields.whole("vocab_size"),
         layers=tuple(layers),
-        tied_embeddings=facts.flag("tie_word_embeddings", tied),
-        max_positions=options.pop("max_positions", None) or facts.optional("max_position_embeddings"),
-        native_dtype=_DTYPES.get(facts.text("torch_dtype", "dtype", default="")),
+        tied_embeddings=fields.flag("tie_word_embeddings", tied),
+        max_positions=options.pop("max_positions", None) or fields.optional("max_position_embeddings"),
+        native_dtype=_DTYPES.get(fields.text("torch_dtype", "dtype", default="")),
         **options,
     )
 
 
 def attention(
-    facts: Facts, window: int | None = None, *, head_dim: int | None = None, bias: bool = False, **options: Any
+    fields: HfFields, window: int | None = None, *, head_dim: int | None = None, bias: bool = False, **options: Any
 ) -> GroupedAttention:
     """Grouped attention. ``head_dim``: the architecture's default, else hidden_size / heads; ``bias``: its default of attention_bias."""
-    heads = facts.whole("num_attention_heads")
-    kv_heads = facts.whole("num_key_value_heads", default=heads)
-    biased = facts.flag("attention_bias", bias)
+    heads = fields.whole("num_attention_heads")
+    kv_heads = fields.whole("num_key_value_heads", default=heads)
+    biased = fields.flag("attention_bias", bias)
     options = {"qkv_bias": biased, "output_bias": biased, **options}
-    return grouped(heads, kv_heads, facts.whole("head_dim", default=head_dim or split(facts, heads)), window, **options)
+    return grouped(heads, kv_heads, fields.whole("head_dim", default=head_dim or split(fields, heads)), window, **options)
 
 
 def grouped(heads: int, kv_heads: int, head_dim: int, window: int | None, **options: Any) -> GroupedAttention:
@@ -46,43 +167,43 @@ def grouped(heads: int, kv_heads: int, head_dim: int, window: int | None, **opti
     return GroupedAttention(heads, kv_heads, head_dim, window, **options)
 
 
-def split(facts: Facts, heads: int) -> int:
+def split(fields: HfFields, heads: int) -> int:
     """Features per head where a file has no head_dim."""
-    hidden = facts.whole("hidden_size", "n_embd")
-    if facts.values.get("head_dim") is None and hidden % heads:
+    hidden = fields.whole("hidden_size", "n_embd")
+    if fields.values.get("head_dim") is None and hidden % heads:
         raise DataError(f"head_dim: missing, and hidden size {hidden} does not divide by {heads} heads", "add head_dim")
     return hidden // heads
 
 
-def gated(facts: Facts, activation: str = "silu", *, field: str = "intermediate_size", bias: bool = False) -> DenseMlp:
+def gated(fields: HfFields, activation: str = "silu", *, field: str = "intermediate_size", bias: bool = False) -> DenseMlp:
     """A gated MLP."""
-    return DenseMlp(facts.whole(field), bias=bias, activation=facts.text("hidden_activation", "hidden_act", default=activation))
+    return DenseMlp(fields.whole(field), bias=bias, activation=fields.text("hidden_activation", "hidden_act", default=activation))
 
 
-def experts(facts: Facts, width: str, *, per_token: int | None = None, **options: Any) -> MoeMlp:
+def experts(fields: HfFields, width: str, *, per_token: int | None = None, **options: Any) -> MoeMlp:
     """Experts of the width in field ``width``; their number has three names. ``per_token``: the architecture's default."""
-    count = facts.whole("num_experts", "n_routed_experts", "num_local_experts")
-    picked = facts.whole("num_experts_per_tok", "top_k_experts", default=per_token)
+    count = fields.whole("num_experts", "n_routed_experts", "num_local_experts")
+    picked = fields.whole("num_experts_per_tok", "top_k_experts", default=per_token)
     if picked > count:
         raise DataError(f"num_experts_per_tok is {picked}: more than the {count} experts")
-    return MoeMlp(count, picked, facts.whole(width), activation=facts.text("hidden_activation", "hidden_act", default="silu"), **options)
+    return MoeMlp(count, picked, fields.whole(width), activation=fields.text("hidden_activation", "hidden_act", default="silu"), **options)
 
 
-def decoder(facts: Facts, *, tied: bool = False, **options: Any) -> ModelSpec:
+def decoder(fields: HfFields, *, tied: bool = False, **options: Any) -> ModelSpec:
     """Equal layers of grouped attention and a gated MLP, as in Llama."""
-    layer = Layer(attention(facts, **options), gated(facts, bias=facts.flag("mlp_bias", False)))
-    return model(facts, [layer] * facts.layers, tied=tied)
+    layer = Layer(attention(fields, **options), gated(fields, bias=fields.flag("mlp_bias", False)))
+    return model(fields, [layer] * fields.layers, tied=tied)
 
 
-def qwen_windows(facts: Facts) -> list[int | None]:
+def qwen_windows(fields: HfFields) -> list[int | None]:
     """Layers from max_window_layers (28) on have a window of sliding_window (4096), if use_sliding_window, which is off by default."""
-    window, first = facts.optional("sliding_window", 4096), facts.whole("max_window_layers", default=28, least=0)
-    if not facts.flag("use_sliding_window", False):
-        return [None] * facts.layers
-    return facts.windows([window if index >= first else None for index in range(facts.layers)], window)
+    window, first = fields.optional("sliding_window", 4096), fields.whole("max_window_layers", default=28, least=0)
+    if not fields.flag("use_sliding_window", False):
+        return [None] * fields.layers
+    return fields.windows([window if index >= first else None for index in range(fields.layers)], window)
 
 
-def sparse_layers(facts: Facts) -> list[bool]:
+def sparse_layers(fields: HfFields) -> list[bool]:
     """Which layers of a Qwen mixture have experts: every decoder_sparse_step-th (1), but for mlp_only_layers (none)."""
-    step, dense = facts.whole("decoder_sparse_step", default=1), facts.numbers("mlp_only_layers") or []
-    return [index not in dense and (index + 1) % step == 0 for index in range(facts.layers)]
+    step, dense = fields.whole("decoder_sparse_step", default=1), fields.numbers("mlp_only_layers") or []
+    return [index not in dense and (index + 1) % step == 0 for index in range(fields.layers)]

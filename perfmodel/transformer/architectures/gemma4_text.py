@@ -3,35 +3,32 @@
 Defaults: head_dim 256 and 512, a window of 512 but for every sixth layer and the last, tied embeddings.
 """
 
-from __future__ import annotations
-
-from perfmodel.transformer.architectures._parts import attention, experts, gated, grouped, model
-from perfmodel.transformer.facts import Facts
+from perfmodel.transformer.architectures._parts import HfFields, attention, experts, gated, grouped, model
 from perfmodel.transformer.spec import DenseMlp, GroupedAttention, Layer, ModelSpec, MoeMlp
 
 
-def build(facts: Facts) -> ModelSpec:
+def build(fields: HfFields) -> ModelSpec:
     """With enable_moe_block, a dense MLP and experts side by side: three norms more, and a router with two learned scales."""
-    facts.settled("moe_intermediate_size", "num_experts", "num_local_experts", "top_k_experts", "num_global_key_value_heads")
-    facts.refuse("hidden_size_per_layer_input", 256, "an embedding per layer")
-    facts.refuse("num_kv_shared_layers", 0, "a KV cache shared by layers")
-    window = facts.whole("sliding_window", default=512)
-    windows = facts.windows([window if (index + 1) % 6 else None for index in range(facts.layers)], window)
+    fields.settled("moe_intermediate_size", "num_experts", "num_local_experts", "top_k_experts", "num_global_key_value_heads")
+    fields.refuse("hidden_size_per_layer_input", 256, "an embedding per layer")
+    fields.refuse("num_kv_shared_layers", 0, "a KV cache shared by layers")
+    window = fields.whole("sliding_window", default=512)
+    windows = fields.windows([window if (index + 1) % 6 else None for index in range(fields.layers)], window)
     windows[-1] = None
-    local = attention(facts, window, head_dim=256, qk_norm=True)
-    whole = _full(facts, local)
-    mlp: DenseMlp | MoeMlp = gated(facts, "gelu_pytorch_tanh")
-    moe = facts.flag("enable_moe_block", False)
+    local = attention(fields, window, head_dim=256, qk_norm=True)
+    whole = _full(fields, local)
+    mlp: DenseMlp | MoeMlp = gated(fields, "gelu_pytorch_tanh")
+    moe = fields.flag("enable_moe_block", False)
     if moe:
-        scales = facts.whole("hidden_size") + facts.whole("num_experts")
-        mlp = experts(facts, "moe_intermediate_size", shared_width=facts.whole("intermediate_size"), router_extra=scales)
+        scales = fields.whole("hidden_size") + fields.whole("num_experts")
+        mlp = experts(fields, "moe_intermediate_size", shared_width=fields.whole("intermediate_size"), router_extra=scales)
     layers = [Layer(whole if w is None else local, mlp, norms=7 if moe else 4) for w in windows]
-    return model(facts, layers, tied=True)
+    return model(fields, layers, tied=True)
 
 
-def _full(facts: Facts, local: GroupedAttention) -> GroupedAttention:
+def _full(fields: HfFields, local: GroupedAttention) -> GroupedAttention:
     """Attention to all tokens; with attention_k_eq_v one matrix makes K and V, and the KV heads may be fewer."""
-    one = facts.flag("attention_k_eq_v", False)
-    kv_heads = facts.whole("num_global_key_value_heads", default=local.kv_heads) if one else local.kv_heads
-    bias, head_dim = local.qkv_bias, facts.whole("global_head_dim", default=512)
+    one = fields.flag("attention_k_eq_v", False)
+    kv_heads = fields.whole("num_global_key_value_heads", default=local.kv_heads) if one else local.kv_heads
+    bias, head_dim = local.qkv_bias, fields.whole("global_head_dim", default=512)
     return grouped(local.heads, kv_heads, head_dim, None, qkv_bias=bias, output_bias=bias, qk_norm=True, shared_kv=one)

@@ -1,12 +1,9 @@
 """Llama 1, 2, 3 (Meta). Defaults: KV heads as many as heads, no biases, embeddings not tied."""
 
-from __future__ import annotations
-
-from perfmodel.transformer.architectures._parts import decoder
-from perfmodel.transformer.facts import Facts
+from perfmodel.transformer.architectures._parts import HfFields, decoder
 from perfmodel.transformer.spec import ModelSpec
 
 
-def build(facts: Facts) -> ModelSpec:
+def build(fields: HfFields) -> ModelSpec:
     """Equal layers, all tokens visible."""
-    return decoder(facts)
+    return decoder(fields)

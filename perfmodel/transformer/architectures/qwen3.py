@@ -1,13 +1,10 @@
 """Qwen 3 (Alibaba): norms on Q and K. Defaults: head_dim 128, no biases, no window, embeddings not tied."""
 
-from __future__ import annotations
-
-from perfmodel.transformer.architectures._parts import attention, gated, model, qwen_windows
-from perfmodel.transformer.facts import Facts
+from perfmodel.transformer.architectures._parts import HfFields, attention, gated, model, qwen_windows
 from perfmodel.transformer.spec import Layer, ModelSpec
 
 
-def build(facts: Facts) -> ModelSpec:
+def build(fields: HfFields) -> ModelSpec:
     """Heads together may be wider than the hidden state."""
-    mlp = gated(facts)
-    return model(facts, [Layer(attention(facts, w, head_dim=128, qk_norm=True), mlp) for w in qwen_windows(facts)], tied=False)
+    mlp = gated(fields)
+    return model(fields, [Layer(attention(fields, w, head_dim=128, qk_norm=True), mlp) for w in qwen_windows(fields)], tied=False)

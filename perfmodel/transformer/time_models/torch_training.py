@@ -14,7 +14,7 @@ from functools import lru_cache
 from perfmodel.core.hardware import Device
 from perfmodel.core.workload import FORWARD
 from perfmodel.timing.base import Case, Model
-from perfmodel.transformer.model_step import KnownDevice
+from perfmodel.transformer.estimate import KnownDevice
 from perfmodel.transformer.training.implementations import HUGGINGFACE
 from perfmodel.transformer.training.question import EVERY, FULL
 from perfmodel.transformer.training.step.host import host_phases, waiting

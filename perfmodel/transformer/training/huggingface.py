@@ -6,19 +6,18 @@ Qwen3, their attention eager and through scaled_dot_product_attention, no cache,
 
 from __future__ import annotations
 
-from perfmodel.core.arith import Number
-from perfmodel.core.errors import UnavailableError
-from perfmodel.transformer.spec import DenseMlp, GroupedAttention, Layer, ModelSpec
-from perfmodel.transformer.training import model_tape
-from perfmodel.transformer.training.huggingface_attention import attention, mask_bytes
-from perfmodel.transformer.training.huggingface_norm import norm
-from perfmodel.transformer.training.matrices import TABLE, Matrix, layer_matrices
-from perfmodel.transformer.training.question import EVERY, FULL, Recompute
-from perfmodel.transformer.training.recorder import Recorder
-from perfmodel.transformer.training.shape import Shape
-from perfmodel.transformer.training.tape import Node, Tape
+from dataclasses import replace
 
-INDEX_SIZE = model_tape.INDEX_SIZE
+from perfmodel.core.arith import Number
+from perfmodel.core.dtypes import STATISTIC_SIZE
+from perfmodel.core.errors import UnavailableError
+from perfmodel.transformer.layer import Operation, linear
+from perfmodel.transformer.spec import DenseMlp, GroupedAttention, Layer, ModelSpec
+from perfmodel.transformer.training.question import EVERY, FULL, Recompute
+from perfmodel.transformer.training.recorder import TOKEN_SIZE, Recorder
+from perfmodel.transformer.training.shape import Shape
+from perfmodel.transformer.training.tape import Node
+
 WORKSPACES = 2 * (32 + 1) * 2**20
 """On Hopper each of the two threads that multiply matrices, forward and backward, has 32 MiB of cuBLAS and 1 MiB of cuBLASLt.
 
@@ -26,103 +25,182 @@ Sources: PyTorch, aten/src/ATen/cuda/CublasHandlePool.cpp; what is allocated bes
 """
 
 
-def layer_tape(model: ModelSpec, layer: Layer, shape: Shape) -> Tape:
-    """One layer; UnavailableError for one whose modules were not looked at."""
-    mlp, a, p = layer.mlp, layer.attention, shape.parallel
-    if not isinstance(mlp, DenseMlp) or not isinstance(a, GroupedAttention) or layer.norms != 2 or a.shared_kv or a.sinks:
+def check(model: ModelSpec, layer: Layer, shape: Shape) -> None:
+    """UnavailableError for layers whose modules were not looked at, and for layouts."""
+    a, p = layer.attention, shape.parallel
+    if not isinstance(layer.mlp, DenseMlp) or not isinstance(a, GroupedAttention) or layer.norms != 2 or a.shared_kv or a.sinks:
         raise UnavailableError(f"{model.name}: only layers like those of GPT-2, Llama and Qwen3 are known as huggingface's", "take fused")
     if p.tp > 1 or p.pp > 1 or p.ep > 1 or shape.length != shape.keys or shape.rank is not None:
         fix = "leave out --tp, --pp, --cp, --ep and --lora, or take fused"
         raise UnavailableError("huggingface's modules are known for one GPU's whole model without adapters", fix)
-    tape = Recorder(shape, "layer input")
-    matrices = {matrix.name: matrix for matrix in layer_matrices(model, layer, p)}
-    tape.part = "norms"
-    inputs = norm(tape, "norm before attention", "layer input", "attention input")
-    branch = attention(tape, model, a, matrices, inputs)
-    tape.part = "attention"
-    branch = tape.dropout("dropout after attention", branch, "attention result after dropout", shape.tokens * shape.hidden)
-    middle = tape.residual("sum with attention", "layer input", branch, "input of the MLP's norm")
-    tape.part = "norms"
-    inputs = norm(tape, "norm before the MLP", middle, "MLP input")
-    tape.part = "MLP"
-    branch = _mlp(tape, mlp, matrices, inputs)
-    branch = tape.dropout("dropout after the MLP", branch, "MLP result after dropout", shape.tokens * shape.hidden)
-    tape.residual("sum with the MLP", middle, branch, "layer output")
-    return tape.tape
 
 
-def _mlp(tape: Recorder, w: DenseMlp, matrices: dict[str, Matrix], inputs: str) -> str:
-    s, bias = tape.shape, w.width if w.bias else 0
-    up = tape.linear("up projection", inputs, "up", s.tokens, [matrices["up"]], biases=bias)
-    if w.gated:
-        gate = tape.linear("gate projection", inputs, "gate", s.tokens, [matrices["gate"]], biases=bias)
-        active = tape.activation("gate after its activation function", s.tokens, w.width)
-        tape.add(Node("activation function", (gate,), (active,), (gate,)))
-        product = tape.activation("activation", s.tokens, w.width)
-        tape.add(Node("product with the gate", (active, up), (product,), (active, up)))
-    else:
-        product = _new_gelu(tape, up, s.tokens * w.width * s.size)
-    return tape.linear("down projection", product, "MLP result", s.tokens, [matrices["down"]], biases=s.hidden if w.bias else 0)
+class HuggingFace(Recorder):
+    """GPT-2: one matrix makes Q, K and V, and the activation function is written out. Llama and its kin: one matmul per matrix, RoPE."""
 
+    name = "huggingface"
+    title = "the modules of huggingface/transformers in PyTorch, one kernel per written operation"
+    core = Recorder.core | {"scale", "mask", "softmax, rounding"}
+    table_sums = 2  # a tied table's gradients, of the head and of the lookup, are added into a third tensor
 
-def _new_gelu(tape: Recorder, x: str, size: Number) -> str:
-    """0.5 x (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3))), an operation at a time: five tensors are kept."""
+    def __init__(self, model: ModelSpec, shape: Shape, layer: Layer | None = None) -> None:
+        super().__init__(model, shape, layer)
+        self.joint = model.learned_positions
+        if layer is not None:
+            check(model, layer, shape)
 
-    def step(name: str, reads: tuple[str, ...], result: str, saves: tuple[str, ...] = (), scratch: Number = 0) -> str:
-        tape.tensor(result, size)
-        tape.add(Node(f"GELU, {name}", reads, (result,), saves, backward_scratch=scratch))
-        return result
+    @staticmethod
+    def constant(model: ModelSpec, shape: Shape) -> Number:
+        """Workspaces of the library that multiplies matrices."""
+        return WORKSPACES
 
-    half = step("half of x", (x,), "x / 2")
-    cube = step("cube", (x,), "x^3", (x,), 2 * size)  # backward makes x^2 and 3 x^2
-    cube = step("factor of the cube", (cube,), "0.0447 x^3")
-    inner = step("sum", (x, cube), "x + 0.0447 x^3")
-    inner = step("factor of the sum", (inner,), "argument of tanh")
-    tanh = step("tanh", (inner,), "tanh", ("tanh",))
-    one_more = step("1 + tanh", (tanh,), "1 + tanh")
-    return step("product", (half, one_more), "activation", (half, one_more))
+    @staticmethod
+    def waiting(model: ModelSpec, shape: Shape, recompute: Recompute) -> Number:
+        """The mask of the scores, which layers that run again take as an argument. Otherwise it is gone before the head runs."""
+        waits = not shape.flash and recompute.kind in (FULL, EVERY)
+        return shape.sequences * shape.length * shape.length * shape.size if waits else 0
 
+    def linear(self, op: Operation) -> None:
+        """One matmul per matrix, but for the joint one of Q, K and V; those of several are recorded with what comes next."""
+        self.together = op
+        if len(op.matrices) == 1:
+            super().linear(op)
+        elif self.joint:
+            super().linear(replace(op, writes="Q, K, V"))
 
-def head_tape(model: ModelSpec, shape: Shape) -> Tape:
-    """Last norm, logits, the same in fp32, log-softmax, loss: the model's output holds the first logits until the step drops it."""
-    tape = Recorder(shape, "last layer output")
-    tape.part = "norms"
-    inputs = norm(tape, "last norm", "last layer output", "head input")
-    tape.part = "head"
-    logits = tape.linear("head", inputs, "logits", shape.tokens, [Matrix("head", TABLE, shape.hidden, model.vocab)])
-    first, size = tape.tape.sizes[logits], 4 * shape.tokens * model.vocab
-    if shape.size != 4:
-        wide = tape.tensor("logits in fp32", size)
-        tape.add(Node("logits to fp32", (logits,), (wide,)))
-        logits = wide
-    probabilities = tape.tensor("log-softmax", size)
-    # the two copies of the logits are named by functions that have not returned yet
-    tape.add(Node("log-softmax", (logits,), (probabilities,), (probabilities,), scratch=first if shape.size != 4 else 0))
-    labels = tape.tensor("labels, shifted", INDEX_SIZE * shape.tokens)
-    tape.tensor("loss", 4)
-    tape.add(Node("loss", (probabilities,), ("loss", labels), (probabilities, labels)))
-    return tape.tape
+    def _apart(self, name: str, writes: str) -> str:
+        """One of the matrices that the last operation multiplies together."""
+        op = self.together
+        [matrix] = [each for each in op.matrices if each.name == name]
+        super().linear(linear(f"{name} projection", op.reads[0], writes, [matrix], bool(op.vectors)))
+        return writes
 
+    # Norms
 
-def embedding_tape(model: ModelSpec, shape: Shape) -> Tape:
-    """Lookup and, if learned, positions; else the cosine and sine that turn Q and K of every layer.
+    def norm(self, op: Operation) -> None:
+        """Layer norm is one kernel; RMS norm is written out."""
+        if self.shape.norm == "layer":
+            super().norm(op)
+        else:
+            self._rms_norm(op.name, op.reads[0], op.writes, op.features, 1)
 
-    A tied table's gradients, of the head and of the lookup, are added into a third tensor.
-    """
-    tape, a = model_tape.embedding_tape(model, shape, sums=2), model.layers[0].attention
-    if not model.learned_positions and isinstance(a, GroupedAttention):
-        tape.sizes["cosine and sine"] = 2 * shape.length * a.head_dim * shape.size
-        tape.parts["cosine and sine"] = "embedding"
-        tape.nodes.insert(0, Node("RoPE's tables", (), ("cosine and sine",), ("cosine and sine",)))
-    return tape
+    def _rms_norm(self, name: str, inputs: str, outputs: str, features: Number, heads: Number) -> str:
+        """x in fp32, its mean square, the product with the inverse root, that in the format of activations, times the weights."""
+        s, wide = self.shape, inputs
+        size, exact = s.tokens * features * s.size, 4 * s.tokens * features
+        if s.size != 4:
+            wide = self.node(f"{name}, to fp32", (inputs,), f"{name}: input in fp32", exact)
+        square = self.node(f"{name}, square", (wide,), f"{name}: squares", exact, (wide,), 2 * exact)  # x and 2 x
+        kept = f"{name}: inverse root"
+        root = self.node(f"{name}, mean and root", (square,), kept, 4 * s.tokens * heads, (kept,))
+        narrow = self.node(f"{name}, scale", (wide, root), f"{name}: scaled, fp32", exact, (wide, root), exact)
+        if s.size != 4:
+            narrow = self.node(f"{name}, from fp32", (narrow,), f"{name}: scaled", size)
+        stays, passing = self.gradients(features // heads)
+        self.add_node(f"{name}, weights", [narrow], [self.tensor(outputs, size)], [narrow], stays, 0, size + passing)
+        return outputs
 
+    # Attention
 
-def constant_bytes(model: ModelSpec, shape: Shape) -> Number:
-    """Workspaces of the library that multiplies matrices."""
-    return WORKSPACES
+    def split(self, op: Operation) -> None:
+        """Views of the joint result, or a projection each, of which Q and K are turned, an operation at a time."""
+        a, s = self.attended, self.shape
+        assert isinstance(a, GroupedAttention)
+        rows = {"Q": a.heads, "K": a.kv_heads, "V": a.kv_heads}
+        self.heads: tuple[str, ...] = ("Q", "K", "V")
+        if not self.joint:
+            self.heads = tuple(self._turned(a, name, heads) for name, heads in rows.items())
+            return
+        for name, heads in rows.items():
+            self.tensor(name, 0)
+            self.tape.views[name] = s.tokens * heads * a.head_dim * s.size
+        self.add_node("split", ["Q, K, V"], self.heads)
 
+    def _turned(self, a: GroupedAttention, name: str, heads: Number) -> str:
+        made, s = self._apart(name, f"{name}, projected"), self.shape
+        if name == "V":
+            return made
+        if a.qk_norm:
+            made = self._rms_norm(f"norm of {name}", made, f"{name}, normed", heads * a.head_dim, heads)
+        size = s.tokens * heads * a.head_dim * s.size
+        self.add_node(f"RoPE of {name}", [made], [self.tensor(name, size)], (), 0, 2 * size, 2 * size)
+        return name
 
-def waiting_bytes(model: ModelSpec, shape: Shape, recompute: Recompute) -> Number:
-    """The mask of the scores, which layers that run again take as an argument. Otherwise it is gone before the head runs."""
-    waits = not shape.flash and recompute.kind in (FULL, EVERY)
-    return mask_bytes(shape.sequences, shape.length, shape.size) if waits else 0
+    def qk_norm(self, op: Operation) -> None:
+        """Recorded with the projections."""
+
+    def attention(self, op: Operation) -> None:
+        """scaled_dot_product_attention by FlashAttention-2 or cuDNN keeps its inputs, its output and the logsumexp."""
+        s, a = self.shape, self.attended
+        assert isinstance(a, GroupedAttention)
+        if not s.flash:
+            self._eager(op, a)
+            return
+        out = self.made(op.writes, s.tokens, op.features)
+        lse = self.tensor("logsumexp", STATISTIC_SIZE * s.tokens * a.heads)
+        scratch = STATISTIC_SIZE * s.tokens * a.heads * (a.head_dim + 1)  # dQ in fp32, row sums of dO O
+        saved = ("Q, K, V",) if self.joint else self.heads
+        self.add_node("attention", self.heads, [out, lse], [*saved, out, lse], 0, 0, scratch)
+
+    def _eager(self, op: Operation, a: GroupedAttention) -> None:
+        """Matmul, scale, mask, softmax, dropout, matmul; Llama's softmax in fp32, then rounded. Each matmul copies its operands."""
+        s = self.shape
+        rows, elements = s.tokens * op.features * s.size, s.tokens * s.keys * a.heads
+        scores, wide = elements * s.size, elements * (s.size if self.joint else 4)
+        q, k, v = (self.tensor(f"{name}, copied", rows) for name in ("Q", "K", "V"))
+        self.add_node("Q K^T", self.heads[:2], [self.tensor("scores", scores), q, k], [q, k])
+        scaled = self.node("scale", ("scores",), "scores, scaled", scores)
+        self.tape.nodes.append(Node("mask", (scaled,), (self.tensor("scores, masked", scores),), adds=True))
+        made = self.node("softmax", ("scores, masked",), "softmax", wide, ("softmax",), wide)  # its product with the gradient
+        if wide != scores:
+            made = self.node("softmax, rounding", (made,), "softmax, rounded", scores)
+        made = self.dropped("attention's dropout", made, "softmax after dropout", elements)
+        mixed = self.tensor("attention output by heads", rows)
+        self.add_node("P V", [made, self.heads[2]], [mixed, v], [made, v])
+        self.node("heads side by side", (mixed,), op.writes, rows)
+
+    # MLP
+
+    def activation(self, op: Operation) -> None:
+        """SiLU and its gate, or GPT-2's GELU."""
+        assert isinstance(self.mlp, DenseMlp)
+        size = self.shape.tokens * op.features * self.shape.size
+        if not self.mlp.gated:
+            self._new_gelu(op.reads[0], op.writes, size)
+            return
+        up, gate = self._apart("up", "up"), self._apart("gate", "gate")
+        active = self.node("activation function", (gate,), "gate after its activation function", size, (gate,))
+        self.node("product with the gate", (active, up), op.writes, size, (active, up))
+
+    def _new_gelu(self, x: str, writes: str, size: Number) -> None:
+        """0.5 x (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3))), an operation at a time: five tensors are kept."""
+        half = self.node("GELU, half of x", (x,), "x / 2", size)
+        cube = self.node("GELU, cube", (x,), "x^3", size, (x,), 2 * size)  # backward makes x^2 and 3 x^2
+        cube = self.node("GELU, factor of the cube", (cube,), "0.0447 x^3", size)
+        inner = self.node("GELU, sum", (x, cube), "x + 0.0447 x^3", size)
+        inner = self.node("GELU, factor of the sum", (inner,), "argument of tanh", size)
+        tanh = self.node("GELU, tanh", (inner,), "tanh", size, ("tanh",))
+        one_more = self.node("GELU, 1 + tanh", (tanh,), "1 + tanh", size)
+        self.node("GELU, product", (half, one_more), writes, size, (half, one_more))
+
+    # The ends of the model
+
+    def embedding(self, op: Operation) -> None:
+        """With the cosine and sine that turn Q and K of every layer."""
+        super().embedding(op)
+        s, a = self.shape, self.model.layers[0].attention
+        if not self.joint and isinstance(a, GroupedAttention):
+            tables = self.tensor("cosine and sine", 2 * s.length * a.head_dim * s.size)
+            self.tape.nodes.insert(0, Node("RoPE's tables", (), (tables,), (tables,)))
+
+    def loss(self, op: Operation) -> None:
+        """Logits in fp32, log-softmax, loss: the model's output holds the first logits until the step drops it."""
+        s, [logits] = self.shape, op.reads
+        first, size = self.tape.sizes[logits], 4 * s.tokens * self.model.vocab
+        if s.size != 4:
+            logits = self.node("logits to fp32", (logits,), "logits in fp32", size)
+        probabilities = self.tensor("log-softmax", size)
+        # the two copies of the logits are named by functions that have not returned yet
+        self.add_node("log-softmax", [logits], [probabilities], [probabilities], 0, first if s.size != 4 else 0)
+        labels = self.tensor("labels, shifted", TOKEN_SIZE * s.tokens)
+        self.add_node("loss", [probabilities], [self.tensor("loss", 4), labels], [probabilities, labels])

@@ -1,64 +1,27 @@
-"""Whose training loop is meant: each says which tensors it records. To add one is to add its three tapes here."""
+"""Whose training loop is meant: each says what it records of every operation. To add one is to add its recorder here."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 from perfmodel.core.arith import Number
 from perfmodel.core.errors import UsageError, suggest
-from perfmodel.transformer.spec import Layer, ModelSpec
-from perfmodel.transformer.training import huggingface, model_tape
-from perfmodel.transformer.training.question import Recompute
-from perfmodel.transformer.training.shape import Shape
+from perfmodel.transformer.layer import EMBEDDING, HEAD
+from perfmodel.transformer.spec import Layer, ModelSpec, MoeMlp
+from perfmodel.transformer.training.huggingface import HuggingFace
+from perfmodel.transformer.training.matrices import Run, bare, chunks_of, in_flight
+from perfmodel.transformer.training.question import EVERY, FULL, SELECTIVE, Recompute, Training
+from perfmodel.transformer.training.recorder import Recorder
+from perfmodel.transformer.training.shape import Shape, shape_of
 from perfmodel.transformer.training.tape import Tape
 
 FUSED, HUGGINGFACE = "fused", "huggingface"
 
 
-@dataclass(frozen=True, slots=True)
-class Implementation:
-    """``layer``, ``head``, ``embedding``: its tapes. ``core``: operations of a layer that selective recomputation runs again.
-
-    ``constant``: bytes that it holds all the time; ``waiting``: those of a micro-batch from its forward to its backward pass besides
-    what the tapes say.
-    """
-
-    name: str
-    title: str
-    layer: Callable[[ModelSpec, Layer, Shape], Tape]
-    head: Callable[[ModelSpec, Shape], Tape]
-    embedding: Callable[[ModelSpec, Shape], Tape]
-    core: frozenset[str]
-    constant: Callable[[ModelSpec, Shape], Number] = lambda model, shape: 0
-    waiting: Callable[[ModelSpec, Shape, Recompute], Number] = lambda model, shape, recompute: 0
-
-
-CORE = frozenset({"attention", "Q K^T", "scale", "mask", "softmax", "softmax, rounding", "attention's dropout", "P V"})
-
-IMPLEMENTATIONS = {
-    each.name: each
-    for each in (
-        Implementation(
-            FUSED,
-            "one kernel each for norm, RoPE, activation function, attention's steps, softmax and loss",
-            model_tape.layer_tape,
-            model_tape.head_tape,
-            model_tape.embedding_tape,
-            CORE,
-        ),
-        Implementation(
-            HUGGINGFACE,
-            "the modules of huggingface/transformers in PyTorch, one kernel per written operation",
-            huggingface.layer_tape,
-            huggingface.head_tape,
-            huggingface.embedding_tape,
-            CORE,
-            huggingface.constant_bytes,
-            huggingface.waiting_bytes,
-        ),
-    )
-}
+Implementation = type[Recorder]
+IMPLEMENTATIONS: dict[str, Implementation] = {FUSED: Recorder, HUGGINGFACE: HuggingFace}
 
 
 def implementation_named(name: str) -> Implementation:
@@ -66,3 +29,98 @@ def implementation_named(name: str) -> Implementation:
     if name not in IMPLEMENTATIONS:
         raise UsageError(f"--implementation: unknown implementation {name!r}", suggest(name, list(IMPLEMENTATIONS)))
     return IMPLEMENTATIONS[name]
+
+
+@lru_cache(maxsize=2048)
+def layer_tape(frame: ModelSpec, layer: Layer, shape: Shape, implementation: str = FUSED, selective: bool = False) -> Tape:
+    """The tape of ``layer`` of the model ``frame``; ``selective``: the attention core runs again."""
+    return implementation_named(implementation).layer(frame, layer, shape, selective=selective)
+
+
+@lru_cache(maxsize=512)
+def end_tape(frame: ModelSpec, shape: Shape, implementation: str, where: str) -> Tape:
+    """The tape of the embedding or the head."""
+    return implementation_named(implementation).end(frame, shape, where)
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """A tensor that micro-batches leave on one GPU. ``where``: embedding, head, or the kind of layer; ``count``: how many there are.
+
+    ``freed_by``: the operation whose backward pass is the last to need it.
+    """
+
+    where: str
+    part: str
+    name: str
+    bytes: Number
+    count: int
+    freed_by: str
+
+
+def kind_title(layer: Layer) -> str:
+    """What tells a kind of layer from another.
+
+    >>> from perfmodel.transformer.spec import DenseMlp, GroupedAttention
+    >>> kind_title(Layer(GroupedAttention(8, 2, 64, window=4096), DenseMlp(2048)))
+    'layer: GQA, window 4096, MLP'
+    """
+    window = "" if layer.attention.window is None else f", window {layer.attention.window}"
+    return f"layer: {layer.attention.kind}{window}, {'experts' if isinstance(layer.mlp, MoeMlp) else 'MLP'}"
+
+
+def kind_titles(layers: Iterable[Layer]) -> dict[Layer, str]:
+    """A title for each kind of layer; those of equal words are numbered."""
+    found: dict[Layer, str] = {}
+    for layer in layers:
+        if layer not in found:
+            title, number = kind_title(layer), 1
+            while title in found.values():
+                number += 1
+                title = f"{kind_title(layer)} ({number})"
+            found[layer] = title
+    return found
+
+
+def kept(training: Training, stage: int = 0, implementation: str = FUSED) -> list[Kept]:
+    """Tensors that wait for their backward pass on a GPU of pipeline stage ``stage``, in the order in which they are made.
+
+    Counts are over all micro-batches that are on their way through it.
+    """
+    shape, frame, parallel = shape_of(training), bare(training.model), training.parallel
+    flight = in_flight(parallel, stage, training.micro_batches)
+    found = _of(end_tape(frame, shape, implementation, EMBEDDING), EMBEDDING, flight[0]) if stage == 0 else []
+    counts, chunks = dict[Layer, int](), [chunk for _, chunk in chunks_of(training.model, parallel, stage)]
+    for chunk, times in zip(chunks, flight, strict=True):
+        for layer in _whose(chunk, training.recompute):
+            counts[layer] = counts.get(layer, 0) + times
+    titles = kind_titles(layer for chunk in chunks for layer, _ in chunk)
+    for layer, count in counts.items():
+        tape = layer_tape(frame, layer, shape, implementation, training.recompute.kind == SELECTIVE)
+        found += [_input(tape, titles[layer], count)] if training.recompute.kind in (FULL, EVERY) else _of(tape, titles[layer], count)
+    return found + (_of_head(end_tape(frame, shape, implementation, HEAD), flight[-1]) if stage == parallel.pp - 1 else [])
+
+
+def _whose(chunk: Sequence[Run], recompute: Recompute) -> list[Layer]:
+    """Layers of ``chunk`` that leave something: each, or the first of each segment."""
+    layers = [layer for layer, count in chunk for _ in range(count)]
+    return layers[:: recompute.every] if recompute.kind == EVERY else layers
+
+
+def _of(tape: Tape, where: str, count: int) -> list[Kept]:
+    return [
+        Kept(where, tape.parts[name], name, tape.sizes[name], count, freed_by)
+        for name, freed_by in tape.saved().items()
+        if tape.sizes[name]
+    ]
+
+
+def _of_head(tape: Tape, count: int) -> list[Kept]:
+    """What the head keeps, and the loss, with which the backward pass begins."""
+    loss = tape.out
+    found = _of(tape, HEAD, count)
+    return found if loss in tape.saved() else [*found, Kept(HEAD, tape.parts[loss], loss, tape.sizes[loss], count, tape.nodes[-1].name)]
+
+
+def _input(tape: Tape, where: str, count: int) -> Kept:
+    return Kept(where, tape.parts[tape.stream], tape.stream, tape.sizes[tape.stream], count, "recomputation")

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from perfmodel.transformer.training.matrices import ATTENTION, MLP, Holding, Matrix
+from perfmodel.transformer.layer import ATTENTION, MLP, Matrix
+from perfmodel.transformer.training.matrices import Holding
 from perfmodel.transformer.training.question import ALL, ATTENTION_ONLY
 
 QV_NAMES = ("Q", "V")

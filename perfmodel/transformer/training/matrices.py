@@ -1,36 +1,20 @@
-"""The matrices of a layer, one by one, and what one GPU of a tensor- and expert-parallel group holds of them.
+"""What one GPU holds: the layers of its pipeline stage, their matrices one by one, and all else that is learned as vectors.
 
-Adapters, factored second moments and Muon all go by the shape of a matrix; everything else of a layer is a vector.
+Adapters, factored second moments and Muon all go by the shape of a matrix.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
+from itertools import accumulate
 
 from perfmodel.core.arith import Number
-from perfmodel.transformer.parameters import layer_parts, router
-from perfmodel.transformer.spec import DenseMlp, GroupedAttention, LatentAttention, Layer, ModelSpec, MoeMlp
-from perfmodel.transformer.step import share
+from perfmodel.transformer.layer import EXPERTS, Matrix, Operation, first_operations, last_operations, operations
+from perfmodel.transformer.parallel import stages
+from perfmodel.transformer.spec import Layer, ModelSpec
 from perfmodel.transformer.training.question import Parallel
-
-ATTENTION, MLP, EXPERTS, ROUTER, TABLE = "attention", "mlp", "experts", "router", "table"
-
-
-@dataclass(frozen=True, slots=True)
-class Matrix:
-    """``count`` matrices inputs -> outputs. ``group``: attention, mlp, experts, router, or table (embedding, positions, head)."""
-
-    name: str
-    group: str
-    inputs: Number
-    outputs: Number
-    count: Number = 1
-
-    @property
-    def elements(self) -> Number:
-        """Weights of all of them."""
-        return self.count * self.inputs * self.outputs
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,86 +43,99 @@ class Holding:
         return self.dense + self.experts
 
 
-def local_layer(layer: Layer, parallel: Parallel) -> Layer:
-    """``layer`` as one GPU sees it: its heads, its columns of the MLP, its experts. K and V heads are copied beyond one each."""
-    tp, attention, mlp = parallel.tp, layer.attention, layer.mlp
-    if tp == 1 and parallel.ep == 1:
-        return layer
-    if isinstance(attention, GroupedAttention):
-        attention = replace(attention, heads=share(attention.heads, tp), kv_heads=max(attention.kv_heads // tp, 1))
-    else:
-        attention = replace(attention, heads=share(attention.heads, tp))
-    if isinstance(mlp, MoeMlp):
-        widths = {"width": share(mlp.width, tp), "shared_width": share(mlp.shared_width, tp)}
-        mlp = replace(mlp, experts=share(mlp.experts, parallel.ep), **widths)
-    else:
-        mlp = replace(mlp, width=share(mlp.width, tp))
-    return replace(layer, attention=attention, mlp=mlp)
-
-
-def layer_matrices(model: ModelSpec, layer: Layer, parallel: Parallel) -> list[Matrix]:
-    """The matrices of ``layer`` that one GPU holds; a router is copied to each."""
-    here, hidden = local_layer(layer, parallel), model.hidden
-    attention = here.attention
-    found = _grouped(attention, hidden) if isinstance(attention, GroupedAttention) else _latent(attention, hidden)
-    mlp = here.mlp
-    if isinstance(mlp, DenseMlp):
-        return [*found, *_mlp(MLP, hidden, mlp.width, mlp.gated)]
-    found += _mlp(EXPERTS, hidden, mlp.width, mlp.gated, mlp.experts)
-    if mlp.shared_width:
-        found += _mlp(MLP, hidden, mlp.shared_width, mlp.gated)
-    assert isinstance(layer.mlp, MoeMlp)
-    return [*found, Matrix("router", ROUTER, hidden, layer.mlp.experts)]
-
-
-def _grouped(a: GroupedAttention, hidden: Number) -> list[Matrix]:
-    queries, keys = a.heads * a.head_dim, a.kv_heads * a.head_dim
-    values = [] if a.shared_kv else [Matrix("V", ATTENTION, hidden, keys)]
-    return [Matrix("Q", ATTENTION, hidden, queries), Matrix("K", ATTENTION, hidden, keys), *values, Matrix("O", ATTENTION, queries, hidden)]
-
-
-def _latent(a: LatentAttention, hidden: Number) -> list[Matrix]:
-    queries = a.heads * a.qk_head_dim
-    if a.q_lora_rank is None:
-        into = [Matrix("Q", ATTENTION, hidden, queries)]
-    else:
-        into = [Matrix("Q down", ATTENTION, hidden, a.q_lora_rank), Matrix("Q", ATTENTION, a.q_lora_rank, queries)]
-    latent = Matrix("KV down", ATTENTION, hidden, a.kv_lora_rank + a.qk_rope_head_dim)
-    up = Matrix("V", ATTENTION, a.kv_lora_rank, a.heads * (a.qk_nope_head_dim + a.v_head_dim))
-    return [*into, latent, up, Matrix("O", ATTENTION, a.heads * a.v_head_dim, hidden)]
-
-
-def _mlp(group: str, hidden: Number, width: Number, gated: bool, count: Number = 1) -> list[Matrix]:
-    gate = [Matrix("gate", group, hidden, width, count)] if gated else []
-    return [*gate, Matrix("up", group, hidden, width, count), Matrix("down", group, width, hidden, count)]
+def _learned(found: Sequence[Operation]) -> Holding:
+    """What operations learn."""
+    in_experts = sum(op.vectors for op in found if op.part == EXPERTS)
+    return Holding(tuple(matrix for op in found for matrix in op.matrices), sum(op.vectors for op in found), in_experts)
 
 
 def layer_holding(model: ModelSpec, layer: Layer, parallel: Parallel) -> Holding:
-    """All parameters of ``layer`` on one GPU, by the exact counts of ``parameters.layer_parts``."""
-    here = local_layer(layer, parallel)
-    parts = layer_parts(model, here)
-    if isinstance(layer.mlp, MoeMlp):
-        parts["router"] = router(model.hidden, layer.mlp)
-    matrices = layer_matrices(model, layer, parallel)
-    in_experts = parts.get("experts", 0) - sum(matrix.elements for matrix in matrices if matrix.group == EXPERTS)
-    return Holding(tuple(matrices), sum(parts.values()) - sum(matrix.elements for matrix in matrices), in_experts)
+    """All parameters of ``layer`` on one GPU."""
+    return _learned(operations(model, layer, parallel.tp, parallel.ep))
 
 
 def table_holding(model: ModelSpec, parallel: Parallel, *, first: bool, last: bool) -> Holding:
     """Embedding and positions of the first stage, last norm and head of the last; a tied head has a copy where stages differ."""
-    rows = share(model.vocab, parallel.tp)
-    found = []
-    if first:
-        found.append(Matrix("embedding", TABLE, rows, model.hidden))
-        if model.learned_positions and model.max_positions is not None:
-            found.append(Matrix("positions", TABLE, model.max_positions, model.hidden))
-    if last and not (model.tied_embeddings and first):
-        found.append(Matrix("head", TABLE, model.hidden, rows))
-    return Holding(tuple(found), (model.hidden if model.norm == "rms" else 2 * model.hidden) if last else 0)
+    found = first_operations(model, parallel.tp) if first else []
+    if last:
+        tied = model.tied_embeddings and first
+        found += [op for op in last_operations(model, parallel.tp) if not (tied and op.matrices)]
+    return _learned(found)
 
 
-def together(holdings: Sequence[tuple[Holding, Number]]) -> Holding:
-    """Holdings, each so many times."""
-    matrices = [replace(matrix, count=matrix.count * times) for holding, times in holdings for matrix in holding.matrices]
-    vectors = sum(holding.vectors * times for holding, times in holdings)
-    return Holding(tuple(matrices), vectors, sum(holding.expert_vectors * times for holding, times in holdings))
+Run = tuple[Layer, int]
+
+
+def runs_of(layers: Sequence[Layer]) -> list[Run]:
+    """Equal layers in a row, with their number.
+
+    >>> from perfmodel.transformer.spec import DenseMlp, GroupedAttention
+    >>> one, other = Layer(GroupedAttention(8, 8, 64), DenseMlp(2048)), Layer(GroupedAttention(8, 2, 64), DenseMlp(2048))
+    >>> [count for _, count in runs_of([one, one, other, one])]
+    [2, 1, 1]
+    """
+    found: list[Run] = []
+    for layer in layers:
+        if found and (layer is found[-1][0] or layer == found[-1][0]):
+            found[-1] = (layer, found[-1][1] + 1)
+        else:
+            found.append((layer, 1))
+    return found
+
+
+def chunks_of(model: ModelSpec, parallel: Parallel, stage: int) -> list[tuple[int, list[Run]]]:
+    """The consecutive layers that ``stage`` holds, with the index of the first: one chunk, or every ``pp``-th of several."""
+    if parallel.pp == 1:
+        return [(0, runs_of(model.layers))]
+    chunks = stages(model, parallel.pp * parallel.interleave)
+    starts = [0, *accumulate(len(chunk) for chunk in chunks)]
+    return [(starts[index], runs_of(chunks[index])) for index in range(stage, len(chunks), parallel.pp)]
+
+
+def candidates(model: ModelSpec, parallel: Parallel) -> list[int]:
+    """Stages among which is the fullest: of equal layers the first holds the most micro-batches, and the last the head."""
+    if parallel.pp == 1:
+        return [0]
+    return [0, parallel.pp - 1] if len(runs_of(model.layers)) == 1 else list(range(parallel.pp))
+
+
+def in_flight(parallel: Parallel, stage: int, micro_batches: Number) -> list[int]:
+    """Micro-batches whose activations a stage holds at most, for each of its chunks (1F1B; Narayanan et al. 2021, section 2.2).
+
+    Without interleaving stage i of p holds p - i; with m chunks each, the warm-up is 2 (p - i - 1) + (m - 1) p chunks, and one more.
+
+    >>> in_flight(Parallel(pp=4), 0, 8), in_flight(Parallel(pp=4), 3, 8), in_flight(Parallel(pp=4), 0, 2)
+    ([4], [1], [2])
+    >>> in_flight(Parallel(pp=4, interleave=2), 0, 8)
+    [7, 4]
+    """
+    pp, turns = parallel.pp, parallel.interleave
+    if turns == 1:
+        return [int(min(pp - stage, micro_batches))]
+    started = int(min(2 * (pp - stage - 1) + (turns - 1) * pp + 1, micro_batches * turns))
+    rounds, rest = divmod(started, pp * turns)
+    return [rounds * pp + min(max(rest - turn * pp, 0), pp) for turn in range(turns)]
+
+
+def bare(model: ModelSpec) -> ModelSpec:
+    """``model`` with its first layer only: what a layer needs to know of it, quick to compare."""
+    return replace(model, layers=model.layers[:1])
+
+
+def stage_holding(model: ModelSpec, parallel: Parallel, stage: int) -> Holding:
+    """Parameters that one GPU of ``stage`` holds."""
+    runs = tuple(run for _, chunk in chunks_of(model, parallel, stage) for run in chunk)
+    return _holding(bare(model), runs, parallel.tp, parallel.ep, stage == 0, stage == parallel.pp - 1)
+
+
+@lru_cache(maxsize=4096)
+def _holding(frame: ModelSpec, runs: tuple[Run, ...], tp: int, ep: int, first: bool, last: bool) -> Holding:
+    parallel = Parallel(tp=tp, ep=ep)
+    counts: dict[Layer, int] = {}
+    for layer, count in runs:
+        counts[layer] = counts.get(layer, 0) + count
+    ends = table_holding(frame, parallel, first=first, last=last)
+    held = [(ends, 1), *((layer_holding(frame, layer, parallel), count) for layer, count in counts.items())]
+    matrices = tuple(replace(matrix, count=matrix.count * times) for each, times in held for matrix in each.matrices)
+    vectors, in_experts = (sum(getattr(each, name) * times for each, times in held) for name in ("vectors", "expert_vectors"))
+    return Holding(matrices, vectors, in_experts)

@@ -8,9 +8,8 @@ from perfmodel.core.arith import Number
 from perfmodel.core.hardware import Device
 from perfmodel.transformer.parameters import total
 from perfmodel.transformer.training import korthikanti
-from perfmodel.transformer.training.activations import Kept, kept
 from perfmodel.transformer.training.checks import checked
-from perfmodel.transformer.training.implementations import FUSED, Implementation, implementation_named
+from perfmodel.transformer.training.implementations import FUSED, Implementation, Kept, implementation_named, kept
 from perfmodel.transformer.training.question import EVERY, FULL, Training
 from perfmodel.transformer.training.timeline import Peak, peak
 

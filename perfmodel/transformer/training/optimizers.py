@@ -11,7 +11,8 @@ from dataclasses import dataclass
 
 from perfmodel.core.arith import Number, ceil_div
 from perfmodel.core.errors import UsageError, suggest
-from perfmodel.transformer.training.matrices import TABLE, Holding
+from perfmodel.transformer.layer import TABLE
+from perfmodel.transformer.training.matrices import Holding
 
 BLOCK = 256
 """Elements of 8-bit state that share an fp32 scale. Source: bitsandbytes, blockwise optimizers."""
@@ -71,7 +72,7 @@ def state_elements(optimizer: Optimizer, holding: Holding) -> Number:
 def state_size(optimizer: Optimizer, holding: Holding, element_size: int) -> Number:
     """Bytes of the state, with ``element_size`` bytes per number that is not stored in 8 bits.
 
-    >>> from perfmodel.transformer.training.matrices import Matrix
+    >>> from perfmodel.transformer.layer import Matrix
     >>> square = Holding((Matrix("Q", "attention", 1024, 1024),))
     >>> [state_size(OPTIMIZERS[name], square, 4) // 1024 for name in ("adam", "momentum", "adafactor", "adam8bit", "muon")]
     [8192, 4096, 8, 2080, 4096]

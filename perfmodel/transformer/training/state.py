@@ -10,11 +10,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from perfmodel.core.arith import Number, ceil_div
+from perfmodel.transformer.layer import EXPERTS
 from perfmodel.transformer.training.lora import adapters
-from perfmodel.transformer.training.matrices import EXPERTS, Holding
+from perfmodel.transformer.training.matrices import Holding, stage_holding
 from perfmodel.transformer.training.optimizers import optimizer_named, state_size
 from perfmodel.transformer.training.question import APPLIED, BF16, BOTH_GRADIENTS, FP32, FULL_GRADIENTS, MIXED, Parallel, Training
-from perfmodel.transformer.training.stages import stage_holding
 
 WEIGHTS, GRADIENTS, OPTIMIZER = "weights", "gradients", "optimizer"
 

@@ -105,40 +105,13 @@ def forward(tape: Tape, keep: Collection[str] | None = None) -> Pass:
     return Pass(high, level, at)
 
 
-class _Gradients:
-    """Gradients that wait for the operation that made their tensor; several tensors may share one allocation."""
-
-    def __init__(self, name: str, size: Number) -> None:
-        self.handles = {name: 0}
-        self.users, self.sizes = [1], [size]
-
-    def new(self, name: str, size: Number) -> None:
-        """One of its own."""
-        self.handles[name] = len(self.sizes)
-        self.users.append(1)
-        self.sizes.append(size)
-
-    def share(self, name: str, other: str) -> None:
-        """That of ``other`` is the gradient of ``name`` too."""
-        handle = self.handles[name] = self.handles[other]
-        self.users[handle] += 1
-
-    def drop(self, name: str) -> Number:
-        """Bytes freed once the gradient of ``name`` is used up."""
-        handle = self.handles.pop(name, None)
-        if handle is None:
-            return 0
-        self.users[handle] -= 1
-        return 0 if self.users[handle] else self.sizes[handle]
-
-
 def backward(tape: Tape) -> Pass:
     """The backward pass: starts with the gradient of the stream that left, ends with that of the stream that entered.
 
     A second gradient of a tensor is made, added to the first and freed. ``net`` counts what was kept as freed and the gradients of
     weights as there.
     """
-    waiting = _Gradients(tape.out, tape.gradient_size(tape.out))
+    waiting = {tape.out: tape.out}  # gradients, and the tensor for which each was allocated: several may share one
     freed_by = {name: node for node in reversed(tape.nodes) for name in node.saves}
     repeated = tape.repeated
     level: Number = 0
@@ -152,16 +125,17 @@ def backward(tape: Tape) -> Pass:
         level += node.gradients
         second: Number = 0
         for name in node.reads:
-            if name in waiting.handles:
+            if name in waiting:
                 second += 0 if node.adds else tape.gradient_size(name)
             elif node.adds:
-                waiting.share(name, node.writes[0])
+                waiting[name] = waiting[node.writes[0]]
             else:
-                waiting.new(name, tape.gradient_size(name))
+                waiting[name] = name
                 level += tape.gradient_size(name)
         if level + second + node.backward_scratch > high:
             high, at = level + second + node.backward_scratch, node.name
-        level -= sum(waiting.drop(name) for name in node.writes)
+        used = {waiting.pop(name) for name in node.writes if name in waiting}
+        level -= sum(tape.gradient_size(owner) for owner in used if owner not in waiting.values())
         level -= sum(tape.sizes[name] for name in node.saves if freed_by[name] is node)
     return Pass(high, level, at)
 

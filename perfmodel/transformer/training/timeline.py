@@ -10,13 +10,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from perfmodel.core.arith import Number
-from perfmodel.transformer.training.activations import EMBEDDING, HEAD
+from perfmodel.transformer.layer import EMBEDDING, HEAD
 from perfmodel.transformer.training.blocks import Block, chunk_blocks, end_block
 from perfmodel.transformer.training.implementations import FUSED, implementation_named
-from perfmodel.transformer.training.model_tape import INDEX_SIZE
+from perfmodel.transformer.training.matrices import bare, candidates, chunks_of, in_flight
 from perfmodel.transformer.training.question import FREED, Training
+from perfmodel.transformer.training.recorder import TOKEN_SIZE
 from perfmodel.transformer.training.shape import Shape, shape_of
-from perfmodel.transformer.training.stages import bare, candidates, chunks_of, in_flight
 from perfmodel.transformer.training.state import State, state_bytes
 from perfmodel.transformer.training.tape import Pass
 
@@ -175,7 +175,7 @@ def _stage(training: Training, shape: Shape, stage: int, implementation: str) ->
         chunks[0].insert(0, _Part(EMBEDDING, 0, end_block(frame, shape, implementation, EMBEDDING)))
     if stage == parallel.pp - 1:
         chunks[-1].append(_Part(HEAD, 0, end_block(frame, shape, implementation, HEAD)))
-    tokens = 0 if stage else INDEX_SIZE * shape.tokens
+    tokens = 0 if stage else TOKEN_SIZE * shape.tokens
     held = state.weights + state.optimizer + buffers + tokens + made.constant(frame, shape)
     waiting = made.waiting(frame, shape, training.recompute)
     stream = shape.own_tokens * shape.hidden * shape.size

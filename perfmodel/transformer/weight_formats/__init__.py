@@ -3,8 +3,6 @@
 To add a family is to add a file. A format that no file reads is refused, or the user says how wide the weights are.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import replace
 from importlib import import_module

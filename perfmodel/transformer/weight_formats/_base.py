@@ -1,7 +1,5 @@
 """How a checkpoint stores one matrix, and which matrices of a model it stores so."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass

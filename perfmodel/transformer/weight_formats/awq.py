@@ -3,8 +3,6 @@
 Source: AutoAWQ, WQLinear_GEMM (qweight, qzeros, scales); huggingface/transformers, AwqConfig.
 """
 
-from __future__ import annotations
-
 from perfmodel.transformer.weight_formats._base import FP16, Fields, MatrixFormat, Quantized, Rule, group
 
 METHODS = ("awq",)

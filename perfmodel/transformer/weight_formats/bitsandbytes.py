@@ -3,8 +3,6 @@
 Source: bitsandbytes, Int8Params and Params4bit (quant_state); huggingface/transformers, BitsAndBytesConfig.
 """
 
-from __future__ import annotations
-
 from perfmodel.transformer.weight_formats._base import FP32, Fields, MatrixFormat, Quantized, Rule
 
 METHODS = ("bitsandbytes",)

@@ -4,8 +4,6 @@ Source: vllm-project/compressed-tensors, QuantizationArgs and the compressors of
 under NVFP4 and 8-bit exponents under MXFP4; packed formats store the shape; ``actorder: group`` an index per input.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 from perfmodel.core.errors import DataError

@@ -3,8 +3,6 @@
 Source: DeepSeek-V3, README_WEIGHTS.md (weight_scale_inv, 128 x 128); huggingface/transformers, FineGrainedFP8Config, FbgemmFp8Config.
 """
 
-from __future__ import annotations
-
 from perfmodel.core.errors import DataError
 from perfmodel.transformer.weight_formats._base import FIELD, FP32, Fields, MatrixFormat, Quantized, Rule
 

@@ -4,8 +4,6 @@ Source: AutoGPTQ and GPTQModel, QuantLinear (qweight, qzeros, scales, g_idx); hu
 inside the decoder layers are quantized; the index is stored whether or not ``desc_act`` orders the inputs.
 """
 
-from __future__ import annotations
-
 from perfmodel.transformer.weight_formats._base import FP16, Fields, MatrixFormat, Quantized, Rule, group
 
 METHODS = ("gptq",)

@@ -4,8 +4,6 @@ Source: NVIDIA/Model-Optimizer, modelopt.torch.export (weight, weight_scale, wei
 docs/features/quantization/modelopt.md. Scales of a quantized KV cache, 8 B a layer, are not counted.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 from perfmodel.transformer.weight_formats._base import FIELD, FP32, Fields, MatrixFormat, Quantized, Rule

@@ -3,8 +3,6 @@
 Source: OCP Microscaling Formats 1.0; huggingface/transformers, Mxfp4Config, which converts the experts and nothing else.
 """
 
-from __future__ import annotations
-
 from perfmodel.transformer.weight_formats._base import Fields, MatrixFormat, Quantized, Rule
 
 METHODS = ("mxfp4",)

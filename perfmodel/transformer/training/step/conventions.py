@@ -13,9 +13,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from perfmodel.core.arith import Number
-from perfmodel.transformer.attention_parts import visible
 from perfmodel.transformer.parameters import active, head_matrix, layer_matrices
-from perfmodel.transformer.spec import GroupedAttention, LatentAttention, ModelSpec
+from perfmodel.transformer.spec import GroupedAttention, LatentAttention, ModelSpec, visible
 from perfmodel.transformer.training.question import EVERY, FULL, SELECTIVE, Training
 
 PALM, MEGATRON = "palm", "megatron"

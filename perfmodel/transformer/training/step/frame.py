@@ -9,9 +9,9 @@ from perfmodel.core.dtypes import Dtype
 from perfmodel.transformer.spec import ModelSpec
 from perfmodel.transformer.step import PREFILL, Split, Step
 from perfmodel.transformer.training.implementations import HUGGINGFACE
+from perfmodel.transformer.training.matrices import bare
 from perfmodel.transformer.training.question import Parallel, Training
 from perfmodel.transformer.training.shape import Shape, shape_of
-from perfmodel.transformer.training.stages import bare
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,31 +1,44 @@
-"""The rows of one layer, forward and backward, which of the forward ones run again, and what passes between GPUs."""
+"""The rows of a layer or an end of the model, forward and backward, which of the forward ones run again, and what passes between GPUs.
+
+Most forward rows are those of a prefill, each followed by what it means backward. Routed experts are not: every expert gets tokens,
+and all of a GPU's experts run as one grouped matmul; tokens are put in the order of their experts and back.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 from perfmodel.core.arith import Number, ceil_div
 from perfmodel.core.cost import READ, WRITE, Access, stored
 from perfmodel.core.dtypes import DROPOUT_MASK_SIZE
-from perfmodel.transformer.attention_ops import attention_ops
-from perfmodel.transformer.attention_parts import kv_elements_per_token, norm
-from perfmodel.transformer.op import ATTENTION, Op
-from perfmodel.transformer.ops import dense_ops
-from perfmodel.transformer.spec import DenseMlp, Layer, MoeMlp
-from perfmodel.transformer.training.matrices import layer_matrices
+from perfmodel.kernels.collectives import ALL_REDUCE
+from perfmodel.kernels.matmul import Matmul
+from perfmodel.transformer.layer import EMBEDDING, EXPERTS, HEAD_ROW, Operation, first_operations, last_operations, local_layer, operations
+from perfmodel.transformer.moe import activation_function
+from perfmodel.transformer.op import Op, activation
+from perfmodel.transformer.ops import Rows
+from perfmodel.transformer.spec import Layer, ModelSpec, MoeMlp
+from perfmodel.transformer.step import Step, share
+from perfmodel.transformer.training.lora import is_targeted
 from perfmodel.transformer.training.step import exchange
-from perfmodel.transformer.training.step.adapters import adapters
-from perfmodel.transformer.training.step.attention import attention
-from perfmodel.transformer.training.step.backward import added_up, backward
-from perfmodel.transformer.training.step.exchange import Exchange
-from perfmodel.transformer.training.step.experts import expert_rows
+from perfmodel.transformer.training.step.backward import attention, backward
+from perfmodel.transformer.training.step.exchange import TENSOR, Exchange
 from perfmodel.transformer.training.step.frame import Frame
-from perfmodel.transformer.training.step.gelu import new_gelu
-from perfmodel.transformer.training.step.row import StepOp, pointwise
+from perfmodel.transformer.training.step.row import OTHERS, StepOp, gradients, pointwise, priced, product
 
-Rows = Sequence[StepOp]
-Exchanges = Sequence[Exchange]
+LOGITS = "logits"
+VOCABULARY_STEP = 128
+"""Columns of the logits on one GPU come in multiples of it. Source: Megatron-LM, --make-vocab-size-divisible-by."""
+LOSS_SUMS = 3
+"""Numbers per token that GPUs with parts of the vocabulary exchange: maximum, sum, logit of the label (Shoeybi et al. 2019)."""
+GELU_KERNELS = (("GELU", 6, 2), ("GELU's gradient", 5, 6))
+"""Kernels of GPT-2's activation function as huggingface/transformers writes it, forward and backward: those that read one tensor, and two.
+
+0.5 x (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3))). Forward: the cube, its factor, the factor of the sum, tanh, 1 +, half of x; two sums or
+products. Backward: four factors and the square; two gradients of the product, those of tanh and of the cube, two sums of gradients.
+Source: its source, NewGELUActivation; the kernels that a profiler lists.
+"""
 
 
 @dataclass(slots=True)
@@ -33,7 +46,7 @@ class LayerOps:
     """Rows in the order in which they run, backward those of the last operation first.
 
     ``core``: forward rows that selective recomputation runs again. ``unused``: how many of the last rows a second forward pass
-    can leave out, as nothing that backward needs comes after them. ``columns``: of each matrix that may have an adapter.
+    can leave out, as nothing that backward needs comes after them.
     """
 
     forward: list[StepOp] = field(default_factory=list)
@@ -42,99 +55,230 @@ class LayerOps:
     unused: int = 0
     forward_exchanges: list[Exchange] = field(default_factory=list)
     backward_exchanges: list[Exchange] = field(default_factory=list)
-    columns: dict[str, Number] = field(default_factory=dict)
 
-    def add(self, forward: Rows, back: Rows) -> None:
+    def add(self, forward: Iterable[StepOp], back: Iterable[StepOp]) -> None:
         """One more operation."""
         self.forward += forward
         self.backward[:0] = back
 
-    def pass_on(self, ways: tuple[Exchanges, Exchanges]) -> None:
-        """What passes between GPUs, forward and backward."""
-        self.forward_exchanges += ways[0]
-        self.backward_exchanges[:0] = ways[1]
-
-    def derived(self, ops: Sequence[Op], frame: Frame) -> None:
-        """Rows of inference, with what they mean backward."""
-        for op in ops:
-            if op.name == "GELU" and frame.eager and op.timed is not None:
-                self.add(*new_gelu(frame.forward, op.timed.workload.rows, op.timed.workload.cols))
-            elif op.group == ATTENTION:
-                forward, back = attention(op, frame)
-                self.core += forward
-                self.add(forward, back)
-            else:
-                row = StepOp(op)
-                beside, back = adapters(op, frame, self.columns)
-                self.add([row, *beside], [*back, *backward(row, frame)])
+    def pass_on(self, forward: Sequence[Exchange], back: Sequence[Exchange]) -> None:
+        """What passes between GPUs."""
+        self.forward_exchanges += forward
+        self.backward_exchanges[:0] = back
 
 
 def layer_ops(layer: Layer, frame: Frame) -> LayerOps:
-    """Norm, attention, sum, norm, MLP, sum. Norms beyond two come after attention and after the MLP."""
-    model, step, found = frame.model, frame.forward, LayerOps()
-    if frame.shape.rank is not None:
-        found.columns = {matrix.name: matrix.outputs for matrix in layer_matrices(model, layer, frame.shape.parallel)}
-
-    def normed(times: int = 1) -> None:
-        found.derived([norm("norm", model, step, frame.own_tokens, model.hidden) for _ in range(times)], frame)
-
-    normed()
-    found.pass_on(exchange.enters(frame))
-    found.pass_on(exchange.ring(frame, kv_elements_per_token(layer.attention, step)))
-    found.derived(attention_ops(layer, model, step), frame)
-    found.pass_on(exchange.leaves(frame))
-    normed(int(layer.norms > 2))
-    residual(found, frame)
-    normed()
-    found.pass_on(exchange.enters(frame))
-    _mlp(found, layer, frame)
-    found.pass_on(exchange.leaves(frame))
-    normed(max(int(layer.norms) - 3, 0))
-    residual(found, frame)
+    """The rows of one layer."""
+    p = frame.shape.parallel
+    found = _TrainingRows(frame, local_layer(layer, p.tp)).of(operations(frame.model, layer, p.tp, p.ep, dropout=frame.shape.dropout))
     # PyTorch's checkpointing stops once the last tensor that backward needs is there again: a dropout's mask, or the MLP's activation
     found.unused = (1 if frame.shape.dropout else 2) if frame.eager and layer.norms <= 3 else 0
     return found
 
 
-def _mlp(found: LayerOps, layer: Layer, frame: Frame) -> None:
-    mlp, model, step = layer.mlp, frame.model, frame.forward
-    if isinstance(mlp, DenseMlp):
-        found.derived(dense_ops("", mlp, model, step), frame)
-        return
-    passed = exchange.experts(frame, mlp.experts_per_token)
-    found.pass_on((passed, passed))
-    for forward, back in expert_rows(mlp, frame):
-        found.add(forward, back)
-    found.derived(_shared(mlp, frame), frame)
+def embedding_ops(model: ModelSpec, frame: Frame) -> LayerOps:
+    """The lookup, and the gradient of its table."""
+    return _TrainingRows(frame).of(first_operations(model, frame.shape.parallel.tp, dropout=frame.shape.dropout))
 
 
-def _shared(mlp: MoeMlp, frame: Frame) -> list[Op]:
-    """The expert that sees every token."""
-    if not mlp.shared_width:
-        return []
-    return dense_ops("shared expert, ", DenseMlp(mlp.shared_width, mlp.gated, mlp.bias, mlp.activation), frame.model, frame.forward)
+def head_ops(model: ModelSpec, frame: Frame) -> LayerOps:
+    """Last norm, logits of every token, loss."""
+    return _TrainingRows(frame).of(last_operations(model, frame.shape.parallel.tp))
 
 
-def residual(found: LayerOps, frame: Frame) -> None:
-    """x + y, with dropout before it: kernels of their own, or one. Backward, the two gradients of x are added."""
-    rows, step, drops = frame.own_tokens, frame.forward, frame.shape.dropout
-    add = pointwise("residual add", step, rows, frame.hidden, reads=2)
-    if drops and frame.eager:
-        found.add([dropout(frame)], [dropout(frame, "dropout, gradient")])
-    elif drops:
-        mask = stored("mask", WRITE, rows * frame.hidden, 8 * DROPOUT_MASK_SIZE)
-        add = _beside(add, "dropout and residual add", mask)
-        found.add([], [dropout(frame, "dropout, gradient")])
-    found.add([add], [added_up("sum of gradients", frame, rows)])
+class _TrainingRows:
+    """Rows of operations: a method per kind that training does otherwise than inference."""
+
+    def __init__(self, frame: Frame, layer: Layer | None = None) -> None:
+        self.frame, self.shape, self.step, self.found = frame, frame.shape, frame.forward, LayerOps()
+        self.ahead = Rows(frame.model, frame.forward, layer, frame.tokens, frame.own_tokens)
+
+    def of(self, found: Iterable[Operation]) -> LayerOps:
+        """The rows of operations."""
+        for op in found:
+            getattr(self, op.kind, self.derived)(op)
+        return self.found
+
+    def derived(self, op: Operation) -> None:
+        """Rows of inference, with what they mean backward."""
+        for row in self.ahead.rows(op):
+            self.both(StepOp(row))
+
+    def both(self, row: StepOp) -> None:
+        self.found.add([row], backward(row, self.frame))
+
+    # Matrices
+
+    def linear(self, op: Operation) -> None:
+        """A matmul, and the adapters beside it; two matmuls backward."""
+        [row] = self.ahead.linear(op)
+        there, back = self._adapters(op, row)
+        rows = ([StepOp(row), *there], [*back, *backward(StepOp(row), self.frame)])
+        if op.kernel == HEAD_ROW and not self.frame.eager:
+            rows = (_padded(rows[0], op.features), _padded(rows[1], op.features))
+        self.found.add(*rows)
+
+    def _adapters(self, op: Operation, row: Op) -> tuple[list[StepOp], list[StepOp]]:
+        """Low-rank adapters beside frozen matrices: two small matmuls forward, four backward, for each matrix that has one."""
+        rank, step, forward, back = self.shape.rank, self.step, list[StepOp](), list[StepOp]()
+        assert row.timed is not None
+        w: Matmul = row.timed.workload
+
+        def matmul(name: str, m: Number, n: Number, k: Number, weights: str = "B") -> StepOp:
+            return product(name, step, Matmul(m, n, k, dtype=w.dtype), weights=weights)
+
+        for matrix in op.matrices if rank is not None else ():
+            if not is_targeted(matrix, self.shape.targets):
+                continue
+            title, columns = f"adapter of {matrix.name}", matrix.outputs
+            first, second = f"{title}, A", f"{title}, B"
+            forward += [matmul(first, w.m, rank, w.k), matmul(second, w.m, columns, rank)]
+            forward.append(pointwise(f"{title}, sum", step, w.m, columns, reads=2))
+            back += [matmul(f"{second}, gradient of inputs", w.m, rank, columns)]
+            back += [matmul(f"{second}, gradient of weights", rank, columns, w.m, "C")]
+            back += [matmul(f"{first}, gradient of inputs", w.m, w.k, rank)]
+            back += [matmul(f"{first}, gradient of weights", w.k, rank, w.m, "C")]
+            back.append(pointwise(f"{title}, sum of gradients", step, w.m, w.k, reads=2))
+        return forward, back
+
+    # Attention, activation function, residual stream
+
+    def attention(self, op: Operation) -> None:
+        """Attention, in which K and V of other context-parallel GPUs pass by."""
+        [row] = self.ahead.attention(op)
+        forward, back = attention(row, self.frame)
+        self.found.core += forward
+        self.found.add(forward, back)
+        self.found.pass_on(*exchange.ring(self.frame, self.ahead.attended.kept))
+
+    def activation(self, op: Operation) -> None:
+        """The activation function, in many kernels if it is written out."""
+        rows = self.pairs if op.part == EXPERTS else self.frame.tokens
+        made = activation_function(self.ahead.mlp, self.step, rows, op.features)
+        if made.name == "GELU" and self.frame.eager:
+            self.found.add(*(_new_gelu(self.step, rows, op.features, *kernels) for kernels in GELU_KERNELS))
+        else:
+            self.both(StepOp(made))
+
+    def enter(self, op: Operation) -> None:
+        """Tokens are gathered, or gradients summed."""
+        self.found.pass_on(*exchange.enters(self.frame))
+
+    def leave(self, op: Operation) -> None:
+        """Partial sums are added up."""
+        self.found.pass_on(*exchange.leaves(self.frame))
+
+    def dropout(self, op: Operation) -> None:
+        """A kernel of its own, or forward a part of the residual add."""
+        alone = self.frame.eager or op.part == EMBEDDING
+        self.found.add([_dropout(self.frame)] if alone else [], [_dropout(self.frame, "dropout, gradient")])
+
+    def add(self, op: Operation) -> None:
+        """x + y; backward, the two gradients of x are added."""
+        frame, rows = self.frame, self.frame.own_tokens
+        made = pointwise("residual add", self.step, rows, frame.hidden, reads=2)
+        if self.shape.dropout and not frame.eager:
+            made = _beside(made, "dropout and residual add", stored("mask", WRITE, rows * frame.hidden, 8 * DROPOUT_MASK_SIZE))
+        self.found.add([made], [pointwise("sum of gradients", self.step, rows, frame.hidden, reads=2)])
+
+    # Experts: the tokens of a GPU's experts are as many as its own, times experts each
+
+    @property
+    def pairs(self) -> Number:
+        """Tokens, each as often as it has experts."""
+        assert isinstance(self.ahead.mlp, MoeMlp)
+        return self.frame.tokens * self.ahead.mlp.experts_per_token
+
+    def router(self, op: Operation) -> None:
+        """The router, and tokens on their way to their experts."""
+        assert isinstance(self.ahead.mlp, MoeMlp)
+        passed = exchange.experts(self.frame, self.ahead.mlp.experts_per_token)
+        self.found.pass_on(passed, passed)
+        self.both(StepOp(self.ahead.router(op)[0]))
+        self._moved("tokens by expert", self.frame.tokens, self.pairs)
+
+    def experts(self, op: Operation) -> None:
+        """One grouped matmul."""
+        groups = max(op.matrices[0].count, 1)
+        w = Matmul(ceil_div(self.pairs, groups), op.features, op.matrices[0].inputs, groups, dtype=self.step.dtype)
+        self.both(product(op.kernel, self.step, w, weights="B"))
+
+    def combine(self, op: Operation) -> None:
+        """The weighted sum of what a token's experts made."""
+        self._moved(op.name, self.pairs, self.frame.tokens)
+
+    def _moved(self, name: str, read: Number, written: Number) -> None:
+        """Kernels that gather or scatter rows of the hidden state, and their gradients the other way round."""
+
+        def moved(name: str, read: Number, written: Number) -> list[StepOp]:
+            hidden, step = self.frame.hidden, self.step
+            accesses = (activation(READ, read * hidden, step), activation(WRITE, written * hidden, step))
+            return [priced(name, step, OTHERS, accesses, max(read, written) * hidden)]
+
+        self.found.add(moved(name, read, written), moved(f"{name}, gradient", written, read))
+
+    def shared_gate(self, op: Operation) -> None:
+        """A vector: too small to be counted."""
+
+    # The ends of the model
+
+    def embedding(self, op: Operation) -> None:
+        """The gradient of the table: zeros, and the rows of the tokens. A tied table has another one from the head."""
+        step, s, model, back = self.step, self.shape, self.frame.model, list[StepOp]()
+        table = op.matrices[0].elements
+        if s.rank is None:
+            rows = activation(READ, step.tokens * model.hidden, step)
+            back.append(priced("embedding, gradient of the table", step, OTHERS, (rows, gradients(table, s.gradient_size))))
+            if model.tied_embeddings and s.parallel.pp == 1:
+                both = gradients(2 * table, s.gradient_size, READ)
+                back.append(priced("sum of the tied table's gradients", step, OTHERS, (both, gradients(table, s.gradient_size)), table))
+        self.found.add([StepOp(row) for row in self.ahead.embedding(op)], back)
+
+    def loss(self, op: Operation) -> None:
+        """Softmax and loss over fp32 numbers: in one kernel each way, or as PyTorch writes them."""
+        size, step, tp = self.shape.size, self.step, self.shape.parallel.tp
+        logits = step.tokens * share(self.frame.model.vocab, tp)
+
+        def passes(name: str, reads: int, writes: int) -> StepOp:
+            accesses: tuple[Access, ...] = (stored(LOGITS, WRITE, logits, 8 * writes),)
+            if reads:
+                accesses = (stored(LOGITS, READ, logits, 8 * reads), *accesses)
+            return priced(name, step, OTHERS, accesses, 4 * logits)
+
+        if self.frame.eager:
+            there = [passes("log-softmax", 4, 4)]
+            back = [passes("gradient of the loss, zeros", 0, 4), passes("log-softmax, gradient", 8, 4)]
+            if size != 4:
+                there, back = [passes("logits to fp32", size, 4), *there], [*back, passes("gradient of the logits from fp32", 4, size)]
+        else:
+            there, back = [passes("softmax and loss", size, 4)], [passes("gradient of the loss", 4, size)]
+        self.found.add(there, back)
+        if tp > 1:
+            self.found.pass_on([Exchange(TENSOR, ALL_REDUCE, 4 * step.tokens, LOSS_SUMS)], [])
 
 
-def dropout(frame: Frame, name: str = "dropout") -> StepOp:
+def _padded(rows: list[StepOp], columns: Number) -> list[StepOp]:
+    """``rows`` timed with a vocabulary padded to whole tiles, as Megatron-LM does; what they need and count is that of the real one."""
+    whole, found = ceil_div(columns, VOCABULARY_STEP) * VOCABULARY_STEP, []
+    for row in rows:
+        timed = row.op.timed
+        assert timed is not None
+        sizes = {name: whole for name in ("m", "n", "k") if getattr(timed.workload, name) == columns}
+        found.append(replace(row, op=replace(row.op, timed=replace(timed, workload=replace(timed.workload, **sizes)))))
+    return found
+
+
+def _new_gelu(step: Step, rows: Number, cols: Number, name: str, one: int, two: int) -> list[StepOp]:
+    """One pass of GPT-2's activation function: so many kernels that read one tensor, and two."""
+    single, double = pointwise(f"{name}, of one tensor", step, rows, cols), pointwise(f"{name}, of two tensors", step, rows, cols, reads=2)
+    return [single.times(one), double.times(two)]
+
+
+def _dropout(frame: Frame, name: str = "dropout") -> StepOp:
     """Reads and writes a hidden state, and writes or reads a byte per element that says which stay."""
-    rows = frame.own_tokens
-    kind = READ if "gradient" in name else WRITE
-    return _beside(
-        pointwise(name, frame.forward, rows, frame.hidden), name, stored("mask", kind, rows * frame.hidden, 8 * DROPOUT_MASK_SIZE)
-    )
+    elements, kind = frame.own_tokens * frame.hidden, READ if "gradient" in name else WRITE
+    made = pointwise(name, frame.forward, frame.own_tokens, frame.hidden)
+    return _beside(made, name, stored("mask", kind, elements, 8 * DROPOUT_MASK_SIZE))
 
 
 def _beside(row: StepOp, name: str, more: Access) -> StepOp:

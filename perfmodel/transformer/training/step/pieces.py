@@ -13,9 +13,8 @@ from perfmodel.core.roofline import Estimate
 from perfmodel.timing.predict import Lenders, Prediction
 from perfmodel.transformer.op_time import busy_s, in_time, op_estimate
 from perfmodel.transformer.spec import Layer
-from perfmodel.transformer.training.step.ends import embedding_ops, head_ops
 from perfmodel.transformer.training.step.frame import Frame
-from perfmodel.transformer.training.step.layer import LayerOps, layer_ops
+from perfmodel.transformer.training.step.layer import LayerOps, embedding_ops, head_ops, layer_ops
 from perfmodel.transformer.training.step.row import SHARES, StepOp
 from perfmodel.transformer.training.step.seconds import InTraining, in_training, predicted, taken
 from perfmodel.transformer.training.step.window import DRAM, Window, joined

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from perfmodel.core.dtypes import Dtype
 from perfmodel.core.hardware import Device
 from perfmodel.timing.predict import Lenders
-from perfmodel.transformer.model_step import ModelStep
+from perfmodel.transformer.estimate import ModelStep
 from perfmodel.transformer.step import PREFILL, Step
 from perfmodel.transformer.training.checks import timed
 from perfmodel.transformer.training.implementations import HUGGINGFACE
