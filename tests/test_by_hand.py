@@ -34,9 +34,7 @@ from perfmodel.transformer.step import DECODE, Step
 from perfmodel.transformer.training.question import Parallel
 from perfmodel.transformer.training.step.exchange import DATA, Exchange
 from perfmodel.transformer.training.step.host import host_phases, longest_way, waiting
-from perfmodel.transformer.training.step.links import calibrated, slower
-from perfmodel.transformer.training.step.links import seconds as exchange_seconds
-from perfmodel.transformer.training.step.system import Level, System
+from perfmodel.transformer.training.step.system import Level, System, calibrated, exchange_seconds, slower
 from perfmodel.transformer.training.tape import Node, Pass, Tape, backward, forward
 from perfmodel.transformer.weight_formats import quantized
 

@@ -56,16 +56,15 @@ from perfmodel.transformer.training.matrices import Holding, Matrix
 from perfmodel.transformer.training.question import Parallel, Training
 from perfmodel.transformer.training.shape import shape_of
 from perfmodel.transformer.training.state import state_bytes
+from perfmodel.transformer.training.step.estimate import training_step
 from perfmodel.transformer.training.step.exchange import DATA, Exchange
 from perfmodel.transformer.training.step.experts import expert_rows
 from perfmodel.transformer.training.step.job import job_of
 from perfmodel.transformer.training.step.layer import LayerOps, residual
-from perfmodel.transformer.training.step.links import needs
-from perfmodel.transformer.training.step.micro_batch import micro_batch
-from perfmodel.transformer.training.step.parallel_time import step_time
-from perfmodel.transformer.training.step.pieces import machine
+from perfmodel.transformer.training.step.layer_time import machine
 from perfmodel.transformer.training.step.search import candidates
-from perfmodel.transformer.training.step.workload import training_step
+from perfmodel.transformer.training.step.step_time import micro_batch, step_time
+from perfmodel.transformer.training.step.system import needs
 from perfmodel.validation.cpu.profile import Rates
 from tools.measure.training.meter import Clock
 

@@ -26,7 +26,7 @@ def _of_remat(words: str, *modes: str) -> Rule:
 
 
 def _has_temporaries(options: Options) -> bool:
-    from perfmodel.transformer.training.optimizers import optimizer_named
+    from perfmodel.transformer.training.state import optimizer_named
 
     return bool(optimizer_named(options["optimizer"]).temporary)
 

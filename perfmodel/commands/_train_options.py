@@ -108,13 +108,13 @@ def train_report(name: str, hardware: str | None, asked: Trained, sizes: Sizes, 
     lenders, overlap = cache(calibrated_devices), asked.overlap is not False
     if asked.search is not None:
         from perfmodel.report.train_search import report as search_report
-        from perfmodel.transformer.training.step.pieces import machine
+        from perfmodel.transformer.training.step.layer_time import machine
         from perfmodel.transformer.training.step.search import search
 
         joined = _joined(asked.search, device, system)
         return search_report(search(timed(training), asked.search, machine(device, lenders), joined, half=half, overlap=overlap))
     from perfmodel.report.train import report
-    from perfmodel.transformer.training.step.answer import answer
+    from perfmodel.transformer.training.step.estimate import answer
 
     joined = _joined(timed(training).parallel.gpus, device, system)
     return report(answer(training, device, lenders, joined, made, half=half, overlap=overlap), explained=explained)

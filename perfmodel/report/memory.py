@@ -15,10 +15,9 @@ from perfmodel.report.timeline import axis, chart
 from perfmodel.transformer.training import korthikanti
 from perfmodel.transformer.training.activations import Kept
 from perfmodel.transformer.training.explain import explain
-from perfmodel.transformer.training.memory import MemoryResult
+from perfmodel.transformer.training.memory import BACKWARD, FORWARD, MemoryResult, Moment
 from perfmodel.transformer.training.question import EVERY, FULL, MIXED, NONE, SELECTIVE, Training
 from perfmodel.transformer.training.state import Part
-from perfmodel.transformer.training.timeline import BACKWARD, FORWARD, Moment
 
 WIDTH, HEIGHT = 60, 8
 """Columns and rows of the chart: they fit a terminal of 80 columns."""

@@ -9,9 +9,8 @@ from perfmodel.core.units import format_count, format_si
 from perfmodel.report.model_words import unread_notes
 from perfmodel.transformer.training.huggingface import WORKSPACES
 from perfmodel.transformer.training.implementations import HUGGINGFACE
-from perfmodel.transformer.training.memory import MemoryResult
+from perfmodel.transformer.training.memory import MemoryResult, Moment
 from perfmodel.transformer.training.question import ALL, MIXED, NONE, Parallel, Training
-from perfmodel.transformer.training.timeline import Moment
 
 
 def size(number: Number) -> str:

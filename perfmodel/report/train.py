@@ -15,12 +15,10 @@ from perfmodel.report.train_words import notes, verdict
 from perfmodel.transformer.op import COLLECTIVE, WEIGHTS
 from perfmodel.transformer.parameters import active, parts, total
 from perfmodel.transformer.training.question import MIXED
-from perfmodel.transformer.training.step.answer import TrainingAnswer
-from perfmodel.transformer.training.step.conventions import MEGATRON, PALM, Counted, passes
-from perfmodel.transformer.training.step.estimate import Line
-from perfmodel.transformer.training.step.executed import MEANING
+from perfmodel.transformer.training.step.estimate import Line, TrainingAnswer
 from perfmodel.transformer.training.step.explain import explain
-from perfmodel.transformer.training.step.parallel_time import BUBBLE, HOST
+from perfmodel.transformer.training.step.flops import MEANING, MEGATRON, PALM, Counted, passes
+from perfmodel.transformer.training.step.step_time import BUBBLE, HOST
 
 KERNELS = ("forward", "recompute", "backward", "gradients added up", "optimizer", "gradients cleared")
 """Parts of a step that are sums of kernels."""

@@ -10,7 +10,7 @@ from perfmodel.report.memory import question, recompute_text
 from perfmodel.report.metrics import Metric, as_json, as_rows
 from perfmodel.report.operation import head
 from perfmodel.transformer.training.question import Training
-from perfmodel.transformer.training.step.executed import MEANING, utilization
+from perfmodel.transformer.training.step.flops import MEANING, utilization
 from perfmodel.transformer.training.step.job import job_of
 from perfmodel.transformer.training.step.search import Found, Layout
 from perfmodel.transformer.training.step.system import over_network

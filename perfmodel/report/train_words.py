@@ -9,10 +9,10 @@ from perfmodel.report.model_words import unread_notes
 from perfmodel.report.operation import unknown_rates
 from perfmodel.transformer.training.implementations import HUGGINGFACE
 from perfmodel.transformer.training.question import EVERY, FULL, Training
-from perfmodel.transformer.training.step.answer import TrainingAnswer
-from perfmodel.transformer.training.step.executed import MEANING
-from perfmodel.transformer.training.step.links import inside_source
-from perfmodel.transformer.training.step.parallel_time import BUBBLE, HOST
+from perfmodel.transformer.training.step.estimate import TrainingAnswer
+from perfmodel.transformer.training.step.flops import MEANING
+from perfmodel.transformer.training.step.step_time import BUBBLE, HOST
+from perfmodel.transformer.training.step.system import inside_source
 
 
 def verdict(found: TrainingAnswer) -> list[str]:

@@ -171,6 +171,14 @@ def once_per_case(work_out: Callable[[Case, Device], Known]) -> Callable[[Case, 
     return known
 
 
+def dram_bandwidth(device: Device) -> float:
+    """B/s; UnavailableError without one in the profile."""
+    bandwidth = device.dram.bandwidth_bytes_per_s
+    if bandwidth is None:
+        raise UnavailableError(f"{device.id} has no DRAM bandwidth in its profile", "add the bandwidth of its dram level")
+    return bandwidth
+
+
 def models_of() -> dict[str, list[Model]]:
     """The models that describe each implementation, as every model declares them; all their modules are loaded."""
     return _models_of(tuple(model_names()))

@@ -29,6 +29,11 @@ def algorithm_of(implementation: str) -> str:
     return ALGORITHM_OF.get(implementation, FUSED)
 
 
+def is_fused(implementation: str) -> bool:
+    """Whether it runs attention in one kernel, scores never stored."""
+    return algorithm_of(implementation) == FUSED
+
+
 def check_implementation(name: str, workload: str, device: Device, lenders: Lenders) -> None:
     """UsageError if no calibration of ``workload``, here or on a device to borrow from, is called ``name``."""
     calibrated = known_implementations(workload, [device, *lenders()])

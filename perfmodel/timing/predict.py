@@ -109,6 +109,19 @@ def nearest(device: Device, others: list[Device]) -> Device | None:
     return min(kin, key=lambda other: _distance(device, other), default=None)
 
 
+def model_calibration(model: str, device: Device, lenders: Lenders) -> tuple[Calibration | None, bool]:
+    """The calibration of ``model`` of ``device``, or else of the nearest architecture; and whether it is the device's own."""
+
+    def block_of(one: Device) -> Calibration | None:
+        return next((block for block in one.calibration if block.model == model), None)
+
+    own = block_of(device)
+    if own is not None:
+        return own, True
+    lender = nearest(device, [other for other in lenders() if block_of(other) is not None])
+    return (None if lender is None else block_of(lender)), False
+
+
 def _distance(device: Device, other: Device) -> tuple[bool, float, bool, str]:
     own, its = device.capability, other.capability
     return other.architecture != device.architecture, abs(its - own), its < own, other.id

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 
 from perfmodel.core.hardware import Calibration, Device
 from perfmodel.timing.base import Parameter
-from perfmodel.timing.predict import Lenders, Prediction, nearest
+from perfmodel.timing.predict import Lenders, Prediction, model_calibration
 from perfmodel.transformer.op import COLLECTIVE, ELEMENTWISE, Op
 from perfmodel.transformer.spec import GroupedAttention, ModelSpec
 from perfmodel.transformer.step import Split, Step
@@ -83,14 +83,9 @@ def handed_bytes(op: Op, device: Device) -> float:
 
 def in_step(device: Device, lenders: Lenders = tuple) -> InStep:
     """The calibration of ``device``, or else of the nearest architecture, or else the launch overheads of its profile."""
-    block = _block(device)
+    block, own = model_calibration(MODEL, device, lenders)
     if block is not None:
-        return InStep(block.parameters, block, True)
-    lender = nearest(device, [other for other in lenders() if _block(other) is not None])
-    if lender is not None:
-        block = _block(lender)
-        assert block is not None
-        return InStep(block.parameters, block)
+        return InStep(block.parameters, block, own)
     return InStep(
         {"stream_saving_us": 0.0, "graph_saving_us": 1e6 * (launch_saving_s(device) or 0.0), "handoff_share": 1.0, "strided_factor": 1.0}
     )
@@ -102,10 +97,6 @@ def launch_saving_s(device: Device) -> float | None:
     if overhead is None or overhead.graph is None:
         return None
     return max(float(overhead.stream.number - overhead.graph.number), 0.0)
-
-
-def _block(device: Device) -> Calibration | None:
-    return next((block for block in device.calibration if block.model == MODEL), None)
 
 
 def calibrated_for(model: ModelSpec, step: Step) -> bool:

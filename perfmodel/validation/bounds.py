@@ -23,7 +23,7 @@ from perfmodel.transformer.model_step import ModelStep
 from perfmodel.transformer.step import DECODE, PREFILL, Split, Step
 from perfmodel.transformer.training.implementations import HUGGINGFACE
 from perfmodel.transformer.training.question import BF16, FP32, FULL, NONE, Recompute, Training
-from perfmodel.transformer.training.step.workload import TrainingStep, training_step
+from perfmodel.transformer.training.step.estimate import TrainingStep, training_step
 from perfmodel.validation.records import Record
 
 _TWO_INPUTS = ("torch-add", "torch-silu-mul")

@@ -11,8 +11,8 @@ from perfmodel.core.hardware import Device
 from perfmodel.core.workload import Attention
 from perfmodel.remat.torch_chain import TorchChain, peak_bytes
 from perfmodel.transformer.training.attention_peak import attention_peak
+from perfmodel.transformer.training.memory import peak
 from perfmodel.transformer.training.question import Recompute, Training
-from perfmodel.transformer.training.timeline import peak
 from perfmodel.validation.records import Record
 
 PEAK = "peak_bytes"
