@@ -39,10 +39,9 @@ from perfmodel.sweep.columns import costs
 from perfmodel.timing.base import Case
 from perfmodel.timing.models import gemm, numba_flash1
 from perfmodel.timing.models._flash_blocks import TAIL, Blocks, _key_tile_visits, interleaved_cycles
-from perfmodel.timing.models._flash_launch import Plan
-from perfmodel.timing.models._flash_plan import plan_of
+from perfmodel.timing.models._flash_plans import Plan, plan_of
 from perfmodel.timing.models.flash_prefill import MODEL
-from perfmodel.timing.register_tiles import geometry
+from perfmodel.timing.models.register_tiles import geometry
 from perfmodel.transformer.answer import GENERATE, Answer, answer
 from perfmodel.transformer.generation import with_cache
 from perfmodel.transformer.hf import parse

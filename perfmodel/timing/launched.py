@@ -32,9 +32,8 @@ from perfmodel.kernels.matmul import Matmul, column_tiles, default_columns, row_
 from perfmodel.kernels.matmul import kernels as matmul_kernels
 from perfmodel.kernels.tile import TENSOR_TILE
 from perfmodel.timing.base import Case, calibrations, kernel_name
-from perfmodel.timing.models._flash_launch import WGMMA, major, padded
-from perfmodel.timing.models._flash_plan import IMPLEMENTATIONS, plan_of
-from perfmodel.timing.models._gemm_tiles import SLICE_BYTES, WIDE_COPY, copy_bytes
+from perfmodel.timing.models._flash_plans import IMPLEMENTATIONS, WGMMA, major, padded, plan_of
+from perfmodel.timing.models.gemm import SLICE_BYTES, WIDE_COPY, copy_bytes
 from perfmodel.timing.offer import FUSED, algorithm_of
 from perfmodel.timing.predict import Lenders, nearest
 

@@ -39,7 +39,6 @@ MEASURED_SPLITS = (Split(), Split(tp=2))
 TIMED_IN_GRAPHS = ("experts", "latent-attention")
 """Models of kernels whose measurements were graphs of many runs: there is no launch to take off."""
 TUNED = ("LARGEST_SAVING",)
-"""Chosen on measurements that fits may see, beside the fitted parameters."""
 
 
 @dataclass(frozen=True, slots=True)

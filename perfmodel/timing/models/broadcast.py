@@ -10,8 +10,8 @@ from collections.abc import Mapping
 
 from perfmodel.core.hardware import Device
 from perfmodel.core.workload import FORWARD, Stream
-from perfmodel.timing.base import Case, Model, Parameter
-from perfmodel.timing.models.stream import STREAM_SHARE, cycles_per_second, dram_bandwidth
+from perfmodel.timing.base import Case, Model, Parameter, dram_bandwidth
+from perfmodel.timing.models.stream import STREAM_SHARE, cycles_per_second
 
 PARAMETERS = (
     Parameter("launch_us", "an empty kernel", 4.0),

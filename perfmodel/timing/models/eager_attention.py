@@ -16,8 +16,7 @@ from perfmodel.core.errors import UnavailableError
 from perfmodel.core.hardware import Device
 from perfmodel.core.workload import BACKWARD, FORWARD, Attention, Stream
 from perfmodel.kernels.matmul import Matmul
-from perfmodel.timing.base import ALONE, Case, Model, Parameter, calibrations, find_model, once_per_case
-from perfmodel.timing.models.stream import dram_bandwidth
+from perfmodel.timing.base import ALONE, Case, Model, Parameter, calibrations, dram_bandwidth, find_model, once_per_case
 
 SHORT_ROW = 1024
 """Longest row whose gradient a warp keeps in registers."""
@@ -29,7 +28,6 @@ PARAMETERS = (
     Parameter("long_gradient_share", "of the DRAM bandwidth, softmax's backward, longer rows", 0.5),
 )
 KNOWN = ("SHORT_ROW",)
-"""Given by hardware, by the source of a kernel, or by definition."""
 
 
 Part = tuple[str, Case]

@@ -38,9 +38,5 @@ MODEL = Model(
     covers,
     seconds,
     flash_prefill.MODEL.source,
-    implementations=(
-        "fa1",
-        "fa1-triton",
-        "fa3",
-    ),
+    implementations=("fa1", "fa1-triton", "fa3"),
 )

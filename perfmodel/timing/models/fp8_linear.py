@@ -25,9 +25,7 @@ PARAMETERS = (
     Parameter("quantize_share", "of the DRAM bandwidth, x and its rounded copy", 1.0),
 )
 TUNED = ("SPLIT_US",)
-"""Chosen on measurements that fits may see, beside the fitted parameters."""
 KNOWN = ("ACTIVATION_SIZE",)
-"""Given by hardware, by the source of a kernel, or by definition."""
 
 
 @once_per_case

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from perfmodel.timing.register_tiles import Geometry
+from perfmodel.timing.models.register_tiles import Geometry
 from perfmodel.validation.kernels._steps import U, device_function, lane_max
 
 F32 = np.float32

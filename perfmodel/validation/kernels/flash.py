@@ -14,7 +14,7 @@ from functools import cache
 from typing import Any
 
 from perfmodel.core.workload import Attention
-from perfmodel.timing.register_tiles import Geometry, geometry
+from perfmodel.timing.models.register_tiles import Geometry, geometry
 from perfmodel.validation.kernels._launch import launcher
 from perfmodel.validation.kernels._online import F32, LOWEST, hide_scores, log2_scale, update_softmax
 from perfmodel.validation.kernels._steps import ZERO, U, copies_done, cuda, float32, keep, kernel, lane_sum, store4, sync_warp

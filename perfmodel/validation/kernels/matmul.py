@@ -12,7 +12,7 @@ from functools import cache
 from typing import Any
 
 from perfmodel.core.errors import UsageError
-from perfmodel.timing.register_tiles import FLOAT_BYTES, Layout
+from perfmodel.timing.models.register_tiles import FLOAT_BYTES, Layout
 from perfmodel.validation.kernels._launch import launcher
 from perfmodel.validation.kernels._steps import ZERO, U, copies_done, cuda, float32, keep, kernel, store4
 from perfmodel.validation.kernels._tiles import FOUR, add_product, fill_tile, first_row

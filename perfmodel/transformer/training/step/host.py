@@ -14,7 +14,6 @@ US = 1e-6
 TENSOR_US = 5.6
 """Of the host, per parameter tensor in the optimizer's step. Median of the steps on an H200 host, fit half, in which the host was late."""
 TUNED = ("TENSOR_US",)
-"""Chosen on measurements that fits may see, beside the fitted parameters."""
 
 
 def longest_way(phases: Sequence[tuple[float, float]]) -> float:
