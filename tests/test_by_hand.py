@@ -24,7 +24,7 @@ from perfmodel.kernels.experts import kernel as experts_kernel
 from perfmodel.kernels.matmul import Matmul, default_columns
 from perfmodel.kernels.matmul import kernels as matmul_kernels
 from perfmodel.timing.base import Case
-from perfmodel.timing.floors import kernels_of, roof_s
+from perfmodel.timing.case_bounds import kernels_of, roof_s
 from perfmodel.timing.models.experts import seconds as experts_seconds
 from perfmodel.timing.predict import nearest, with_parts
 from perfmodel.transformer.moe import expert_ops

@@ -15,7 +15,7 @@ from perfmodel.kernels.matmul import Matmul
 from perfmodel.kernels.narrow_cache import NarrowCacheAttention
 from perfmodel.kernels.narrow_cache import kernel as narrow_kernel
 from perfmodel.timing.base import Case, find_model
-from perfmodel.timing.floors import lower_bound_s
+from perfmodel.timing.case_bounds import lower_bound_s
 from perfmodel.timing.models import flash_decode_narrow, fp8_linear, latent_attention
 from perfmodel.transformer.estimate import run_pass
 from perfmodel.transformer.op import linear

@@ -94,7 +94,7 @@ def attention(
     from perfmodel.catalog import calibrated_devices, load_config
     from perfmodel.kernels.attention.request import AttentionRequest
     from perfmodel.report.attention import report
-    from perfmodel.timing.attention_offer import answered
+    from perfmodel.timing.select_kernel import answered
 
     request = load_config(config, "attention", AttentionRequest) if config else AttentionRequest()
     request = request.updated(given)

@@ -52,7 +52,7 @@ def matmul(
     from perfmodel.kernels.matmul import Matmul, evaluate
     from perfmodel.kernels.tile import with_sram
     from perfmodel.report.matmul import report
-    from perfmodel.timing.offer import check_implementation, offer
+    from perfmodel.timing.select_kernel import check_implementation, select_kernel
 
     device = device_for(hardware)
     if sram is not None:
@@ -64,7 +64,7 @@ def matmul(
         check_implementation(implementation, "matmul", device, calibrated_devices)
     try:
         lower = float(result.total.lower_s)
-        known = offer("matmul", w.dtype.name, w, FORWARD, device, lower, implementation, lambda name: True, calibrated_devices)
+        known = select_kernel("matmul", w.dtype.name, w, FORWARD, device, lower, implementation, lambda name: True, calibrated_devices)
     except UnavailableError as error:
         known, missing = None, f"No time is predicted: {error.message}."
     else:

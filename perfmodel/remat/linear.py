@@ -21,8 +21,8 @@ from perfmodel.kernels.matmul import Matmul, kernels
 from perfmodel.kernels.mlp import layer_flops
 from perfmodel.remat.chain import Chain, Layer
 from perfmodel.remat.tensors import Tensor
-from perfmodel.timing.offer import offer
 from perfmodel.timing.predict import Lenders
+from perfmodel.timing.select_kernel import select_kernel
 
 EDGE = 128
 """Edge of the roof's tile."""
@@ -61,7 +61,7 @@ def _seconds(w: Matmul, device: Device, lenders: Lenders) -> tuple[float, float 
     [kernel] = kernels(w, Tile(min(EDGE, w.m), min(EDGE, w.n)))
     cost = estimate(kernel, device)
     try:
-        known = offer("matmul", w.dtype.name, w, FORWARD, device, float(cost.lower_s), None, lambda name: True, lenders)
+        known = select_kernel("matmul", w.dtype.name, w, FORWARD, device, float(cost.lower_s), None, lambda name: True, lenders)
     except UnavailableError:
         return float(cost.roofline_s), None
     return float(cost.roofline_s), known.seconds

@@ -19,8 +19,8 @@ from perfmodel.report.attention_verdict import ratio_of, verdict
 from perfmodel.report.charts.schema import Interval
 from perfmodel.report.document import Report, Table
 from perfmodel.report.metrics import BOUND_WORDS, Metric, as_json, as_table, note, of_cost, of_memory, seconds, whose
-from perfmodel.timing.attention_offer import Predictions
 from perfmodel.timing.predict import Prediction
+from perfmodel.timing.select_kernel import Predictions
 
 
 def report(

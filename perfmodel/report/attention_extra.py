@@ -13,7 +13,7 @@ from perfmodel.kernels.attention.request import Comparison
 from perfmodel.kernels.attention.sram_sweep import sram_sweep
 from perfmodel.report.document import Report, Table
 from perfmodel.report.steps import Sources, steps_data, steps_table
-from perfmodel.timing.attention_offer import Predictions
+from perfmodel.timing.select_kernel import Predictions
 
 
 def with_sram_sweep(plain: Report, comparison: Comparison) -> Report:

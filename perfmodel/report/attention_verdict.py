@@ -9,7 +9,7 @@ from perfmodel.kernels.attention.request import Comparison
 from perfmodel.report.against import ROOFS_EVEN, Side, against, alone, idle_and_launch, ratio
 from perfmodel.report.charts.schema import Interval
 from perfmodel.report.metrics import BOUND_WORDS, bound_by, seconds
-from perfmodel.timing.attention_offer import Predictions
+from perfmodel.timing.select_kernel import Predictions
 
 EAGER = "an eager softmax of standard, which stays far from its roof"
 

@@ -21,10 +21,10 @@ from perfmodel.report.charts.soft_roofs import soft_bound
 from perfmodel.report.roofline_chart import point, predicted_by, with_shares
 from perfmodel.study.base import Scope
 from perfmodel.study.workloads import Workload, request_words, shape_words
-from perfmodel.timing.attention_offer import predictions
+from perfmodel.timing.base import algorithm_of
 from perfmodel.timing.launched import as_launched
-from perfmodel.timing.offer import algorithm_of, check_implementation, offer
 from perfmodel.timing.predict import Prediction
+from perfmodel.timing.select_kernel import check_implementation, predictions, select_kernel
 from perfmodel.transformer.answer import Answer, answer
 
 UNNUMBERED = 0
@@ -136,7 +136,7 @@ def _matmul(w: Workload, device: Device, scope: Scope) -> list[Found]:
         check_implementation(named, "matmul", device, scope.lenders)
     try:
         lower = float(result.total.lower_s)
-        known = offer("matmul", work.dtype.name, work, FORWARD, device, lower, named, lambda name: True, scope.lenders)
+        known = select_kernel("matmul", work.dtype.name, work, FORWARD, device, lower, named, lambda name: True, scope.lenders)
     except PerfmodelError as error:
         missing = [f"matmul is not predicted: {error.message}."]
     label = w.name or f"matmul {shape_words(work)}"

@@ -133,7 +133,7 @@ def _implementations(between: Sequence[str], workloads: Sequence[Workload], devi
 
 
 def _as_run_by(w: Workload, name: str) -> Workload:
-    from perfmodel.timing.offer import algorithm_of
+    from perfmodel.timing.base import algorithm_of
 
     if w.attention is not None:
         w = replace(w, attention=replace(w.attention, algorithm=algorithm_of(name)))

@@ -133,6 +133,24 @@ def kernel_name(implementation: str) -> str:
     return SAME_KERNEL.get(implementation, implementation)
 
 
+ALGORITHM_OF = {
+    **dict.fromkeys(("torch-eager", "torch-standard", "megatron", "numba-standard", "cpu-standard"), "standard"),
+    **dict.fromkeys(("numba-flash1", "fa1"), "flash1"),
+}
+FUSED = "flash2"
+"""IO scheme of every other attention kernel."""
+
+
+def algorithm_of(implementation: str) -> str:
+    """The attention algorithm that an implementation runs."""
+    return ALGORITHM_OF.get(implementation, FUSED)
+
+
+def is_fused(implementation: str) -> bool:
+    """Whether it runs attention in one kernel, scores never stored."""
+    return algorithm_of(implementation) == FUSED
+
+
 def calibrations(device: Device, workload: str, dtype: str, case: Case) -> list[Calibration]:
     """Those of ``device`` that are meant for the case, under its own name first."""
     dtypes, names = {dtype, SAME_TIME.get(dtype, dtype)}, (case.implementation, kernel_name(case.implementation))

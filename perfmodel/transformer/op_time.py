@@ -11,8 +11,9 @@ from perfmodel.core.hardware import Device
 from perfmodel.core.roofline import Estimate, Traffic, estimate
 from perfmodel.core.workload import FORWARD
 from perfmodel.kernels.collectives import Collective, collective_estimate
-from perfmodel.timing.offer import algorithm_of, offer
+from perfmodel.timing.base import algorithm_of
 from perfmodel.timing.predict import Lenders, Prediction
+from perfmodel.timing.select_kernel import select_kernel
 from perfmodel.transformer.op import Op
 
 FUSED_ATTENTION = "flash2"
@@ -41,13 +42,13 @@ def predict_op(op: Op, device: Device, lower_s: float, lenders: Lenders, attenti
     if timed is None or timed.obstacle:
         raise UnavailableError(timed.obstacle if timed else f"no time model of {op.name}")
     if timed.implementations is None:
-        return offer(timed.kind, op.kernel.dtype.name, timed.workload, FORWARD, device, lower_s, attention, _is_fused, lenders)
+        return select_kernel(timed.kind, op.kernel.dtype.name, timed.workload, FORWARD, device, lower_s, attention, _is_fused, lenders)
     asked, reason = [timed] if timed.closer is None else [timed.closer, timed], ""
     for source in (tuple, lenders):
         for one in asked:
             for name in one.implementations or ():
                 try:
-                    return offer(
+                    return select_kernel(
                         one.kind, one.workload.dtype.name, one.workload, FORWARD, device, lower_s, name, lambda known: True, source
                     )
                 except UnavailableError as error:

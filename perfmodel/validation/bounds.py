@@ -18,7 +18,7 @@ from perfmodel.kernels.latent_decode import LatentDecode
 from perfmodel.kernels.matmul import Matmul
 from perfmodel.kernels.narrow_cache import NarrowCacheAttention
 from perfmodel.timing.base import Case
-from perfmodel.timing.floors import lower_bound_s
+from perfmodel.timing.case_bounds import lower_bound_s
 from perfmodel.transformer.model_step import ModelStep
 from perfmodel.transformer.step import DECODE, PREFILL, Split, Step
 from perfmodel.transformer.training.implementations import HUGGINGFACE

@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from perfmodel.core.errors import PerfmodelError
+from perfmodel.timing.case_bounds import kernels_of, roof_s
 from perfmodel.timing.fit import fit
-from perfmodel.timing.floors import kernels_of, roof_s
 from perfmodel.timing.models.three_scalars import MODEL, from_terms, terms
 from perfmodel.validation.compare import Row, groups
 from perfmodel.validation.records import profiled

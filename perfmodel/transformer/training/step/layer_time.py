@@ -19,9 +19,9 @@ from perfmodel.core.errors import PerfmodelError, UnavailableError
 from perfmodel.core.hardware import Calibration, Device
 from perfmodel.core.roofline import Estimate
 from perfmodel.core.workload import FORWARD
-from perfmodel.timing.base import Parameter, dram_bandwidth
-from perfmodel.timing.offer import is_fused, offer
+from perfmodel.timing.base import Parameter, dram_bandwidth, is_fused
 from perfmodel.timing.predict import BORROWED, CALIBRATED, Lenders, Prediction, model_calibration
+from perfmodel.timing.select_kernel import select_kernel
 from perfmodel.transformer.op_time import in_time, op_estimate
 from perfmodel.transformer.spec import Layer
 from perfmodel.transformer.training.step.ends import embedding_ops, head_ops
@@ -91,7 +91,7 @@ def alone(row: StepOp, on: Machine, lower_s: float) -> Prediction:
     asked = timed.kind, dtype, timed.workload, row.direction, on.device, lower_s
     if timed.implementations is None:
         try:
-            return offer(*asked, on.attention, is_fused, on.lenders)
+            return select_kernel(*asked, on.attention, is_fused, on.lenders)
         except UnavailableError:
             if on.attention is not None or row.direction == FORWARD:
                 raise
@@ -99,7 +99,7 @@ def alone(row: StepOp, on: Machine, lower_s: float) -> Prediction:
     for source in (tuple, on.lenders):
         for name in tried:
             try:
-                return offer(*asked, name, lambda known: True, source)
+                return select_kernel(*asked, name, lambda known: True, source)
             except UnavailableError:
                 continue
     raise UnavailableError(f"no calibration of {timed.kind}/{tried[0]} in {dtype}, here or to borrow")
