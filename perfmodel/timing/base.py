@@ -165,6 +165,12 @@ def calibrations(device: Device, workload: str, dtype: str, case: Case) -> list[
     return sorted(found, key=lambda block: block.implementation != case.implementation)
 
 
+def calibrated_seconds(device: Device, workload: str, dtype: str, case: Case) -> float | None:
+    """Seconds of ``case`` by the first calibration of ``device`` that is meant for it; None without any."""
+    blocks = calibrations(device, workload, dtype, case)
+    return find_model(blocks[0].model).seconds(case, device, blocks[0].parameters) if blocks else None
+
+
 Known = TypeVar("Known")
 """What a model knows of a case on a device before any parameter is: worked out once, however often a fit asks."""
 MOST_KEPT = 8192

@@ -122,7 +122,7 @@ def _key_tile_visits(walk: Attention, plan: Plan, j: int) -> int:
 
 
 TAIL = 0.2
-"""Part of the lateness of the last places that a block gains whose neighbours have ended; others end together with it.
+"""Fraction of the tail that the last blocks recover once the blocks beside them have ended.
 
 Chosen on measured shapes that fits may see, as are the constants of ``_flash_plans``."""
 TUNED = ("TAIL",)

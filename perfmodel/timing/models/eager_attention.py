@@ -16,7 +16,7 @@ from perfmodel.core.errors import UnavailableError
 from perfmodel.core.hardware import Device
 from perfmodel.core.workload import BACKWARD, FORWARD, Attention, Stream
 from perfmodel.kernels.matmul import Matmul
-from perfmodel.timing.base import ALONE, Case, Model, Parameter, calibrations, dram_bandwidth, find_model, once_per_case
+from perfmodel.timing.base import ALONE, Case, Model, Parameter, calibrated_seconds, dram_bandwidth, once_per_case
 
 SHORT_ROW = 1024
 """Longest row whose gradient a warp keeps in registers."""
@@ -67,11 +67,11 @@ def part_seconds(workload: str, case: Case, device: Device) -> float:
 
     UnavailableError if its implementation is not calibrated.
     """
-    named = [case, replace(case, implementation="cublas")] if workload == "matmul" else [case]
-    blocks = [block for one in named for block in calibrations(device, workload, case.workload.dtype.name, one)]
-    if not blocks:
-        raise UnavailableError(f"{device.id} has no calibration of {workload}/{case.implementation}, a part of the sequence")
-    return find_model(blocks[0].model).seconds(case, device, blocks[0].parameters)
+    for one in [case, replace(case, implementation="cublas")] if workload == "matmul" else [case]:
+        known = calibrated_seconds(device, workload, case.workload.dtype.name, one)
+        if known is not None:
+            return known
+    raise UnavailableError(f"{device.id} has no calibration of {workload}/{case.implementation}, a part of the sequence")
 
 
 @once_per_case

@@ -63,12 +63,5 @@ MODEL = Model(
     seconds,
     flash_prefill.MODEL.source,
     assumes="the same buffers again and again, beyond the caches from DRAM each time; Q, K and V stored as [batch, length, heads, d]",
-    implementations=(
-        "cudnn-attention",
-        "cudnn-attention-deterministic",
-        "cudnn-attention-mxfp8",
-        "cudnn-attention-mxfp8-deterministic",
-        "triton-attention",
-        "triton-tileir",
-    ),
+    implementations=tuple(PUBLISHED),
 )

@@ -19,7 +19,7 @@ from perfmodel.core.dtypes import DTYPES
 from perfmodel.core.errors import DataError, UnavailableError, UsageError
 from perfmodel.core.hardware import Bandwidth, Device, Duration, Quantity
 from perfmodel.kernels.collectives import ALL_GATHER, ALL_REDUCE, ALL_TO_ALL, ALPHA_S, P2P, Collective
-from perfmodel.timing.base import Case, calibrations, find_model
+from perfmodel.timing.base import Case, calibrated_seconds
 from perfmodel.transformer.parallel import joined_gpus
 from perfmodel.transformer.training.question import Parallel
 from perfmodel.transformer.training.step.exchange import CONTEXT, DATA, DRAM, EXPERT, EXPERT_DATA, STAGES, TENSOR, Exchange
@@ -228,8 +228,7 @@ def inside_source(system: System, parallel: Parallel, device: Device) -> str:
 def calibrated(exchange: Exchange, world: int, device: Device) -> float | None:
     """Seconds of one run among ``world`` GPUs of one host; None where nothing is calibrated that covers it."""
     case = Case(Collective(exchange.op, world, exchange.bytes, DTYPES["fp16"]), "nccl")  # bytes count, whatever they mean
-    blocks = calibrations(device, "collective", "fp16", case)
-    return find_model(blocks[0].model).seconds(case, device, blocks[0].parameters) if blocks else None
+    return calibrated_seconds(device, "collective", "fp16", case)
 
 
 def _once(exchange: Exchange, at: Span) -> float:
