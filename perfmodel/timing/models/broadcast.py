@@ -20,7 +20,7 @@ PARAMETERS = (
 
 
 def seconds(case: Case, device: Device, p: Mapping[str, float]) -> float:
-    """Predicted seconds."""
+    """Predicted seconds; UnavailableError without DRAM bandwidth, clock or multiprocessors in the profile."""
     w: Stream = case.workload
     moved = (w.read_bytes + w.write_bytes) / (dram_bandwidth(device) * STREAM_SHARE)
     return float(p["launch_us"] * 1e-6 + max(moved, w.rows * w.cols * p["element_cycles"] / cycles_per_second(device)))

@@ -13,7 +13,7 @@ PARAMETERS = stream.PARAMETERS[:2]
 
 
 def seconds(case: Case, device: Device, p: Mapping[str, float]) -> float:
-    """Predicted seconds."""
+    """Predicted seconds; UnavailableError without a DRAM bandwidth in the profile."""
     w: Stream = case.workload
     return p["launch_us"] * 1e-6 + float(w.read_bytes + w.write_bytes) / (dram_bandwidth(device) * p["bandwidth_share"])
 

@@ -153,7 +153,7 @@ def _parts(size: int, tile: int) -> list[int]:
 
 
 def seconds(case: Case, device: Device, parameters: Mapping[str, float]) -> float:
-    """Predicted seconds of ``case``, run again and again on the same arrays."""
+    """Predicted seconds of ``case``, run again and again on the same arrays; UnavailableError names what the profile lacks."""
     rates, w = rates_of(device), case.workload
     if case.implementation == "cpu-copy":
         return rates.dispatch_s + sum(rates.stream_s(w.read_bytes, w.write_bytes, w.read_bytes + w.write_bytes))

@@ -82,7 +82,7 @@ def _alone(case: Case, device: Device) -> tuple[int, float]:
 
 
 def seconds(case: Case, device: Device, p: Mapping[str, float]) -> float:
-    """Predicted seconds of the sequence."""
+    """Predicted seconds of the sequence; UnavailableError if a kernel of it is not calibrated."""
     w: Attention = case.workload
     kernels, alone = _alone(case, device)
     scores = float(w.query_heads * w.n * w.kv_len * w.dtype.size)

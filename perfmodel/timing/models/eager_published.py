@@ -60,7 +60,7 @@ def softmax_bytes(case: Case) -> float:
 
 
 def seconds(case: Case, device: Device, p: Mapping[str, float]) -> float:
-    """Predicted seconds of the sequence."""
+    """Predicted seconds of the sequence; UnavailableError if a kernel of it is not calibrated."""
     softmax = p["softmax"] * softmax_bytes(case) / (dram_bandwidth(device) * STREAM_SHARE)
     kernels = softmax + sum(part_seconds(name, part, device) for name, part in parts(case))
     return kernels if case.cold else hypot(HOST_S, kernels)

@@ -88,7 +88,7 @@ def _matmul(w: Experts, moved: float, columns: float, depth: float, slots: float
 
 
 def seconds(case: Case, device: Device, p: Mapping[str, float]) -> float:
-    """Predicted seconds of the parts that are asked for."""
+    """Predicted seconds of the parts that are asked for; UnavailableError without DRAM bandwidth, multiprocessors or a peak."""
     bandwidth, peak, parts = _work(case, device)
     narrow = case.workload.dtype.size == 1
     kind, half = "narrow_" if narrow else "", p["half_bandwidth_share"]

@@ -62,7 +62,7 @@ def covers(case: Case) -> bool:
 
 
 def seconds(case: Case, device: Device, parameters: Mapping[str, float]) -> float:
-    """Time of one call; of vLLM, with the append of the new token to its cache."""
+    """Seconds of one call, of vLLM with the append of the new token to its cache; UnavailableError without kernel or number."""
     w = case.workload
     sms, clock, bandwidth, l2_bytes = numbers_of(device, "multiprocessors", "highest clock", "DRAM bandwidth", "L2 capacity")
     plan, latency_s = _plan(case, device), parameters["latency_us"] * 1e-6

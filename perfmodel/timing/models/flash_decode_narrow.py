@@ -37,7 +37,7 @@ def _work(case: Case, device: Device) -> tuple[Case, float]:
 
 
 def seconds(case: Case, device: Device, p: Mapping[str, float]) -> float:
-    """Time of one call, with the append of the new token to the cache."""
+    """Seconds of one call, with the append of the new token to the cache; UnavailableError as in ``flash_decode``."""
     plain, elements = _work(case, device)
     [clock] = numbers_of(device, "highest clock")
     return float(flash_decode.seconds(plain, device, p) + elements * 1e-3 * p["element_cycles"] / clock)

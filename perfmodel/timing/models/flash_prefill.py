@@ -155,7 +155,7 @@ def _work(case: Case, device: Device) -> _Work:
 
 
 def seconds(case: Case, device: Device, parameters: Mapping[str, float]) -> float:
-    """Seconds of one call."""
+    """Seconds of one call; UnavailableError where there is no such kernel, or the profile lacks a number."""
     w: Attention = case.workload
     work = _work(case, device)
     rates, plan, blocks = work.rates, work.plan, work.blocks

@@ -37,7 +37,7 @@ def _as_run(case: Case, device: Device) -> Case:
 
 
 def seconds(case: Case, device: Device, parameters: Mapping[str, float]) -> float:
-    """Seconds of one call."""
+    """Seconds of one call; UnavailableError as in ``flash_prefill``."""
     return flash_prefill.seconds(_as_run(case, device), device, {**UNFITTED, **parameters})
 
 

@@ -37,7 +37,7 @@ def _rounding(case: Case, device: Device) -> tuple[float, float]:
 
 
 def seconds(case: Case, device: Device, p: Mapping[str, float]) -> float:
-    """Both kernels."""
+    """Seconds of both kernels; UnavailableError as in ``gemm``."""
     moved, bandwidth = _rounding(case, device)
     return float(gemm.seconds(case, device, {**p, "split_us": SPLIT_US}) + moved / (bandwidth * p["quantize_share"]))
 

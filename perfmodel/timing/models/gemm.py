@@ -241,7 +241,10 @@ def dram_bytes(case: Case, device: Device) -> float:
 
 
 def seconds(case: Case, device: Device, parameters: Mapping[str, float]) -> float:
-    """Time of one (batched) kernel with the fastest candidate tile; the tile of ``case.launch`` (br, bc) if it has one."""
+    """Seconds of one (batched) kernel with the fastest candidate tile; the tile of ``case.launch`` (br, bc) if it has one.
+
+    UnavailableError without multiprocessors, a clock or a peak for the dtype.
+    """
     return fastest(case, device, parameters)[0]
 
 

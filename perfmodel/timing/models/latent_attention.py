@@ -46,7 +46,7 @@ KNOWN = ("KEYS", "HEADS", "WIDE_HEADS", "WIDE_FROM", "SPLITS_FROM")
 
 
 def seconds(case: Case, device: Device, p: Mapping[str, float]) -> float:
-    """Predicted seconds."""
+    """Predicted seconds; UnavailableError if the device does not multiply in 8 bits, or its profile lacks a number."""
     w: LatentDecode = case.workload
     if w.kv_bits == 8 and "fp8" not in device.peaks.tensor:
         raise UnavailableError(f"{device.id} does not multiply in 8 bits: no kernel for its 8-bit cache is calibrated")

@@ -46,7 +46,7 @@ def sent_bytes(w: Collective) -> float:
 
 
 def seconds(case: Case, device: Device, p: Mapping[str, float]) -> float:
-    """Predicted seconds."""
+    """Predicted seconds; UnavailableError without an interconnect or a DRAM bandwidth in the profile."""
     w: Collective = case.workload
     link, sent = link_bandwidth(device), sent_bytes(w)
     pairs = w.op in (ALL_TO_ALL, P2P)

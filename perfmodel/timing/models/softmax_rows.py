@@ -43,7 +43,7 @@ def padded(cols: int) -> int:
 
 
 def seconds(case: Case, device: Device, p: Mapping[str, float]) -> float:
-    """Predicted seconds."""
+    """Predicted seconds; UnavailableError without DRAM bandwidth, clock or multiprocessors in the profile."""
     w: Stream = case.workload
     columns = padded(w.cols)
     moved = 2 * w.rows * w.cols * w.dtype.size / dram_bandwidth(device)

@@ -33,7 +33,7 @@ def cycles_per_second(device: Device) -> float:
 
 
 def seconds(case: Case, device: Device, p: Mapping[str, float]) -> float:
-    """Predicted seconds."""
+    """Predicted seconds; UnavailableError without DRAM bandwidth or multiprocessors in the profile."""
     w: Stream = case.workload
     latency = w.cols * p["column_ns"] + w.rows / numbers_of(device, "multiprocessors")[0] * p["row_ns"]
     return float(p["launch_us"] * 1e-6 + latency * 1e-9 + (w.read_bytes + w.write_bytes) / (dram_bandwidth(device) * p["bandwidth_share"]))

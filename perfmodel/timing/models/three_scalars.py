@@ -36,7 +36,7 @@ def from_terms(compute: float, traffic: float, p: Mapping[str, float]) -> float:
 
 
 def seconds(case: Case, device: Device, p: Mapping[str, float]) -> float:
-    """Predicted seconds."""
+    """Predicted seconds; UnavailableError without a peak for the dtype, or for a case that is estimated as a whole."""
     return from_terms(*terms(kernels_of(case), device), p)
 
 

@@ -253,7 +253,7 @@ class MemoryResult:
 
 
 def evaluate(training: Training, device: Device, implementation: str = FUSED) -> MemoryResult:
-    """Everything about the memory of ``training`` on the fullest of its GPUs."""
+    """Everything about the memory of ``training`` on the fullest of its GPUs, in bytes; UsageError if a value has no meaning."""
     made = implementation_named(implementation)
     checked(training)
     capacity = None if device.dram.capacity is None else int(device.dram.capacity.number)

@@ -156,7 +156,7 @@ def _divided(holding: Holding, parallel: Parallel, zero: int) -> Iterator[tuple[
 
 
 def state_bytes(training: Training, stage: int = 0) -> State:
-    """Weights, gradients and optimizer state of a GPU of pipeline stage ``stage``."""
+    """Weights, gradients and optimizer state, in bytes, of a GPU of pipeline stage ``stage``."""
     parallel, optimizer = training.parallel, optimizer_named(training.optimizer)
     holding = stage_holding(training.model, parallel, stage)
     trained = holding if training.lora is None else adapters(holding, training.lora, training.lora_targets)

@@ -127,7 +127,7 @@ def estimate(
     overlap: bool = True,
     attention: str | None = None,
 ) -> TrainingEstimate:
-    """``training`` on GPUs like ``device``, joined by ``system``."""
+    """``training`` on GPUs like ``device``, joined by ``system``; UsageError if that has too few, UnavailableError without a peak."""
     job = job_of(training, machine(device, lenders, attention), system, implementation, half=half, overlap=overlap)
     time = step_time(job)
     lines = [_line(part, row, job.on) for part, rows in stage_rows(job, time.stage) for row in joined(rows)]
@@ -210,7 +210,7 @@ def answer(
     half: str = "bf16",
     overlap: bool = True,
 ) -> TrainingAnswer:
-    """Everything about a step of ``training``."""
+    """Everything about a step of ``training``, in seconds, FLOP and bytes; UsageError if a value has no meaning."""
     found = estimate(timed(training), device, lenders, system, implementation, half=half, overlap=overlap)
     counted = {name: count(training) for name, count in CONVENTIONS.items()}
     try:

@@ -190,7 +190,7 @@ class StepTime:
 
 
 def step_time(job: Job) -> StepTime:
-    """The step, by its slowest stage."""
+    """Seconds of the step, by its slowest stage; UsageError if the system has too few GPUs."""
     t, p = job.training, job.training.parallel
     stages = {stage: micro_batch(job, stage) for stage in job.layers.slow_stages(p.pp)}
     slowest = max(stages, key=lambda stage: stages[stage].seconds)
