@@ -58,7 +58,7 @@ def _as_run(comparison: Comparison, implementation: str | None) -> Comparison:
     if implementation is None:
         return comparison
     from perfmodel.catalog import calibrated_devices
-    from perfmodel.timing.attention_offer import answered
+    from perfmodel.timing.select_kernel import answered
 
     launched, known, _ = answered(comparison, implementation, calibrated_devices)
     return replace(launched, predictions=known)

@@ -22,28 +22,24 @@ from perfmodel.transformer.op import COLLECTIVE
 from perfmodel.transformer.op_time import as_multiplied
 from perfmodel.transformer.step import Request, Split, formats
 from perfmodel.transformer.training.question import EVERY, FULL, Parallel, Training
-from perfmodel.transformer.training.step import links
-from perfmodel.transformer.training.step.data_parallel import shared_gradients, shared_weights
 from perfmodel.transformer.training.step.estimate import TrainingEstimate, estimate
 from perfmodel.transformer.training.step.exchange import CONTEXT, DATA, EXPERT, TENSOR, Exchange
-from perfmodel.transformer.training.step.executed import utilization
-from perfmodel.transformer.training.step.job import state_of
-from perfmodel.transformer.training.step.pieces import EMBEDDING, HEAD, end_piece, layer_piece, machine
+from perfmodel.transformer.training.step.flops import utilization
+from perfmodel.transformer.training.step.layer_time import Window, machine
 from perfmodel.transformer.training.step.search import search
-from perfmodel.transformer.training.step.system import crossed, span
-from perfmodel.transformer.training.step.window import Window
+from perfmodel.transformer.training.step.system import crossed, exchange_seconds, span
+from perfmodel.transformer.training.step.update import shared_gradients, shared_weights
 
 ROUNDING = 1 + 1e-9
 
 
 def exchanges(found: TrainingEstimate, stage: int) -> list[tuple[Exchange, float]]:
     """Everything that a GPU of ``stage`` sends in a step, with how often: from the model, whatever is said to hide it."""
-    job, t, p = found.job, found.training, found.training.parallel
+    job, t = found.job, found.training
     often, again = int(t.micro_batches), 2 if t.recompute.kind in (FULL, EVERY) else 1
-    pieces = [(layer_piece(job.frame, layer, job.on), count, again) for layer, count in job.layers.of_stage(p.pp, p.interleave, stage)]
-    ends = [EMBEDDING] * (stage == 0) + [HEAD] * (stage == p.pp - 1)
-    pieces += [(end_piece(job.frame, where, job.on), 1, 1) for where in ends]
-    state = state_of(t, job.layers, stage)
+    pieces = [(layer, count, again) for layer, count in job.layer_times(stage)]
+    pieces += [(end, 1, 1) for end in job.end_times(stage).values()]
+    state = job.state(stage)
     inside = [
         (exchange, often * count * times)
         for piece, count, repeats in pieces
@@ -60,7 +56,7 @@ def busy_links(question: Question, found: TrainingEstimate) -> Counter[tuple[int
     for stage in range(p.pp) if system is not None else ():
         for exchange, times in exchanges(found, stage):
             for level in crossed(system, p, exchange.group):
-                busy[stage, level.name] += times * links.seconds(exchange, system, p, question.device)
+                busy[stage, level.name] += times * exchange_seconds(exchange, system, p, question.device)
     return busy
 
 
@@ -130,7 +126,7 @@ def test_no_link_carries_more_than_its_bandwidth():
             least = least_bytes(Collective(op, at.world, exchange.bytes, DTYPES["bf16"]))
             inner = system.levels[0] is at.level
             pace = at.level.bandwidth.number * (1 if inner else at.inside)
-            assert links.seconds(exchange, system, p, device) * ROUNDING >= least / pace, (exchange, p)
+            assert exchange_seconds(exchange, system, p, device) * ROUNDING >= least / pace, (exchange, p)
 
 
 lengths = st.just(0.0) | st.floats(1e-3, 5)

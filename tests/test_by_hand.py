@@ -24,7 +24,7 @@ from perfmodel.kernels.experts import kernel as experts_kernel
 from perfmodel.kernels.matmul import Matmul, default_columns
 from perfmodel.kernels.matmul import kernels as matmul_kernels
 from perfmodel.timing.base import Case
-from perfmodel.timing.floors import kernels_of, roof_s
+from perfmodel.timing.case_bounds import kernels_of, roof_s
 from perfmodel.timing.models.experts import seconds as experts_seconds
 from perfmodel.timing.predict import nearest, with_parts
 from perfmodel.transformer.op import EXPONENTIALS, VECTOR_WORK
@@ -34,9 +34,7 @@ from perfmodel.transformer.step import DECODE, Step
 from perfmodel.transformer.training.question import Parallel
 from perfmodel.transformer.training.step.exchange import DATA, Exchange
 from perfmodel.transformer.training.step.host import host_phases, longest_way, waiting
-from perfmodel.transformer.training.step.links import calibrated, slower
-from perfmodel.transformer.training.step.links import seconds as exchange_seconds
-from perfmodel.transformer.training.step.system import Level, System
+from perfmodel.transformer.training.step.system import Level, System, calibrated, exchange_seconds, slower
 from perfmodel.transformer.training.tape import Node, Pass, Tape, backward, forward
 from perfmodel.transformer.weight_formats import quantized
 

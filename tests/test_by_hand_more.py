@@ -38,10 +38,9 @@ from perfmodel.sweep.base import costs
 from perfmodel.timing.base import Case
 from perfmodel.timing.models import gemm, numba_flash1
 from perfmodel.timing.models._flash_blocks import TAIL, Blocks, _key_tile_visits, interleaved_cycles
-from perfmodel.timing.models._flash_launch import Plan
-from perfmodel.timing.models._flash_plan import plan_of
+from perfmodel.timing.models._flash_plans import Plan, plan_of
 from perfmodel.timing.models.flash_prefill import MODEL
-from perfmodel.timing.register_tiles import geometry
+from perfmodel.timing.models.register_tiles import geometry
 from perfmodel.transformer.answer import GENERATE, Answer, answer
 from perfmodel.transformer.generation import with_cache
 from perfmodel.transformer.hf import parse
@@ -55,15 +54,14 @@ from perfmodel.transformer.training.matrices import Holding
 from perfmodel.transformer.training.question import Parallel, Training
 from perfmodel.transformer.training.shape import shape_of
 from perfmodel.transformer.training.state import state_bytes
+from perfmodel.transformer.training.step.estimate import training_step
 from perfmodel.transformer.training.step.exchange import DATA, Exchange
 from perfmodel.transformer.training.step.job import job_of
 from perfmodel.transformer.training.step.layer import layer_ops
-from perfmodel.transformer.training.step.links import needs
-from perfmodel.transformer.training.step.micro_batch import micro_batch
-from perfmodel.transformer.training.step.parallel_time import step_time
-from perfmodel.transformer.training.step.pieces import machine
+from perfmodel.transformer.training.step.layer_time import machine
 from perfmodel.transformer.training.step.search import candidates
-from perfmodel.transformer.training.step.workload import training_step
+from perfmodel.transformer.training.step.step_time import micro_batch, step_time
+from perfmodel.transformer.training.step.system import needs
 from perfmodel.validation.cpu.profile import MeasuredRates
 from tools.measure.training.meter import Clock
 

@@ -18,9 +18,8 @@ from perfmodel.catalog import find_device, load_device
 from perfmodel.commands._progress import Bar
 from perfmodel.timing.base import find_model, model_of
 from perfmodel.timing.models import flash_prefill, gemm, register_tiles
-from perfmodel.timing.models._gemm_tiles import plans, worth_timing
-from perfmodel.timing.schedule import Shares, _follow
-from perfmodel.timing.tile_schedule import drained, lanes, last_place
+from perfmodel.timing.models.gemm import plans, worth_timing
+from perfmodel.timing.schedule import Shares, _follow, drained, lanes, last_place
 from perfmodel.validation import calibrate as module
 from perfmodel.validation.bounds import case_of
 from perfmodel.validation.calibrate import FULL, QUICK, Effort, calibrate, cross_residuals, fitted, points, too_few
@@ -143,9 +142,8 @@ def test_a_plan_left_out_is_never_the_fastest(m, n, k, batch, free, logs):
     listed = plans(m, n, k, batch, 2, 132, free, 1)
     values = {parameter.name: parameter.start * 2.0**log for parameter, log in zip(gemm.PARAMETERS, logs, strict=True)}
     case = gemm.Case(gemm.Matmul(m, n, k, batch=batch), "cublas")
-    at = gemm._machine(gemm._work(case, H200), values)
-    dram_s, part_s = gemm.dram_bytes(case, H200) / at.dram_rate, 8 * m * n * batch * at.part_s / at.slots
-    timed = [min((gemm._plan_seconds(plan, at, dram_s, part_s), plan[7:]) for plan in some)[0] for some in (listed, worth_timing(listed))]
+    time = gemm.plan_seconds(gemm._work(case, H200), values)
+    timed = [min((time(plan), plan[7:]) for plan in some)[0] for some in (listed, worth_timing(listed))]
     assert timed[0] == timed[1]
     assert len(worth_timing(listed)) <= len(listed)
 

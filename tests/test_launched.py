@@ -19,10 +19,9 @@ from perfmodel.core.cost import READ, WRITE, Tile
 from perfmodel.kernels.attention.algorithms import find
 from perfmodel.kernels.attention.evaluate import evaluate_tile
 from perfmodel.kernels.attention.question import AttentionQuestion
-from perfmodel.timing.base import Case
+from perfmodel.timing.base import Case, algorithm_of
 from perfmodel.timing.launched import as_launched, kernels_of
-from perfmodel.timing.models._flash_plan import IMPLEMENTATIONS
-from perfmodel.timing.offer import algorithm_of
+from perfmodel.timing.models._flash_plans import IMPLEMENTATIONS
 from perfmodel.validation.cuda.ncu_csv import CountedKernel
 from perfmodel.validation.libraries.kernels import find as find_library
 from tools.measure.counted import apart, count

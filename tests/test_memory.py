@@ -22,13 +22,11 @@ from perfmodel.transformer.training.checks import checked, recompute_named
 from perfmodel.transformer.training.implementations import FUSED, implementation_named, kept
 from perfmodel.transformer.training.lora import adapters
 from perfmodel.transformer.training.matrices import in_flight, stage_holding
-from perfmodel.transformer.training.memory import evaluate, largest_micro_batch
-from perfmodel.transformer.training.optimizers import OPTIMIZERS
+from perfmodel.transformer.training.memory import BACKWARD, FORWARD, OPTIMIZER, Moment, _stage, evaluate, largest_micro_batch, peak
 from perfmodel.transformer.training.question import Parallel, Recompute, Training
 from perfmodel.transformer.training.shape import shape_of
-from perfmodel.transformer.training.state import state_bytes
+from perfmodel.transformer.training.state import OPTIMIZERS, state_bytes
 from perfmodel.transformer.training.tape import Node, Pass, Tape, backward, forward
-from perfmodel.transformer.training.timeline import BACKWARD, FORWARD, OPTIMIZER, Moment, _moments, _stage, peak
 
 BF16 = {"precision": "bf16"}
 
@@ -63,7 +61,7 @@ KINDS = {
 
 def timeline(training: Training) -> tuple[Moment, ...]:
     """The moments of a step on a GPU of the first stage."""
-    return _moments(_stage(training, shape_of(training), 0, FUSED))
+    return _stage(training, shape_of(training), 0, FUSED).moments()
 
 
 # Tapes

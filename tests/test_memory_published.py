@@ -13,9 +13,9 @@ from perfmodel.transformer.spec import DenseMlp, GroupedAttention, Layer, ModelS
 from perfmodel.transformer.training import korthikanti
 from perfmodel.transformer.training.implementations import kept
 from perfmodel.transformer.training.korthikanti import layer_bytes
+from perfmodel.transformer.training.memory import peak
 from perfmodel.transformer.training.question import Parallel, Recompute, Training
 from perfmodel.transformer.training.state import state_bytes
-from perfmodel.transformer.training.timeline import peak
 
 GIB = 2**30
 SELECTIVE = Recompute("selective")

@@ -335,7 +335,7 @@ def test_numbers_of_a_picture_stand_once() -> None:
 
 def test_a_roofline_of_a_device_and_its_estimates() -> None:
     from perfmodel.kernels.attention.question import AttentionQuestion
-    from perfmodel.timing.attention_offer import predictions
+    from perfmodel.timing.select_kernel import predictions
 
     device = find_device("nvidia-a100-sxm-80gb")
     comparison = AttentionQuestion(n=4096, d=64, batch=8, heads=16, dtype="bf16", algorithm=["standard", "flash"]).compare(device)

@@ -28,7 +28,7 @@ from perfmodel.study.kinds.sweep import Section as Sweep
 from perfmodel.study.recorded import RecordChoice, rows_of
 from perfmodel.study.schema import kind_names, read_section, read_study, study_names
 from perfmodel.study.workloads import with_kv_heads
-from perfmodel.timing.attention_offer import predictions
+from perfmodel.timing.select_kernel import predictions
 from perfmodel.transformer.batch import curve
 from perfmodel.transformer.question import BatchQuestion
 from perfmodel.validation.statistics import quantile

@@ -10,8 +10,7 @@ from perfmodel.core.errors import UnavailableError
 from perfmodel.core.workload import BACKWARD, FORWARD, Attention
 from perfmodel.timing.base import Case
 from perfmodel.timing.models._flash_blocks import Blocks, blocks_of, equal_cycles, interleaved_cycles, listed_cycles
-from perfmodel.timing.models._flash_launch import Plan
-from perfmodel.timing.models._flash_plan import plan_of
+from perfmodel.timing.models._flash_plans import Plan, plan_of
 from perfmodel.timing.models.flash_prefill import MODEL, covers, seconds
 
 H200, A100 = find_device("nvidia-h200-sxm"), find_device("nvidia-a100-sxm-80gb")

@@ -17,7 +17,7 @@ from perfmodel.core.workload import BACKWARD, Attention
 from perfmodel.kernels.matmul import Matmul
 from perfmodel.timing.base import MAX_PARAMETERS, Case, find_model
 from perfmodel.timing.models import gemm
-from perfmodel.timing.models._gemm_tiles import LARGEST_SPLIT, LARGEST_TILE, MMA_TILES, candidates, copy_bytes, plans
+from perfmodel.timing.models.gemm import LARGEST_SPLIT, LARGEST_TILE, MMA_TILES, candidates, copy_bytes, plans
 
 A100, H200 = find_device("nvidia-a100-sxm-80gb"), find_device("nvidia-h200-sxm")
 STARTS = gemm.MODEL.starts()
@@ -218,7 +218,7 @@ def test_a_warm_run_reads_only_what_its_last_turn_has_pushed_out() -> None:
 def test_a_device_without_a_number_says_which() -> None:
     no_clock = replace(H200, clocks=replace(H200.clocks, tensor=None, max=None))
     for device, missing in ((replace(H200, multiprocessors=None), "multiprocessors"), (no_clock, "tensor clock")):
-        with pytest.raises(UnavailableError, match=f"nvidia-h200-sxm has no {missing}"):
+        with pytest.raises(UnavailableError, match=f"nvidia-h200-sxm lacks {missing}"):
             time_of(64, 64, 64, device)
     with pytest.raises(UnavailableError, match="fp8"):
         time_of(64, 64, 64, A100, dtype=DTYPES["fp8"])

@@ -7,8 +7,8 @@ import json
 import pytest
 
 from perfmodel.catalog import find_model
+from perfmodel.transformer.training.memory import peak
 from perfmodel.transformer.training.question import Training
-from perfmodel.transformer.training.timeline import peak
 
 SMALL = "model gpt2-medium --phase train --batch 8 --n 1024 --hardware h200"
 SPREAD = "model llama-3-8b --phase train --batch 32 --n 4096 --micro-batch 1 --tp 2 --sp --pp 2 --dp 2 --zero 1 --system h200-x8"

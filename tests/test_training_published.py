@@ -16,7 +16,7 @@ import pytest
 from perfmodel.catalog import calibrated_devices, find_device, find_system
 from perfmodel.transformer.spec import DenseMlp, GroupedAttention, Layer, ModelSpec
 from perfmodel.transformer.training.question import FULL_GRADIENTS, Parallel, Recompute, Training
-from perfmodel.transformer.training.step.answer import TrainingAnswer, answer
+from perfmodel.transformer.training.step.estimate import TrainingAnswer, answer
 
 ROWS = list(csv.DictReader((Path(__file__).parent / "data" / "training_published.csv").read_text().splitlines()))
 PAGE = Path(__file__).parents[1] / "docs" / "accuracy.md"

@@ -11,12 +11,12 @@ from fuzzing import calls
 from perfmodel.catalog import calibrated_devices, find_device, find_model, find_system
 from perfmodel.core.errors import PerfmodelError, UnavailableError
 from perfmodel.transformer.training.checks import checked
+from perfmodel.transformer.training.memory import peak
 from perfmodel.transformer.training.question import Parallel, Training
 from perfmodel.transformer.training.step.job import job_of
-from perfmodel.transformer.training.step.parallel_time import step_time
-from perfmodel.transformer.training.step.pieces import machine
+from perfmodel.transformer.training.step.layer_time import machine
 from perfmodel.transformer.training.step.search import candidates, parallels, search
-from perfmodel.transformer.training.timeline import peak
+from perfmodel.transformer.training.step.step_time import step_time
 
 H200, NODE = find_device("nvidia-h200-sxm"), find_system("h200-x8")
 SMALL = Training(find_model("gpt2-medium"), 16, 1024)

@@ -28,18 +28,15 @@ from perfmodel.transformer.training.question import (
     Recompute,
     Training,
 )
-from perfmodel.transformer.training.step.answer import answer
-from perfmodel.transformer.training.step.conventions import attention_flops, megatron, palm
-from perfmodel.transformer.training.step.data_parallel import shared_gradients, shared_weights
-from perfmodel.transformer.training.step.estimate import BACKWARD, FORWARD, RECOMPUTE, TrainingEstimate, estimate
+from perfmodel.transformer.training.state import state_bytes
+from perfmodel.transformer.training.step.estimate import BACKWARD, FORWARD, RECOMPUTE, TrainingEstimate, answer, estimate
 from perfmodel.transformer.training.step.exchange import DATA, STAGES, TENSOR, Exchange
 from perfmodel.transformer.training.step.explain import explain
+from perfmodel.transformer.training.step.flops import attention_flops, megatron, palm
 from perfmodel.transformer.training.step.host import longest_way
-from perfmodel.transformer.training.step.job import state_of
-from perfmodel.transformer.training.step.links import inside_source
-from perfmodel.transformer.training.step.links import seconds as link_seconds
-from perfmodel.transformer.training.step.shares import layers_of
-from perfmodel.transformer.training.step.system import of_device, span, trusted, validated
+from perfmodel.transformer.training.step.system import exchange_seconds as link_seconds
+from perfmodel.transformer.training.step.system import inside_source, of_device, span, trusted, validated
+from perfmodel.transformer.training.step.update import shared_gradients, shared_weights
 
 DATA_FOLDER = Path(__file__).parent / "data"
 PROFILED = json.loads((DATA_FOLDER / "h200_training_kernels.json").read_text())["steps"]
@@ -218,7 +215,7 @@ def test_zero_moves_the_bytes_of_an_all_reduce_and_half_more_in_its_third_stage(
     model, moved = find_model("llama-3-8b"), {}
     for zero in range(4):
         training = Training(model, 8, 1024, parallel=Parallel(dp=8, zero=zero))
-        state = state_of(training, layers_of(model), 0)
+        state = state_bytes(training)
         both = [*shared_gradients(training, state), *shared_weights(training, state)]
         moved[zero] = sum(each.bytes * each.count * (2 if each.op == "all_reduce" else 1) for each in both)
     assert moved[0] == pytest.approx(2 * 2 * 8030261248)
@@ -359,7 +356,7 @@ def test_gradients_are_added_to_the_share_of_them_that_zero_leaves(name, gradien
         layout = Parallel(dp=8, ep=2 if name == "mixtral-8x7b" else 1, zero=zero)
         found = step(Training(find_model(name), 16, 256, 1, gradients=gradients, parallel=layout), system="h200-x8")
         taken[zero] = next(line.cost.dram.total for line in found.lines if line.row.op.name == "gradients added up")
-    state = state_of(found.training, layers_of(found.training.model), 0)
+    state = state_bytes(found.training)
     shares = {part.name.removeprefix("fp32 "): -(-part.elements // part.shards) for part in state.parts if part.group == "gradients"}
     assert taken[2] == taken[3] == pytest.approx(taken[1] * sum(shares.values()) / state.trained, rel=1e-6)
     assert taken[2] < taken[1] / 3

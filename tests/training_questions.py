@@ -17,7 +17,7 @@ from perfmodel.core.roofline import rates_of
 from perfmodel.transformer.training.checks import timed
 from perfmodel.transformer.training.question import EVERY, FULL, GRADIENTS, NONE, PRECISIONS, SELECTIVE, Parallel, Recompute, Training
 from perfmodel.transformer.training.step.job import dtype_of
-from perfmodel.transformer.training.step.pieces import Machine, machine
+from perfmodel.transformer.training.step.layer_time import Machine, machine
 from perfmodel.transformer.training.step.system import System
 
 FEW_MODELS = ("gpt2-medium", "llama-3-8b", "mixtral-8x7b")

@@ -27,7 +27,7 @@ def attention(asked: AttentionQuestion, run: AttentionRun, to: ExplainedPicture)
     """
     from perfmodel.catalog import calibrated_devices, load_config
     from perfmodel.report.attention import report
-    from perfmodel.timing.attention_offer import answered
+    from perfmodel.timing.select_kernel import answered
 
     if run.config:
         asked = load_config(run.config, "attention", AttentionQuestion).updated(asked.given())

@@ -27,7 +27,7 @@ def matmul(asked: MatmulRun, to: Explained) -> None:
     from perfmodel.core.workload import FORWARD
     from perfmodel.kernels.matmul import evaluate
     from perfmodel.report.matmul import report
-    from perfmodel.timing.offer import check_implementation, offer
+    from perfmodel.timing.select_kernel import check_implementation, select_kernel
 
     device = asked.on(device_for(asked.hardware))
     w = asked.workload(device)
@@ -36,7 +36,8 @@ def matmul(asked: MatmulRun, to: Explained) -> None:
         check_implementation(asked.implementation, "matmul", device, calibrated_devices)
     lower, known, missing = float(result.total.lower_s), None, ""
     try:
-        known = offer("matmul", w.dtype.name, w, FORWARD, device, lower, asked.implementation, lambda name: True, calibrated_devices)
+        named = asked.implementation
+        known = select_kernel("matmul", w.dtype.name, w, FORWARD, device, lower, named, lambda name: True, calibrated_devices)
     except UnavailableError as error:
         missing = f"No time is predicted: {error.message}."
     to.emit(report(result, prediction=known, unpredicted=missing, explained=to.explain))

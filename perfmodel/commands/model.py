@@ -51,13 +51,13 @@ def _training(asked: ModelQuestion, explained: bool) -> Report:
     training, lenders, overlap = asked.training(model, precision), cache(calibrated_devices), asked.overlap is not False
     if gpus is not None:
         from perfmodel.report.train import search_report
-        from perfmodel.transformer.training.step.pieces import machine
+        from perfmodel.transformer.training.step.layer_time import machine
         from perfmodel.transformer.training.step.search import search
 
         joined = _joined(gpus, device, system)
         return search_report(search(timed(training), gpus, machine(device, lenders), joined, half=half, overlap=overlap))
     from perfmodel.report.train import report
-    from perfmodel.transformer.training.step.answer import answer
+    from perfmodel.transformer.training.step.estimate import answer
 
     joined = _joined(timed(training).parallel.gpus, device, system)
     return report(answer(training, device, lenders, joined, implementation, half=half, overlap=overlap), explained=explained)

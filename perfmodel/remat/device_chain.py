@@ -30,8 +30,8 @@ from perfmodel.kernels.mlp import layer_flops
 from perfmodel.kernels.recompute import Recompute, Result, evaluate
 from perfmodel.remat.chain import Chain, Layer, check_length
 from perfmodel.remat.source import Source, Tensor, length_of, quantities
-from perfmodel.timing.offer import offer
 from perfmodel.timing.predict import Lenders
+from perfmodel.timing.select_kernel import select_kernel
 from perfmodel.transformer import spec
 from perfmodel.transformer.op import ATTENTION, Op
 from perfmodel.transformer.op_time import op_estimate, predict_op
@@ -103,7 +103,7 @@ def _matmul_seconds(w: Matmul, device: Device, lenders: Lenders) -> tuple[float,
     [kernel] = kernels(w, Tile(min(EDGE, w.m), min(EDGE, w.n)))
     cost = estimate(kernel, device)
     try:
-        known = offer("matmul", w.dtype.name, w, FORWARD, device, float(cost.lower_s), None, lambda name: True, lenders)
+        known = select_kernel("matmul", w.dtype.name, w, FORWARD, device, float(cost.lower_s), None, lambda name: True, lenders)
     except UnavailableError:
         return float(cost.roofline_s), None
     return float(cost.roofline_s), known.seconds

@@ -20,7 +20,7 @@ from perfmodel.report.charts.schema import Interval
 from perfmodel.report.document import Report, Table
 from perfmodel.report.metrics import BOUND_WORDS, Metric, as_json, as_rows, as_table, bound_by, of_cost, of_memory, seconds
 from perfmodel.report.op_common import head, note, unknown_rates, whose, with_steps
-from perfmodel.timing.attention_offer import Predictions
+from perfmodel.timing.select_kernel import Predictions
 
 LABELS = {"flops": "FLOP, visible scores", "accesses.total": "HBM accesses, two-level model"}
 EAGER = "an eager softmax of standard, which stays far from its roof"

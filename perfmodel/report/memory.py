@@ -17,10 +17,9 @@ from perfmodel.transformer.training import korthikanti
 from perfmodel.transformer.training.explain import explain
 from perfmodel.transformer.training.huggingface import WORKSPACES
 from perfmodel.transformer.training.implementations import HUGGINGFACE, Kept
-from perfmodel.transformer.training.memory import MemoryResult
+from perfmodel.transformer.training.memory import BACKWARD, FORWARD, MemoryResult, Moment
 from perfmodel.transformer.training.question import ALL, EVERY, FULL, MIXED, NONE, SELECTIVE, Parallel, Training
 from perfmodel.transformer.training.state import Part
-from perfmodel.transformer.training.timeline import BACKWARD, FORWARD, Moment
 
 
 def report(result: MemoryResult, *, explained: bool = False) -> Report:

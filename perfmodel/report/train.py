@@ -16,16 +16,13 @@ from perfmodel.transformer.op import COLLECTIVE, WEIGHTS
 from perfmodel.transformer.parameters import active, parts, total
 from perfmodel.transformer.training.implementations import HUGGINGFACE
 from perfmodel.transformer.training.question import EVERY, FULL, MIXED, Training
-from perfmodel.transformer.training.step.answer import TrainingAnswer
-from perfmodel.transformer.training.step.conventions import MEGATRON, PALM, Counted, passes
-from perfmodel.transformer.training.step.estimate import Line
-from perfmodel.transformer.training.step.executed import MEANING, utilization
+from perfmodel.transformer.training.step.estimate import Line, TrainingAnswer
 from perfmodel.transformer.training.step.explain import explain
+from perfmodel.transformer.training.step.flops import MEANING, MEGATRON, PALM, Counted, passes, utilization
 from perfmodel.transformer.training.step.job import job_of
-from perfmodel.transformer.training.step.links import inside_source
-from perfmodel.transformer.training.step.parallel_time import BUBBLE, HOST
 from perfmodel.transformer.training.step.search import Found, Layout
-from perfmodel.transformer.training.step.system import over_network
+from perfmodel.transformer.training.step.step_time import BUBBLE, HOST
+from perfmodel.transformer.training.step.system import inside_source, over_network
 
 KERNELS = ("forward", "recompute", "backward", "gradients added up", "optimizer", "gradients cleared")
 """Parts of a step that are sums of kernels."""

@@ -17,8 +17,7 @@ from perfmodel.report.roofline_chart import ceilings, roofline, with_baseline
 from perfmodel.study.base import Scope
 from perfmodel.study.points import asked, too_large
 from perfmodel.study.workloads import Workload
-from perfmodel.timing.base import models_of
-from perfmodel.timing.offer import algorithm_of
+from perfmodel.timing.base import algorithm_of, models_of
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,10 +23,10 @@ from perfmodel.report.charts.schema import Interval, Point
 from perfmodel.report.roofline_chart import point, predicted_by, with_shares
 from perfmodel.study.base import Scope
 from perfmodel.study.workloads import Workload, request_words, shape_words
-from perfmodel.timing.attention_offer import predictions
+from perfmodel.timing.base import algorithm_of
 from perfmodel.timing.launched import as_launched
-from perfmodel.timing.offer import algorithm_of, check_implementation, offer
 from perfmodel.timing.predict import Prediction
+from perfmodel.timing.select_kernel import check_implementation, predictions, select_kernel
 from perfmodel.transformer.answer import Answer, answer
 
 UNNUMBERED = 0
@@ -126,7 +126,8 @@ def _matmul(w: Workload, device: Device, scope: Scope) -> list[WorkloadAnswer]:
     if named is not None:
         check_implementation(named, "matmul", device, scope.lenders)
     try:
-        known = offer("matmul", form.name, work, FORWARD, device, float(result.total.lower_s), named, lambda name: True, scope.lenders)
+        lower = float(result.total.lower_s)
+        known = select_kernel("matmul", form.name, work, FORWARD, device, lower, named, lambda name: True, scope.lenders)
     except PerfmodelError as error:
         missing = [f"matmul is not predicted: {error.message}."]
     label = w.name or f"matmul {shape_words(work)}"

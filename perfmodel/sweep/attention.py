@@ -36,8 +36,8 @@ from perfmodel.sweep.base import (
     device_named,
     lenders,
 )
-from perfmodel.timing.attention_offer import answered, check_compared
-from perfmodel.timing.offer import algorithm_of, check_implementation
+from perfmodel.timing.base import algorithm_of
+from perfmodel.timing.select_kernel import answered, check_compared, check_implementation
 
 _PASSES = {FORWARD: (FORWARD,), BACKWARD: (BACKWARD,), BOTH: (FORWARD, BACKWARD)}
 _SIZES = ("n", "kv_len", "d", "dv", "batch", "heads", "kv_heads")

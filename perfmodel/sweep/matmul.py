@@ -33,7 +33,7 @@ from perfmodel.sweep.base import (
     device_named,
     lenders,
 )
-from perfmodel.timing.offer import check_implementation, offer
+from perfmodel.timing.select_kernel import check_implementation, select_kernel
 
 _TILE = ("br", "bc", "threads")
 _EDGES = ("tile_m", "tile_n")
@@ -84,7 +84,7 @@ class MatmulVariant(Variant):
         extra = {name: int(size) for name, size in self.prepare(values)[0].items()}
         lower = float(self.formulas({**values, **extra})["lower_s"])
         try:
-            found = offer("matmul", w.dtype.name, w, FORWARD, self.device, lower, self.implementation, lambda name: True, lenders)
+            found = select_kernel("matmul", w.dtype.name, w, FORWARD, self.device, lower, self.implementation, lambda name: True, lenders)
         except PerfmodelError:
             return {"predicted_s": None, "predicted_low_s": None, "predicted_high_s": None}
         return {"predicted_s": found.seconds, "predicted_low_s": found.low, "predicted_high_s": found.high}

@@ -2,6 +2,8 @@
 
 A model holds what is known of a family of kernels (tiles, grid, order of blocks); its parameters hold what only a measurement
 can tell (latencies, shares of a peak that are reached). Parameters are per implementation and architecture, never per shape.
+Constants of its file are listed there: in ``TUNED`` those chosen on measurements that fits may see, beside the fitted parameters; in
+``KNOWN`` those given by hardware, by the source of a kernel, or by definition.
 """
 
 from __future__ import annotations
@@ -13,7 +15,7 @@ from importlib import import_module
 from typing import Any, TypeVar
 
 from perfmodel.core.errors import DataError, UnavailableError, suggest
-from perfmodel.core.hardware import Calibration, Device
+from perfmodel.core.hardware import Calibration, Device, Quantity
 from perfmodel.core.plugins import module_names
 from perfmodel.core.workload import FORWARD
 
@@ -131,6 +133,24 @@ def kernel_name(implementation: str) -> str:
     return SAME_KERNEL.get(implementation, implementation)
 
 
+ALGORITHM_OF = {
+    **dict.fromkeys(("torch-eager", "torch-standard", "megatron", "numba-standard", "cpu-standard"), "standard"),
+    **dict.fromkeys(("numba-flash1", "fa1"), "flash1"),
+}
+FUSED = "flash2"
+"""IO scheme of every other attention kernel."""
+
+
+def algorithm_of(implementation: str) -> str:
+    """The attention algorithm that an implementation runs."""
+    return ALGORITHM_OF.get(implementation, FUSED)
+
+
+def is_fused(implementation: str) -> bool:
+    """Whether it runs attention in one kernel, scores never stored."""
+    return algorithm_of(implementation) == FUSED
+
+
 def calibrations(device: Device, workload: str, dtype: str, case: Case) -> list[Calibration]:
     """Those of ``device`` that are meant for the case, under its own name first."""
     dtypes, names = {dtype, SAME_TIME.get(dtype, dtype)}, (case.implementation, kernel_name(case.implementation))
@@ -143,6 +163,12 @@ def calibrations(device: Device, workload: str, dtype: str, case: Case) -> list[
         and find_model(block.model).covers(case)
     ]
     return sorted(found, key=lambda block: block.implementation != case.implementation)
+
+
+def calibrated_seconds(device: Device, workload: str, dtype: str, case: Case) -> float | None:
+    """Seconds of ``case`` by the first calibration of ``device`` that is meant for it; None without any."""
+    blocks = calibrations(device, workload, dtype, case)
+    return find_model(blocks[0].model).seconds(case, device, blocks[0].parameters) if blocks else None
 
 
 Known = TypeVar("Known")
@@ -169,6 +195,46 @@ def once_per_case(work_out: Callable[[Case, Device], Known]) -> Callable[[Case, 
         return kept[key][2]
 
     return known
+
+
+def dram_bandwidth(device: Device) -> float:
+    """B/s; UnavailableError without one in the profile."""
+    bandwidth = device.dram.bandwidth_bytes_per_s
+    if bandwidth is None:
+        raise UnavailableError(f"{device.id} has no DRAM bandwidth in its profile", "add the bandwidth of its dram level")
+    return bandwidth
+
+
+def _number(quantity: Quantity | None) -> float | None:
+    return None if quantity is None else quantity.number
+
+
+NUMBERS: dict[str, Callable[[Device], float | None]] = {
+    "multiprocessors": lambda device: _number(device.multiprocessors),
+    "highest clock": lambda device: _number(device.clocks.max),
+    "tensor clock": lambda device: _number(device.clocks.tensor or device.clocks.max),
+    "DRAM bandwidth": lambda device: _number(device.dram.bandwidth),
+    "L2 capacity": lambda device: device.cache_bytes,
+}
+"""What time models read of a profile, each called as errors call it: counts, Hz, nominal B/s, bytes."""
+
+
+def numbers_of(device: Device, *names: str) -> list[float]:
+    """The ``NUMBERS`` of ``device`` with these names; UnavailableError says which its profile lacks."""
+    known = {name: NUMBERS[name](device) for name in names}
+    missing = [name for name, value in known.items() if value is None]
+    if missing:
+        fix = "add what is missing, or take a device that has it"
+        raise UnavailableError(f"{device.id} lacks {' and '.join(missing)} in its profile", fix)
+    return [value for value in known.values() if value is not None]
+
+
+def lost_share(ratio: float, survives: float, is_lost: float) -> float:
+    """Share of tensors passed over again and again that their cache has lost by then, of a working set of ``ratio`` times the cache.
+
+    None up to ``survives``, all from ``is_lost`` on.
+    """
+    return min(max((ratio - survives) / (is_lost - survives), 0.0), 1.0)
 
 
 def models_of() -> dict[str, list[Model]]:

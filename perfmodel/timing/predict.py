@@ -67,8 +67,8 @@ def with_parts(device: Device, model: str, lenders: Lenders) -> Device:
     missing = set(PARTS.get(model, ())) - {block.workload for block in device.calibration}
     if not missing:
         return device
-    kin = sorted((other for other in lenders() if other.vendor == device.vendor), key=lambda other: _distance(device, other))
-    lent = [block for other in kin for block in other.calibration if block.workload in missing]
+    related = sorted((other for other in lenders() if other.vendor == device.vendor), key=lambda other: _distance(device, other))
+    lent = [block for other in related for block in other.calibration if block.workload in missing]
     return replace(device, calibration=[*device.calibration, *lent])
 
 
@@ -105,8 +105,21 @@ def nearest(device: Device, others: list[Device]) -> Device | None:
 
     None where there are none, or none of the same vendor.
     """
-    kin = [other for other in others if other.vendor == device.vendor]
-    return min(kin, key=lambda other: _distance(device, other), default=None)
+    related = [other for other in others if other.vendor == device.vendor]
+    return min(related, key=lambda other: _distance(device, other), default=None)
+
+
+def model_calibration(model: str, device: Device, lenders: Lenders) -> tuple[Calibration | None, bool]:
+    """The calibration of ``model`` of ``device``, or else of the nearest architecture; and whether it is the device's own."""
+
+    def block_of(one: Device) -> Calibration | None:
+        return next((block for block in one.calibration if block.model == model), None)
+
+    own = block_of(device)
+    if own is not None:
+        return own, True
+    lender = nearest(device, [other for other in lenders() if block_of(other) is not None])
+    return (None if lender is None else block_of(lender)), False
 
 
 def _distance(device: Device, other: Device) -> tuple[bool, float, bool, str]:

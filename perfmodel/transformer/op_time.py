@@ -12,9 +12,9 @@ from perfmodel.core.hardware import Calibration, Device
 from perfmodel.core.roofline import Estimate, Traffic, estimate
 from perfmodel.core.workload import FORWARD
 from perfmodel.kernels.collectives import Collective, collective_estimate
-from perfmodel.timing.base import Parameter
-from perfmodel.timing.offer import algorithm_of, offer
-from perfmodel.timing.predict import Lenders, Prediction, nearest
+from perfmodel.timing.base import Parameter, algorithm_of
+from perfmodel.timing.predict import Lenders, Prediction, model_calibration
+from perfmodel.timing.select_kernel import select_kernel
 from perfmodel.transformer.op import COLLECTIVE, ELEMENTWISE, Op
 from perfmodel.transformer.spec import GroupedAttention, ModelSpec
 from perfmodel.transformer.step import Split, Step
@@ -45,13 +45,13 @@ def predict_op(op: Op, device: Device, lower_s: float, lenders: Lenders, attenti
     if timed is None or timed.obstacle:
         raise UnavailableError(timed.obstacle if timed else f"no time model of {op.name}")
     if timed.implementations is None:
-        return offer(timed.kind, op.kernel.dtype.name, timed.workload, FORWARD, device, lower_s, attention, _is_fused, lenders)
+        return select_kernel(timed.kind, op.kernel.dtype.name, timed.workload, FORWARD, device, lower_s, attention, _is_fused, lenders)
     asked, reason = [timed] if timed.preferred is None else [timed.preferred, timed], ""
     for source in (tuple, lenders):
         for one in asked:
             for name in one.implementations or ():
                 try:
-                    return offer(
+                    return select_kernel(
                         one.kind, one.workload.dtype.name, one.workload, FORWARD, device, lower_s, name, lambda known: True, source
                     )
                 except UnavailableError as error:
@@ -167,11 +167,9 @@ def handed_bytes(op: Op, device: Device) -> float:
 
 def launch_correction(device: Device, lenders: Lenders = tuple) -> LaunchCorrection:
     """The calibration of ``device``, or else of the nearest architecture, or else the launch overheads of its profile."""
-    own = _block(device)
-    lender = None if own is not None else nearest(device, [other for other in lenders() if _block(other) is not None])
-    block = own if lender is None else _block(lender)
+    block, own = model_calibration(MODEL, device, lenders)
     if block is not None:
-        return LaunchCorrection(block.parameters, block, block is own)
+        return LaunchCorrection(block.parameters, block, own)
     saving_us = 1e6 * (launch_saving_s(device) or 0.0)
     return LaunchCorrection({"stream_saving_us": 0.0, "graph_saving_us": saving_us, "handoff_share": 1.0, "strided_factor": 1.0})
 
@@ -182,10 +180,6 @@ def launch_saving_s(device: Device) -> float | None:
     if overhead is None or overhead.graph is None:
         return None
     return max(float(overhead.stream.number - overhead.graph.number), 0.0)
-
-
-def _block(device: Device) -> Calibration | None:
-    return next((block for block in device.calibration if block.model == MODEL), None)
 
 
 def calibrated_for(model: ModelSpec, step: Step) -> bool:

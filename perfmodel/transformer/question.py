@@ -21,7 +21,7 @@ FORMATS = "fp32, fp16, bf16, fp8, int8 or int4"
 
 
 def _has_temporaries(asked: MemoryQuestion) -> bool:
-    from perfmodel.transformer.training.optimizers import optimizer_named
+    from perfmodel.transformer.training.state import optimizer_named
 
     return bool(optimizer_named(asked.optimizer).temporary)
 

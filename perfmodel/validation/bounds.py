@@ -18,15 +18,15 @@ from perfmodel.kernels.latent_decode import LatentDecode, NarrowCacheAttention
 from perfmodel.kernels.matmul import Matmul
 from perfmodel.remat.torch_chain import TorchChain, peak_bytes
 from perfmodel.timing.base import Case
-from perfmodel.timing.floors import lower_bound_s
+from perfmodel.timing.case_bounds import lower_bound_s
 from perfmodel.transformer.estimate import ModelStep
 from perfmodel.transformer.spec import ModelSpec
 from perfmodel.transformer.step import DECODE, PREFILL, Split, Step
 from perfmodel.transformer.training.attention_peak import attention_peak
 from perfmodel.transformer.training.implementations import HUGGINGFACE
+from perfmodel.transformer.training.memory import peak
 from perfmodel.transformer.training.question import BF16, FP32, FULL, NONE, Recompute, Training
-from perfmodel.transformer.training.step.workload import TrainingStep, training_step
-from perfmodel.transformer.training.timeline import peak
+from perfmodel.transformer.training.step.estimate import TrainingStep, training_step
 from perfmodel.validation.records import Record
 
 _TWO_INPUTS = ("torch-add", "torch-silu-mul")

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from perfmodel.core.errors import PerfmodelError
 from perfmodel.core.hardware import Device
 from perfmodel.timing.base import Case
+from perfmodel.timing.case_bounds import kernels_of, roof_s
 from perfmodel.timing.fit import fit
-from perfmodel.timing.floors import kernels_of, roof_s
 from perfmodel.timing.models.three_scalars import MODEL, from_terms, terms
 from perfmodel.validation.compare import Row, groups
 from perfmodel.validation.records import held_out, profiled

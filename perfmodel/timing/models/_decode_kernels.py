@@ -42,12 +42,10 @@ TUNED = (
     *("PARTIAL_CYCLES", "LOOK_STEPS", "FA2_STEPS", "FA3_STEPS", "TRTLLM_STEPS"),
     *("FLASH_PARTIAL_CYCLES", "CUDNN_PARTIAL_CYCLES", "FLASH_STEPS", "CUDNN_STEPS"),
 )
-"""Chosen on measurements that fits may see, beside the fitted parameters."""
 KNOWN = (
     *("PACKED_ROWS", "APPENDED", "GRAPH_SPLITS", "SPLIT_BATCHES", "SPREAD", "BATCHES_PER_LOOK", "STEP_KEYS", "STEPS_PER_SPLIT"),
     *("GROUP_ROWS", "REGISTERS", "REGISTERS_PER_THREAD", "ROWS", "KEYS", "UNSPLIT_KEYS", "LEAST_SPLITS", "COLUMNS_PER_SM"),
 )
-"""Given by hardware, by the source of a kernel, or by definition."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,13 +13,12 @@ from math import sqrt
 
 from perfmodel.core.workload import FORWARD, Attention
 from perfmodel.kernels.attention.walk import key_tiles, row_tiles, visited_tiles
-from perfmodel.timing.models._flash_launch import Plan
-from perfmodel.timing.tile_schedule import ByRatio, Sum, last_place
+from perfmodel.timing.models._flash_plans import Plan
+from perfmodel.timing.schedule import ByRatio, Sum, last_place
 
 ROUNDS = 3
 """Rounds over all slots that are followed block by block."""
 KNOWN = ("ROUNDS",)
-"""Given by hardware, by the source of a kernel, or by definition."""
 
 
 @dataclass(frozen=True)
@@ -123,11 +122,10 @@ def _key_tile_visits(walk: Attention, plan: Plan, j: int) -> int:
 
 
 TAIL = 0.2
-"""Part of the lateness of the last places that a block gains whose neighbours have ended; others end together with it.
+"""Fraction of the tail that the last blocks recover once the blocks beside them have ended.
 
-Chosen on measured shapes that fits may see, as are the constants of ``_flash_torch``."""
+Chosen on measured shapes that fits may see, as are the constants of ``_flash_plans``."""
 TUNED = ("TAIL",)
-"""Chosen on measurements that fits may see, beside the fitted parameters."""
 
 
 def listed_cycles(blocks: Blocks, tile: float, block: float, alone: float) -> float:

@@ -10,8 +10,8 @@ from collections.abc import Mapping
 
 from perfmodel.core.hardware import Device
 from perfmodel.core.workload import FORWARD, Stream
-from perfmodel.timing.base import Case, Model, Parameter
-from perfmodel.timing.models.stream import STREAM_SHARE, cycles_per_second, dram_bandwidth
+from perfmodel.timing.base import Case, Model, Parameter, dram_bandwidth
+from perfmodel.timing.models.stream import STREAM_SHARE, cycles_per_second
 
 PARAMETERS = (
     Parameter("launch_us", "an empty kernel", 4.0),
@@ -20,7 +20,7 @@ PARAMETERS = (
 
 
 def seconds(case: Case, device: Device, p: Mapping[str, float]) -> float:
-    """Predicted seconds."""
+    """Predicted seconds; UnavailableError without DRAM bandwidth, clock or multiprocessors in the profile."""
     w: Stream = case.workload
     moved = (w.read_bytes + w.write_bytes) / (dram_bandwidth(device) * STREAM_SHARE)
     return float(p["launch_us"] * 1e-6 + max(moved, w.rows * w.cols * p["element_cycles"] / cycles_per_second(device)))

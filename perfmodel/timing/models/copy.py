@@ -6,16 +6,16 @@ from collections.abc import Mapping
 
 from perfmodel.core.hardware import Device
 from perfmodel.core.workload import FORWARD, Stream
-from perfmodel.timing.base import Case, Model
+from perfmodel.timing.base import Case, Model, dram_bandwidth
 from perfmodel.timing.models import stream
 
 PARAMETERS = stream.PARAMETERS[:2]
 
 
 def seconds(case: Case, device: Device, p: Mapping[str, float]) -> float:
-    """Predicted seconds."""
+    """Predicted seconds; UnavailableError without a DRAM bandwidth in the profile."""
     w: Stream = case.workload
-    return p["launch_us"] * 1e-6 + float(w.read_bytes + w.write_bytes) / (stream.dram_bandwidth(device) * p["bandwidth_share"])
+    return p["launch_us"] * 1e-6 + float(w.read_bytes + w.write_bytes) / (dram_bandwidth(device) * p["bandwidth_share"])
 
 
 def covers(case: Case) -> bool:
@@ -29,8 +29,5 @@ MODEL = Model(
     covers,
     seconds,
     "launch + bytes over bandwidth",
-    implementations=(
-        "numba-copy",
-        "torch-copy",
-    ),
+    implementations=("numba-copy", "torch-copy"),
 )

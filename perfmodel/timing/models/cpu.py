@@ -16,7 +16,7 @@ from perfmodel.core.errors import UnavailableError
 from perfmodel.core.hardware import Device, Quantity
 from perfmodel.core.workload import FORWARD, Attention, Stream
 from perfmodel.kernels.matmul import Matmul
-from perfmodel.timing.base import Case, Model, Parameter
+from perfmodel.timing.base import Case, Model, Parameter, lost_share
 from perfmodel.timing.schedule import makespan
 
 FITTED = {
@@ -33,9 +33,7 @@ CACHED, STREAMED = 0.75, 1.5
 MOVED_PER_COUNTED = 1.5
 """Bytes that a copy moves over those it counts: it reads source and target and writes the target."""
 TUNED = ("CACHED", "STREAMED")
-"""Chosen on measurements that fits may see, beside the fitted parameters."""
 KNOWN = ("TILE_ROWS", "TILE_KEYS", "MATMUL_ROWS", "MATMUL_COLUMNS", "MOVED_PER_COUNTED")
-"""Given by hardware, by the source of a kernel, or by definition."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +53,7 @@ class Rates:
 
         ``working_set``: bytes of the tensors.
         """
-        lost = min(max((working_set / self.cache_bytes - CACHED) / (STREAMED - CACHED), 0.0), 1.0)
+        lost = lost_share(working_set / self.cache_bytes, CACHED, STREAMED)
         counted = (reads + 2 * writes) / MOVED_PER_COUNTED
         return counted * lost / self.dram, counted * (1 - lost) / self.cache
 
@@ -155,7 +153,7 @@ def _parts(size: int, tile: int) -> list[int]:
 
 
 def seconds(case: Case, device: Device, parameters: Mapping[str, float]) -> float:
-    """Predicted seconds of ``case``, run again and again on the same arrays."""
+    """Predicted seconds of ``case``, run again and again on the same arrays; UnavailableError names what the profile lacks."""
     rates, w = rates_of(device), case.workload
     if case.implementation == "cpu-copy":
         return rates.dispatch_s + sum(rates.stream_s(w.read_bytes, w.write_bytes, w.read_bytes + w.write_bytes))

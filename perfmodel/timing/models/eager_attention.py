@@ -16,8 +16,7 @@ from perfmodel.core.errors import UnavailableError
 from perfmodel.core.hardware import Device
 from perfmodel.core.workload import BACKWARD, FORWARD, Attention, Stream
 from perfmodel.kernels.matmul import Matmul
-from perfmodel.timing.base import ALONE, Case, Model, Parameter, calibrations, find_model, once_per_case
-from perfmodel.timing.models.stream import dram_bandwidth
+from perfmodel.timing.base import ALONE, Case, Model, Parameter, calibrated_seconds, dram_bandwidth, once_per_case
 
 SHORT_ROW = 1024
 """Longest row whose gradient a warp keeps in registers."""
@@ -29,7 +28,6 @@ PARAMETERS = (
     Parameter("long_gradient_share", "of the DRAM bandwidth, softmax's backward, longer rows", 0.5),
 )
 KNOWN = ("SHORT_ROW",)
-"""Given by hardware, by the source of a kernel, or by definition."""
 
 
 Part = tuple[str, Case]
@@ -69,11 +67,11 @@ def part_seconds(workload: str, case: Case, device: Device) -> float:
 
     UnavailableError if its implementation is not calibrated.
     """
-    named = [case, replace(case, implementation="cublas")] if workload == "matmul" else [case]
-    blocks = [block for one in named for block in calibrations(device, workload, case.workload.dtype.name, one)]
-    if not blocks:
-        raise UnavailableError(f"{device.id} has no calibration of {workload}/{case.implementation}, a part of the sequence")
-    return find_model(blocks[0].model).seconds(case, device, blocks[0].parameters)
+    for one in [case, replace(case, implementation="cublas")] if workload == "matmul" else [case]:
+        known = calibrated_seconds(device, workload, case.workload.dtype.name, one)
+        if known is not None:
+            return known
+    raise UnavailableError(f"{device.id} has no calibration of {workload}/{case.implementation}, a part of the sequence")
 
 
 @once_per_case
@@ -84,7 +82,7 @@ def _alone(case: Case, device: Device) -> tuple[int, float]:
 
 
 def seconds(case: Case, device: Device, p: Mapping[str, float]) -> float:
-    """Predicted seconds of the sequence."""
+    """Predicted seconds of the sequence; UnavailableError if a kernel of it is not calibrated."""
     w: Attention = case.workload
     kernels, alone = _alone(case, device)
     scores = float(w.query_heads * w.n * w.kv_len * w.dtype.size)

@@ -14,9 +14,9 @@ from math import hypot
 
 from perfmodel.core.hardware import Device
 from perfmodel.core.workload import FORWARD, Attention, Stream
-from perfmodel.timing.base import Case, Model, Parameter
+from perfmodel.timing.base import Case, Model, Parameter, dram_bandwidth
 from perfmodel.timing.models.eager_attention import Part, added_mask, covers_plain, over_scores, part_seconds, products
-from perfmodel.timing.models.stream import STREAM_SHARE, dram_bandwidth
+from perfmodel.timing.models.stream import STREAM_SHARE
 
 PARAMETERS = (Parameter("softmax", "softmax over rows longer than a warp takes, or its gradient, over the time of its bytes", 1.5),)
 HOST_S = 0.25e-3
@@ -25,9 +25,7 @@ WARP_COLUMNS = 1024
 """Longest row that a warp took in PyTorch 1 and 2.0 to 2.6."""
 MEGATRON = "megatron"
 TUNED = ("HOST_S",)
-"""Chosen on measurements that fits may see, beside the fitted parameters."""
 KNOWN = ("WARP_COLUMNS",)
-"""Given by hardware, by the source of a kernel, or by definition."""
 
 
 def parts(case: Case) -> list[Part]:
@@ -62,7 +60,7 @@ def softmax_bytes(case: Case) -> float:
 
 
 def seconds(case: Case, device: Device, p: Mapping[str, float]) -> float:
-    """Predicted seconds of the sequence."""
+    """Predicted seconds of the sequence; UnavailableError if a kernel of it is not calibrated."""
     softmax = p["softmax"] * softmax_bytes(case) / (dram_bandwidth(device) * STREAM_SHARE)
     kernels = softmax + sum(part_seconds(name, part, device) for name, part in parts(case))
     return kernels if case.cold else hypot(HOST_S, kernels)
@@ -79,9 +77,6 @@ MODEL = Model(
     covers,
     seconds,
     "the sum of its kernels",
-    implementations=(
-        "torch-standard",
-        "megatron",
-    ),
+    implementations=("torch-standard", "megatron"),
     composite=True,
 )

@@ -12,12 +12,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from perfmodel.core.arith import ceil_div
-from perfmodel.core.errors import UnavailableError
 from perfmodel.core.hardware import Device
 from perfmodel.core.roofline import rates_of
 from perfmodel.core.workload import FORWARD
 from perfmodel.kernels.experts import ACTIVATE, ACTIVATION_SIZE, DOWN, SUM, UP, Experts, rows_per_expert
-from perfmodel.timing.base import ALONE, Case, Model, Parameter, once_per_case
+from perfmodel.timing.base import ALONE, Case, Model, Parameter, numbers_of, once_per_case
 
 PARAMETERS = (
     Parameter("launch_us", "each of the four parts, without its work", 5.0),
@@ -34,9 +33,7 @@ LEAST_ROWS, MOST_ROWS, COLUMNS = 8, 128, 128
 OVERLAP = 2.0
 """How multiplication and weights join: 1 would add them, infinity take the longer one. Cross-validated."""
 TUNED = ("OVERLAP",)
-"""Chosen on measurements that fits may see, beside the fitted parameters."""
 KNOWN = ("LEAST_ROWS", "MOST_ROWS", "COLUMNS")
-"""Given by hardware, by the source of a kernel, or by definition."""
 
 
 def tile_rows(rows: float) -> int:
@@ -49,37 +46,25 @@ def tile_rows(rows: float) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class _Matmul:
-    """The grouped matmul of a part before any parameter. ``idle``: by how much longer it takes for multiprocessors without a tile."""
-
-    executed: float
-    idle: float
-    weights: float
-    busy: float
-
-
-@dataclass(frozen=True, slots=True)
 class _Part:
-    """A part before any parameter. ``moved``: bytes of activations."""
+    """A part of a case on a device before any parameter. ``moved``: bytes of activations.
+
+    Of its grouped matmul, if it has one: FLOP ``executed``; by how much longer they take for ``idle`` multiprocessors; bytes of
+    ``weights``; share of the multiprocessors that are ``busy``.
+    """
 
     moved: float
-    product: _Matmul | None
-
-
-@dataclass(frozen=True, slots=True)
-class _Work:
-    """A case on a device before any parameter. ``dram``: bandwidth in B/s; ``matmul``: FLOP/s."""
-
-    dram: float
-    matmul: float
-    parts: tuple[_Part, ...]
+    executed: float = 0.0
+    idle: float = 1.0
+    weights: float = 0.0
+    busy: float = 0.0
 
 
 @once_per_case
-def _work(case: Case, device: Device) -> _Work:
+def _work(case: Case, device: Device) -> tuple[float, float, list[_Part]]:
+    """DRAM bandwidth in B/s, FLOP/s, and the parts."""
     w: Experts = case.workload
-    if device.dram.bandwidth is None or device.multiprocessors is None:
-        raise UnavailableError(f"{device.id} lacks DRAM bandwidth or multiprocessors in its profile", "add what is missing")
+    bandwidth, slots = numbers_of(device, "DRAM bandwidth", "multiprocessors")
     tokens, rows, hidden, width, size = float(w.tokens), float(w.rows), float(w.hidden), float(w.width), w.dtype.size
     moved = {
         UP: tokens * hidden * ACTIVATION_SIZE + rows * (hidden * size + 2 * width * ACTIVATION_SIZE),
@@ -87,38 +72,36 @@ def _work(case: Case, device: Device) -> _Work:
         DOWN: rows * (width * size + hidden * ACTIVATION_SIZE),
         SUM: (rows + tokens) * hidden * ACTIVATION_SIZE,
     }
-    slots = device.multiprocessors.number
-    products = {UP: _matmul(w, 2 * width, hidden, slots), DOWN: _matmul(w, hidden, width, slots)}
-    parts = tuple(_Part(moved[part], products.get(part)) for part in w.parts)
-    return _Work(device.dram.bandwidth.number, float(rates_of(device, w.dtype).matmul), parts)
+    sizes = {UP: (2 * width, hidden), DOWN: (hidden, width)}
+    parts = [_matmul(w, moved[part], *sizes[part], slots) if part in sizes else _Part(moved[part]) for part in w.parts]
+    return bandwidth, float(rates_of(device, w.dtype).matmul), parts
 
 
-def _matmul(w: Experts, columns: float, depth: float, slots: float) -> _Matmul:
-    """The grouped matmul of ``columns`` over ``depth`` on ``slots`` multiprocessors."""
+def _matmul(w: Experts, moved: float, columns: float, depth: float, slots: float) -> _Part:
+    """A part with the grouped matmul of ``columns`` over ``depth`` on ``slots`` multiprocessors."""
     own, touched = rows_per_expert(w), float(w.touched)
     height = tile_rows(own)
     tiles = touched * ceil_div(own, height)
     blocks = tiles * columns / COLUMNS
     executed, weights = 2 * tiles * height * columns * depth, touched * columns * depth * w.dtype.size
-    return _Matmul(executed, max(1.0, slots / blocks), weights, min(blocks / slots, 1.0))
+    return _Part(moved, executed, max(1.0, slots / blocks), weights, min(blocks / slots, 1.0))
 
 
 def seconds(case: Case, device: Device, p: Mapping[str, float]) -> float:
-    """Predicted seconds of the parts that are asked for."""
-    work, narrow = _work(case, device), case.workload.dtype.size == 1
+    """Predicted seconds of the parts that are asked for; UnavailableError without DRAM bandwidth, multiprocessors or a peak."""
+    bandwidth, peak, parts = _work(case, device)
+    narrow = case.workload.dtype.size == 1
+    kind, half = "narrow_" if narrow else "", p["half_bandwidth_share"]
     launch = (p["launch_us"] + (p["quantize_us"] if narrow else 0.0)) * 1e-6
-    activations = work.dram * p["activation_share"]
-    return sum(launch + part.moved / activations + _matmul_s(part.product, work, narrow, p) for part in work.parts)
 
+    def matmul_s(part: _Part) -> float:
+        multiplied = part.executed / (peak * p[kind + "compute_share"]) * part.idle
+        streamed = part.weights / (bandwidth * p[kind + "dram_share"]) * (part.busy + half) / (part.busy * (1 + half))
+        total: float = (multiplied**OVERLAP + streamed**OVERLAP) ** (1 / OVERLAP)
+        return total
 
-def _matmul_s(product: _Matmul | None, work: _Work, narrow: bool, p: Mapping[str, float]) -> float:
-    if product is None:
-        return 0.0
-    kind, busy, half = "narrow_" if narrow else "", product.busy, p["half_bandwidth_share"]
-    multiplied = product.executed / (work.matmul * p[kind + "compute_share"]) * product.idle
-    streamed = product.weights / (work.dram * p[kind + "dram_share"]) * (busy + half) / (busy * (1 + half))
-    total: float = (multiplied**OVERLAP + streamed**OVERLAP) ** (1 / OVERLAP)
-    return total
+    activations = bandwidth * p["activation_share"]
+    return sum(launch + part.moved / activations + (matmul_s(part) if part.busy else 0.0) for part in parts)
 
 
 def covers(case: Case) -> bool:
@@ -133,8 +116,5 @@ MODEL = Model(
     seconds,
     "grouped matmuls: padded tiles over streamed weights",
     assumes=f"{ALONE}; tokens already sorted to experts as the shape says",
-    implementations=(
-        "triton-moe",
-        "trtllm-moe",
-    ),
+    implementations=("triton-moe", "trtllm-moe"),
 )

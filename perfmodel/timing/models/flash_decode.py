@@ -13,11 +13,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from math import hypot
 
-from perfmodel.core.arith import ceil_div, clip
+from perfmodel.core.arith import ceil_div
 from perfmodel.core.errors import UnavailableError
 from perfmodel.core.hardware import Device
 from perfmodel.core.workload import FORWARD, Attention
-from perfmodel.timing.base import ALONE, Case, Model, Parameter, once_per_case
+from perfmodel.timing.base import ALONE, Case, Model, Parameter, lost_share, numbers_of, once_per_case
 from perfmodel.timing.models._decode_kernels import Decode, cudnn, fa2, fa3, flash, trtllm
 
 Plan = Callable[[Attention, Device, int], Decode]
@@ -44,9 +44,7 @@ PARAMETERS = (
     Parameter("l2_bytes_per_clock", "bytes per clock and multiprocessor from L2", 30.0),
 )
 TUNED = ("RUN_SURVIVES", "RUN_IS_LOST", "OVERLAP")
-"""Chosen on measurements that fits may see, beside the fitted parameters."""
 KNOWN = ("MOST_QUERIES", "GRAPH_GAP_S")
-"""Given by hardware, by the source of a kernel, or by definition."""
 
 
 def covers(case: Case) -> bool:
@@ -64,33 +62,32 @@ def covers(case: Case) -> bool:
 
 
 def seconds(case: Case, device: Device, parameters: Mapping[str, float]) -> float:
-    """Time of one call; of vLLM, with the append of the new token to its cache."""
+    """Seconds of one call, of vLLM with the append of the new token to its cache; UnavailableError without kernel or number."""
     w = case.workload
-    multiprocessors, clock = device.multiprocessors, device.clocks.max
-    if multiprocessors is None or clock is None or device.dram.bandwidth is None or device.cache_bytes is None:
-        what = "multiprocessors, highest clock, DRAM bandwidth and L2 capacity"
-        raise UnavailableError(f"{device.id} lacks one of {what} in its profile", "add what is missing, or take a device that has them")
-    plan = _plan(case, device)
-    latency_s = parameters["latency_us"] * 1e-6
+    sms, clock, bandwidth, l2_bytes = numbers_of(device, "multiprocessors", "highest clock", "DRAM bandwidth", "L2 capacity")
+    plan, latency_s = _plan(case, device), parameters["latency_us"] * 1e-6
     cache = w.stored_kv_heads * w.kv_len * (w.d + w.dv) * w.dtype.size
-    dram = device.dram.bandwidth.number * parameters["dram_share"]
-    l2 = parameters["l2_bytes_per_clock"] * multiprocessors.number * clock.number
-    lost = 1.0 if case.cold else clip((cache / device.cache_bytes - RUN_SURVIVES) / (RUN_IS_LOST - RUN_SURVIVES), 0, 1)
-    from_dram = lost / plan.rereads
+    dram = bandwidth * parameters["dram_share"]
+    l2 = parameters["l2_bytes_per_clock"] * sms * clock
+    from_dram = (1.0 if case.cold else lost_share(cache / l2_bytes, RUN_SURVIVES, RUN_IS_LOST)) / plan.rereads
     block_s = cache * plan.rereads / plan.blocks * (from_dram / dram + (1 - from_dram) / l2)
     after_s = plan.combine_steps * latency_s + plan.copies * w.query_heads * w.n * w.d * w.dtype.size / dram
-    after_s += plan.gaps * _graph_gap_s(device) + (plan.splits * plan.partial_cycles / clock.number if plan.splits > 1 else 0)
+    after_s += plan.gaps * _graph_gap_s(device) + (plan.splits * plan.partial_cycles / clock if plan.splits > 1 else 0)
     if plan.pipelined:
-        blocks_s = pipelined_s(plan, int(multiprocessors.number), latency_s, block_s, plan.tile_cycles / clock.number)
+        blocks_s = pipelined_s(plan, int(sms), latency_s, block_s, plan.tile_cycles / clock)
     else:
-        blocks_s = streaming_s(plan, plan.resident * int(multiprocessors.number), latency_s, block_s)
+        blocks_s = streaming_s(plan, plan.resident * int(sms), latency_s, block_s)
     return float(parameters["launch_us"] * 1e-6 + blocks_s + after_s)
 
 
 @once_per_case
 def _plan(case: Case, device: Device) -> Decode:
-    assert device.multiprocessors is not None
-    return kernel_of(case.implementation, device)(case.workload, device, int(device.multiprocessors.number))
+    return planned(case.workload, case.implementation, device)
+
+
+def planned(w: Attention, implementation: str, device: Device) -> Decode:
+    """The launch of ``implementation`` on all multiprocessors of ``device``."""
+    return kernel_of(implementation, device)(w, device, int(numbers_of(device, "multiprocessors")[0]))
 
 
 def kernel_of(implementation: str, device: Device) -> Plan:
@@ -146,12 +143,5 @@ MODEL = Model(
     seconds=seconds,
     source="Dao et al. 2023, Flash-Decoding; kernels as in _decode_kernels and _decode_torch; bandwidth under latency: Little 1961",
     assumes=f"{ALONE}; a cache stored as [batch, KV heads, length, d], vLLM's in pages and in a CUDA graph",
-    implementations=(
-        "vllm-flash-attn",
-        "torch-sdpa-flash",
-        "torch-sdpa-cudnn",
-        "torch-sdpa-efficient",
-        "fa2",
-        "xformers",
-    ),
+    implementations=("vllm-flash-attn", "torch-sdpa-flash", "torch-sdpa-cudnn", "torch-sdpa-efficient", "fa2", "xformers"),
 )

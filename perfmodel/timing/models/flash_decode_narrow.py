@@ -15,7 +15,7 @@ from perfmodel.core.dtypes import DTYPES
 from perfmodel.core.hardware import Device
 from perfmodel.core.workload import FORWARD, Attention
 from perfmodel.kernels.latent_decode import NarrowCacheAttention
-from perfmodel.timing.base import Case, Model, Parameter, once_per_case
+from perfmodel.timing.base import Case, Model, Parameter, numbers_of, once_per_case
 from perfmodel.timing.models import flash_decode
 
 LIKE = "vllm-flash-attn"
@@ -31,19 +31,16 @@ def _work(case: Case, device: Device) -> tuple[Case, float]:
     """The call over a cache in the kernel's own format, and the elements of it that one multiprocessor streams block by block."""
     w = case.workload
     plain = Attention(w.n, w.kv_len, w.d, w.dv, w.batch, w.heads, w.kv_heads, DTYPES["fp8"], packed=True)
-    assert device.multiprocessors is not None
-    slots = int(device.multiprocessors.number)
-    plan = flash_decode.kernel_of(LIKE, device)(plain, device, slots)
-    elements = plain.stored_kv_heads * w.kv_len * (w.d + w.dv) / plan.blocks * ceil(plan.blocks / (slots * plan.resident))
+    plan, [sms] = flash_decode.planned(plain, LIKE, device), numbers_of(device, "multiprocessors")
+    elements = plain.stored_kv_heads * w.kv_len * (w.d + w.dv) / plan.blocks * ceil(plan.blocks / (int(sms) * plan.resident))
     return replace(case, workload=plain, implementation=LIKE), elements
 
 
 def seconds(case: Case, device: Device, p: Mapping[str, float]) -> float:
-    """Time of one call, with the append of the new token to the cache."""
+    """Seconds of one call, with the append of the new token to the cache; UnavailableError as in ``flash_decode``."""
     plain, elements = _work(case, device)
-    like = flash_decode.seconds(plain, device, p)
-    assert device.clocks.max is not None
-    return float(like + elements * 1e-3 * p["element_cycles"] / device.clocks.max.number)
+    [clock] = numbers_of(device, "highest clock")
+    return float(flash_decode.seconds(plain, device, p) + elements * 1e-3 * p["element_cycles"] / clock)
 
 
 def covers(case: Case) -> bool:

@@ -19,7 +19,7 @@ PARAMETERS = (Parameter("host_us", "the host's time for a call, hidden behind a 
 
 
 def seconds(case: Case, device: Device, parameters: Mapping[str, float]) -> float:
-    """Seconds of one call."""
+    """Seconds of one call; UnavailableError as in ``flash_prefill``."""
     known = {**flash_prefill.MODEL.starts(), "matmul": parameters["matmul"]}
     kernel = flash_prefill.seconds(case, device, known)
     return kernel if case.cold else hypot(parameters["host_us"] * 1e-6, kernel)
@@ -38,9 +38,5 @@ MODEL = Model(
     covers,
     seconds,
     flash_prefill.MODEL.source,
-    implementations=(
-        "fa1",
-        "fa1-triton",
-        "fa3",
-    ),
+    implementations=("fa1", "fa1-triton", "fa3"),
 )

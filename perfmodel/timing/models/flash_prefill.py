@@ -4,7 +4,7 @@ A block keeps one tile and streams the tiles it meets. Its time is a latency (fi
 blocks are list-scheduled over the places that the multiprocessors have. A tile's matmuls and its exponentials run on different
 units and overlap partly. Kernels beside the main one copy K and V into a paged cache, or prepare and finish gradients.
 
-The structure of each implementation (tile, order, packing) is in ``_flash_plan``; parameters are cycles of the tensor clock or
+The structure of each implementation (tile, order, packing) is in ``_flash_plans``; parameters are cycles of the tensor clock or
 ratios to the rates of the device, so that they carry over to another one.
 """
 
@@ -19,8 +19,7 @@ from perfmodel.core.hardware import Device
 from perfmodel.core.workload import BACKWARD, FORWARD, Attention
 from perfmodel.timing.base import ALONE, Case, Model, Parameter, kernel_name, once_per_case
 from perfmodel.timing.models._flash_blocks import Blocks, blocks_of, equal_cycles, interleaved_cycles, listed_cycles
-from perfmodel.timing.models._flash_launch import Plan, padded, slowdown
-from perfmodel.timing.models._flash_plan import IMPLEMENTATIONS, plan_of
+from perfmodel.timing.models._flash_plans import IMPLEMENTATIONS, Plan, padded, plan_of, slowdown
 
 PARAMETERS = (
     Parameter("launch_us", "from the launch to the first block, for every kernel of the call", 7.0),
@@ -40,9 +39,7 @@ FORWARD_ONLY = ("vllm-flash-attn", "numba-flash-mma")
 _THREADS = 512
 """Most threads of a block that copies one token of K and V: vllm csrc/cache_kernels.cu, reshape_and_cache_flash."""
 TUNED = ("COLD",)
-"""Chosen on measurements that fits may see, beside the fitted parameters."""
 KNOWN = ("_THREADS", "WIDEST")
-"""Given by hardware, by the source of a kernel, or by definition."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,7 +155,7 @@ def _work(case: Case, device: Device) -> _Work:
 
 
 def seconds(case: Case, device: Device, parameters: Mapping[str, float]) -> float:
-    """Seconds of one call."""
+    """Seconds of one call; UnavailableError where there is no such kernel, or the profile lacks a number."""
     w: Attention = case.workload
     work = _work(case, device)
     rates, plan, blocks = work.rates, work.plan, work.blocks
@@ -205,15 +202,7 @@ MODEL = Model(
     source="FlashAttention-2 (Dao 2023, Alg. 1 and 2) and the published sources of each kernel; list scheduling, Graham 1966",
     assumes=f"{ALONE}; Q, K and V stored as [batch, length, heads, d]",
     implementations=(
-        "numba-flash-mma",
-        "vllm-flash-attn",
-        "torch-sdpa-flash",
-        "torch-sdpa-cudnn",
-        "torch-sdpa-efficient",
-        "fa2",
-        "fa3",
-        "fa3-no-pipelining",
-        "fa3-no-specialization",
-        "xformers",
+        *("numba-flash-mma", "vllm-flash-attn", "torch-sdpa-flash", "torch-sdpa-cudnn", "torch-sdpa-efficient"),
+        *("fa2", "fa3", "fa3-no-pipelining", "fa3-no-specialization", "xformers"),
     ),
 )

@@ -14,7 +14,7 @@ from perfmodel.core.hardware import Device
 from perfmodel.core.workload import BACKWARD, FORWARD, Attention
 from perfmodel.timing.base import Case, Model, once_per_case
 from perfmodel.timing.models import flash_prefill
-from perfmodel.timing.models._flash_published import PLANS
+from perfmodel.timing.models._flash_plans import PUBLISHED
 
 _FITTED = ("block_cycles", "matmul", "softmax", "dram")
 UNFITTED = {parameter.name: parameter.start for parameter in flash_prefill.PARAMETERS if parameter.name not in _FITTED}
@@ -23,9 +23,7 @@ WIDEST = 256
 """Largest head dim that any of the kernels has."""
 PARAMETERS = tuple(parameter for parameter in flash_prefill.PARAMETERS if parameter.name in _FITTED)
 TUNED = ("UNFITTED",)
-"""Chosen on measurements that fits may see, beside the fitted parameters."""
 KNOWN = ("WIDEST",)
-"""Given by hardware, by the source of a kernel, or by definition."""
 
 
 def _exceeds_caches(w: Attention, device: Device) -> bool:
@@ -39,7 +37,7 @@ def _as_run(case: Case, device: Device) -> Case:
 
 
 def seconds(case: Case, device: Device, parameters: Mapping[str, float]) -> float:
-    """Seconds of one call."""
+    """Seconds of one call; UnavailableError as in ``flash_prefill``."""
     return flash_prefill.seconds(_as_run(case, device), device, {**UNFITTED, **parameters})
 
 
@@ -49,7 +47,7 @@ def covers(case: Case) -> bool:
     Not the windowed backward pass in fp8: its times (cuDNN 9.22 on a GB200) are those of all causal tiles, in or out of the window.
     """
     w = case.workload
-    if not isinstance(w, Attention) or case.implementation not in PLANS or case.direction not in (FORWARD, BACKWARD):
+    if not isinstance(w, Attention) or case.implementation not in PUBLISHED or case.direction not in (FORWARD, BACKWARD):
         return False
     if w.sparsity is not None or w.dropout or w.mask or w.n == 1 or max(w.d, w.dv) > WIDEST:
         return False
@@ -65,12 +63,5 @@ MODEL = Model(
     seconds,
     flash_prefill.MODEL.source,
     assumes="the same buffers again and again, beyond the caches from DRAM each time; Q, K and V stored as [batch, length, heads, d]",
-    implementations=(
-        "cudnn-attention",
-        "cudnn-attention-deterministic",
-        "cudnn-attention-mxfp8",
-        "cudnn-attention-mxfp8-deterministic",
-        "triton-attention",
-        "triton-tileir",
-    ),
+    implementations=tuple(PUBLISHED),
 )

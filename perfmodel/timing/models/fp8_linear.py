@@ -25,9 +25,7 @@ PARAMETERS = (
     Parameter("quantize_share", "of the DRAM bandwidth, x and its rounded copy", 1.0),
 )
 TUNED = ("SPLIT_US",)
-"""Chosen on measurements that fits may see, beside the fitted parameters."""
 KNOWN = ("ACTIVATION_SIZE",)
-"""Given by hardware, by the source of a kernel, or by definition."""
 
 
 @once_per_case
@@ -39,7 +37,7 @@ def _rounding(case: Case, device: Device) -> tuple[float, float]:
 
 
 def seconds(case: Case, device: Device, p: Mapping[str, float]) -> float:
-    """Both kernels."""
+    """Seconds of both kernels; UnavailableError as in ``gemm``."""
     moved, bandwidth = _rounding(case, device)
     return float(gemm.seconds(case, device, {**p, "split_us": SPLIT_US}) + moved / (bandwidth * p["quantize_share"]))
 

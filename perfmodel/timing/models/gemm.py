@@ -4,24 +4,55 @@ A block walks k in slices; a slice takes the longer of its multiplication and it
 waves of one per multiprocessor. DRAM traffic overlaps with them, though not perfectly. Split k adds the sum of the parts.
 The tensor unit runs at the datasheet's clock, and slower the longer a kernel draws full power.
 Where rows of A, B or C do not start on 16 bytes, older kernels run, and their narrow copies set the pace.
+
+Libraries carry a table of compiled tiles and a heuristic that picks the fastest; the model does the same with its own times.
+Sources of the tiles: CUTLASS documentation, efficient GEMM (tiles from 64 x 64 to 256 x 128, split-k for small grids); PTX ISA,
+``wgmma`` and ``tcgen05.mma`` (from compute capability 9.0 on, one side of a tile is free in steps of 8 or 16).
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
+from typing import NamedTuple, TypeAlias
 
+from perfmodel.core.arith import ceil_div
 from perfmodel.core.cache import SCAN_IS_LOST, SCAN_SURVIVES
-from perfmodel.core.errors import UnavailableError
 from perfmodel.core.hardware import Device
 from perfmodel.core.roofline import Rates, rates_of
 from perfmodel.core.workload import FORWARD
 from perfmodel.kernels.matmul import Matmul
 from perfmodel.kernels.tile import ACCUMULATOR_SIZE
-from perfmodel.timing.base import ALONE, Case, Model, Parameter, once_per_case
-from perfmodel.timing.models._gemm_tiles import WIDE_COPY, Choice, Plan, copy_bytes, plans, worth_timing
+from perfmodel.timing.base import ALONE, Case, Model, Parameter, lost_share, numbers_of, once_per_case
 
+SLICE_BYTES = 128
+"""Depth of a slice of k: one row of the swizzle pattern of TMA and of CUTLASS tiles."""
+MMA_TILES = ((256, 128), (128, 256), (128, 128), (128, 64), (64, 128), (64, 64))
+"""Compiled tiles where a warp holds its share of C in registers (compute capability below 9.0, and copies below 16 bytes)."""
+ROWS = (256, 128, 64)
+"""Sides that the matrix instruction fixes from 9.0 on; the other side is free."""
+WIDTHS = (256, 192, 128, 64)
+"""Free sides that any length may use."""
+WIDTH_STEP = 16
+LARGEST_TILE = 256 * 128
+"""Elements of C: fp32 accumulators of a whole register file, or of the tensor memory half by half."""
+WIDE_COPY, NARROW_COPY = 16, 4
+"""Bytes that a thread copies to SRAM at once: where every row starts on 16 bytes, and at most elsewhere."""
+WARP_THREADS = 32
+LARGEST = 1e9
+"""Of any parameter: keeps one that a fit has driven out of sight finite."""
+KNOWN = (
+    *("SLICE_BYTES", "MMA_TILES", "ROWS", "WIDTHS", "WIDTH_STEP", "LARGEST_TILE", "WIDE_COPY", "NARROW_COPY"),
+    *("WARP_THREADS", "LARGEST"),
+)
+EVEN_PARTS = (1, 2, 3, 4)
+"""A free side may also cut a short length into this many even parts."""
+LARGEST_SPLIT = 16
+"""Most parts of k that are tried."""
+SPLIT_WAVES = 2
+"""Splitting k stops once the grid fills the device this often."""
 STORE_COST = 3.0
 """A byte stored costs this many loaded ones: no multicast, and the write goes through to the L2."""
 OVERLAP = 3.0
@@ -34,9 +65,10 @@ COPY_CYCLES, NARROW_STORE_COST = 10.0, 2.0
 A store passes through SRAM on its way. Set on the 20 unaligned products that fits may see of an H200; cross-validation among
 them picks 9.5 to 10.5 and 1.5 to 2. No tile multiplies for longer than it copies at that pace, not at the rate of mma.sync either.
 """
-WARP_THREADS = 32
-LARGEST = 1e9
-"""Of any parameter: keeps one that a fit has driven out of sight finite."""
+TUNED = (
+    *("EVEN_PARTS", "LARGEST_SPLIT", "SPLIT_WAVES"),
+    *("STORE_COST", "OVERLAP", "THROTTLE_FROM_S", "THROTTLE_SPAN", "COPY_CYCLES", "NARROW_STORE_COST"),
+)
 
 PARAMETERS = (
     Parameter("launch_us", "one kernel of one wave, first loads and last stores included, without its work", 2.5),
@@ -50,50 +82,117 @@ PARAMETERS = (
 )
 WEIGHT_COPIES = "weight_copies"
 """Key of ``Case.launch``: a warm run may rotate over that many B, so that weights come from DRAM while A stays in the L2."""
-TUNED = ("STORE_COST", "OVERLAP", "THROTTLE_FROM_S", "THROTTLE_SPAN", "COPY_CYCLES", "NARROW_STORE_COST")
-"""Chosen on measurements that fits may see, beside the fitted parameters."""
-KNOWN = ("WARP_THREADS", "LARGEST")
-"""Given by hardware, by the source of a kernel, or by definition."""
+
+# Tiles of C and parts of k
+
+Choice: TypeAlias = tuple[int, int, int]
+"""Rows and columns of a tile of C, and parts of k."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Machine:
-    """What a device offers one multiprocessor for one dtype, parameters applied: seconds per FLOP, byte and fixed step.
+def copy_bytes(n: int, k: int, element_size: int) -> int:
+    """Bytes per copy that the rows of A [m, k], B [n, k] or [k, n], and C [m, n] allow; a kernel has one width for all three.
 
-    Bytes are loaded, stored, or of one part of C in split k.
+    Sources: CUDA Programming Guide, TMA (strides in multiples of 16 bytes); PTX ISA, cp.async (4, 8 or 16 bytes); CUTLASS kernel
+    names. cuBLAS of CUDA 13, profiled on an H200, runs its align2 kernels where rows are multiples of 4 or 8 bytes, and align1
+    kernels, which load by element, below. One column is left to kernels for a vector, which have no rows of C to store.
+
+    >>> copy_bytes(4096, 4096, 2), copy_bytes(900, 128, 2), copy_bytes(50257, 768, 2), copy_bytes(1, 768, 2)
+    (16, 4, 2, 16)
+    """
+    row = (k if n == 1 else math.gcd(n, k)) * element_size
+    return WIDE_COPY if row % WIDE_COPY == 0 else math.gcd(row, NARROW_COPY)
+
+
+class Plan(NamedTuple):
+    """What the busiest multiprocessor does for one choice, summed over its waves; ``busy``: share of the multiprocessors at work.
+
+    ``br`` and ``bc``: the tile of C.
     """
 
-    slots: int
-    flop_s: float
-    byte_s: float
-    store_s: float
-    part_s: float
-    slice_s: float
-    wave_s: float
-    launch_s: float
-    split_s: float
-    throttle: float
-    dram_rate: float
-    half_bandwidth_share: float
+    waves: int
+    flops: int
+    loaded_bytes: int
+    stored_bytes: int
+    steps: int
+    busy: float
+    parts: int
+    br: int
+    bc: int
+
+
+@lru_cache(maxsize=4096)
+def plans(
+    m: int, n: int, k: int, batch: int, element_size: int, slots: int, choices: tuple[Choice, ...] | bool, split_k: int
+) -> tuple[Plan, ...]:
+    """Plans of C [m, n] over a depth k, ``batch`` times; ``choices`` are given, or whether a side of a tile is free."""
+    slices = ceil_div(k * element_size, SLICE_BYTES)
+    if isinstance(choices, bool):
+        choices = candidates(m, n, batch, slices, slots, choices)
+        if split_k > 1:
+            choices = tuple({(br, bc, split_k): None for br, bc, _ in choices})
+    found = []
+    for br, bc, parts in choices:
+        blocks = batch * ceil_div(m, br) * ceil_div(n, bc) * parts
+        waves, steps = ceil_div(blocks, slots), ceil_div(slices, parts)
+        depth, rows, columns = min(steps * SLICE_BYTES // element_size, k), min(br, m), min(bc, n)
+        loaded, stored = (rows + columns) * depth * element_size, rows * columns * element_size
+        busy = min(blocks / slots, 1.0)
+        found.append(Plan(waves, waves * 2 * br * bc * depth, waves * loaded, waves * stored, waves * steps, busy, parts, br, bc))
+    return tuple(found)
+
+
+def worth_timing(listed: Sequence[Plan]) -> tuple[Plan, ...]:
+    """Those of ``listed`` that no plan before them matches or beats in all that a time grows with, whatever the parameters."""
+    kept: list[Plan] = []
+    for plan in listed:
+        if not any(before.busy >= plan.busy and before.parts <= plan.parts and _no_more(before, plan) for before in kept):
+            kept.append(plan)
+    return tuple(kept)
+
+
+def _no_more(before: Plan, plan: Plan) -> bool:
+    return all(a <= b for a, b in zip(before[:5], plan[:5], strict=True))
+
+
+def candidates(m: int, n: int, batch: int, slices: int, slots: int, free_side: bool) -> tuple[Choice, ...]:
+    """Tiles and splits for C [m, n], ``batch`` times, k in ``slices``, on ``slots`` multiprocessors.
+
+    >>> candidates(64, 64, 1, 1, 108, False)[-1]
+    (64, 64, 1)
+    """
+    tiles = sorted(set(_free_tiles(m, n))) if free_side else MMA_TILES
+    return tuple((br, bc, s) for br, bc in tiles for s in splits(batch * ceil_div(m, br) * ceil_div(n, bc), slices, slots))
+
+
+def splits(blocks: int, slices: int, slots: int) -> list[int]:
+    """Parts of k worth a try for a grid of ``blocks``: those that fill the device, and small powers of two.
+
+    >>> splits(20, 64, 132), splits(200, 64, 132), splits(20, 1, 132)
+    ([1, 2, 3, 4, 6, 8, 13], [1], [1])
+    """
+    most = min(slices, LARGEST_SPLIT)
+    filling = {min(waves * slots // blocks, most) for waves in range(1, SPLIT_WAVES + 1)}
+    small = {s for s in (2, 3, 4, 8) if s <= most and blocks * s <= SPLIT_WAVES * slots}
+    return sorted({1} | {s for s in filling | small if s > 1})
+
+
+def _free_tiles(m: int, n: int) -> Iterator[tuple[int, int]]:
+    for side in ROWS:
+        yield from ((width, side) for width in _widths(m) if width * side <= LARGEST_TILE)
+        yield from ((side, width) for width in _widths(n) if width * side <= LARGEST_TILE)
+
+
+def _widths(length: int) -> set[int]:
+    even = {ceil_div(ceil_div(length, parts), WIDTH_STEP) * WIDTH_STEP for parts in EVEN_PARTS}
+    return {width for width in WIDTHS if width < 2 * length or width == min(WIDTHS)} | {w for w in even if w <= max(WIDTHS)}
+
+
+# Their seconds
 
 
 def covers(case: Case) -> bool:
     """Forward matrix multiplications."""
     return isinstance(case.workload, Matmul) and case.direction == FORWARD
-
-
-def seconds(case: Case, device: Device, parameters: Mapping[str, float]) -> float:
-    """Time of one (batched) kernel with the fastest candidate tile; the tile of ``case.launch`` (br, bc) if it has one."""
-    return fastest(case, device, parameters)[0]
-
-
-def fastest(case: Case, device: Device, parameters: Mapping[str, float]) -> tuple[float, Plan]:
-    """Seconds of the fastest candidate, and what it is."""
-    work = _work(case, device)
-    at = _machine(work, {name: min(value, LARGEST) for name, value in parameters.items()})
-    dram_s = work.dram_bytes / at.dram_rate
-    part_s = work.part_bytes * at.part_s / at.slots
-    return min(((_plan_seconds(plan, at, dram_s, part_s), plan) for plan in work.plans), key=lambda found: found[0])
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,18 +216,14 @@ class _Work:
 def _work(case: Case, device: Device) -> _Work:
     w: Matmul = case.workload
     width = copy_bytes(w.n, w.k, w.dtype.size) if device.vendor == "NVIDIA" and w.dtype.matmul_unit == "tensor" else WIDE_COPY
-    clock = device.clocks.tensor or device.clocks.max
-    if device.multiprocessors is None or clock is None:
-        missing = "multiprocessors" if device.multiprocessors is None else "tensor clock"
-        raise UnavailableError(f"{device.id} has no {missing} in its profile", "the time of a matmul needs it; add it to the profile")
-    slots, rates, half = int(device.multiprocessors.number), rates_of(device, w.dtype), device.peaks.tensor.get("fp16")
-    free_side = device.capability >= 9 and width == WIDE_COPY
-    choices: tuple[Choice, ...] | bool = free_side
+    multiprocessors, clock = numbers_of(device, "multiprocessors", "tensor clock")
+    slots, rates, half = int(multiprocessors), rates_of(device, w.dtype), device.peaks.tensor.get("fp16")
+    choices: tuple[Choice, ...] | bool = device.capability >= 9 and width == WIDE_COPY
     if "br" in case.launch and "bc" in case.launch:
         choices = ((case.launch["br"], case.launch["bc"], w.split_k),)
     listed = plans(w.m, w.n, w.k, w.batch, w.dtype.size, slots, choices, w.split_k)
     part_bytes, peak = 2 * w.outputs * ACCUMULATOR_SIZE, rates.matmul if half is None else half.number
-    return _Work(slots, clock.number, rates, peak, width, worth_timing(listed), dram_bytes(case, device), part_bytes)
+    return _Work(slots, clock, rates, peak, width, worth_timing(listed), dram_bytes(case, device), part_bytes)
 
 
 def dram_bytes(case: Case, device: Device) -> float:
@@ -141,42 +236,46 @@ def dram_bytes(case: Case, device: Device) -> float:
     if case.cold or device.cache_bytes is None:
         return float(a + b + c)
     copies = case.launch.get(WEIGHT_COPIES, 1)
-    return float((a + c) * _lost((a + b + c) / device.cache_bytes) + b * _lost((a + copies * b + c) / device.cache_bytes))
+    lost, lost_weights = (lost_share(size / device.cache_bytes, SCAN_SURVIVES, SCAN_IS_LOST) for size in (a + b + c, a + copies * b + c))
+    return float((a + c) * lost + b * lost_weights)
 
 
-def _lost(ratio: float) -> float:
-    return min(max((ratio - SCAN_SURVIVES) / (SCAN_IS_LOST - SCAN_SURVIVES), 0.0), 1.0)
+def seconds(case: Case, device: Device, parameters: Mapping[str, float]) -> float:
+    """Seconds of one (batched) kernel with the fastest candidate tile; the tile of ``case.launch`` (br, bc) if it has one.
+
+    UnavailableError without multiprocessors, a clock or a peak for the dtype.
+    """
+    return fastest(case, device, parameters)[0]
 
 
-def _machine(work: _Work, p: Mapping[str, float]) -> _Machine:
-    slots, rates, width, cycle_s = work.slots, work.rates, work.width, 1 / work.clock_hz
-    byte_s = slots * p["flop_per_loaded_byte"] / work.half
+def fastest(case: Case, device: Device, parameters: Mapping[str, float]) -> tuple[float, Plan]:
+    """Seconds of the fastest candidate, and what it is."""
+    work = _work(case, device)
+    time = plan_seconds(work, {name: min(value, LARGEST) for name, value in parameters.items()})
+    return min(((time(plan), plan) for plan in work.plans), key=lambda found: found[0])
+
+
+def plan_seconds(work: _Work, p: Mapping[str, float]) -> Callable[[Plan], float]:
+    """The time of a plan, ``p`` applied: per FLOP, byte and fixed step of one multiprocessor; DRAM traffic; parts of split k."""
+    slots, width, cycle_s = work.slots, work.width, 1 / work.clock_hz
+    flop_s, byte_s = slots / work.rates.matmul, slots * p["flop_per_loaded_byte"] / work.half
     copy_s = 0.0 if width == WIDE_COPY else COPY_CYCLES * cycle_s / (WARP_THREADS * width)
-    return _Machine(
-        slots,
-        flop_s=slots / rates.matmul,
-        byte_s=max(byte_s, copy_s),
-        store_s=max(STORE_COST * byte_s, NARROW_STORE_COST * copy_s),
-        part_s=byte_s,
-        slice_s=p["slice_cycles"] * cycle_s,
-        wave_s=p["wave_cycles"] * cycle_s,
-        launch_s=p["launch_us"] * 1e-6,
-        split_s=p["split_us"] * 1e-6,
-        throttle=p["throttle"] if width == WIDE_COPY else 0.0,
-        dram_rate=rates.dram * p["dram_share"],
-        half_bandwidth_share=p["half_bandwidth_share"],
-    )
+    load_s, store_s = max(byte_s, copy_s), max(STORE_COST * byte_s, NARROW_STORE_COST * copy_s)
+    slice_s, wave_s = p["slice_cycles"] * cycle_s, p["wave_cycles"] * cycle_s
+    launch_s, split_s, half = p["launch_us"] * 1e-6, p["split_us"] * 1e-6, p["half_bandwidth_share"]
+    throttle = p["throttle"] if width == WIDE_COPY else 0.0
+    dram_s, part_s = work.dram_bytes / (work.rates.dram * p["dram_share"]), work.part_bytes * byte_s / slots
 
+    def time(plan: Plan) -> float:
+        waves, flops, loaded, stored, steps, busy, parts = plan[:7]
+        busy_s = max(flops * flop_s, loaded * load_s) + stored * store_s + steps * slice_s + (waves - 1) * wave_s
+        if busy_s > THROTTLE_FROM_S:
+            busy_s *= 1 + throttle * min(math.log(busy_s / THROTTLE_FROM_S), THROTTLE_SPAN)
+        streamed_s = dram_s * (busy + half) / (busy * (1 + half))
+        found: float = launch_s + (busy_s**OVERLAP + streamed_s**OVERLAP) ** (1 / OVERLAP)
+        return found if parts == 1 else found + split_s + parts * part_s
 
-def _plan_seconds(plan: Plan, at: _Machine, dram_s: float, part_s: float) -> float:
-    """``dram_s``: DRAM traffic at the bandwidth of all multiprocessors; ``part_s``: one part of split k, stored and read again."""
-    waves, flops, loaded, stored, steps, busy, parts = plan[:7]
-    work = max(flops * at.flop_s, loaded * at.byte_s) + stored * at.store_s + steps * at.slice_s + (waves - 1) * at.wave_s
-    if work > THROTTLE_FROM_S:
-        work *= 1 + at.throttle * min(math.log(work / THROTTLE_FROM_S), THROTTLE_SPAN)
-    dram = dram_s * (busy + at.half_bandwidth_share) / (busy * (1 + at.half_bandwidth_share))
-    time: float = at.launch_s + (work**OVERLAP + dram**OVERLAP) ** (1 / OVERLAP)
-    return time if parts == 1 else time + at.split_s + parts * part_s
+    return time
 
 
 MODEL = Model(
@@ -186,8 +285,5 @@ MODEL = Model(
     seconds,
     "tile and wave quantization: NVIDIA Matrix Multiplication Background User's Guide; split k: CUTLASS documentation, efficient GEMM",
     assumes=f"{ALONE}; B stored as a linear layer's weights, [n, k]; runs of a warm record rotate over its weight_copies",
-    implementations=(
-        "cublas",
-        "torch-matmul",
-    ),
+    implementations=("cublas", "torch-matmul"),
 )

@@ -14,12 +14,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from math import ceil
 
-from perfmodel.core.arith import ceil_div, clip
+from perfmodel.core.arith import ceil_div
 from perfmodel.core.errors import UnavailableError
 from perfmodel.core.hardware import Device
 from perfmodel.core.workload import FORWARD
 from perfmodel.kernels.latent_decode import LatentDecode
-from perfmodel.timing.base import ALONE, Case, Model, Parameter
+from perfmodel.timing.base import ALONE, Case, Model, Parameter, lost_share, numbers_of
 from perfmodel.timing.models.flash_decode import GRAPH_GAP_S
 
 PARAMETERS = (
@@ -42,23 +42,17 @@ SPLITS_FROM = 9.0
 SURVIVES, IS_LOST = 2 / 3, 1.0
 """Cache over L2 up to which a warm run finds all of it, and from which nothing: as in ``flash_decode``."""
 TUNED = ("OVERLAP", "SURVIVES", "IS_LOST")
-"""Chosen on measurements that fits may see, beside the fitted parameters."""
 KNOWN = ("KEYS", "HEADS", "WIDE_HEADS", "WIDE_FROM", "SPLITS_FROM")
-"""Given by hardware, by the source of a kernel, or by definition."""
 
 
 def seconds(case: Case, device: Device, p: Mapping[str, float]) -> float:
-    """Predicted seconds."""
+    """Predicted seconds; UnavailableError if the device does not multiply in 8 bits, or its profile lacks a number."""
     w: LatentDecode = case.workload
     if w.kv_bits == 8 and "fp8" not in device.peaks.tensor:
         raise UnavailableError(f"{device.id} does not multiply in 8 bits: no kernel for its 8-bit cache is calibrated")
-    multiprocessors, clock, dram = device.multiprocessors, device.clocks.max, device.dram.bandwidth
-    if multiprocessors is None or clock is None or dram is None or device.cache_bytes is None:
-        what = "multiprocessors, highest clock, DRAM bandwidth and L2 capacity"
-        raise UnavailableError(f"{device.id} lacks one of {what} in its profile", "add what is missing, or take a device that has them")
-    tile_s = p["narrow_tile_cycles" if w.kv_bits == 8 else "tile_cycles"] / clock.number
-    slots, tiles = int(multiprocessors.number), int(ceil_div(w.kv_len, KEYS))
-    capability = device.capability
+    sms, clock, bandwidth, l2_bytes = numbers_of(device, "multiprocessors", "highest clock", "DRAM bandwidth", "L2 capacity")
+    tile_s = p["narrow_tile_cycles" if w.kv_bits == 8 else "tile_cycles"] / clock
+    slots, tiles, capability = int(sms), int(ceil_div(w.kv_len, KEYS)), device.capability
     blocks = int(w.batch * ceil_div(w.n * w.heads, WIDE_HEADS if capability >= WIDE_FROM else HEADS))
     parts = 1
     if capability >= SPLITS_FROM:
@@ -67,10 +61,10 @@ def seconds(case: Case, device: Device, p: Mapping[str, float]) -> float:
         worked = (ceil(blocks * tiles / shares) + ceil(blocks / shares) * p["sequence_tiles"]) * tile_s
     else:
         worked = ceil(blocks / slots) * (tiles + p["sequence_tiles"]) * tile_s
-    lost = 1.0 if case.cold else clip((w.cache_bytes / device.cache_bytes - SURVIVES) / (IS_LOST - SURVIVES), 0, 1)
-    streamed = lost * w.cache_bytes / (dram.number * p["dram_share"])
-    joined = parts * p["join_cycles"] / clock.number if parts > 1 else 0.0
-    launch, queries = p["launch_us"] * 1e-6, 2 * w.query_bytes / (dram.number * p["query_share"])
+    lost = 1.0 if case.cold else lost_share(w.cache_bytes / l2_bytes, SURVIVES, IS_LOST)
+    streamed = lost * w.cache_bytes / (bandwidth * p["dram_share"])
+    joined = parts * p["join_cycles"] / clock if parts > 1 else 0.0
+    launch, queries = p["launch_us"] * 1e-6, 2 * w.query_bytes / (bandwidth * p["query_share"])
     if not w.appends:
         launch, queries = max(launch - GRAPH_GAP_S, 0.0), queries / 2
     return float(launch + (worked**OVERLAP + streamed**OVERLAP) ** (1 / OVERLAP) + joined + queries)

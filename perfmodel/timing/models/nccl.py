@@ -14,8 +14,7 @@ from collections.abc import Mapping
 from perfmodel.core.hardware import Device
 from perfmodel.core.workload import FORWARD
 from perfmodel.kernels.collectives import ALL_REDUCE, ALL_TO_ALL, P2P, Collective, link_bandwidth
-from perfmodel.timing.base import Case, Model, Parameter
-from perfmodel.timing.models.stream import dram_bandwidth
+from perfmodel.timing.base import Case, Model, Parameter, dram_bandwidth
 
 PARAMETERS = (
     Parameter("start_us", "a collective with nothing to send", 5.0),
@@ -32,7 +31,6 @@ FEWEST_FOR_SWITCH = 8
 PAIR_FACTOR = 1.5
 """Of the small messages' rate, where all channels send to different GPUs: two in place of three copies of a byte per hop."""
 TUNED = ("FEWEST_FOR_SWITCH", "PAIR_FACTOR")
-"""Chosen on measurements that fits may see, beside the fitted parameters."""
 
 
 def sent_bytes(w: Collective) -> float:
@@ -48,7 +46,7 @@ def sent_bytes(w: Collective) -> float:
 
 
 def seconds(case: Case, device: Device, p: Mapping[str, float]) -> float:
-    """Predicted seconds."""
+    """Predicted seconds; UnavailableError without an interconnect or a DRAM bandwidth in the profile."""
     w: Collective = case.workload
     link, sent = link_bandwidth(device), sent_bytes(w)
     pairs = w.op in (ALL_TO_ALL, P2P)

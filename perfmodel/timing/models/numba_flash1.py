@@ -15,12 +15,19 @@ from perfmodel.core.arith import ceil_div
 from perfmodel.core.hardware import Device
 from perfmodel.core.occupancy import Block
 from perfmodel.core.workload import Attention
-from perfmodel.timing.base import Case, Model, Parameter
+from perfmodel.timing.base import Case, Model, Parameter, dram_bandwidth
 from perfmodel.timing.models import register_tiles
-from perfmodel.timing.models._own_kernels import grid_seconds, instruction_costs, launches_seconds
-from perfmodel.timing.models.register_tiles import DEFAULT_TILE, UNKNOWN_REGISTERS, Instructions, instructions, tile_cycles
-from perfmodel.timing.models.stream import dram_bandwidth
-from perfmodel.timing.register_tiles import FLOAT_BYTES, geometry
+from perfmodel.timing.models.register_tiles import (
+    FLOAT_BYTES,
+    UNKNOWN_REGISTERS,
+    Instructions,
+    grid_seconds,
+    instruction_costs,
+    instructions,
+    launched_shape,
+    launches_seconds,
+    tile_cycles,
+)
 
 PARAMETERS = (Parameter("l2_bytes_per_clock", "of O, to and from one multiprocessor", 20.0),)
 
@@ -42,7 +49,7 @@ def seconds(case: Case, device: Device, p: Mapping[str, float]) -> float:
     """Predicted seconds; UnavailableError without a calibration of numba-flash, or a number that it needs."""
     w: Attention = case.workload
     costs = instruction_costs(device)
-    shape = geometry(w.d, case.launch.get("br", DEFAULT_TILE[0]), case.launch.get("bc", DEFAULT_TILE[1]))
+    shape = launched_shape(case)
     block = Block(shape.threads, case.launch.get("registers", UNKNOWN_REGISTERS), shape.shared_bytes + 2 * shape.br * FLOAT_BYTES)
     visit = replace(instructions(shape), copies=shape.br * shape.d / 4 / shape.threads)
     key_tile = Instructions(0, 0, 0, 0, 2 * shape.bc * shape.d / 4 / shape.threads)

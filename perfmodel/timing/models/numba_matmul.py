@@ -17,9 +17,15 @@ from perfmodel.core.occupancy import Block
 from perfmodel.core.workload import FORWARD
 from perfmodel.kernels.matmul import Matmul
 from perfmodel.timing.base import Case, Model, Parameter
-from perfmodel.timing.models._own_kernels import grid_seconds, instruction_costs, launches_seconds
-from perfmodel.timing.models.register_tiles import Instructions, tile_cycles
-from perfmodel.timing.register_tiles import FLOAT_BYTES, Layout
+from perfmodel.timing.models.register_tiles import (
+    FLOAT_BYTES,
+    Instructions,
+    Layout,
+    grid_seconds,
+    instruction_costs,
+    launches_seconds,
+    tile_cycles,
+)
 
 DEPTH = 32
 """Steps of k per stage."""
@@ -30,7 +36,6 @@ REGISTERS = {32: 72, 64: 237, 128: 201}
 
 PARAMETERS = (Parameter("stage_cycles", "per stage of a block alone: waiting for its copies at a barrier", 300.0),)
 KNOWN = ("DEPTH", "STAGES", "DEFAULT_TILE", "REGISTERS")
-"""Given by hardware, by the source of a kernel, or by definition."""
 
 
 def layout_of(tile: int) -> Layout:

@@ -11,18 +11,15 @@ from collections.abc import Mapping
 
 from perfmodel.core.arith import ceil_div
 from perfmodel.core.hardware import Device
-from perfmodel.timing.base import Case, Model, Parameter
-from perfmodel.timing.models._own_kernels import clock_hz, instruction_costs, launches_seconds
+from perfmodel.timing.base import Case, Model, Parameter, numbers_of
 from perfmodel.timing.models.numba_matmul import covers
-from perfmodel.timing.models.stream import multiprocessors
-from perfmodel.timing.register_tiles import FLOAT_BYTES
+from perfmodel.timing.models.register_tiles import FLOAT_BYTES, instruction_costs, launches_seconds
 
 THREADS = 256
 """Per block, along a row of C."""
 
 PARAMETERS = (Parameter("l2_bytes_per_clock", "from L2, to one multiprocessor", 15.0),)
 KNOWN = ("THREADS",)
-"""Given by hardware, by the source of a kernel, or by definition."""
 
 
 def seconds(case: Case, device: Device, p: Mapping[str, float]) -> float:
@@ -30,8 +27,9 @@ def seconds(case: Case, device: Device, p: Mapping[str, float]) -> float:
     w = case.workload
     threads = case.launch.get("threads", THREADS)
     blocks = ceil_div(w.n, threads) * w.m
-    loaded = ceil_div(blocks, multiprocessors(device)) * threads * w.k * FLOAT_BYTES
-    return float(launches_seconds(1, device, instruction_costs(device)) + loaded / p["l2_bytes_per_clock"] / clock_hz(device))
+    launch = launches_seconds(1, device, instruction_costs(device))
+    sms, clock = numbers_of(device, "multiprocessors", "highest clock")
+    return float(launch + ceil_div(blocks, int(sms)) * threads * w.k * FLOAT_BYTES / p["l2_bytes_per_clock"] / clock)
 
 
 MODEL = Model(

@@ -15,13 +15,19 @@ from perfmodel.core.arith import ceil_div
 from perfmodel.core.hardware import Device
 from perfmodel.core.occupancy import Block
 from perfmodel.core.workload import Attention
-from perfmodel.timing.base import Case, Model, Parameter
+from perfmodel.timing.base import Case, Model, Parameter, dram_bandwidth
 from perfmodel.timing.models import register_tiles
-from perfmodel.timing.models._own_kernels import grid_seconds, instruction_costs, launches_seconds
 from perfmodel.timing.models.numba_matmul import DEPTH, STAGES, stage
-from perfmodel.timing.models.register_tiles import Instructions, tile_cycles
-from perfmodel.timing.models.stream import dram_bandwidth
-from perfmodel.timing.register_tiles import FLOAT_BYTES, WARP, Layout
+from perfmodel.timing.models.register_tiles import (
+    FLOAT_BYTES,
+    WARP,
+    Instructions,
+    Layout,
+    grid_seconds,
+    instruction_costs,
+    launches_seconds,
+    tile_cycles,
+)
 
 DEFAULT_TILE = (128, 64)
 REGISTERS = {64: (128, 225), 128: (72, 205)}
@@ -39,7 +45,6 @@ PARAMETERS = (
     Parameter("mask_cycles", "with a causal mask, more for 32 elements that it leaves visible", 300.0),
 )
 KNOWN = ("DEFAULT_TILE", "REGISTERS", "SOFTMAX_REGISTERS", "SOFTMAX_ROWS", "SOFTMAX_BYTES")
-"""Given by hardware, by the source of a kernel, or by definition."""
 
 
 def scores_seconds(w: Attention, tile: tuple[int, int], device: Device, costs: Mapping[str, float], p: Mapping[str, float]) -> float:

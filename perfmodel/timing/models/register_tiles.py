@@ -1,32 +1,47 @@
-"""Attention in fp32 whose tiles are register-blocked: numba-flash, forward.
+"""Attention in fp32 whose tiles are register-blocked: numba-flash, forward; and what all fp32 kernels of the project share.
 
 A block's time alone is its tiles' instructions at the rate of one warp per scheduler, where latencies show; blocks that share
 schedulers are bound by the slots in which those issue. Between the two the time is their p-norm. Blocks start in the order of
 the grid, each head's longest rows first, and follow each other on multiprocessors (``shared_makespan``).
+
+All these kernels add products in registers from tiles in shared memory by the same loops: a block works on ``br`` rows, ``lanes``
+neighbouring threads share a row, each owns ``rows`` rows, ``step`` apart, and of the columns of a product every ``lanes``-th one or
+group of four. All widths, lanes and steps are powers of two. So a multiply-add, a load and a copy cost what the device's calibration
+of numba-flash says; the other models' own parameters say what their kernels do beside them.
 Source: the kernel's own loops (instructions per tile); CUDA C++ Programming Guide, hardware multithreading (four schedulers).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 
 from perfmodel.core.arith import ceil_div
-from perfmodel.core.errors import UnavailableError
+from perfmodel.core.errors import UnavailableError, UsageError
 from perfmodel.core.hardware import Device
 from perfmodel.core.occupancy import Block, block_limits, least, multiprocessor
 from perfmodel.core.workload import FORWARD, Attention
-from perfmodel.timing.base import Case, Model, Parameter, once_per_case
-from perfmodel.timing.register_tiles import WARP, Geometry, geometry
-from perfmodel.timing.schedule import Shares, shared_makespan, spread_evenly
-from perfmodel.timing.tile_schedule import ByRatio, Lanes, drained, lanes
+from perfmodel.timing.base import Case, Model, Parameter, calibrations, numbers_of, once_per_case
+from perfmodel.timing.schedule import ByRatio, Lanes, Shares, drained, lanes, shared_makespan, spread_evenly
 
+WARP = 32
+BANK_GROUPS = 8  # 16-byte columns of shared memory
+FLOAT_BYTES = 4
+HEAD_DIMS = (64, 128)
+EDGES = (32, 64, 128)
+SHARED_LIMIT = 227 * 1024  # bytes a block can ask for on compute capability 9.0
 SCHEDULERS = 4
-SHARPNESS = 4
-"""p of the norm between latency-bound and issue-bound."""
 DEFAULT_TILE = (64, 64)
 UNKNOWN_REGISTERS = 255
 """Registers per thread where a launch does not say: the most that the compiler uses."""
+_ANY_SHAPE = Attention(n=64, kv_len=64, d=64, dv=64)
+KNOWN = (
+    *("WARP", "BANK_GROUPS", "FLOAT_BYTES", "HEAD_DIMS", "EDGES", "SHARED_LIMIT"),
+    *("SCHEDULERS", "DEFAULT_TILE", "UNKNOWN_REGISTERS", "_ANY_SHAPE"),
+)
+SHARPNESS = 4
+"""p of the norm between latency-bound and issue-bound."""
+TUNED = ("SHARPNESS",)
 
 PARAMETERS = (
     Parameter("launch_us", "before the first block and after the last one", 3.5),
@@ -38,10 +53,103 @@ PARAMETERS = (
     Parameter("chunk_cycles", "softmax, per chunk of keys: reductions over a row, rescaling", 150.0),
     Parameter("copy_cycles", "per 16-byte copy of a thread into shared memory", 20.0),
 )
-TUNED = ("SHARPNESS",)
-"""Chosen on measurements that fits may see, beside the fitted parameters."""
-KNOWN = ("SCHEDULERS", "DEFAULT_TILE", "UNKNOWN_REGISTERS")
-"""Given by hardware, by the source of a kernel, or by definition."""
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """Who owns which rows of a tile of ``br``: see the module's text."""
+
+    br: int
+    lanes: int
+    rows: int = 8
+
+    @property
+    def threads(self) -> int:
+        """Threads of the block."""
+        return self.br // self.rows * self.lanes
+
+    @property
+    def step(self) -> int:
+        """Distance between the rows of a thread: the rows that one instruction of a warp covers."""
+        return min(WARP, self.threads) // self.lanes
+
+    def row_spread(self, width: int) -> int:
+        """``spread`` of a tile that threads read by their rows."""
+        return min(self.step, BANK_GROUPS, width // 4)
+
+    def column_spread(self, width: int) -> int:
+        """``spread`` of a tile whose rows are the columns of ``add_row_products``."""
+        return min(self.lanes, BANK_GROUPS, width // 4)
+
+
+@dataclass(frozen=True, slots=True)
+class Geometry:
+    """One kernel's shape: tile ``br`` x ``bc``, head dim ``d``, ``lanes`` threads per row and ``rows`` rows per thread.
+
+    A key tile is computed ``chunk`` keys at a time, at most ``widest`` scores of a row in each thread's registers.
+    """
+
+    d: int
+    br: int
+    bc: int
+    lanes: int
+    rows: int = 8
+    widest: int = 8
+    max_registers: int | None = None
+
+    @property
+    def layout(self) -> Layout:
+        """Owners of rows and columns."""
+        return Layout(self.br, self.lanes, self.rows)
+
+    @property
+    def threads(self) -> int:
+        """Threads per block."""
+        return self.layout.threads
+
+    @property
+    def chunk(self) -> int:
+        """Keys computed at once."""
+        return min(self.bc, self.widest * self.lanes)
+
+    @property
+    def columns(self) -> int:
+        """Scores per thread and row."""
+        return self.chunk // self.lanes
+
+    @property
+    def width(self) -> int:
+        """Outputs per thread and row."""
+        return self.d // self.lanes
+
+    @property
+    def p_pitch(self) -> int:
+        """Floats per row of probabilities in shared memory, padded so that the rows of a warp store to different banks."""
+        return self.chunk + self.lanes
+
+    @property
+    def shared_bytes(self) -> int:
+        """Shared memory of a block: Q, K, V, and the probabilities of one chunk."""
+        return FLOAT_BYTES * ((self.br + 2 * self.bc) * self.d + self.br * self.p_pitch)
+
+
+def geometry(d: int, br: int, bc: int) -> Geometry:
+    """The fast layout of a tile: 8 x 8 results per thread where ``bc`` allows.
+
+    >>> geometry(64, 128, 64).threads, geometry(64, 128, 64).shared_bytes
+    (128, 102400)
+    """
+    if d not in HEAD_DIMS or br not in EDGES or bc not in EDGES:
+        raise UsageError(f"tile {br} x {bc} with d {d}: no such kernel", f"give d in {HEAD_DIMS}, B_r and B_c in {EDGES}")
+    shape = Geometry(d, br, bc, lanes=d // 8)
+    if shape.shared_bytes > SHARED_LIMIT:
+        raise UsageError(f"tile {br} x {bc} with d {d} needs {shape.shared_bytes} B of shared memory", "give a smaller B_r or B_c")
+    return shape
+
+
+def launched_shape(case: Case) -> Geometry:
+    """The kernel with the tile that the launch of ``case`` names."""
+    return geometry(case.workload.d, *(case.launch.get(name, edge) for name, edge in zip(("br", "bc"), DEFAULT_TILE, strict=True)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +175,49 @@ def instructions(shape: Geometry) -> Instructions:
     return Instructions(2 * scores * shape.d, chunks * per_chunk, scores, chunks, 2 * shape.bc * shape.d / 4 / shape.threads)
 
 
+def tile_cycles(work: Instructions, warps_per_scheduler: float, p: Mapping[str, float]) -> float:
+    """Cycles of a key tile for a block whose schedulers hold that many warps, at least one."""
+    rest = (
+        work.loads * p["load_cycles"] + work.scores * p["score_cycles"] + work.chunks * p["chunk_cycles"] + work.copies * p["copy_cycles"]
+    )
+    alone = work.multiply_adds * p["fma_alone_cycles"] + rest
+    issue = max(1.0, warps_per_scheduler) * (work.multiply_adds * p["fma_issue_cycles"] + rest)
+    return float((alone**SHARPNESS + issue**SHARPNESS) ** (1 / SHARPNESS))
+
+
+def instruction_costs(device: Device) -> Mapping[str, float]:
+    """Parameters of numba-flash on ``device``; UnavailableError if it is not calibrated."""
+    blocks = calibrations(device, "attention", "fp32", Case(_ANY_SHAPE, "numba-flash"))
+    if not blocks:
+        raise UnavailableError(f"{device.id} has no calibration of attention/numba-flash, whose instruction costs this kernel shares")
+    return blocks[0].parameters
+
+
+def held_blocks(block: Block, device: Device) -> int:
+    """Blocks that a multiprocessor holds at once."""
+    return max(1, int(least(block_limits(block, multiprocessor(device)))))
+
+
+def grid_seconds(cycles: Callable[[int, float], float], blocks: int, block: Block, device: Device) -> float:
+    """Seconds of a grid of equal blocks.
+
+    ``cycles(held, warps)``: of one block on a multiprocessor that holds ``held``, ``warps`` of them all to each scheduler, at
+    least one: freed schedulers are filled again, so that warps spread evenly.
+    """
+    sms, clock = numbers_of(device, "multiprocessors", "highest clock")
+    warps, held = int(ceil_div(block.threads, WARP)), held_blocks(block, device)
+    times = [cycles(number, max(1.0, number * warps / SCHEDULERS)) for number in range(1, held + 1)]
+    shares = Shares(int(sms), held, 1, tuple(times[0] / time for time in times))
+    return shared_makespan([times[0]], blocks, shares) / clock
+
+
+def launches_seconds(kernels: int, device: Device, costs: Mapping[str, float]) -> float:
+    """Launching ``kernels`` one behind another: the first as numba-flash, the others as the profile says of a full queue."""
+    queued = device.launch_overhead.stream if device.launch_overhead else None
+    later = costs["launch_us"] * 1e-6 if queued is None else queued.number
+    return costs["launch_us"] * 1e-6 + (kernels - 1) * later
+
+
 def tiles_by_block(w: Attention, br: int, bc: int) -> list[int]:
     """Key tiles that each block of a head visits, in the order in which they start: the last query rows first.
 
@@ -79,68 +230,49 @@ def tiles_by_block(w: Attention, br: int, bc: int) -> list[int]:
     return [ceil_div(max(0, last), bc) for last in lasts]
 
 
-def tile_cycles(work: Instructions, warps_per_scheduler: float, p: Mapping[str, float]) -> float:
-    """Cycles of a key tile for a block whose schedulers hold that many warps, at least one."""
-    rest = (
-        work.loads * p["load_cycles"] + work.scores * p["score_cycles"] + work.chunks * p["chunk_cycles"] + work.copies * p["copy_cycles"]
-    )
-    alone = work.multiply_adds * p["fma_alone_cycles"] + rest
-    issue = max(1.0, warps_per_scheduler) * (work.multiply_adds * p["fma_issue_cycles"] + rest)
-    return float((alone**SHARPNESS + issue**SHARPNESS) ** (1 / SHARPNESS))
-
-
 @dataclass(frozen=True, slots=True)
-class _Work:
+class _Grid:
     """A case on a device before any parameter. ``held``: blocks on a multiprocessor; ``tiles``: of each block of a head.
 
     ``last``: how unequal blocks end, ``early`` of which come before and fill the device evenly; None where a sum or a round tells.
     """
 
-    sms: int
     clock_hz: float
-    held: int
-    lanes: int
+    places: Shares
     warps: int
     tile: Instructions
     tiles: list[int]
     early: int
     last: ByRatio[Lanes] | None
 
-    def shares(self, speeds: tuple[float, ...]) -> Shares:
-        """The places for blocks, and how these slow each other down."""
-        return Shares(self.sms, self.held, self.lanes, speeds)
-
 
 @once_per_case
-def _work(case: Case, device: Device) -> _Work:
+def _grid(case: Case, device: Device) -> _Grid:
     w: Attention = case.workload
-    sm, clock = multiprocessor(device), device.clocks.max
-    if clock is None or sm.count is None:
-        raise UnavailableError(f"{device.id} lacks its clock or its multiprocessors", "add clocks.max and multiprocessors to the profile")
-    shape = geometry(w.d, case.launch.get("br", DEFAULT_TILE[0]), case.launch.get("bc", DEFAULT_TILE[1]))
-    block = Block(shape.threads, case.launch.get("registers", UNKNOWN_REGISTERS), shape.shared_bytes)
-    held, warps = max(1, int(least(block_limits(block, sm)))), shape.threads // WARP
-    tiles, parts = tiles_by_block(w, shape.br, shape.bc), max(1, SCHEDULERS // warps)
-    places, blocks = Shares(int(sm.count), held, parts, ()), int(w.query_heads) * len(tiles)
+    sms, clock = numbers_of(device, "multiprocessors", "highest clock")
+    shape = launched_shape(case)
+    held = held_blocks(Block(shape.threads, case.launch.get("registers", UNKNOWN_REGISTERS), shape.shared_bytes), device)
+    warps, tiles = shape.threads // WARP, tiles_by_block(w, shape.br, shape.bc)
+    places, blocks = Shares(int(sms), held, max(1, SCHEDULERS // warps), ()), int(w.query_heads) * len(tiles)
     early = spread_evenly(blocks, len(tiles), places)
-    last = lanes(tiles, blocks - early, places) if len(set(tiles)) > 1 and (held < parts or held % parts == 0) else None
-    return _Work(int(sm.count), clock.number, held, parts, warps, instructions(shape), tiles, early, last)
+    even = held < places.lanes or held % places.lanes == 0
+    last = lanes(tiles, blocks - early, places) if len(set(tiles)) > 1 and even else None
+    return _Grid(clock, places, warps, instructions(shape), tiles, early, last)
 
 
 def seconds(case: Case, device: Device, p: Mapping[str, float]) -> float:
     """Predicted seconds; UnavailableError without clock or multiprocessors in the profile."""
-    work = _work(case, device)
-    times = [tile_cycles(work.tile, m * max(1.0, work.warps / SCHEDULERS), p) for m in range(1, ceil_div(work.held, work.lanes) + 1)]
-    shares = work.shares(tuple(times[0] / time for time in times))
-    return p["launch_us"] * 1e-6 + _grid_cycles(work, shares, times[0], p["block_cycles"], int(case.workload.query_heads)) / work.clock_hz
-
-
-def _grid_cycles(work: _Work, shares: Shares, tile: float, block: float, heads: int) -> float:
-    """Cycles until the last block ends; ``tile`` and ``block``: of a tile, and besides its tiles, of a block alone."""
-    if work.last is None:
-        return shared_makespan([tiles * tile + block for tiles in work.tiles], heads, shares)
-    early = (sum(work.tiles) * tile + len(work.tiles) * block) * work.early / len(work.tiles) / shares.rate
-    return early + tile * drained(work.last.at(block / tile), block / tile, shares.speeds)
+    grid = _grid(case, device)
+    most = ceil_div(grid.places.blocks, grid.places.lanes)
+    times = [tile_cycles(grid.tile, number * max(1.0, grid.warps / SCHEDULERS), p) for number in range(1, most + 1)]
+    tile, block = times[0], p["block_cycles"]
+    shares = replace(grid.places, speeds=tuple(tile / time for time in times))
+    if grid.last is None:
+        cycles = shared_makespan([tiles * tile + block for tiles in grid.tiles], int(case.workload.query_heads), shares)
+    else:
+        early = (sum(grid.tiles) * tile + len(grid.tiles) * block) * grid.early / len(grid.tiles) / shares.rate
+        cycles = early + tile * drained(grid.last.at(block / tile), block / tile, shares.speeds)
+    return p["launch_us"] * 1e-6 + cycles / grid.clock_hz
 
 
 def covers(case: Case) -> bool:

@@ -13,8 +13,8 @@ from collections.abc import Mapping
 from perfmodel.core.arith import ceil_div
 from perfmodel.core.hardware import Device
 from perfmodel.core.workload import FORWARD, Stream
-from perfmodel.timing.base import Case, Model, Parameter
-from perfmodel.timing.models.stream import STREAM_SHARE, cycles_per_second, dram_bandwidth
+from perfmodel.timing.base import Case, Model, Parameter, dram_bandwidth
+from perfmodel.timing.models.stream import STREAM_SHARE, cycles_per_second
 
 BLOCK_THREADS = 1024
 WARP_COLUMNS, ROOMY_COLUMNS, REGISTER_COLUMNS = 2048, 4096, 8192
@@ -29,7 +29,6 @@ PARAMETERS = (
     Parameter("shared_cycles", "the same, a block per row in shared memory", 0.5),
 )
 KNOWN = ("BLOCK_THREADS", "WARP_COLUMNS", "ROOMY_COLUMNS", "REGISTER_COLUMNS")
-"""Given by hardware, by the source of a kernel, or by definition."""
 
 
 def padded(cols: int) -> int:
@@ -44,7 +43,7 @@ def padded(cols: int) -> int:
 
 
 def seconds(case: Case, device: Device, p: Mapping[str, float]) -> float:
-    """Predicted seconds."""
+    """Predicted seconds; UnavailableError without DRAM bandwidth, clock or multiprocessors in the profile."""
     w: Stream = case.workload
     columns = padded(w.cols)
     moved = 2 * w.rows * w.cols * w.dtype.size / dram_bandwidth(device)

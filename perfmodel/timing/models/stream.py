@@ -9,10 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from perfmodel.core.errors import UnavailableError
 from perfmodel.core.hardware import Device
 from perfmodel.core.workload import FORWARD, Stream
-from perfmodel.timing.base import Case, Model, Parameter
+from perfmodel.timing.base import Case, Model, Parameter, dram_bandwidth, numbers_of
 
 PARAMETERS = (
     Parameter("launch_us", "an empty kernel", 4.0),
@@ -22,38 +21,21 @@ PARAMETERS = (
 )
 
 
-def dram_bandwidth(device: Device) -> float:
-    """B/s; UnavailableError without one in the profile."""
-    bandwidth = device.dram.bandwidth_bytes_per_s
-    if bandwidth is None:
-        raise UnavailableError(f"{device.id} has no DRAM bandwidth in its profile", "add the bandwidth of its dram level")
-    return bandwidth
-
-
 STREAM_SHARE = 0.92
 """Of the DRAM bandwidth, what element-wise kernels reach on an H200: bound of kernels that are timed in cycles."""
 TUNED = ("STREAM_SHARE",)
-"""Chosen on measurements that fits may see, beside the fitted parameters."""
 
 
 def cycles_per_second(device: Device) -> float:
     """Of all multiprocessors together, at the highest clock; UnavailableError without one in the profile."""
-    if device.clocks.max is None:
-        raise UnavailableError(f"{device.id} has no highest clock in its profile", "add clocks.max")
-    return multiprocessors(device) * device.clocks.max.number
-
-
-def multiprocessors(device: Device) -> int:
-    """Their number; UnavailableError without one in the profile."""
-    if device.multiprocessors is None:
-        raise UnavailableError(f"{device.id} lacks its multiprocessors", "add multiprocessors to the profile")
-    return int(device.multiprocessors.number)
+    sms, clock = numbers_of(device, "multiprocessors", "highest clock")
+    return sms * clock
 
 
 def seconds(case: Case, device: Device, p: Mapping[str, float]) -> float:
-    """Predicted seconds."""
+    """Predicted seconds; UnavailableError without DRAM bandwidth or multiprocessors in the profile."""
     w: Stream = case.workload
-    latency = w.cols * p["column_ns"] + w.rows / multiprocessors(device) * p["row_ns"]
+    latency = w.cols * p["column_ns"] + w.rows / numbers_of(device, "multiprocessors")[0] * p["row_ns"]
     return float(p["launch_us"] * 1e-6 + latency * 1e-9 + (w.read_bytes + w.write_bytes) / (dram_bandwidth(device) * p["bandwidth_share"]))
 
 
@@ -69,12 +51,5 @@ MODEL = Model(
     covers,
     seconds,
     "launch + latency + bytes over bandwidth",
-    implementations=(
-        "torch-scale",
-        "torch-add",
-        "torch-silu-mul",
-        "torch-rope",
-        "torch-rms-norm",
-        "torch-layer-norm",
-    ),
+    implementations=("torch-scale", "torch-add", "torch-silu-mul", "torch-rope", "torch-rms-norm", "torch-layer-norm"),
 )

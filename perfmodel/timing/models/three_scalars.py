@@ -12,7 +12,7 @@ from perfmodel.core.cost import READ, WRITE, ZERO_FILL, Kernel
 from perfmodel.core.hardware import Device
 from perfmodel.core.roofline import rates_of
 from perfmodel.timing.base import Case, Model, Parameter
-from perfmodel.timing.floors import kernels_of
+from perfmodel.timing.case_bounds import kernels_of
 
 PARAMETERS = (
     Parameter("launch_us", "before anything", 4.0),
@@ -36,7 +36,7 @@ def from_terms(compute: float, traffic: float, p: Mapping[str, float]) -> float:
 
 
 def seconds(case: Case, device: Device, p: Mapping[str, float]) -> float:
-    """Predicted seconds."""
+    """Predicted seconds; UnavailableError without a peak for the dtype, or for a case that is estimated as a whole."""
     return from_terms(*terms(kernels_of(case), device), p)
 
 

@@ -17,13 +17,12 @@ from perfmodel.timing.base import Case, Model
 from perfmodel.transformer.estimate import KnownDevice
 from perfmodel.transformer.training.implementations import HUGGINGFACE
 from perfmodel.transformer.training.question import EVERY, FULL
+from perfmodel.transformer.training.step.estimate import TrainingStep
 from perfmodel.transformer.training.step.host import host_phases, waiting
 from perfmodel.transformer.training.step.job import job_of
-from perfmodel.transformer.training.step.parallel_time import step_time, tensors
-from perfmodel.transformer.training.step.pieces import Machine
-from perfmodel.transformer.training.step.seconds import MODEL as NAME
-from perfmodel.transformer.training.step.seconds import PARAMETERS, InTraining
-from perfmodel.transformer.training.step.workload import TrainingStep
+from perfmodel.transformer.training.step.layer_time import MODEL as NAME
+from perfmodel.transformer.training.step.layer_time import PARAMETERS, Machine, TrainingCorrection
+from perfmodel.transformer.training.step.step_time import step_time, tensors
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +39,7 @@ class _Kernels:
 @lru_cache(maxsize=16)
 def _machine(known: KnownDevice, strided_factor: float, attention: str | None) -> Machine:
     parameters = {parameter.name: parameter.start for parameter in PARAMETERS} | {"strided_factor": strided_factor}
-    return Machine(known.device, tuple, InTraining(parameters), attention)
+    return Machine(known.device, tuple, TrainingCorrection(parameters), attention)
 
 
 @lru_cache(maxsize=1024)

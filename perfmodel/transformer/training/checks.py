@@ -6,7 +6,6 @@ from perfmodel.core.arith import ceil_div
 from perfmodel.core.checks import whole
 from perfmodel.core.errors import UsageError, suggest
 from perfmodel.transformer.step import Split
-from perfmodel.transformer.training.optimizers import optimizer_named
 from perfmodel.transformer.training.question import (
     APPLIED,
     EVERY,
@@ -23,6 +22,7 @@ from perfmodel.transformer.training.question import (
     Recompute,
     Training,
 )
+from perfmodel.transformer.training.state import optimizer_named
 
 LEAST_LENGTH = 2
 """Tokens of a sequence on one GPU: one, and the next, which it predicts."""

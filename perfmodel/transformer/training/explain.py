@@ -19,7 +19,7 @@ from perfmodel.transformer.training.shape import Shape, shape_of
 STATE_SOURCE = "perfmodel/transformer/training/state.py: Micikevicius et al. 2018; ZeRO, Rajbhandari et al. 2020"
 TAPE_SOURCE = "perfmodel/transformer/training/tape.py: what torch.autograd keeps"
 LITERATURE_SOURCE = "perfmodel/transformer/training/korthikanti.py: Korthikanti et al. 2022, Table 2"
-PEAK_SOURCE = "perfmodel/transformer/training/timeline.py: all bytes at the worst moment"
+PEAK_SOURCE = "perfmodel/transformer/training/memory.py: all bytes at the worst moment"
 
 
 def explain(result: MemoryResult) -> list[Step]:

@@ -3,20 +3,90 @@
 Mixed precision: 2 B weights, 2 B gradients, 4 B master weights, 8 B of Adam's moments: 16 B per parameter. With gradients added up
 in fp32 instead 18 B, with both 20 B. Sources: Micikevicius et al. 2018 (mixed precision); Rajbhandari et al. 2020, arXiv
 1910.02054, section 3.1 (16 B) and section 5 (stages); Megatron-LM, docs of the distributed optimizer (18 B).
+Optimizers: Kingma & Ba 2015 (Adam); Loshchilov & Hutter 2019 (AdamW); Dettmers et al. 2022, arXiv 2110.02861, and the blocks of 256
+of bitsandbytes (8-bit Adam); Shazeer & Stern 2018 (Adafactor, no first moment); Chen et al. 2023 (Lion); Jordan et al. 2024 (Muon:
+one momentum for each matrix of a layer, AdamW for tables and vectors).
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from perfmodel.core.arith import Number, ceil_div
-from perfmodel.transformer.layer import EXPERTS
+from perfmodel.core.errors import UsageError, suggest
+from perfmodel.transformer.layer import EXPERTS, TABLE
 from perfmodel.transformer.training.lora import adapters
 from perfmodel.transformer.training.matrices import Holding, stage_holding
-from perfmodel.transformer.training.optimizers import optimizer_named, state_size
 from perfmodel.transformer.training.question import APPLIED, BF16, BOTH_GRADIENTS, FP32, FULL_GRADIENTS, MIXED, Parallel, Training
 
 WEIGHTS, GRADIENTS, OPTIMIZER = "weights", "gradients", "optimizer"
+FROZEN = "frozen weights"
+OF_EXPERTS = " of experts"
+BLOCK = 256
+"""Elements of 8-bit state that share an fp32 scale. Source: bitsandbytes, blockwise optimizers."""
+
+
+@dataclass(frozen=True, slots=True)
+class Optimizer:
+    """``moments``: numbers kept per parameter, in the precision of the state. ``eight_bit``: in one byte, with scales by block.
+
+    ``factored``: a row and a column of sums per matrix instead of a second moment. ``matrix_moments``: of a layer's matrices, where
+    they differ from those of tables and vectors. ``temporary``: numbers per parameter while many tensors are updated together by
+    PyTorch's foreach kernels (torch/optim/adam.py takes the square root of all second moments at once); a fused kernel needs none.
+    """
+
+    name: str
+    title: str
+    moments: int
+    eight_bit: bool = False
+    factored: bool = False
+    matrix_moments: int | None = None
+    temporary: int = 0
+
+
+OPTIMIZERS = {
+    optimizer.name: optimizer
+    for optimizer in (
+        Optimizer("adam", "Adam: first and second moment", 2, temporary=1),
+        Optimizer("adamw", "AdamW: first and second moment", 2, temporary=1),
+        Optimizer("sgd", "SGD: nothing", 0),
+        Optimizer("momentum", "SGD with momentum: one velocity", 1),
+        Optimizer("adafactor", "Adafactor: sums of each row and column of the second moment", 0, factored=True),
+        Optimizer("adam8bit", "8-bit Adam: both moments in a byte each, an fp32 scale per 256", 2, eight_bit=True),
+        Optimizer("lion", "Lion: one momentum", 1),
+        Optimizer("muon", "Muon: one momentum per matrix; AdamW for tables and vectors", 2, matrix_moments=1),
+    )
+}
+
+
+def optimizer_named(name: str) -> Optimizer:
+    """The optimizer called ``name``; UsageError with the nearest names otherwise."""
+    if name not in OPTIMIZERS:
+        raise UsageError(f"--optimizer: unknown optimizer {name!r}", suggest(name, list(OPTIMIZERS)))
+    return OPTIMIZERS[name]
+
+
+def state_elements(optimizer: Optimizer, holding: Holding) -> Number:
+    """Numbers in the precision of the state that ``optimizer`` keeps for ``holding``, scales of 8-bit blocks apart."""
+    if optimizer.factored:
+        return sum(matrix.count * (matrix.inputs + matrix.outputs) for matrix in holding.matrices) + holding.vectors
+    if optimizer.matrix_moments is None:
+        return optimizer.moments * holding.parameters
+    rest = sum(matrix.elements for matrix in holding.matrices if matrix.group == TABLE) + holding.vectors
+    return optimizer.matrix_moments * (holding.parameters - rest) + optimizer.moments * rest
+
+
+def state_size(optimizer: Optimizer, holding: Holding, element_size: int) -> Number:
+    """Bytes of the state, with ``element_size`` bytes per number that is not stored in 8 bits.
+
+    >>> from perfmodel.transformer.training.matrices import Matrix
+    >>> square = Holding((Matrix("Q", "attention", 1024, 1024),))
+    >>> [state_size(OPTIMIZERS[name], square, 4) // 1024 for name in ("adam", "momentum", "adafactor", "adam8bit", "muon")]
+    [8192, 4096, 8, 2080, 4096]
+    """
+    elements = state_elements(optimizer, holding)
+    return elements + 4 * ceil_div(elements, BLOCK) if optimizer.eight_bit else element_size * elements
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +98,10 @@ class Part:
     elements: Number
     bytes: Number
     shards: int = 1
+
+    def copies(self, parallel: Parallel) -> int:
+        """GPUs that hold the same parameters."""
+        return copies(parallel, self.name.endswith(OF_EXPERTS))
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,73 +138,43 @@ def gradient_sizes(training: Training) -> list[tuple[str, int]]:
     return low + ([("fp32 gradients", 4)] if training.gradients in (FULL_GRADIENTS, BOTH_GRADIENTS) else [])
 
 
-def state_bytes(training: Training, stage: int = 0) -> State:
-    """Weights, gradients and optimizer state of a GPU of pipeline stage ``stage``."""
-    parallel = training.parallel
-    holding = stage_holding(training.model, parallel, stage)
-    trained = holding if training.lora is None else adapters(holding, training.lora, training.lora_targets)
-    size = weight_size(training)
-    parts = []
-    if training.lora is not None:
-        parts += _divided("frozen weights", WEIGHTS, holding, parallel, parallel.zero == 3, size)
-    parts += _divided("weights" if training.lora is None else "adapters", WEIGHTS, trained, parallel, parallel.zero == 3, size)
-    for name, gradient_size in [] if training.gradient_life == APPLIED else gradient_sizes(training):
-        parts += _divided(name, GRADIENTS, trained, parallel, parallel.zero >= 2, gradient_size)
-    if training.precision == MIXED:
-        parts += _divided("fp32 master weights", OPTIMIZER, trained, parallel, parallel.zero >= 1, 4)
-    parts += _optimizer_parts(training, trained)
-    sums = {group: sum(part.bytes for part in parts if part.group == group) for group in (WEIGHTS, GRADIENTS, OPTIMIZER)}
-    count = holding.parameters + (0 if training.lora is None else trained.parameters)
-    return State(
-        weights=sums[WEIGHTS],
-        gradients=sums[GRADIENTS],
-        optimizer=sums[OPTIMIZER],
-        temporary=_temporary(training, trained),
-        parameters=count,
-        trained=trained.parameters,
-        parts=tuple(part for part in parts if part.bytes),
-    )
-
-
-def _temporary(training: Training, trained: Holding) -> Number:
-    """Bytes of the optimizer's copies while it steps; 0 for a fused kernel."""
-    if training.fused_optimizer:
-        return 0
-    numbers = optimizer_named(training.optimizer).temporary * (2 if training.precision == BF16 else 4)
-    zero = training.parallel.zero >= 1
-    shares = [ceil_div(half.parameters, _copies(training.parallel, bool(name)) if zero else 1) for name, half in _split(trained)]
-    return numbers * sum(shares)
-
-
-def _split(holding: Holding) -> list[tuple[str, Holding]]:
-    """What all data-parallel GPUs share, and what belongs to experts."""
-    if not holding.experts:
-        return [("", holding)]
-    inside = tuple(matrix for matrix in holding.matrices if matrix.group == EXPERTS)
-    outside = tuple(matrix for matrix in holding.matrices if matrix.group != EXPERTS)
-    dense = Holding(outside, holding.vectors - holding.expert_vectors)
-    return [("", dense), (" of experts", Holding(inside, holding.expert_vectors, holding.expert_vectors))]
-
-
-def _copies(parallel: Parallel, of_experts: bool) -> int:
+def copies(parallel: Parallel, of_experts: bool) -> int:
     """GPUs that hold the same parameters: the data- and context-parallel ones, for experts those of other expert-parallel groups."""
     return parallel.dp * parallel.cp // (parallel.ep if of_experts else 1)
 
 
-def _divided(name: str, group: str, holding: Holding, parallel: Parallel, divide: bool, size: int) -> list[Part]:
-    found = []
-    for suffix, half in _split(holding):
-        shards = _copies(parallel, bool(suffix)) if divide else 1
-        found.append(Part(name + suffix, group, half.parameters, size * ceil_div(half.parameters, shards), shards))
-    return found
+def _divided(holding: Holding, parallel: Parallel, zero: int) -> Iterator[tuple[str, Holding, int]]:
+    """What all data-parallel GPUs share, then what belongs to experts: suffix, parameters, and GPUs that divide them from ``zero`` on."""
+    halves = [("", holding)]
+    if holding.experts:
+        inside = tuple(matrix for matrix in holding.matrices if matrix.group == EXPERTS)
+        outside = tuple(matrix for matrix in holding.matrices if matrix.group != EXPERTS)
+        dense = Holding(outside, holding.vectors - holding.expert_vectors)
+        halves = [("", dense), (OF_EXPERTS, Holding(inside, holding.expert_vectors, holding.expert_vectors))]
+    for suffix, half in halves:
+        yield suffix, half, copies(parallel, bool(suffix)) if parallel.zero >= zero else 1
 
 
-def _optimizer_parts(training: Training, trained: Holding) -> list[Part]:
-    optimizer, parallel = optimizer_named(training.optimizer), training.parallel
-    size = 2 if training.precision == BF16 else 4
-    found = []
-    for suffix, half in _split(trained):
-        shards = _copies(parallel, bool(suffix)) if parallel.zero >= 1 else 1
-        whole = state_size(optimizer, half, size)
-        found.append(Part(f"{optimizer.title}{suffix}", OPTIMIZER, half.parameters, ceil_div(whole, shards), shards))
-    return found
+def state_bytes(training: Training, stage: int = 0) -> State:
+    """Weights, gradients and optimizer state, in bytes, of a GPU of pipeline stage ``stage``."""
+    parallel, optimizer = training.parallel, optimizer_named(training.optimizer)
+    holding = stage_holding(training.model, parallel, stage)
+    trained = holding if training.lora is None else adapters(holding, training.lora, training.lora_targets)
+    size, number = weight_size(training), 2 if training.precision == BF16 else 4
+    rows = [] if training.lora is None else [(FROZEN, WEIGHTS, holding, 3, size)]
+    rows.append(("weights" if training.lora is None else "adapters", WEIGHTS, trained, 3, size))
+    rows += [] if training.gradient_life == APPLIED else [(name, GRADIENTS, trained, 2, each) for name, each in gradient_sizes(training)]
+    rows += [("fp32 master weights", OPTIMIZER, trained, 1, 4)] if training.precision == MIXED else []
+    parts = [
+        Part(name + suffix, group, half.parameters, each * ceil_div(half.parameters, shards), shards)
+        for name, group, held, zero, each in rows
+        for suffix, half, shards in _divided(held, parallel, zero)
+    ]
+    temporary: Number = 0
+    for suffix, half, shards in _divided(trained, parallel, 1):
+        whole = state_size(optimizer, half, number)
+        parts.append(Part(f"{optimizer.title}{suffix}", OPTIMIZER, half.parameters, ceil_div(whole, shards), shards))
+        temporary += 0 if training.fused_optimizer else optimizer.temporary * number * ceil_div(half.parameters, shards)
+    weights, gradients, held = (sum(part.bytes for part in parts if part.group == group) for group in (WEIGHTS, GRADIENTS, OPTIMIZER))
+    count = holding.parameters + (0 if training.lora is None else trained.parameters)
+    return State(weights, gradients, held, temporary, count, trained.parameters, tuple(part for part in parts if part.bytes))

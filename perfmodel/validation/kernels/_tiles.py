@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from perfmodel.timing.register_tiles import Layout
+from perfmodel.timing.models.register_tiles import Layout
 from perfmodel.validation.kernels._steps import FOUR, ZERO, U, copy4, device_function, load4, store4
 
 

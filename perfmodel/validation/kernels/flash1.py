@@ -12,7 +12,7 @@ from functools import cache
 from typing import Any
 
 from perfmodel.core.workload import Attention
-from perfmodel.timing.register_tiles import FLOAT_BYTES, Geometry, geometry
+from perfmodel.timing.models.register_tiles import FLOAT_BYTES, Geometry, geometry
 from perfmodel.validation.kernels._steps import (
     F32,
     FOUR,

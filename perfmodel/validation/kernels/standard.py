@@ -14,7 +14,7 @@ from typing import Any
 
 from perfmodel.core.errors import UsageError
 from perfmodel.core.workload import Attention
-from perfmodel.timing.register_tiles import FLOAT_BYTES, SHARED_LIMIT, WARP, Layout
+from perfmodel.timing.models.register_tiles import FLOAT_BYTES, SHARED_LIMIT, WARP, Layout
 from perfmodel.validation.kernels._steps import (
     F32,
     FOUR,

@@ -1,4 +1,4 @@
-"""A training step on a device: every kernel of its slowest GPU with bound, roof and prediction, and the step that they make.
+"""A training step on a device: every kernel of its slowest GPU with bound, roof and prediction, the step that they make, FLOP, memory.
 
 Lower bound: the larger of the needed work of the kernels, without what runs again, and of weights and optimizer state once through DRAM;
 what GPUs exchange and wait adds nothing to it, as another schedule may hide it.
@@ -9,19 +9,25 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
+from perfmodel.core.dtypes import Dtype
+from perfmodel.core.errors import PerfmodelError
 from perfmodel.core.hardware import Device
 from perfmodel.core.lower_bound import Needs
 from perfmodel.core.roofline import Estimate, total
 from perfmodel.timing.predict import Lenders, Prediction
+from perfmodel.transformer.estimate import ModelStep
 from perfmodel.transformer.op import WEIGHTS
 from perfmodel.transformer.op_time import busy_s, op_estimate, scaled
-from perfmodel.transformer.training.implementations import FUSED
-from perfmodel.transformer.training.question import EVERY, NONE, SELECTIVE, Training
-from perfmodel.transformer.training.step.job import Job, job_of, state_of
-from perfmodel.transformer.training.step.layer import LayerOps
-from perfmodel.transformer.training.step.parallel_time import StepTime, step_time
-from perfmodel.transformer.training.step.pieces import EMBEDDING, HEAD, Machine, end_piece, known, layer_piece, machine
+from perfmodel.transformer.step import PREFILL, Step
+from perfmodel.transformer.training.checks import timed
+from perfmodel.transformer.training.implementations import FUSED, HUGGINGFACE
+from perfmodel.transformer.training.memory import Peak, peak
+from perfmodel.transformer.training.question import Training
+from perfmodel.transformer.training.step.flops import CONVENTIONS, Counted, repeated_rows, run, utilization
+from perfmodel.transformer.training.step.job import Job, job_of
+from perfmodel.transformer.training.step.layer_time import EMBEDDING, HEAD, Machine, known, machine
 from perfmodel.transformer.training.step.row import StepOp, again, joined
+from perfmodel.transformer.training.step.step_time import StepTime, step_time
 from perfmodel.transformer.training.step.system import System, over_network
 from perfmodel.transformer.training.step.update import adding_up, clearing, least_bytes, optimizer
 
@@ -71,7 +77,7 @@ class TrainingEstimate:
         """The sum of all lines, with the bound of the whole step."""
         alone = sum((line.cost.needs for line in self.lines), Needs())
         forward = sum(line.row.op.count * line.row.op.bytes_of(WEIGHTS) for line in self.lines if line.part == FORWARD)
-        state = state_of(self.training, self.job.layers, self.time.stage)
+        state = self.job.state(self.time.stage)
         tensors = least_bytes(self.training, state, forward / self.time.micro_batches)
         held = None if alone.held is None else IN_PLACE * alone.held
         return replace(total(line.cost for line in self.lines), needs=replace(alone, tensors=tensors, held=held))
@@ -90,10 +96,11 @@ class TrainingEstimate:
         """
         if any(line.times is None for line in self.lines):
             return None
-        cost, within, seconds = self.cost, self.job.on.within, self.seconds
+        cost, correction, seconds = self.cost, self.job.on.correction, self.seconds
         lower = max(float(cost.lower_warm_s), busy_s(cost, self.device))
-        if self.job.frame.eager and within is not None and within.own and within.block is not None and self.training.parallel.gpus == 1:
-            return seconds, max(lower, min(seconds, seconds * within.block.low)), max(seconds, seconds * within.block.high)
+        block = correction.block if correction is not None and correction.own else None
+        if self.job.frame.eager and block is not None and self.training.parallel.gpus == 1:
+            return seconds, max(lower, min(seconds, seconds * block.low)), max(seconds, seconds * block.high)
         rest = seconds - sum(line.seconds for line in self.lines)
         low, high = (sum(line.times[index] for line in self.lines if line.times is not None) + rest for index in (1, 2))
         return seconds, max(lower, min(seconds, max(low, self.time.exchanged_s))), max(seconds, high)
@@ -120,7 +127,7 @@ def estimate(
     overlap: bool = True,
     attention: str | None = None,
 ) -> TrainingEstimate:
-    """``training`` on GPUs like ``device``, joined by ``system``."""
+    """``training`` on GPUs like ``device``, joined by ``system``; UsageError if that has too few, UnavailableError without a peak."""
     job = job_of(training, machine(device, lenders, attention), system, implementation, half=half, overlap=overlap)
     time = step_time(job)
     lines = [_line(part, row, job.on) for part, rows in stage_rows(job, time.stage) for row in joined(rows)]
@@ -129,27 +136,13 @@ def estimate(
 
 def stage_rows(job: Job, stage: int) -> Iterator[tuple[str, list[StepOp]]]:
     """Kernels of a step on a GPU of ``stage``, part by part."""
-    t, p = job.training, job.training.parallel
-    often, step, state = int(t.micro_batches), job.frame.forward, state_of(t, job.layers, stage)
-    layers = [(layer_piece(job.frame, layer, job.on).ops, count) for layer, count in job.layers.of_stage(p.pp, p.interleave, stage)]
-    first = [(end_piece(job.frame, EMBEDDING, job.on).ops, 1)] if stage == 0 else []
-    last = [(end_piece(job.frame, HEAD, job.on).ops, 1)] if stage == p.pp - 1 else []
+    t, step, state, often = job.training, job.frame.forward, job.state(stage), int(job.training.micro_batches)
+    layers, ends = [(layer.ops, count) for layer, count in job.layer_times(stage)], job.end_times(stage)
+    first, last = ([(ends[where].ops, 1)] if where in ends else [] for where in (EMBEDDING, HEAD))
     yield FORWARD, [row.times(count * often) for ops, count in (*first, *layers, *last) for row in ops.forward]
-    yield RECOMPUTE, [row.times(often) for ops, count in layers for row in repeated(ops, count, t)]
+    yield RECOMPUTE, [row.times(often) for ops, count in layers for row in repeated_rows(ops, count, t)]
     yield BACKWARD, [row.times(count * often) for ops, count in (*last, *reversed(layers), *first) for row in ops.backward]
     yield UPDATE, [*(row.times(often) for row in adding_up(t, state, step)), optimizer(t, state, step), *clearing(t, state, step)]
-
-
-def repeated(ops: LayerOps, count: int, training: Training) -> list[StepOp]:
-    """Forward rows of ``count`` layers that run again for one micro-batch. Of a segment only the last layer can leave out its end."""
-    kind = training.recompute.kind
-    if kind == NONE:
-        return []
-    if kind == SELECTIVE:
-        return [row.times(count) for row in ops.core]
-    kept = len(ops.forward) - ops.unused
-    whole = count - count / training.recompute.every if kind == EVERY else 0
-    return [*(row.times(count) for row in ops.forward[:kept]), *(row.times(whole) for row in ops.forward[kept:] if whole)]
 
 
 def _line(part: str, row: StepOp, on: Machine) -> Line:
@@ -159,3 +152,94 @@ def _line(part: str, row: StepOp, on: Machine) -> Line:
         row, cost = again(row), op_estimate(again(once).op, on.device)
     times = None if one is None else (float(one.seconds * count), float(one.low * count), float(one.high * count))
     return Line(part, row, scaled(cost, count), one, times, missing)
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingAnswer:
+    """A step with all that is told of it. ``memory``: the peak of the fullest GPU; None where ``unknown`` says why."""
+
+    found: TrainingEstimate
+    counted: dict[str, Counted]
+    memory: Peak | None
+    unknown: str = ""
+
+    @property
+    def training(self) -> Training:
+        """What was asked."""
+        return self.found.training
+
+    @property
+    def device(self) -> Device:
+        """Each of the GPUs."""
+        return self.found.device
+
+    @property
+    def shares(self) -> dict[str, tuple[float, float]]:
+        """Shares of the datasheet's peak by published conventions, without and with what runs again; above 1 where masked scores count."""
+        return {name: counted.shares(self.found.job, self.found.seconds) for name, counted in self.counted.items()}
+
+    @property
+    def run(self) -> Counted:
+        """FLOP that the kernels of all GPUs need and execute: masked scores are no need, and mostly not run."""
+        return run(self.found.job)
+
+    @property
+    def utilization(self) -> tuple[float, float]:
+        """MFU and HFU of what the kernels run; neither can be above 1."""
+        return utilization(self.found.job, self.found.seconds)
+
+    @property
+    def capacity(self) -> int | None:
+        """Bytes of one GPU; None where the profile does not say."""
+        known = self.device.dram.capacity
+        return None if known is None else int(known.number)
+
+    @property
+    def fits(self) -> bool | None:
+        """Whether the peak fits; None where either is unknown."""
+        return None if self.memory is None or self.capacity is None else bool(self.memory.bytes <= self.capacity)
+
+
+def answer(
+    training: Training,
+    device: Device,
+    lenders: Lenders = tuple,
+    system: System | None = None,
+    implementation: str = FUSED,
+    *,
+    half: str = "bf16",
+    overlap: bool = True,
+) -> TrainingAnswer:
+    """Everything about a step of ``training``, in seconds, FLOP and bytes; UsageError if a value has no meaning."""
+    found = estimate(timed(training), device, lenders, system, implementation, half=half, overlap=overlap)
+    counted = {name: count(training) for name, count in CONVENTIONS.items()}
+    try:
+        return TrainingAnswer(found, counted, peak(training, implementation))
+    except PerfmodelError as error:
+        return TrainingAnswer(found, counted, None, error.message)
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingStep(ModelStep):
+    """A step of ``training`` as a workload whose time is measured and predicted whole; ``step`` is its forward pass."""
+
+    training: Training | None = None
+    implementation: str = HUGGINGFACE
+
+    def on(self, device: Device, lenders: Lenders = tuple) -> TrainingEstimate:  # type: ignore[override]
+        """Its rows on ``device``."""
+        assert self.training is not None
+        return estimate(self.training, device, lenders, None, self.implementation, half=self.step.dtype.name, attention=self.attention)
+
+    def check(self) -> TrainingStep:
+        """This step, if it has a meaning; else UsageError."""
+        assert self.training is not None
+        timed(self.training)
+        return self
+
+
+def training_step(training: Training, dtype: Dtype, implementation: str, attention: str | None = None) -> TrainingStep:
+    """A step of ``training`` with activations in ``dtype``."""
+    bits = 8 * dtype.size
+    forward = Step(PREFILL, training.batch, training.n, training.n, dtype, bits, bits, cached=False)
+    return TrainingStep(training.model, forward, False, attention, training, implementation).check()

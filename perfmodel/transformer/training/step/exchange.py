@@ -10,6 +10,8 @@ from perfmodel.transformer.training.step.frame import Frame
 
 TENSOR, CONTEXT, EXPERT, DATA, EXPERT_DATA, STAGES = "tensor", "context", "expert", "data", "expert data", "pipeline"
 """Which GPUs: those that share matrices, a sequence, experts; those with the same weights, or experts; neighbouring stages."""
+DRAM = "DRAM"
+"""The resource beside the links of each level that an exchange takes."""
 BEHIND = "gradient of inputs"
 """The second gathering of tokens runs beside the matmul for the gradient of inputs."""
 

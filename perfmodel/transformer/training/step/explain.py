@@ -8,12 +8,12 @@ from perfmodel.core.roofline import rates_of
 from perfmodel.core.trace import Step, Trace
 from perfmodel.transformer.parameters import active
 from perfmodel.transformer.training.question import EVERY, FULL, SELECTIVE
-from perfmodel.transformer.training.step.answer import TrainingAnswer
-from perfmodel.transformer.training.step.conventions import attention_flops, passes
-from perfmodel.transformer.training.step.parallel_time import BUBBLE, HOST
+from perfmodel.transformer.training.step.estimate import TrainingAnswer
+from perfmodel.transformer.training.step.flops import attention_flops, passes
+from perfmodel.transformer.training.step.step_time import BUBBLE, HOST
 
-KERNEL_SOURCE = "sum of the kernels of one GPU, perfmodel/transformer/training/step/pieces.py"
-RUN_SOURCE = "sum of the kernels of all GPUs, perfmodel/transformer/training/step/executed.py"
+KERNEL_SOURCE = "sum of the kernels of one GPU, perfmodel/transformer/training/step/layer_time.py"
+RUN_SOURCE = "sum of the kernels of all GPUs, perfmodel/transformer/training/step/flops.py"
 PIPELINE_SOURCE = "1F1B: Narayanan et al. 2021, arXiv 2104.04473, section 2.2"
 PALM_SOURCE = "Chowdhery et al. 2022, arXiv 2204.02311, appendix B"
 

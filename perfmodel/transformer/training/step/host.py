@@ -12,9 +12,8 @@ from collections.abc import Mapping, Sequence
 
 US = 1e-6
 TENSOR_US = 5.6
-"""Of the host, per parameter tensor in the optimizer's step. Median of the steps on an H200 host, fit half, in which the host was late."""
+"""Host time per parameter tensor in the optimizer's step: median over the host-bound steps of an H200 that fits may see."""
 TUNED = ("TENSOR_US",)
-"""Chosen on measurements that fits may see, beside the fitted parameters."""
 
 
 def longest_way(phases: Sequence[tuple[float, float]]) -> float:

@@ -15,13 +15,12 @@ from perfmodel.core.errors import PerfmodelError, UnavailableError
 from perfmodel.transformer.spec import ModelSpec, MoeMlp
 from perfmodel.transformer.step import Split
 from perfmodel.transformer.training.implementations import FUSED
+from perfmodel.transformer.training.memory import peak
 from perfmodel.transformer.training.question import FULL, NONE, SELECTIVE, Parallel, Recompute, Training
-from perfmodel.transformer.training.step.job import job_of, state_of
-from perfmodel.transformer.training.step.parallel_time import step_time
-from perfmodel.transformer.training.step.pieces import Machine
-from perfmodel.transformer.training.step.shares import Layers, layers_of
+from perfmodel.transformer.training.step.job import job_of, stage_layers
+from perfmodel.transformer.training.step.layer_time import Machine
+from perfmodel.transformer.training.step.step_time import step_time
 from perfmodel.transformer.training.step.system import System
-from perfmodel.transformer.training.timeline import peak
 
 LARGEST_MICRO_BATCH = 16
 TURNS = (1, 2, 3, 4, 6, 8)
@@ -131,14 +130,14 @@ def search(
     if capacity is None:
         raise UnavailableError(f"{on.device.id} has no DRAM capacity in its profile", "add the capacity of its dram level")
     room, begin = capacity.number * (1 - headroom), perf_counter()
-    layers = layers_of(training.model)
+    layers = stage_layers(training.model)
     domain = gpus if system is None else system.levels[0].gpus
     timed: list[tuple[float, Training]] = []
     for layout in candidates(training, gpus, domain):
-        if _held(layout, layers) <= room:
-            timed.append((step_time(job_of(layout, on, system, FUSED, half=half, overlap=overlap, layers=layers)).seconds, layout))
-        else:
-            timed.append((float("inf"), layout))
+        job = job_of(layout, on, system, FUSED, half=half, overlap=overlap, layers=layers)
+        states = [job.state(stage) for stage in {0, layout.parallel.pp - 1}]
+        held = max(int(state.weights + state.optimizer) for state in states)  # whatever its micro-batches do: a quick first test
+        timed.append((step_time(job).seconds if held <= room else float("inf"), layout))
     fitting: list[Layout] = []
     refused = 0
     for seconds, layout in sorted(timed, key=lambda pair: pair[0]):
@@ -150,9 +149,3 @@ def search(
         else:
             refused += 1
     return Found(training, gpus, on, system, half, fitting, len(timed), refused, perf_counter() - begin)
-
-
-def _held(layout: Training, layers: Layers) -> int:
-    """Bytes that a layout holds whatever its micro-batches do: a quick first test."""
-    pp = layout.parallel.pp
-    return max(int(state_of(layout, layers, stage).weights + state_of(layout, layers, stage).optimizer) for stage in {0, pp - 1})

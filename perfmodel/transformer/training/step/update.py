@@ -1,30 +1,31 @@
-"""What a step does besides its passes: gradients added up and cleared, the optimizer."""
+"""What a step does besides its passes: gradients added up, cleared and exchanged, the optimizer.
+
+Between GPUs with the same weights, stage 1 and 2 of ZeRO scatter the sum of the gradients and gather the updated weights, the bytes of
+an all-reduce in all; stage 2 scatters after each micro-batch, as it keeps no more than its share; stage 3 gathers weights for each
+pass. Source: Rajbhandari et al. 2020, section 7.
+"""
 
 from __future__ import annotations
 
 from perfmodel.core.arith import Number, ceil_div, maximum, minimum
 from perfmodel.core.cost import READ, WRITE, Access, stored
+from perfmodel.kernels.collectives import ALL_GATHER, ALL_REDUCE, REDUCE_SCATTER
 from perfmodel.transformer.op import WEIGHTS
 from perfmodel.transformer.step import Step
-from perfmodel.transformer.training.question import FREED, FULL_GRADIENTS, MIXED, SIXTEEN_BIT, Parallel, Training
-from perfmodel.transformer.training.state import GRADIENTS, OPTIMIZER, Part, State, weight_size
+from perfmodel.transformer.training.question import FREED, FULL_GRADIENTS, MIXED, SIXTEEN_BIT, Training
+from perfmodel.transformer.training.state import FROZEN, GRADIENTS, OF_EXPERTS, OPTIMIZER, Part, State, weight_size
 from perfmodel.transformer.training.state import WEIGHTS as HELD
+from perfmodel.transformer.training.step.exchange import DATA, EXPERT_DATA, Exchange
 from perfmodel.transformer.training.step.row import OTHERS, StepOp, priced
 
-FROZEN = "frozen weights"
 UPDATE_VECTOR = 12
 """Vector operations of Adam per parameter: two moments, their corrections, root, quotient, decay, step."""
-
-
-def copies(part: Part, parallel: Parallel) -> int:
-    """GPUs that hold the same parameters; of experts those of other expert-parallel groups."""
-    return parallel.dp * parallel.cp // (parallel.ep if part.name.endswith("experts") else 1)
 
 
 def updated(part: Part, training: Training) -> Number:
     """Bytes of ``part`` that one GPU's optimizer touches: under ZeRO its share, although it may hold more."""
     p = training.parallel
-    return part.bytes if p.zero == 0 or part.shards > 1 else ceil_div(part.bytes, copies(part, p))
+    return part.bytes if p.zero == 0 or part.shards > 1 else ceil_div(part.bytes, part.copies(p))
 
 
 def touched(training: Training, state: State) -> dict[str, Number]:
@@ -63,13 +64,13 @@ def clearing(training: Training, state: State, step: Step) -> list[StepOp]:
 
 def accumulated(state: State) -> Number:
     """Gradients that one GPU adds to: those of its share, once each however many formats they are kept in."""
-    parts = {"experts" if part.name.endswith("experts") else "": part for part in state.parts if part.group == GRADIENTS}
+    parts = {part.name.endswith(OF_EXPERTS): part for part in state.parts if part.group == GRADIENTS}
     return sum(ceil_div(part.elements, part.shards) for part in parts.values())
 
 
 def adding_up(training: Training, state: State, step: Step) -> list[StepOp]:
     """A micro-batch's gradients, added to those of the ones before it, in the format that they are kept in: under ZeRO 2 its share."""
-    in_fp32 = training.precision == MIXED and training.gradients != SIXTEEN_BIT
+    in_fp32 = sums_in_fp32(training)
     if training.micro_batches == 1 and not in_fp32:
         return []
     size, trained = 4 if in_fp32 else weight_size(training), accumulated(state)
@@ -77,3 +78,31 @@ def adding_up(training: Training, state: State, step: Step) -> list[StepOp]:
     if not in_fp32 or training.gradients != FULL_GRADIENTS:
         accesses = (stored(WEIGHTS, READ, trained * weight_size(training), 8), *accesses)
     return [priced("gradients added up", step, OTHERS, accesses, trained)]
+
+
+def sums_in_fp32(training: Training) -> bool:
+    """Whether gradients are added up in fp32."""
+    return training.precision == MIXED and training.gradients != SIXTEEN_BIT
+
+
+def shared_gradients(training: Training, state: State) -> list[Exchange]:
+    """Sums of gradients, in the format in which they are kept longest."""
+    zero, wide = training.parallel.zero, sums_in_fp32(training)
+    parts = [part for part in state.parts if part.group == GRADIENTS and (not wide or part.name.startswith("fp32"))]
+    times = training.micro_batches if zero >= 2 else 1
+    return _exchanges(training, parts, REDUCE_SCATTER if zero else ALL_REDUCE, int(times))
+
+
+def shared_weights(training: Training, state: State) -> list[Exchange]:
+    """Weights gathered from the GPUs that hold or have updated them."""
+    zero = training.parallel.zero
+    if zero == 0:
+        return []
+    parts = [part for part in state.parts if part.group == HELD and (zero == 3 or not part.name.startswith(FROZEN))]
+    return _exchanges(training, parts, ALL_GATHER, int(2 * training.micro_batches) if zero == 3 else 1)
+
+
+def _exchanges(training: Training, parts: list[Part], op: str, times: int) -> list[Exchange]:
+    """One of each part that several GPUs have."""
+    groups = [(EXPERT_DATA if part.name.endswith(OF_EXPERTS) else DATA, part) for part in parts if part.copies(training.parallel) > 1]
+    return [Exchange(group, op, part.bytes * part.shards, times) for group, part in groups]

@@ -1,4 +1,4 @@
-"""Model FLOP of a training step by the conventions in use, and the shares of the peak that follow: MFU and HFU.
+"""FLOP of a training step: by the conventions in use, as its kernels run it, and the shares of the peak that follow: MFU and HFU.
 
 MFU counts the FLOP that the model needs, HFU those that the hardware executes, recomputation among them. PaLM counts by parameters,
 6 N + 12 L H Q T per token; Megatron-LM by matrices, 72 B L s h^2 (1 + s / 6h + V / 12Lh) for a GPT. Both take attention over all
@@ -6,18 +6,30 @@ pairs of tokens, causal mask or not, of a window all that it spans; they differ 
 Sources: Chowdhery et al. 2022, arXiv 2204.02311, appendix B; Narayanan et al. 2021, arXiv 2104.04473, section 5.1; Korthikanti et al.
 2022, arXiv 2205.05198, section 6.3, but for selective recomputation: it prints s / 3h, which is three times what running Q K^T and
 P V once more takes; here the latter counts. Adapters are too small to count.
+
+The report's own MFU counts visible FLOP: matmuls, and of attention the scores that the mask leaves. Its HFU counts executed FLOP: with
+those too that kernels compute beyond, of masked parts of tiles and of padding, and all that runs again. A kernel executes no less than
+is visible and takes no less time than its unit at the datasheet's peak: MFU <= HFU <= 1. Conventions that count the masked half of a
+causal square can pass 1.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from perfmodel.core.arith import Number
+from perfmodel.core.roofline import rates_of
+from perfmodel.transformer.estimate import CONVENTION
 from perfmodel.transformer.parameters import active, head_matrix, layer_matrices
 from perfmodel.transformer.spec import GroupedAttention, LatentAttention, ModelSpec, visible
-from perfmodel.transformer.training.question import EVERY, FULL, SELECTIVE, Training
+from perfmodel.transformer.training.question import EVERY, FULL, NONE, SELECTIVE, Training
+from perfmodel.transformer.training.step.job import Job
+from perfmodel.transformer.training.step.layer import LayerOps
+from perfmodel.transformer.training.step.row import StepOp
 
 PALM, MEGATRON = "palm", "megatron"
+MEANING = f"MFU: {CONVENTION}; HFU: those that kernels execute"
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,9 +39,10 @@ class Counted:
     model: Number
     hardware: Number
 
-    def shares(self, seconds: float, gpus: int, peak: float) -> tuple[float, float]:
-        """MFU and HFU."""
-        available = seconds * gpus * peak
+    def shares(self, job: Job, seconds: float) -> tuple[float, float]:
+        """MFU and HFU of the step of ``job`` in ``seconds``, at the datasheet's peak."""
+        rate = float(rates_of(job.on.device, job.frame.forward.dtype).matmul)
+        available = seconds * job.training.parallel.gpus * rate
         return float(self.model / available), float(self.hardware / available)
 
 
@@ -76,3 +89,33 @@ def _counted(training: Training, forward: Number, again: Number) -> Counted:
 
 
 CONVENTIONS = {PALM: palm, MEGATRON: megatron}
+
+
+def repeated_rows(ops: LayerOps, count: int, training: Training) -> Iterator[StepOp]:
+    """Forward rows of ``count`` layers that run again for one micro-batch. Of a segment only the last layer can leave out its end."""
+    kind = training.recompute.kind
+    if kind == SELECTIVE:
+        yield from (row.times(count) for row in ops.core)
+    if kind in (NONE, SELECTIVE):
+        return
+    kept = len(ops.forward) - ops.unused
+    whole = count - count / training.recompute.every if kind == EVERY else 0
+    yield from (row.times(count) for row in ops.forward[:kept])
+    yield from (row.times(whole) for row in ops.forward[kept:] if whole)
+
+
+def run(job: Job) -> Counted:
+    """Visible and executed FLOP of the kernels of the step of ``job``, over all GPUs and stages."""
+    t, p = job.training, job.training.parallel
+    layers = job.layer_times()
+    listed = [*layers, *((end, 1) for end in job.end_times().values())]
+    once = [row.times(count) for each, count in listed for row in (*each.ops.forward, *each.ops.backward)]
+    again = [row for each, count in layers for row in repeated_rows(each.ops, count, t)]
+    times = t.batch * p.tp * p.cp / t.sequences  # GPUs of a replica divide a micro-batch; a last one may have fewer sequences
+    visible_flops = sum(row.op.count * row.op.kernel.flops for row in once)
+    return Counted(times * visible_flops, times * sum(row.op.count * row.op.kernel.executed_flops for row in (*once, *again)))
+
+
+def utilization(job: Job, seconds: float) -> tuple[float, float]:
+    """MFU and HFU of a step of ``seconds``, of what its kernels run; neither can be above 1."""
+    return run(job).shares(job, seconds)

@@ -9,8 +9,7 @@ from perfmodel.core.roofline import Estimate, estimate, total
 from perfmodel.core.workload import BACKWARD, FORWARD, Attention
 from perfmodel.kernels.attention.algorithms import find
 from perfmodel.kernels.matmul import Matmul, default_columns
-from perfmodel.timing.base import Case
-from perfmodel.timing.offer import algorithm_of
+from perfmodel.timing.base import Case, algorithm_of
 
 DEFAULT_TILE = (128, 128)
 

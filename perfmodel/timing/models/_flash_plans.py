@@ -1,0 +1,381 @@
+"""How each fused attention implementation lays its work out: tile, blocks per multiprocessor, order of blocks.
+
+Sources, by commit: Dao-AILab/flash-attention @0251105a; vllm-project/flash-attention @617264c1 (the fork that vLLM calls, always
+with a paged KV cache); flashinfer-ai/flashinfer @3c40456ef and @fb28d7242 (the kernels that vLLM calls on Blackwell); grids, threads,
+registers and shared memory of PyTorch 2.11's kernels on an H200 by its profiler.
+
+cuDNN is closed source: Blackwell's backward pass is supposed to take tiles of 128 x 128. Triton: tutorial 06-fused-attention,
+whose autotuner prefers 128 queries by 64 keys; one block per multiprocessor is supposed.
+Tuned constants were chosen on the measured shapes that fits may see, on one H200; those of published kernels on one GB200.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from math import ceil
+
+from perfmodel.core.arith import ceil_div
+from perfmodel.core.errors import UnavailableError
+from perfmodel.core.hardware import Device
+from perfmodel.core.workload import BACKWARD, Attention
+from perfmodel.kernels.attention.algorithms.split_kv import BLOCKS_PER_MULTIPROCESSOR, effective_splits, num_splits
+from perfmodel.kernels.attention.tiles import fa2_tile
+from perfmodel.timing.base import Case
+
+_HEAD_DIMS = (32, 64, 96, 128, 192, 256)
+_MIB = 1 << 20
+_HOPPER, _BLACKWELL = 9, 10
+WGMMA, TCGEN05 = 64, 128
+"""Rows of the other operand that one read from shared memory serves, of Hopper's and of Blackwell's instruction."""
+MMA_SYNC_FLOP = 0.629 * 4096
+"""Per cycle and multiprocessor, two-byte elements: what mma.sync reaches where newer instructions reach more.
+
+On Hopper 62.9 % of the peak (arXiv:2402.13499); supposed to be as much later. Ampere's peak is lower, and mma.sync reaches it."""
+_FA2_WARP_ROWS = {(128, 128): 64 / 3, (64, 128): 16.0, (64, 64): 32 / 3}
+"""Backward, eight warps: 1 / (1/rows + 1/columns) of a warp's part of S (flash_bwd_launch_template.h, AtomLayoutMSdP)."""
+KNOWN = ("_HEAD_DIMS", "_MIB", "_HOPPER", "_BLACKWELL", "WGMMA", "TCGEN05", "MMA_SYNC_FLOP", "_FA2_WARP_ROWS")
+
+OVERLAP = 3.0
+"""How a tile's matmuls and exponentials add up where an implementation has no number of its own."""
+FEEDING, FEEDING_BACKWARD = 0.4, 0.5
+"""mma.sync kernels: share of the operand reads that is not hidden."""
+SOFTMAX_SHARE = 0.62
+"""FlashAttention-2 forward on an H200, fitted: ``softmax`` over ``matmul``. A kernel measured with one tile does not show its own."""
+CAUSAL, CROWDED = 0.5, 3.0
+"""FlashAttention-2, in block latencies: masked tiles of a causal block; its variant for lengths that tiles do not divide."""
+IN_TURN = 1.0
+"""Overlap of FlashAttention-2's tiles, and of cuDNN's backward pass with wide heads: matmuls and exponentials one after the other."""
+WGMMA_BACKWARD = 2.6
+"""cuDNN backward on an H200, fitted: ``softmax`` over ``matmul``."""
+DROPOUT = 1.1
+"""FlashAttention 1: random numbers of dropout, in exponentials' time of every tile; chosen on the fitted rows of one A100."""
+CUDNN_PADDED, CUDNN_CAUSAL = 0.3, 0.45
+"""cuDNN: masks of keys past the end, in exponentials' time of every tile; causal masks, in block latencies."""
+CUDNN_OVERLAP, CUDNN_OVERLAP_BACKWARD = 1.3, 3.0
+"""cuDNN: how a tile's matmuls and exponentials add up."""
+EFFICIENT_OVERLAP, EFFICIENT_WIDE = 2.0, 0.5
+"""Memory-efficient kernels; over head dim 128, O passes through memory: in exponentials' time of every tile."""
+BACKWARD_FEEDING = 0.0
+"""cuDNN's backward pass on Blackwell: share of the operand reads that is not hidden."""
+TUNED = (
+    *("OVERLAP", "FEEDING", "FEEDING_BACKWARD", "SOFTMAX_SHARE", "CAUSAL", "CROWDED", "IN_TURN", "WGMMA_BACKWARD", "DROPOUT"),
+    *("CUDNN_PADDED", "CUDNN_CAUSAL", "CUDNN_OVERLAP", "CUDNN_OVERLAP_BACKWARD", "EFFICIENT_OVERLAP", "EFFICIENT_WIDE"),
+    *("BACKWARD_FEEDING",),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Launch of the main kernel. ``resident``: blocks per multiprocessor.
+
+    A walk is one head's row of blocks. Walks come in groups of ``group``, cut into sections of ``section``; within a section all
+    walks advance together. ``longest_first``: a walk begins with its last row tile. ``splits``: parts of a block's key tiles that
+    run as blocks of their own. ``packed``: the query heads of a KV head share a walk. ``writes_cache``: the call first copies
+    K and V into a paged cache. ``fragment``: rows that one read of the other operand from shared memory serves: 16 for each
+    mma.sync of a warp, 64 for wgmma, 128 for tcgen05.mma. ``feeding``: part of those reads that matmuls do not hide.
+    ``overlap``: how a tile's matmuls and exponentials add up: 1 is one after the other, infinity the longer of the two.
+    ``interleaved``: a block's latency is hidden by the tiles of its neighbours on the multiprocessor.
+    ``side_kernels``: kernels beside the main one. ``width``: head dim for which the kernel is compiled. ``fixed_splits``: splits
+    are cut from all keys, seen or not. ``mask_tile``: work for masks in each tile, in exponentials' time. ``mask_block``: for
+    each block, in ``block_cycles``; ``crowded_block``: more where blocks share a multiprocessor. ``threads``: of a block.
+    ``softmax_share``: where measured shapes cannot tell a tile's two parts apart, ``softmax`` over ``matmul``.
+    """
+
+    br: int
+    bc: int
+    fragment: float = 16
+    resident: int = 1
+    packed: bool = False
+    longest_first: bool = False
+    group: int = 1
+    section: int = 1
+    splits: int = 1
+    writes_cache: bool = False
+    feeding: float = 1.0
+    overlap: float = OVERLAP
+    interleaved: bool = False
+    side_kernels: int = 0
+    width: int = 0
+    fixed_splits: bool = False
+    mask_tile: float = 0.0
+    mask_block: float = 0.0
+    crowded_block: float = 0.0
+    threads: int = 128
+    softmax_share: float = 0.0
+
+
+def slowdown(plan: Plan, peak: float, element_size: int) -> float:
+    """Peak FLOP per cycle over what the plan's matrix instruction reaches, of a tensor unit with that ``peak``."""
+    if plan.fragment in (WGMMA, TCGEN05):
+        return 1.0
+    return max(1.0, peak * element_size / 2 / MMA_SYNC_FLOP)
+
+
+def padded(d: int) -> int:
+    """The head dim for which a kernel is compiled."""
+    return next((dim for dim in _HEAD_DIMS if dim >= d), d)
+
+
+def resident_blocks(device: Device, br: int, bc: int, threads: int, w: Attention, shared_bytes: int | None = None) -> int:
+    """Blocks per multiprocessor: registers, 255 a thread, and SRAM for Q, K and V tiles, or the ``shared_bytes`` of the launch."""
+    sram, registers = device.level("sram"), device.limits.registers_per_multiprocessor
+    needed = w.dtype.size * (br * padded(w.d) + bc * (padded(w.d) + padded(w.dv))) if shared_bytes is None else shared_bytes
+    by_sram = int(sram.capacity.number) // (needed + 1024) if sram and sram.capacity else 1
+    by_registers = int(registers.number) // (256 * threads) if registers else 1
+    return max(1, min(by_sram, by_registers))
+
+
+def major(device: Device) -> int:
+    """Major compute capability."""
+    return int(device.capability)
+
+
+def _multiprocessors(device: Device) -> int:
+    return int(device.multiprocessors.number) if device.multiprocessors else 1
+
+
+def _keys_by_width(w: Attention) -> int:
+    """Keys of FlashAttention-2's split kernel (csrc/flash_attn, launch template)."""
+    return 256 if w.d <= 64 else 128 if w.d <= 128 else 64
+
+
+def _compiled(w: Attention) -> int:
+    """Head dim of cuDNN's kernels."""
+    return next((dim for dim in (64, 128, 192) if max(w.d, w.dv) <= dim), 256)
+
+
+def _ragged(w: Attention, plan: Plan) -> bool:
+    return bool(w.n % plan.br or w.kv_len % plan.bc)
+
+
+def _side_kernels(w: Attention) -> int:
+    """Backward: row sums of O dO, conversion of dQ; two more sum dK and dV over the query heads of a KV head."""
+    return 4 if w.group > 1 else 2
+
+
+# FlashAttention 1 and 2
+
+
+def _fa1(case: Case, device: Device) -> Plan:
+    """FlashAttention 1.0: K and V outermost, 256 keys of head dim 64 or 128 of 128 by 16 queries at a time, in as many parts as fill
+    the device (csrc/flash_attn at v1.0.9: fmha_fprop_fp16_kernel.sm80.cu, num_splits_heuristic_fwd).
+    """
+    w: Attention = case.workload
+    edge = 256 if w.d <= 64 and w.kv_len > 128 else 128
+    return Plan(edge, edge, 16, 2, feeding=FEEDING, overlap=1.0, softmax_share=SOFTMAX_SHARE, mask_tile=DROPOUT if w.dropout else 0.0)
+
+
+def fa2(case: Case, device: Device) -> Plan:
+    """FlashAttention-2: grid (tiles, batch, heads), first tiles first. Blocks that fit: registers, 255 a thread, and SRAM."""
+    w: Attention = case.workload
+    tile = fa2_tile(w, device, device.sram_per_block, case.direction)
+    if tile is None and case.direction == BACKWARD and 192 < max(w.d, w.dv) <= 256:
+        return Plan(64, 64, fragment=16)
+    if tile is None:
+        raise UnavailableError(f"{case.implementation} has no {case.direction} kernel for head dim {max(w.d, w.dv)} in {w.dtype.name}")
+    fragment = max(16, 32 * tile.br // tile.threads)
+    resident = 1 if case.direction == BACKWARD else resident_blocks(device, tile.br, tile.bc, tile.threads, w)
+    return Plan(tile.br, tile.bc, fragment, resident)
+
+
+def torch_flash(case: Case, device: Device) -> Plan:
+    """PyTorch's build of FlashAttention-2 keeps its kernels on Hopper; too few blocks are split over keys in prefill, too."""
+    w: Attention = case.workload
+    plan = fa2(case, device)
+    if case.direction == BACKWARD:
+        fragment = _FA2_WARP_ROWS.get((plan.br, plan.bc), 16.0)
+        return replace(plan, fragment=fragment, overlap=IN_TURN, feeding=FEEDING_BACKWARD, side_kernels=_side_kernels(w))
+    split = _fa2_split(w, device)
+    if split.splits == 1:
+        crowded = CROWDED * (w.causal and _ragged(w, plan) and padded(w.d) in (64, 128))
+        split = replace(plan, mask_block=CAUSAL * w.causal, crowded_block=crowded)
+    return replace(split, feeding=FEEDING, overlap=IN_TURN, interleaved=True)
+
+
+def _fa2_split(w: Attention, device: Device) -> Plan:
+    """csrc/flash_attn flash_api.cpp, set_params_splitkv; a second kernel combines the splits."""
+    bc = _keys_by_width(w)
+    slots, tiles = BLOCKS_PER_MULTIPROCESSOR * _multiprocessors(device), ceil_div(w.kv_len, bc)
+    splits = effective_splits(tiles, num_splits(int(w.query_heads * ceil_div(w.n, 64)), slots, int(tiles)))
+    return Plan(64, bc, 16, resident_blocks(device, 64, bc, 128, w), splits=int(splits), fixed_splits=True, side_kernels=1)
+
+
+def _fa2_paged(case: Case, device: Device) -> Plan:
+    """vLLM before Hopper: a paged cache takes the split-KV kernel with one split (csrc/flash_attn flash_api.cpp, launch template)."""
+    bc = _keys_by_width(case.workload)
+    return Plan(64, bc, resident=resident_blocks(device, 64, bc, 128, case.workload), writes_cache=True)
+
+
+def _numba_mma(case: Case, device: Device) -> Plan:
+    """This project's tensor-core kernel: FlashAttention-2's forward pass with the tile and the block that the launch names."""
+    br, bc, threads = (case.launch.get(name, default) for name, default in (("br", 128), ("bc", 64), ("threads", 128)))
+    resident = resident_blocks(device, br, bc, threads, case.workload, case.launch.get("shared_bytes"))
+    plan = Plan(br, bc, max(16, 32 * br // threads), resident, feeding=FEEDING, overlap=IN_TURN, interleaved=True, threads=threads)
+    return replace(plan, softmax_share=SOFTMAX_SHARE)
+
+
+# FlashAttention-3
+
+
+def _fa3_tile(w: Attention, paged: bool) -> tuple[int, int]:
+    """hopper/tile_size.h, two-byte elements."""
+    if w.d <= 64:
+        return 192, 128 if w.causal else 160 if paged else 192
+    if w.d <= 96:
+        return 192, 128 if paged else 144
+    if w.d <= 128:
+        return 128, 128 if w.causal or paged else 176
+    return 128, (96 if paged else 112) if w.d <= 192 else 80
+
+
+def _fa3(case: Case, device: Device) -> Plan:
+    """hopper/: persistent; causal blocks longest first over as many heads as fit 32 MB of L2 (tile_scheduler.hpp)."""
+    w: Attention = case.workload
+    if major(device) != _HOPPER:
+        raise UnavailableError(f"FlashAttention-3 has kernels for compute capability {_HOPPER}.0 alone, not for {device.id}")
+    if case.direction == BACKWARD:
+        return _fa3_backward(w)
+    br, bc = _fa3_tile(w, paged=False)
+    rows, tall = w.n / (ceil_div(w.n, br) * br), w.n * w.group
+    packed = bool(rows < 0.9 * tall / (ceil_div(tall, br) * br))
+    fitting = 32 * _MIB // max(1, 2 * w.kv_len * (w.d + w.dv) * w.dtype.size)
+    section = (1 << max(0, fitting.bit_length() - 1)) * (1 if packed else w.group)
+    walks = w.stored_kv_heads if packed else w.query_heads
+    return Plan(br, bc, WGMMA, packed=packed, longest_first=w.causal, group=walks, section=min(section, walks))
+
+
+def _fa3_in_turn(case: Case, device: Device) -> Plan:
+    """FlashAttention-3 without its pipelining: a tile's matmuls and its softmax come one after the other (arXiv:2407.08608, Sec. 3.2).
+
+    Without specialized warps nothing overlaps either, as far as this model goes.
+    """
+    return replace(_fa3(case, device), overlap=1.0)
+
+
+def _fa3_backward(w: Attention) -> Plan:
+    """hopper/flash_bwd_launch_template.h."""
+    br, bc = {64: (128, 128), 96: (64, 128), 192: (64, 96), 256: (64, 80)}.get(max(64, padded(w.d)), (64 if w.causal else 80, 128))
+    return Plan(br, bc, WGMMA, softmax_share=WGMMA_BACKWARD)
+
+
+def _fa3_paged(case: Case, device: Device) -> Plan:
+    """vLLM on Hopper: query heads packed, batch after batch, each in sections of heads (hopper/flash_prepare_scheduler.cu)."""
+    w: Attention = case.workload
+    br, bc = _fa3_tile(w, paged=True)
+    if padded(w.d) in (64, 128) and w.n * w.group <= 64:
+        br = 64
+    halvings = min(4, (w.group - 1).bit_length())
+    fitting = (32 * _MIB >> halvings) // (bc * (w.d + w.dv) * w.dtype.size * ceil_div(w.kv_len, bc))
+    section = max(1, min(16, 1 << max(0, fitting.bit_length() - 1)))
+    splits = _fa3_splits(w, br, bc, device)
+    return Plan(br, bc, WGMMA, 1, True, w.causal, w.kv_heads, min(section, w.kv_heads), splits, writes_cache=True)
+
+
+def _fa3_splits(w: Attention, br: int, bc: int, device: Device) -> int:
+    """hopper/heuristics.h gives the most splits, as if the batch were one; flash_prepare_scheduler.cu how many are worth it."""
+    sms, row_tiles, key_tiles = _multiprocessors(device), ceil_div(w.n * w.group, br), ceil_div(w.kv_len, bc)
+    blocks = w.kv_heads * row_tiles
+    if blocks >= 0.8 * sms or key_tiles <= 4:
+        return 1
+    filled = [blocks * s / sms / ceil(blocks * s / sms) for s in range(1, min(128, sms, key_tiles) + 1)]
+    most = next(i for i, share in enumerate(filled, 1) if share >= 0.85 * max(filled))
+    tiles_per_sm = ceil(1.1 * w.batch * blocks * key_tiles / sms)
+    return int(max(1, min(ceil_div(key_tiles, tiles_per_sm), most)))
+
+
+# cuDNN, TensorRT-LLM, memory-efficient kernels, Triton
+
+
+def _trtllm(case: Case, device: Device) -> Plan:
+    """TensorRT-LLM's context kernels on Blackwell; two tiles of 128 queries a block up to head dim 128 (kernelMetaInfo.h)."""
+    return Plan(256 if padded(case.workload.d) <= 128 else 128, 128, TCGEN05)
+
+
+def cudnn(case: Case, device: Device) -> Plan:
+    """Closed source. Hopper: tiles and grids as profiled; supposed to be TensorRT-LLM's kernels later, unknown before."""
+    w: Attention = case.workload
+    backward = case.direction == BACKWARD
+    if major(device) > _HOPPER and not backward:
+        return _trtllm(case, device)
+    if major(device) < _HOPPER:
+        raise UnavailableError(f"cuDNN's attention kernels for compute capability {device.compute_capability} are not known")
+    width = _compiled(w)
+    if backward:  # wide heads fill SRAM with one stage of smaller tiles, which nothing overlaps
+        bc, overlap = (128, CUDNN_OVERLAP_BACKWARD) if width <= 128 else (64, IN_TURN)
+        return Plan(64, bc, WGMMA, overlap=overlap, width=width, side_kernels=_side_kernels(w))
+    plan = Plan(128, 128, WGMMA, overlap=CUDNN_OVERLAP, width=width)
+    return replace(plan, mask_block=CUDNN_CAUSAL) if w.causal else replace(plan, mask_tile=CUDNN_PADDED * _ragged(w, plan))
+
+
+def _cudnn_alone(case: Case, device: Device) -> Plan:
+    """cuDNN by its own API: as PyTorch calls it, but for Blackwell's backward pass, compiled for head dims 64, 128, 192 and 256."""
+    if major(device) < _BLACKWELL or case.direction != BACKWARD:
+        return cudnn(case, device)
+    w = case.workload
+    return Plan(128, 128, TCGEN05, feeding=BACKWARD_FEEDING, width=_compiled(w), side_kernels=_side_kernels(w))
+
+
+def _efficient(case: Case, device: Device) -> Plan:
+    """PyTorch's memory-efficient kernels: queries x keys of the sm80 variants for two-byte elements (mem_eff_attention/).
+
+    Blocks per multiprocessor by the registers profiled, which other architectures share. Over 128 O passes through memory.
+    """
+    widest = max(case.workload.d, case.workload.dv)
+    if case.direction == BACKWARD:
+        plan = Plan(64, 64, resident=3, side_kernels=1) if widest <= 64 else Plan(128, 128, threads=512, side_kernels=1)
+    elif widest > 128:
+        plan = Plan(32, 128, resident=2, mask_tile=EFFICIENT_WIDE)
+    else:
+        plan = Plan(64, 64, resident=4) if widest <= 64 else Plan(64, 128, resident=2, threads=256)
+    return replace(plan, interleaved=True, overlap=EFFICIENT_OVERLAP)
+
+
+def _triton(case: Case, device: Device) -> Plan:
+    """Triton's tutorial: a program per 128 queries of a head, first rows first."""
+    return Plan(128, 64, TCGEN05 if major(device) >= _BLACKWELL else WGMMA)
+
+
+def _vllm(case: Case, device: Device) -> Plan:
+    plan_of_device = {_HOPPER: _fa3_paged, _BLACKWELL: _trtllm}.get(major(device), _fa2_paged)
+    return replace(plan_of_device(case, device), writes_cache=True)
+
+
+PUBLISHED: dict[str, Callable[[Case, Device], Plan]] = {
+    "cudnn-attention": _cudnn_alone,
+    "cudnn-attention-deterministic": _cudnn_alone,
+    "cudnn-attention-mxfp8": _cudnn_alone,
+    "cudnn-attention-mxfp8-deterministic": _cudnn_alone,
+    "triton-attention": _triton,
+    "triton-tileir": _triton,
+}
+"""Of published benchmarks alone."""
+_PLANS: dict[str, Callable[[Case, Device], Plan]] = {
+    "fa1": _fa1,
+    "fa1-triton": _fa1,
+    "fa2": torch_flash,
+    "fa3": _fa3,
+    "fa3-no-pipelining": _fa3_in_turn,
+    "fa3-no-specialization": _fa3_in_turn,
+    "xformers": _efficient,
+    "torch-sdpa-flash": torch_flash,
+    "torch-sdpa-cudnn": cudnn,
+    "torch-sdpa-efficient": _efficient,
+    "numba-flash-mma": _numba_mma,
+    "vllm-flash-attn": _vllm,
+    **PUBLISHED,
+}
+IMPLEMENTATIONS = tuple(_PLANS)
+
+
+def plan_of(case: Case, device: Device) -> Plan:
+    """The launch of ``case``; ``br`` and ``bc`` of the case's launch come before those of its implementation.
+
+    UnavailableError where it has no kernel: all of these are CUDA kernels.
+    """
+    if device.vendor != "NVIDIA":
+        raise UnavailableError(f"{case.implementation} is a CUDA kernel: what stands for it on {device.id} is not known")
+    plan = _PLANS[case.implementation](case, device)
+    if not {"br", "bc"} & set(case.launch):
+        return plan
+    return replace(plan, br=case.launch.get("br", plan.br), bc=case.launch.get("bc", plan.bc))

@@ -1,0 +1,223 @@
+"""Seconds of a layer, of an end of the model, and of single rows of a training step on one device. Equal ones are worked out once.
+
+A row runs as long as its kernel alone, by the calibration of that kernel: launched one by one from Python, kernels leave gaps between
+them like those that timing one alone includes. Rows that nobody times alone are priced by their bytes. What differs in a step was
+fitted to steps and is a calibration of its own.
+
+While kernels run, links are idle and so is a part of DRAM: each second of each is given away once. Every exchange that runs beside
+kernels asks a window for the seconds that it hides, and the window books them: two exchanges cannot hide behind the same second of a
+link, and a step is never shorter than what any one resource is busy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
+
+from perfmodel.core.errors import PerfmodelError, UnavailableError
+from perfmodel.core.hardware import Calibration, Device
+from perfmodel.core.roofline import Estimate
+from perfmodel.core.workload import FORWARD
+from perfmodel.timing.base import Parameter, dram_bandwidth, is_fused
+from perfmodel.timing.predict import BORROWED, CALIBRATED, Lenders, Prediction, model_calibration
+from perfmodel.timing.select_kernel import select_kernel
+from perfmodel.transformer.op_time import in_time, op_estimate
+from perfmodel.transformer.spec import Layer
+from perfmodel.transformer.training.step.exchange import DRAM
+from perfmodel.transformer.training.step.frame import Frame
+from perfmodel.transformer.training.step.layer import LayerOps, embedding_ops, head_ops, layer_ops
+from perfmodel.transformer.training.step.row import SHARES, StepOp
+
+MODEL = "torch-training"
+"""Time model of the calibrations that hold these parameters."""
+PARAMETERS = (
+    Parameter("strided_factor", "of the time of an element-wise kernel that reads or writes another order of dimensions", 3.0),
+    Parameter("host_forward_us", "of the host to enqueue a layer's forward pass", 500.0),
+    Parameter("host_backward_us", "of the host to enqueue a layer's backward pass", 700.0),
+    Parameter("host_checkpoint_us", "of the host, more for a layer that will run again", 500.0),
+    Parameter("host_again_us", "of the host, more in the backward pass of a layer that runs again", 1000.0),
+)
+BACKWARD_KERNELS = ("torch-sdpa-cudnn", "torch-sdpa-flash")
+"""Borrowed where a device's own calibrations of attention are of forward passes only."""
+EMBEDDING, HEAD = "embedding", "head"
+FORWARD_PASS, BACKWARD_PASS = "forward", "backward"
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingCorrection:
+    """The parameters of steps that hold on a device, from ``block``. ``own``: its own; else another device's."""
+
+    parameters: Mapping[str, float]
+    block: Calibration | None = None
+    own: bool = False
+
+    def price(self, row: StepOp, device: Device) -> float:
+        """Seconds of one run of a row that its bytes price, or its vector operations: above its bound, as the share is below 1."""
+        vector = device.peaks.vector.get("fp32")
+        worked = 0.0 if vector is None else row.op.kernel.work.vector / vector.number
+        return max(float(row.bytes / (dram_bandwidth(device) * SHARES[row.share])), float(worked))
+
+    def factor(self, row: StepOp) -> float:
+        """By which one run takes longer than alone."""
+        return self.parameters["strided_factor"] if row.op.timed is not None and row.op.timed.strided else 1.0
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Machine:
+    """A device with what its times are predicted by; equal only to itself. ``attention``: implementation of fused attention.
+
+    ``correction``: None where no step was ever calibrated: then times are at the roof.
+    """
+
+    device: Device
+    lenders: Lenders
+    correction: TrainingCorrection | None
+    attention: str | None = None
+
+
+def machine(device: Device, lenders: Lenders = tuple, attention: str | None = None) -> Machine:
+    """``device`` as steps are timed on it: by its own calibration of steps, or else by that of the nearest architecture."""
+    block, own = model_calibration(MODEL, device, lenders)
+    return Machine(device, lenders, None if block is None else TrainingCorrection(block.parameters, block, own), attention)
+
+
+def alone(row: StepOp, on: Machine, lower_s: float) -> Prediction:
+    """The prediction of one run of the row's kernel alone; UnavailableError says why there is none."""
+    timed, dtype = row.op.timed, row.op.kernel.dtype.name
+    if timed is None or timed.obstacle:
+        raise UnavailableError(timed.obstacle if timed else f"no time model of {row.op.name}")
+    asked = timed.kind, dtype, timed.workload, row.direction, on.device, lower_s
+    if timed.implementations is None:
+        try:
+            return select_kernel(*asked, on.attention, is_fused, on.lenders)
+        except UnavailableError:
+            if on.attention is not None or row.direction == FORWARD:
+                raise
+    tried = timed.implementations or BACKWARD_KERNELS
+    for source in (tuple, on.lenders):
+        for name in tried:
+            try:
+                return select_kernel(*asked, name, lambda known: True, source)
+            except UnavailableError:
+                continue
+    raise UnavailableError(f"no calibration of {timed.kind}/{tried[0]} in {dtype}, here or to borrow")
+
+
+def predicted(row: StepOp, on: Machine, correction: TrainingCorrection, lower_s: float) -> Prediction:
+    """One run in a step, with its interval and where it is from."""
+    if not row.share:
+        found, factor = alone(row, on, lower_s), correction.factor(row)
+        return replace(found, seconds=found.seconds * factor, low=found.low * factor, high=found.high * factor)
+    block = correction.block
+    assert block is not None
+    low, high = (block.low, block.high) if correction.own else (block.borrowed_low or block.low, block.borrowed_high or block.high)
+    time = correction.price(row, on.device)
+    words = f"bytes at {SHARES[row.share]:.0%} of the DRAM bandwidth, as in profiled steps"
+    return Prediction(time, max(lower_s, time * low), time * high, CALIBRATED if correction.own else BORROWED, words, block)
+
+
+@lru_cache(maxsize=16384)
+def known(row: StepOp, on: Machine) -> tuple[Estimate, Prediction | None, str]:
+    """Bound and roof of one run, its prediction, and why there is none."""
+    cost = op_estimate(row.op, on.device)
+    if on.correction is None:
+        return cost, None, "no training step is calibrated"
+    try:
+        found = predicted(row, on, on.correction, float(cost.lower_s))
+    except PerfmodelError as error:
+        return cost, None, error.message
+    return cost, in_time(found, cost, on.device), ""
+
+
+@dataclass(slots=True)
+class Window:
+    """``seconds`` of kernels, and how long each resource is ``busy`` in them. ``outer``: a longer one that this is a part of."""
+
+    seconds: float
+    busy: dict[str, float] = field(default_factory=dict)
+    outer: Window | None = None
+
+    def hide(self, seconds: float, needs: Mapping[str, float]) -> float:
+        """Seconds, of those of an exchange, that run beside the kernels. ``needs``: of each resource in all."""
+        within = [self] if self.outer is None else [self, self.outer]
+        share = min([1.0, *(max(window.free(name), 0.0) / need for window in within for name, need in needs.items() if need)])
+        for window in within:
+            window.book({name: share * need for name, need in needs.items()})
+        return share * seconds
+
+    def free(self, name: str) -> float:
+        """Seconds in which the resource ``name`` is idle."""
+        return self.seconds - self.busy.get(name, 0.0)
+
+    def book(self, taken: Mapping[str, float], times: float = 1) -> None:
+        """More seconds of each resource that something takes, ``times`` over."""
+        for name, seconds in taken.items():
+            self.busy[name] = self.busy.get(name, 0.0) + times * seconds
+
+
+def joined(windows: Iterable[tuple[Window, float]]) -> Window:
+    """Windows one after the other, each so many times."""
+    found = Window(0.0)
+    for window, times in windows:
+        found.seconds += times * window.seconds
+        found.book(window.busy, times)
+    return found
+
+
+@lru_cache(maxsize=16384)
+def _once(row: StepOp, on: Machine) -> Window:
+    """One run: predicted, else at the roof."""
+    if row.share and on.correction is not None:
+        seconds = on.correction.price(row, on.device)
+        return Window(seconds, {DRAM: seconds * SHARES[row.share]})  # no less than its bytes take
+    cost, found, _ = known(row, on)
+    seconds = float(cost.roofline_s) if found is None else found.seconds
+    return Window(seconds, {DRAM: min(float(cost.terms.get("dram", 0.0)), seconds)})
+
+
+def rows_window(rows: Iterable[StepOp], on: Machine) -> Window:
+    """All runs of ``rows``, one after the other."""
+    return joined((_once(row if row.op.count == 1 else replace(row, op=replace(row.op, count=1)), on), float(row.op.count)) for row in rows)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LayerTime:
+    """The kernels of a layer or an end. ``core``, ``full``: what selective and full recomputation run again.
+
+    ``cover``: kernels that hide exchanges, by pass and by the word that those name.
+    """
+
+    ops: LayerOps
+    forward: Window
+    backward: Window
+    core: Window
+    full: Window
+    cover: dict[tuple[str, str], Window]
+
+
+def _timed(ops: LayerOps, on: Machine) -> LayerTime:
+    cover = {
+        (way, exchange.behind): rows_window((row for row in rows if exchange.behind in row.op.name), on)
+        for way, rows, passed in (
+            (FORWARD_PASS, ops.forward, ops.forward_exchanges),
+            (BACKWARD_PASS, ops.backward, ops.backward_exchanges),
+        )
+        for exchange in passed
+        if exchange.behind
+    }
+    full = rows_window(ops.forward[: len(ops.forward) - ops.unused], on)
+    return LayerTime(ops, rows_window(ops.forward, on), rows_window(ops.backward, on), rows_window(ops.core, on), full, cover)
+
+
+@lru_cache(maxsize=2048)
+def layer_time(frame: Frame, layer: Layer, on: Machine) -> LayerTime:
+    """A layer of a micro-batch."""
+    return _timed(layer_ops(layer, frame), on)
+
+
+@lru_cache(maxsize=1024)
+def end_time(frame: Frame, where: str, on: Machine) -> LayerTime:
+    """The embedding or the head."""
+    ops = embedding_ops(frame.model, frame) if where == EMBEDDING else head_ops(frame.model, frame)
+    return _timed(ops, on)

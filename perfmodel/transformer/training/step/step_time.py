@@ -1,0 +1,285 @@
+"""A step on many GPUs: micro-batches through pipeline stages, then what is done once per step.
+
+Pipeline (1F1B, Narayanan et al. 2021): m micro-batches on the slowest of p stages, and the time of one micro-batch on all others to
+fill and drain it, over v where each stage holds v chunks of layers in turns: for equal stages a bubble of (p - 1) / (v m). Stages wait
+for the one that takes longest with what is done once per step, too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from functools import lru_cache
+
+from perfmodel.transformer.op import WEIGHTS, Op
+from perfmodel.transformer.training.question import EVERY, FULL, NONE, SELECTIVE, Parallel, Training
+from perfmodel.transformer.training.state import State
+from perfmodel.transformer.training.step.exchange import Exchange
+from perfmodel.transformer.training.step.host import host_phases, waiting
+from perfmodel.transformer.training.step.job import Job
+from perfmodel.transformer.training.step.layer_time import (
+    BACKWARD_PASS,
+    FORWARD_PASS,
+    HEAD,
+    LayerTime,
+    Machine,
+    Window,
+    joined,
+    rows_window,
+)
+from perfmodel.transformer.training.step.system import System, exchange_seconds, needs, stage_border
+from perfmodel.transformer.training.step.update import adding_up, clearing, optimizer, shared_gradients, shared_weights
+
+BUBBLE, HOST = "pipeline bubble", "waiting for the host"
+OPTIMIZER, CLEARED, DATA_PARALLEL = "optimizer", "gradients cleared", "data parallel"
+
+
+@dataclass(frozen=True, slots=True)
+class MicroBatchTime:
+    """One micro-batch on one GPU of a stage, in seconds. ``added_s``: of adding its gradients to those before; ``handed_s``: to and from
+    the stages beside.
+
+    ``forward``, ``backward``: kernels of each pass, the second with the ``again_s`` of those that run again, and what of each resource
+    they and their exchanges take. ``passed``: exchanges by group that nothing hides. ``head_s``: the forward pass from the last norm
+    on, if it is here. ``hidden_s``: exchanges inside of the stage that run beside kernels.
+    """
+
+    forward: Window
+    backward: Window
+    again_s: float
+    added_s: float
+    handed_s: float
+    passed: dict[str, float]
+    hidden_s: float
+    layers: int
+    head_s: float
+
+    @property
+    def forward_s(self) -> float:
+        """Of the kernels of the forward pass."""
+        return self.forward.seconds
+
+    @property
+    def backward_s(self) -> float:
+        """Of those of the backward pass, without what runs again."""
+        return self.backward.seconds - self.again_s
+
+    @property
+    def kernels_s(self) -> float:
+        """Of its kernels."""
+        return self.forward.seconds + self.backward.seconds + self.added_s
+
+    @property
+    def before_head_s(self) -> float:
+        """Forward, up to the last norm."""
+        return self.forward_s - self.head_s
+
+    @property
+    def exposed_s(self) -> float:
+        """Of exchanges that nothing hides."""
+        return self.handed_s + sum(self.passed.values())
+
+    @property
+    def seconds(self) -> float:
+        """All of it."""
+        return self.kernels_s + self.exposed_s
+
+
+def micro_batch(job: Job, stage: int) -> MicroBatchTime:
+    """One micro-batch on a GPU of ``stage``."""
+    t, layers, ends = job.training, job.layer_times(stage), job.end_times(stage)
+    listed = [*layers, *((end, 1) for end in ends.values())]
+    again = joined((window, share * count) for layer, count in layers for window, share in repeated(layer, t))
+    forward = joined((each.forward, count) for each, count in listed)
+    backward = joined([*((each.backward, count) for each, count in listed), (again, 1)])
+    passed, hidden = _passed(job, layers, ends.values(), forward, backward)
+    return MicroBatchTime(
+        forward=forward,
+        backward=backward,
+        again_s=again.seconds,
+        added_s=rows_window(adding_up(t, job.state(stage), job.frame.forward), job.on).seconds,
+        handed_s=_handed(job),
+        passed=passed,
+        hidden_s=hidden,
+        layers=sum(count for _, count in layers),
+        head_s=ends[HEAD].forward.seconds if HEAD in ends else 0.0,
+    )
+
+
+def repeated(layer: LayerTime, training: Training) -> list[tuple[Window, float]]:
+    """What runs once more in the backward pass of a layer. Of a segment only the last layer can leave out its end."""
+    recompute = training.recompute
+    if recompute.kind == NONE:
+        return []
+    if recompute.kind == SELECTIVE:
+        return [(layer.core, 1.0)]
+    last = 1 / recompute.every if recompute.kind == EVERY else 1.0
+    return [(layer.full, last), (layer.forward, 1 - last)]
+
+
+def _handed(job: Job) -> float:
+    """Hidden states and their gradients, to and from the stages beside, for each chunk of layers."""
+    p = job.training.parallel
+    if p.pp == 1 or job.system is None:
+        return 0.0
+    size = job.frame.tokens * job.frame.hidden * job.frame.shape.size
+    return 2 * p.interleave * stage_border(size, job.system, p, job.on.device)
+
+
+def _passed(
+    job: Job, layers: list[tuple[LayerTime, int]], ends: Iterable[LayerTime], forward: Window, backward: Window
+) -> tuple[dict[str, float], float]:
+    """Seconds of exchanges by group that nothing hides, and those of the hidden ones, which are booked in the windows of the passes."""
+    if job.system is None:
+        return {}, 0.0
+    p = job.training.parallel
+    near = Parallel(tp=p.tp, cp=p.cp, ep=p.ep, dp=p.ep)  # all that groups inside of a stage depend on
+    passes = [(FORWARD_PASS, forward), (BACKWARD_PASS, backward)]
+    again = [*passes, (FORWARD_PASS, backward)] if job.training.recompute.kind in (FULL, EVERY) else passes
+    found, beside = dict[str, float](), 0.0
+    for each, count, ways in (*((layer, count, again) for layer, count in layers), *((end, 1, passes) for end in ends)):
+        for way, window in ways:
+            exposed, hidden, taken = _exchanged(each, way, job.system, near, job.on, job.overlap)
+            window.book(taken, count)
+            beside += count * hidden
+            for group, seconds in exposed.items():
+                found[group] = found.get(group, 0.0) + count * seconds
+    return found, beside
+
+
+@lru_cache(maxsize=8192)
+def _exchanged(
+    layer: LayerTime, way: str, system: System, near: Parallel, on: Machine, overlap: bool
+) -> tuple[dict[str, float], float, dict[str, float]]:
+    """Of a layer's exchanges in one pass, seconds by group that nothing hides, hidden ones, and those of each resource that these take."""
+    forward = way == FORWARD_PASS
+    kernels, passed = (layer.forward, layer.ops.forward_exchanges) if forward else (layer.backward, layer.ops.backward_exchanges)
+    outer, exposed, beside = joined([(kernels, 1)]), dict[str, float](), 0.0
+    cover = {word: replace(window, busy=dict(window.busy), outer=outer) for (at, word), window in layer.cover.items() if at == way}
+    for exchange in passed:
+        seconds = exchange_seconds(exchange, system, near, on.device)
+        if exchange.behind and overlap:
+            hidden = cover[exchange.behind].hide(seconds, needs(exchange, seconds, system, near, on.device))
+            seconds, beside = seconds - hidden, beside + hidden
+        exposed[exchange.group] = exposed.get(exchange.group, 0.0) + seconds
+    return exposed, beside, {name: busy - kernels.busy.get(name, 0.0) for name, busy in outer.busy.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class StepTime:
+    """Seconds of a step on the GPUs of its slowest ``stage``, part by part; ``parts`` add up to ``seconds``.
+
+    ``exchanged_s``: of all exchanges of the GPU that has the most, hidden or not; faster kernels would hide less of them.
+    """
+
+    stage: int
+    micro_batches: int
+    one: MicroBatchTime
+    parts: dict[str, float]
+    exchanged_s: float
+
+    @property
+    def seconds(self) -> float:
+        """The whole step."""
+        return sum(self.parts.values())
+
+    @property
+    def bubble(self) -> float:
+        """Share of the step in which the stage waits for others."""
+        return self.parts[BUBBLE] / self.seconds
+
+
+def step_time(job: Job) -> StepTime:
+    """Seconds of the step, by its slowest stage; UsageError if the system has too few GPUs."""
+    t, p = job.training, job.training.parallel
+    stages = {stage: micro_batch(job, stage) for stage in job.layers.slow_stages(p.pp)}
+    slowest = max(stages, key=lambda stage: stages[stage].seconds)
+    one, often = stages[slowest], int(t.micro_batches)
+    ends, hidden = {}, {}
+    for stage, each in stages.items():
+        ends[stage], hidden[stage] = _once(job, stage, each)
+    later = max(sum(end.values()) for end in ends.values()) - sum(ends[slowest].values())
+    exchanged = max(often * (each.exposed_s + each.hidden_s) + ends[at][DATA_PARALLEL] + hidden[at] for at, each in stages.items())
+    parts = {
+        "forward": often * one.forward_s,
+        "recompute": often * one.again_s,
+        "backward": often * one.backward_s,
+        "gradients added up": often * one.added_s,
+        OPTIMIZER: ends[slowest][OPTIMIZER],
+        CLEARED: ends[slowest][CLEARED],
+        BUBBLE: (_all_stages(stages, p.pp) - one.seconds) / p.interleave + later,
+        "pipeline hand-over": often * one.handed_s,
+        **{f"{group} parallel": often * seconds for group, seconds in one.passed.items()},
+        DATA_PARALLEL: ends[slowest][DATA_PARALLEL],
+    }
+    parts[HOST] = host_seconds(job, one, parts[OPTIMIZER])
+    return StepTime(slowest, often, one, parts, exchanged)
+
+
+def _once(job: Job, stage: int, one: MicroBatchTime) -> tuple[dict[str, float], float]:
+    """Seconds of what a GPU of ``stage`` does once per step, after or beside its micro-batches, and of exchanges that those hide."""
+    t, step, state = job.training, job.frame.forward, job.state(stage)
+    exposed, hidden = data_seconds(job, one, state)
+    return {
+        OPTIMIZER: rows_window([optimizer(t, state, step)], job.on).seconds,
+        CLEARED: rows_window(clearing(t, state, step), job.on).seconds,
+        DATA_PARALLEL: exposed,
+    }, hidden
+
+
+def data_seconds(job: Job, one: MicroBatchTime, state: State) -> tuple[float, float]:
+    """Seconds of exchanges between GPUs with the same weights that no kernel hides, and those that kernels do.
+
+    Gradients go out during backward passes, weights come in during the passes that need them. What the first layer of a step waits
+    for, and what the last one leaves, nothing hides.
+    """
+    if job.system is None:
+        return 0.0, 0.0
+    t, edge = job.training, 1 / max(one.layers, 1)
+    forward, backward = joined([(one.forward, 1)]), joined([(one.backward, 1)])
+    passes = [forward, backward] if t.parallel.zero == 3 else [forward]
+    weights = [(each, len(passes), window) for each in shared_weights(t, state) for window in passes]
+    gradients = [(each, 1, backward) for each in shared_gradients(t, state)]
+    parts = [_exposed_and_hidden(job, job.system, *exchange, edge) for exchange in (*weights, *gradients)]
+    return sum(exposed for exposed, _ in parts), sum(hidden for _, hidden in parts)
+
+
+def _exposed_and_hidden(job: Job, system: System, exchange: Exchange, times: int, window: Window, edge: float) -> tuple[float, float]:
+    """Seconds of ``exchange``, which runs ``times`` per micro-batch or step, once in a ``window`` like this; ``edge``: a share that
+    nothing hides.
+    """
+    p, device = job.training.parallel, job.on.device
+    one, runs = replace(exchange, count=1), float(exchange.count) / times
+    seconds = exchange_seconds(one, system, p, device)
+    if not job.overlap:
+        return runs * seconds, 0.0
+    hidden = window.hide(seconds, needs(one, seconds, system, p, device))
+    exposed = max(runs * (seconds - hidden), edge * seconds)
+    return exposed, runs * seconds - exposed
+
+
+def _all_stages(stages: dict[int, MicroBatchTime], pp: int) -> float:
+    """Seconds of a micro-batch on all stages, one after the other; those between the ends alike if not each is known."""
+    known = sum(one.seconds for one in stages.values())
+    return known + (pp - len(stages)) * stages[1].seconds if pp > len(stages) else known
+
+
+def host_seconds(job: Job, one: MicroBatchTime, optimizer_s: float) -> float:
+    """By how much a step is longer because the host enqueues its kernels one by one."""
+    correction = job.on.correction
+    if not job.frame.eager or correction is None:
+        return 0.0
+    host = host_phases(correction.parameters, one.layers, tensors(job), again=job.training.recompute.kind in (FULL, EVERY))
+    return waiting(host, one.before_head_s, one.kernels_s - one.before_head_s, int(job.training.micro_batches), optimizer_s)
+
+
+def tensors(job: Job) -> int:
+    """Parameter tensors of the model: each matrix, bias and norm's weights."""
+    listed = [*job.layer_times(), *((end, 1) for end in job.end_times().values())]
+    return sum(count * sum(_learned(row.op) for row in each.ops.forward) for each, count in listed)
+
+
+def _learned(op: Op) -> int:
+    """Tensors of weights that a forward row reads; a layer norm has two, told by one access."""
+    count = sum(access.tensor == WEIGHTS for access in op.kernel.accesses)
+    return 2 * count if op.timed is not None and op.timed.implementations == ("torch-layer-norm",) else count
