@@ -52,7 +52,7 @@ def _input(name: str, given: Any) -> Input:
     if not isinstance(given, str):
         return Input(symbol, meaning, given, "given")
     profile, meaning, quantity = evaluate(given, {})
-    return Input(symbol, meaning, quantity.number, f"{profile}, {quantity.kind}: {_device(profile).sources[quantity.source]}")
+    return Input(symbol, meaning, quantity.number, _device(profile).origin(quantity))
 
 
 # Expressions

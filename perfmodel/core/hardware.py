@@ -257,6 +257,10 @@ class Device(_Record):
             raise UnavailableError(f"{self.id} has no SRAM size per block in its profile", "give one with --sram, such as --sram 163KiB")
         return int(sram.per_block.number)
 
+    def origin(self, quantity: Quantity) -> str:
+        """Where the profile has ``quantity`` from: its id, the kind of evidence, the source."""
+        return f"{self.id}, {quantity.kind}: {self.sources[quantity.source]}"
+
     def fits(self, size: float) -> bool | None:
         """Whether ``size`` bytes fit its DRAM; None where that is unknown."""
         capacity = self.dram.capacity

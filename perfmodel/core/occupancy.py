@@ -77,7 +77,7 @@ def multiprocessor(device: Device, trace: Trace | None = None) -> Multiprocessor
     def number(name: str, meaning: str, quantity: Quantity | None) -> Number | None:
         if quantity is None or trace is None:
             return None if quantity is None else int(quantity.number)
-        return trace.symbol(name, int(quantity.number), meaning, f"{device.id}, {quantity.kind}: {device.sources[quantity.source]}")
+        return trace.symbol(name, int(quantity.number), meaning, device.origin(quantity))
 
     per_sm = sram if sram is not None and sram.scope == "multiprocessor" else None
     warp = number("warp", "threads of a warp", limits.warp_size)

@@ -204,7 +204,7 @@ def traced_rates(trace: Trace, device: Device, dtype: Dtype) -> Rates:
     def symbol(name: str, value: Number, meaning: str, quantity: Quantity | None) -> Number:
         if quantity is None:
             return None
-        return trace.symbol(name, value, meaning, f"{device.id}, {quantity.kind}: {device.sources[quantity.source]}")
+        return trace.symbol(name, value, meaning, device.origin(quantity))
 
     bandwidth = symbol("BW_dram", plain.dram, "B/s", dram)
     highest = plain.dram_at_max_clock
@@ -226,7 +226,7 @@ def _traced_max_rate(trace: Trace, device: Device, dtype: Dtype, rate: Number) -
     name, meaning = f"P_{dtype.name}_max", "FLOP/s at the highest clock"
     peak, clock, count = device.matmul_peak(dtype.name, dtype.matmul_unit), device.clocks.max, device.multiprocessors
     if peak.per_clk is None or clock is None or count is None or peak.per_clk * count.number * clock.number != rate:
-        return trace.symbol(name, rate, meaning, f"{device.id}, {peak.kind}: {device.sources[peak.source]}")
+        return trace.symbol(name, rate, meaning, device.origin(peak))
     per_clock = trace.symbol("FLOP_per_clk", peak.per_clk, "per multiprocessor and clock", f"{device.id}: {device.sources[peak.source]}")
     blocks = trace.symbol("SMs", count.number, "multiprocessors", f"{device.id}: {device.sources[count.source]}")
     highest = trace.symbol("f_max", clock.number, "Hz", f"{device.id}: {device.sources[clock.source]}")

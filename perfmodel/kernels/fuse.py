@@ -207,8 +207,7 @@ def explain(result: Result, w: Chain, device: Device) -> list[Step]:
     trace.define("total lower bound", "s", lower_bound(parts), SOURCE)
     overhead = launch_overhead(device, kind)
     if overhead is not None:
-        source = f"{device.id}, {overhead.kind}: {device.sources[overhead.source]}"
-        launch = trace.symbol("launch", float(overhead.number), f"s per kernel in a {kind}", source)
+        launch = trace.symbol("launch", float(overhead.number), f"s per kernel in a {kind}", device.origin(overhead))
         trace.define("time", "s", with_launches(parts, launch), LAUNCH_SOURCE)
     return sourced(trace, SOURCE)
 

@@ -170,8 +170,7 @@ def explain(result: Filling) -> list[Step]:
     quantity = device.limits.max_threads_per_block
     per_block = None
     if quantity is not None:
-        source = f"{device.id}, {quantity.kind}: {device.sources[quantity.source]}"
-        per_block = trace.symbol("Th_block", int(quantity.number), "threads per block, at most", source)
+        per_block = trace.symbol("Th_block", int(quantity.number), "threads per block, at most", device.origin(quantity))
     most_threads(sm, per_block)
     mark(trace, SOURCE)
     if result.access is not None:

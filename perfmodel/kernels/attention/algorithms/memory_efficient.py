@@ -18,16 +18,18 @@ again in the backward pass, not stored). The scale is folded into the product un
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import replace
-from itertools import product
+from functools import partial
 
 from perfmodel.core.arith import Number, ceil_div, minimum
-from perfmodel.core.cost import GROUP_SUM, READ, WRITE, ZERO_FILL, Access, Kernel, Launch, Tile, Work, matmul_work, once
+from perfmodel.core.cost import GROUP_SUM, READ, WRITE, ZERO_FILL, Access, Kernel, Launch, Tile, Work, once
 from perfmodel.core.dtypes import STATISTIC_SIZE
 from perfmodel.core.hardware import Device
 from perfmodel.core.trace import named
 from perfmodel.core.workload import BACKWARD, FORWARD, Attention
+from perfmodel.kernels.attention.algorithms.standard import elementwise, matmul, options_backward, score_kernels
 from perfmodel.kernels.attention.base import (
     DROPOUT_VECTOR,
     MASK_VECTOR,
@@ -36,7 +38,6 @@ from perfmodel.kernels.attention.base import (
     Tiling,
     key_gradients,
     key_rows_stored,
-    matmul_flops,
     query_read,
     query_rows,
     query_write,
@@ -125,32 +126,10 @@ def _added_up(w: Attention, tile: Tile, tensor: str, width: Number) -> tuple[Acc
     )
 
 
-def _kernel(name: str, w: Attention, *accesses: Access, flops: Number = 0, executed: Number = 0, needed: Number = 0, work: Work) -> Kernel:
-    launch = Launch(1, 1, 0, Tile(1, 1).threads, lockstep=True, serial=True)  # one scan after another through each buffer
-    return Kernel(name, w.dtype, accesses, flops, executed, work, matmul_work(w.dtype, needed), launch)
-
-
-def _matmul(w: Attention, name: str, per_d: int, per_dv: int, *accesses: Access, again: bool = False) -> Kernel:
-    """``again``: recomputed, so its FLOP are executed but not counted twice."""
-    visible, executed = matmul_flops(w, per_d, per_dv), matmul_flops(w, per_d, per_dv, w.n * w.kv_len)
-    work = matmul_work(w.dtype, executed)
-    return _kernel(name, w, *accesses, flops=0 if again else visible, executed=executed, needed=visible, work=work)
-
-
-def _elementwise(w: Attention, name: str, vector: int, *accesses: Access, sfu: int = 0) -> Kernel:
-    scores = w.query_heads * w.n * w.kv_len
-    return _kernel(name, w, *accesses, work=Work(0, vector * scores, sfu * scores))
-
-
-def _product(w: Attention, tile: Tile, *, again: bool) -> list[Kernel]:
-    """S, with the options that change it in place."""
-    accesses = (_queries(w, tile, "Q", READ, w.d, first=True), _keys(w, tile, "K", w.d, first=True), _scores(w, tile, "S", WRITE))
-    in_place = (_scores(w, tile, "S", READ), _scores(w, tile, "S", WRITE))
-    kernels = [_matmul(w, "S = Q K^T", 1, 0, *accesses, again=again)]
-    if w.unfused_scale:
-        kernels.append(_elementwise(w, "scale", SCALE_VECTOR, *in_place))
-    kernels += [_elementwise(w, name, MASK_VECTOR, in_place[0], mask, in_place[1]) for name, mask in _masks(w, tile).items()]
-    return kernels
+def _serial(kernels: list[Kernel]) -> list[Kernel]:
+    """One scan after another through each buffer."""
+    launch = Launch(1, 1, 0, Tile(1, 1).threads, lockstep=True, serial=True)
+    return [replace(kernel, launch=launch) for kernel in kernels]
 
 
 def _masks(w: Attention, tile: Tile) -> dict[str, Access]:
@@ -163,7 +142,7 @@ def _dropout(w: Attention, tile: Tile) -> tuple[str, list[Kernel]]:
     if not w.dropout:
         return "P", []
     accesses = _scores(w, tile, "P", READ), _scores(w, tile, "dropped P", WRITE)
-    return "dropped P", [_elementwise(w, "dropout", DROPOUT_VECTOR, *accesses)]
+    return "dropped P", [elementwise(w, "dropout", DROPOUT_VECTOR, *accesses)]
 
 
 def forward(w: Attention, tile: Tile) -> list[Kernel]:
@@ -177,17 +156,18 @@ def forward(w: Attention, tile: Tile) -> list[Kernel]:
     True
     """
     statistics = [("chunk max", 1), ("chunk sum", 1)]
-    kernels = _product(w, tile, again=False)
+    query, key = _queries(w, tile, "Q", READ, w.d, first=True), _keys(w, tile, "K", w.d, first=True)
+    kernels = score_kernels(w, query, key, partial(_scores, w, tile), _masks(w, tile))
     summaries = (_partials(w, tile, name, WRITE, width) for name, width in statistics)
     accesses = (_scores(w, tile, "S", READ), _scores(w, tile, "P", WRITE), *summaries)
-    kernels.append(_elementwise(w, "exp", EXP_VECTOR, *accesses, sfu=1))
+    kernels.append(elementwise(w, "exp", EXP_VECTOR, *accesses, sfu=1))
     probabilities, dropout = _dropout(w, tile)
     product = (_scores(w, tile, probabilities, READ), _keys(w, tile, "V", w.dv, first=True), _partials(w, tile, "chunk O", WRITE, w.dv))
-    kernels += [*dropout, _matmul(w, "P V", 0, 1, *product)]
+    kernels += [*dropout, matmul(w, "P V", 0, 1, *product)]
     rows = _key_chunks(w, tile) * query_rows(w)
-    partial = (_partials(w, tile, name, READ, width) for name, width in [("chunk O", w.dv), *statistics])
-    kernels.append(_kernel("combine", w, *partial, query_write(w, "O", w.dv), work=Work(0, COMBINE_VECTOR * rows * w.dv, rows)))
-    return kernels
+    partials = (_partials(w, tile, name, READ, width) for name, width in [("chunk O", w.dv), *statistics])
+    work = Work(0, COMBINE_VECTOR * rows * w.dv, rows)
+    return _serial([*kernels, Kernel("combine", w.dtype, (*partials, query_write(w, "O", w.dv)), work=work)])
 
 
 def backward(w: Attention, tile: Tile) -> list[Kernel]:
@@ -209,24 +189,22 @@ def backward(w: Attention, tile: Tile) -> list[Kernel]:
     query_gradient = (_queries(w, tile, "dQ", READ, w.d), _queries(w, tile, "dQ", WRITE, w.d, first=True))
     zeros = once("dQ", ZERO_FILL, query_rows(w) * w.d, w.dtype.size, compulsory=0)
     probabilities, dropout = _dropout(w, tile)
-    kernels = [_row_statistics(w, tile), *_product(w, tile, again=True)]
-    kernels.append(_elementwise(w, "P = exp", RECOMPUTE_VECTOR, scores("S", READ), logsumexp, scores("P", WRITE), sfu=1))
+    query, key = _queries(w, tile, "Q", READ, w.d, first=True), _keys(w, tile, "K", w.d, first=True)
+    first, *options = score_kernels(w, query, key, scores, _masks(w, tile))
+    kernels = [_row_statistics(w, tile), replace(first, flops=0), *options]  # recomputed: its FLOP are executed, not counted twice
+    kernels.append(elementwise(w, "P = exp", RECOMPUTE_VECTOR, scores("S", READ), logsumexp, scores("P", WRITE), sfu=1))
     kernels += dropout
-    kernels.append(_matmul(w, "dV = P^T dO", 0, 1, scores(probabilities, READ), output_gradient, *_added_up(w, tile, "dV", w.dv)))
-    kernels.append(_matmul(w, "dP = dO V^T", 0, 1, output_gradient, _keys(w, tile, "V", w.dv, first=True), scores("dP", WRITE)))
+    kernels.append(matmul(w, "dV = P^T dO", 0, 1, scores(probabilities, READ), output_gradient, *_added_up(w, tile, "dV", w.dv)))
+    kernels.append(matmul(w, "dP = dO V^T", 0, 1, output_gradient, _keys(w, tile, "V", w.dv, first=True), scores("dP", WRITE)))
     if w.dropout:
-        kernels.append(_elementwise(w, "dropout backward", DROPOUT_VECTOR, scores("dP", READ), scores("dP", WRITE)))
+        kernels.append(elementwise(w, "dropout backward", DROPOUT_VECTOR, scores("dP", READ), scores("dP", WRITE)))
     softmax = (scores("P", READ), scores("dP", READ), row_sum, scores("dS", WRITE))
-    kernels.append(_elementwise(w, "softmax backward", GRADIENT_VECTOR, *softmax))
-    if w.masked_fill:
-        mask = _masks(w, tile)["masked_fill"]
-        kernels.append(_elementwise(w, "masked_fill backward", MASK_VECTOR, scores("dS", READ), mask, scores("dS", WRITE)))
-    if w.unfused_scale:
-        kernels.append(_elementwise(w, "scale backward", SCALE_VECTOR, scores("dS", READ), scores("dS", WRITE)))
-    kernels.append(_matmul(w, "dQ = dS K", 1, 0, scores("dS", READ), _keys(w, tile, "K", w.d), *query_gradient, zeros))
+    kernels.append(elementwise(w, "softmax backward", GRADIENT_VECTOR, *softmax))
+    kernels += options_backward(w, scores, _masks(w, tile) if w.masked_fill else {})
+    kernels.append(matmul(w, "dQ = dS K", 1, 0, scores("dS", READ), _keys(w, tile, "K", w.d), *query_gradient, zeros))
     key_gradient = _added_up(w, tile, "dK", w.d)
-    kernels.append(_matmul(w, "dK = dS^T Q", 1, 0, scores("dS", READ), _queries(w, tile, "Q", READ, w.d), *key_gradient))
-    return kernels
+    kernels.append(matmul(w, "dK = dS^T Q", 1, 0, scores("dS", READ), _queries(w, tile, "Q", READ, w.d), *key_gradient))
+    return _serial(kernels)
 
 
 def _row_statistics(w: Attention, tile: Tile) -> Kernel:
@@ -239,13 +217,13 @@ def _row_statistics(w: Attention, tile: Tile) -> Kernel:
         *(once(name, WRITE, rows, STATISTIC_SIZE, compulsory=0) for name in ("logsumexp", "D")),
     )
     vector = ROW_SUM_VECTOR * rows * w.dv + COMBINE_VECTOR * summaries
-    return _kernel("row statistics", w, *accesses, work=Work(0, vector, summaries))
+    return Kernel("row statistics", w.dtype, accesses, work=Work(0, vector, summaries))
 
 
 def _chunk(w: Attention, queries: range, keys: range, part: int) -> dict[str, tuple[Sequence[Hashable], int]]:
     """A pair of chunks of all heads: scores in buffers of one pair, partial results in those of a query chunk."""
     at = tensors(w, heads(w), range(queries.start * w.row_group, queries.stop * w.row_group), keys)
-    rows = [(batch, head, query) for batch, head, query in product(range(w.batch), range(w.heads), range(len(queries)))]
+    rows = [(batch, head, query) for batch, head, query in itertools.product(range(w.batch), range(w.heads), range(len(queries)))]
     partial = [(part, *row) for row in rows]
     buffers = {name: (rows, len(keys)) for name in SCORES}
     return {**at, **buffers, "chunk O": (partial, w.dv), "chunk max": (partial, 1), "chunk sum": (partial, 1)}

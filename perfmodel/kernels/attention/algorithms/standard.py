@@ -8,8 +8,9 @@ per score. The full n x kv_len matrix is moved even if a causal mask hides half 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 
 from perfmodel.core.cost import READ, WRITE, Access, Kernel, Tile, Work, matmul_work, once
 from perfmodel.core.dtypes import DROPOUT_MASK_SIZE
@@ -30,6 +31,9 @@ from perfmodel.kernels.attention.base import (
 from perfmodel.kernels.attention.loops import Move, everything, group_sum, moves
 from perfmodel.kernels.attention.walk import visible_scores
 
+Scores = Callable[[str, str], Access]
+"""One pass over a score-shaped tensor: its name, and READ or WRITE."""
+
 
 def _scores(w: Attention, tensor: str, kind: str, *, handoff: bool = True, size: int | None = None) -> Access:
     """One pass over a score-shaped tensor; an implementation may skip the hidden part."""
@@ -37,15 +41,36 @@ def _scores(w: Attention, tensor: str, kind: str, *, handoff: bool = True, size:
     return once(tensor, kind, heads * w.n * w.kv_len, size or w.dtype.size, compulsory=heads * visible_scores(w), handoff=handoff)
 
 
-def _matmul(w: Attention, name: str, per_d: int, per_dv: int, *accesses: Access) -> Kernel:
+def matmul(w: Attention, name: str, per_d: int, per_dv: int, *accesses: Access) -> Kernel:
+    """A product over whole matrices: ``per_d`` and ``per_dv`` multiply-adds per score and column."""
     visible, executed = matmul_flops(w, per_d, per_dv), matmul_flops(w, per_d, per_dv, w.n * w.kv_len)
     needed = matmul_work(w.dtype, visible)
     return Kernel(name, w.dtype, accesses, visible, executed, matmul_work(w.dtype, executed), needed)
 
 
-def _elementwise(w: Attention, name: str, vector: int, *accesses: Access, sfu: int = 0) -> Kernel:
+def elementwise(w: Attention, name: str, vector: int, *accesses: Access, sfu: int = 0) -> Kernel:
+    """``vector`` operations and ``sfu`` exponentials per score."""
     scores = w.query_heads * w.n * w.kv_len
     return Kernel(name, w.dtype, accesses, work=Work(0, vector * scores, sfu * scores))
+
+
+def score_kernels(w: Attention, query: Access, key: Access, scores: Scores, masks: dict[str, Access]) -> list[Kernel]:
+    """S, with the options that change it in place."""
+    read, write = scores("S", READ), scores("S", WRITE)
+    kernels = [matmul(w, "S = Q K^T", 1, 0, query, key, write)]
+    if w.unfused_scale:
+        kernels.append(elementwise(w, "scale", SCALE_VECTOR, read, write))
+    return [*kernels, *(elementwise(w, name, MASK_VECTOR, read, mask, write) for name, mask in masks.items())]
+
+
+def options_backward(w: Attention, scores: Scores, masks: dict[str, Access]) -> list[Kernel]:
+    """What those options do to dS, in place; an additive mask does nothing."""
+    read, write, kernels = scores("dS", READ), scores("dS", WRITE), []
+    if w.masked_fill:
+        kernels.append(elementwise(w, "masked_fill backward", MASK_VECTOR, read, masks["masked_fill"], write))
+    if w.unfused_scale:
+        kernels.append(elementwise(w, "scale backward", SCALE_VECTOR, read, write))
+    return kernels
 
 
 def forward(w: Attention, tile: Tile) -> list[Kernel]:
@@ -57,18 +82,15 @@ def forward(w: Attention, tile: Tile) -> list[Kernel]:
     >>> sum(kernel.elements("read", "write") for kernel in forward(w, Tile(1, 1)))
     4256000
     """
-    kernels = [_matmul(w, "S = Q K^T", 1, 0, query_read(w, "Q", w.d), key_read(w, "K", w.d), _scores(w, "S", WRITE))]
-    if w.unfused_scale:
-        kernels.append(_elementwise(w, "scale", SCALE_VECTOR, _scores(w, "S", READ), _scores(w, "S", WRITE)))
-    for name, mask in unfused_masks(w, w.query_heads).items():
-        kernels.append(_elementwise(w, name, MASK_VECTOR, _scores(w, "S", READ), mask, _scores(w, "S", WRITE)))
-    kernels.append(_elementwise(w, "softmax", SOFTMAX_VECTOR, _scores(w, "S", READ), _scores(w, "P", WRITE), sfu=1))
+    query, key = query_read(w, "Q", w.d), key_read(w, "K", w.d)
+    kernels = score_kernels(w, query, key, partial(_scores, w), unfused_masks(w, w.query_heads))
+    kernels.append(elementwise(w, "softmax", SOFTMAX_VECTOR, _scores(w, "S", READ), _scores(w, "P", WRITE), sfu=1))
     probabilities = "P"
     if w.dropout:
         probabilities = "dropped P"
-        kernels.append(_elementwise(w, "dropout", DROPOUT_VECTOR, _scores(w, "P", READ), _scores(w, "dropped P", WRITE), _kept(w, WRITE)))
+        kernels.append(elementwise(w, "dropout", DROPOUT_VECTOR, _scores(w, "P", READ), _scores(w, "dropped P", WRITE), _kept(w, WRITE)))
     read_p = _scores(w, probabilities, READ)
-    kernels.append(_matmul(w, "O = P V", 0, 1, read_p, key_read(w, "V", w.dv), query_write(w, "O", w.dv)))
+    kernels.append(matmul(w, "O = P V", 0, 1, read_p, key_read(w, "V", w.dv), query_write(w, "O", w.dv)))
     return kernels
 
 
@@ -85,21 +107,17 @@ def backward(w: Attention, tile: Tile) -> list[Kernel]:
     saved = replace(_scores(w, "dropped P", READ, handoff=False), compulsory=0) if w.dropout else _scores(w, "P", READ, handoff=False)
     output_gradient = query_read(w, "dO", w.dv)
     kernels = [
-        _matmul(w, "dV = P^T dO", 0, 1, saved, output_gradient, *key_gradients(w, ("dV", w.dv))),
-        _matmul(w, "dP = dO V^T", 0, 1, replace(output_gradient, handoff=True), key_read(w, "V", w.dv), _scores(w, "dP", WRITE)),
+        matmul(w, "dV = P^T dO", 0, 1, saved, output_gradient, *key_gradients(w, ("dV", w.dv))),
+        matmul(w, "dP = dO V^T", 0, 1, replace(output_gradient, handoff=True), key_read(w, "V", w.dv), _scores(w, "dP", WRITE)),
     ]
     if w.dropout:
-        kernels.append(_elementwise(w, "dropout backward", DROPOUT_VECTOR, _scores(w, "dP", READ), _kept(w, READ), _scores(w, "dP", WRITE)))
+        kernels.append(elementwise(w, "dropout backward", DROPOUT_VECTOR, _scores(w, "dP", READ), _kept(w, READ), _scores(w, "dP", WRITE)))
     softmax = (_scores(w, "P", READ, handoff=not w.dropout), _scores(w, "dP", READ), _scores(w, "dS", WRITE))
-    kernels.append(_elementwise(w, "softmax backward", SOFTMAX_VECTOR, *softmax))
-    if w.masked_fill:
-        mask = unfused_masks(w, w.query_heads)["masked_fill"]
-        kernels.append(_elementwise(w, "masked_fill backward", MASK_VECTOR, _scores(w, "dS", READ), mask, _scores(w, "dS", WRITE)))
-    if w.unfused_scale:
-        kernels.append(_elementwise(w, "scale backward", SCALE_VECTOR, _scores(w, "dS", READ), _scores(w, "dS", WRITE)))
+    kernels.append(elementwise(w, "softmax backward", SOFTMAX_VECTOR, *softmax))
+    kernels += options_backward(w, partial(_scores, w), unfused_masks(w, w.query_heads) if w.masked_fill else {})
     read_ds = _scores(w, "dS", READ)
-    kernels.append(_matmul(w, "dQ = dS K", 1, 0, read_ds, key_read(w, "K", w.d), query_write(w, "dQ", w.d)))
-    kernels.append(_matmul(w, "dK = dS^T Q", 1, 0, read_ds, query_read(w, "Q", w.d), *key_gradients(w, ("dK", w.d))))
+    kernels.append(matmul(w, "dQ = dS K", 1, 0, read_ds, key_read(w, "K", w.d), query_write(w, "dQ", w.d)))
+    kernels.append(matmul(w, "dK = dS^T Q", 1, 0, read_ds, query_read(w, "Q", w.d), *key_gradients(w, ("dK", w.d))))
     return kernels
 
 
