@@ -84,4 +84,4 @@ def write(every: Iterable[Calibrated]) -> None:
 
 if __name__ == "__main__":
     how = How(jobs=os.cpu_count() or 1)
-    write(from_records(shipped_records(), find_device, None, [], print, lenders=calibrated_devices, how=how))
+    write(from_records(shipped_records(), find_device, None, [], print, fallback_devices=calibrated_devices, how=how))

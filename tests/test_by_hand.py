@@ -34,7 +34,7 @@ from perfmodel.transformer.step import DECODE, Step
 from perfmodel.transformer.training.question import Parallel
 from perfmodel.transformer.training.step.exchange import DATA, Exchange
 from perfmodel.transformer.training.step.host import host_phases, longest_way, waiting
-from perfmodel.transformer.training.step.system import Level, System, calibrated, exchange_seconds, slower
+from perfmodel.transformer.training.step.system import LinkLevel, System, calibrated, exchange_seconds, slower
 from perfmodel.transformer.training.tape import Node, Pass, Tape, backward, forward
 from perfmodel.transformer.weight_formats import quantized
 
@@ -239,7 +239,7 @@ TWO_LEVELS = System(
     "any",
     16,
     {"test": "by hand"},
-    [Level("inside", 8, quantity(100e9), None, quantity(1e-6)), Level("outside", 16, quantity(50e9), None, quantity(5e-6))],
+    [LinkLevel("inside", 8, quantity(100e9), None, quantity(1e-6)), LinkLevel("outside", 16, quantity(50e9), None, quantity(5e-6))],
     quantity(7e-6),
 )
 """Two domains of eight GPUs."""

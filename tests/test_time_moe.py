@@ -115,7 +115,7 @@ def rows_of(step, model=MIXTRAL):
 
 
 def closer(op):
-    return None if op.timed is None or op.timed.closer is None else op.timed.closer.workload
+    return None if op.timed is None or op.timed.preferred is None else op.timed.preferred.workload
 
 
 @pytest.mark.parametrize("fused", [False, True])

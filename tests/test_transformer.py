@@ -28,7 +28,7 @@ from perfmodel.transformer import generation, kv_cache, parameters
 from perfmodel.transformer.answer import answer, lengths
 from perfmodel.transformer.batch import PAYS, bound_s, curve, knee
 from perfmodel.transformer.estimate import run_pass
-from perfmodel.transformer.in_step import LARGEST_SAVING, InStep, handed_bytes, in_step, launch_saving_s
+from perfmodel.transformer.launch_correction import LARGEST_SAVING, LaunchCorrection, handed_bytes, launch_correction, launch_saving_s
 from perfmodel.transformer.moe import expected_touched
 from perfmodel.transformer.op import CACHE, COLLECTIVE, ELEMENTWISE, MATMUL, WEIGHTS, Op, total_bytes
 from perfmodel.transformer.ops import step_ops
@@ -38,13 +38,13 @@ from perfmodel.transformer.spec import GroupedAttention, ModelSpec, MoeMlp
 from perfmodel.transformer.step import Split, Step, decode, prefill
 
 SMALL = ("gpt2", "llama-3.2-1b", "mixtral-8x7b", "gemma-2-9b", "deepseek-v2")
-lenders = cache(calibrated_devices)
+fallback_devices = cache(calibrated_devices)
 
 
 def found(name: str, phase: str = "decode", device: str = "nvidia-h200-sxm", **options: object):
     lengths_of = {"n": 96, "kv_len": 128 if phase == "generate" else 96}
     values = {"batch": 2, **lengths_of, "dtype": DTYPES["bf16"], **options}
-    return answer(Request(find_model(name), find_device(device), phase, **values), lenders)  # type: ignore[arg-type]
+    return answer(Request(find_model(name), find_device(device), phase, **values), fallback_devices)  # type: ignore[arg-type]
 
 
 def named(ops: list[Op], name: str) -> Op:
@@ -160,7 +160,7 @@ def test_quantized_weights_and_cache_count_at_their_width():
     wide, narrow = decode(1, 1000), decode(1, 1000, weight_bits=4, kv_bits=4)
     assert weight_bytes(model, wide) == 4 * weight_bytes(model, narrow)
     assert kv_bytes(model, wide) == 4 * kv_bytes(model, narrow)
-    rows = run_pass(model, narrow, find_device("h200"), lenders).rows
+    rows = run_pass(model, narrow, find_device("h200"), fallback_devices).rows
     missing = {row.op.name: row.missing for row in rows if row.prediction is None}
     assert "4-bit weights" in missing["QKV projection"]
     assert "4-bit cache" in missing["attention"]
@@ -308,12 +308,12 @@ def test_without_a_calibration_of_steps_a_graph_saves_the_difference_of_the_laun
     assert saving == pytest.approx(2.5e-6 - 1.32e-6)
     assert eager.prediction[0] - graph.prediction[0] == pytest.approx(runs * saving)
     assert launch_saving_s(find_device("tpu-v5e")) is None
-    assert in_step(find_device("tpu-v5e"), lenders).parameters["graph_saving_us"] == 0
+    assert launch_correction(find_device("tpu-v5e"), fallback_devices).parameters["graph_saving_us"] == 0
 
 
 def test_kernels_in_a_step_differ_from_kernels_alone_as_calibrated():
     device = find_device("h200")
-    within = InStep({"stream_saving_us": 2.0, "graph_saving_us": 4.0, "handoff_share": 0.25, "strided_factor": 2.0})
+    within = LaunchCorrection({"stream_saving_us": 2.0, "graph_saving_us": 4.0, "handoff_share": 0.25, "strided_factor": 2.0})
     rows = {row.op.name: row.op for row in run_pass(find_model("llama-3-8b"), prefill(1, 512, dtype=DTYPES["bf16"]), device).rows}
     matmul, add, gate = (rows[name] for name in ("down projection", "residual add", "SiLU x gate"))
     assert within.seconds(50e-6, matmul, device, False, 0.0) == pytest.approx(48e-6)
@@ -337,7 +337,9 @@ def test_a_step_is_predicted_with_the_interval_of_whole_steps():
     seconds, low, high = one.prediction
     assert seconds == pytest.approx(sum(row.prediction.seconds for row in one.rows))
     assert (low, high) == (pytest.approx(seconds * one.within.block.low), pytest.approx(seconds * one.within.block.high))
-    borrowed = run_pass(find_model("llama-3-8b"), decode(1, 2048, dtype=DTYPES["bf16"]), find_device("nvidia-a100-sxm-80gb"), lenders)
+    borrowed = run_pass(
+        find_model("llama-3-8b"), decode(1, 2048, dtype=DTYPES["bf16"]), find_device("nvidia-a100-sxm-80gb"), fallback_devices
+    )
     assert borrowed.within.block is not None
     assert not borrowed.within.own
     assert borrowed.prediction[1] == pytest.approx(sum(row.prediction.low for row in borrowed.rows))
@@ -346,8 +348,10 @@ def test_a_step_is_predicted_with_the_interval_of_whole_steps():
 def test_generation_is_a_prefill_and_decode_steps():
     one = found("llama-3.2-1b", "generate", n=50, kv_len=60)
     model, device = find_model("llama-3.2-1b"), find_device("h200")
-    assert one.ttft_s == run_pass(model, replace(prefill(2, 50), dtype=DTYPES["bf16"]), device, lenders).seconds
-    steps = [run_pass(model, decode(2, length, dtype=DTYPES["bf16"]), device, lenders, graph=True).seconds for length in range(51, 60)]
+    assert one.ttft_s == run_pass(model, replace(prefill(2, 50), dtype=DTYPES["bf16"]), device, fallback_devices).seconds
+    steps = [
+        run_pass(model, decode(2, length, dtype=DTYPES["bf16"]), device, fallback_devices, graph=True).seconds for length in range(51, 60)
+    ]
     assert one.seconds == pytest.approx(one.ttft_s + sum(steps))
     assert one.tpot_s == pytest.approx(sum(steps) / 9)
     assert one.tokens_per_s == pytest.approx(2 * 10 / one.seconds)
@@ -395,7 +399,7 @@ def test_the_knee_is_where_doubling_stops_paying(name):
 
 
 def test_throughput_and_latency_grow_with_the_batch():
-    shown = curve(Request(find_model("llama-2-7b"), find_device("h200"), "decode", 1, 2048, 2048), lenders)
+    shown = curve(Request(find_model("llama-2-7b"), find_device("h200"), "decode", 1, 2048, 2048), fallback_devices)
     bounds = [point.step.cost.lower_s for point in shown.points]
     assert bounds == sorted(bounds)
     rates = [point.batch / bound for point, bound in zip(shown.points, bounds, strict=True)]

@@ -17,7 +17,7 @@ from perfmodel.transformer.generation import Generation, with_cache, without_cac
 from perfmodel.transformer.kv_cache import CacheFormat, equivalent_kv_heads, layer_token_bytes, token_bytes
 from perfmodel.transformer.parameters import attention_matrices, mlp_matrices
 from perfmodel.transformer.spec import GroupedAttention, LatentAttention, ModelSpec
-from perfmodel.transformer.training.question import Parallel, Training
+from perfmodel.transformer.training.question import Parallel, TrainingConfig
 from perfmodel.transformer.training.state import state_bytes
 from perfmodel.transformer.training.step.estimate import estimate
 
@@ -116,7 +116,7 @@ def layer_weights(d: Number, heads: Number, kv_heads: Number, head_dim: Number, 
 
 def state_per_parameter(zero: Number, dp: Number) -> Number:
     """Bytes per parameter of weights, gradients and Adam's state on each of ``dp`` GPUs."""
-    state = state_bytes(Training(find_model("llama-2-7b"), dp, 1, parallel=Parallel(dp=int(dp), zero=int(zero))))
+    state = state_bytes(TrainingConfig(find_model("llama-2-7b"), dp, 1, parallel=Parallel(dp=int(dp), zero=int(zero))))
     return state.total / state.parameters
 
 
@@ -128,7 +128,7 @@ def _step_s(model: str, implementation: str, flash: bool, n: Number) -> float:
     """Seconds of a step of 512 x 1024 tokens on 8 A100 40 GB, dropout and mixed precision."""
     micro = TRAINING_SIZES[model] * 1024 // int(n)
     spec = replace(find_model(model), max_positions=max(1024, int(n)))
-    training = Training(spec, 512 * 1024 // int(n), n, micro, flash=flash, dropout=True, parallel=Parallel(dp=8))
+    training = TrainingConfig(spec, 512 * 1024 // int(n), n, micro, flash=flash, dropout=True, parallel=Parallel(dp=8))
     found = estimate(training, device(A100_40), _lenders, find_system("selene-a100"), implementation, half="fp16", overlap=True)
     return found.seconds
 

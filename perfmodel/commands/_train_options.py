@@ -83,7 +83,7 @@ def train_report(name: str, hardware: str | None, asked: Trained, sizes: Sizes, 
     from perfmodel.transformer.request import default_length
     from perfmodel.transformer.training.checks import recompute_named, timed
     from perfmodel.transformer.training.implementations import FUSED, implementation_named
-    from perfmodel.transformer.training.question import MIXED, SIXTEEN_BIT, Training
+    from perfmodel.transformer.training.question import MIXED, SIXTEEN_BIT, TrainingConfig
 
     if asked.search is not None:
         _check_search(asked, sizes)
@@ -91,7 +91,7 @@ def train_report(name: str, hardware: str | None, asked: Trained, sizes: Sizes, 
     device, system = _machine(hardware, asked.system)
     half, precision = _formats(sizes.dtype, asked.precision, device)
     made = implementation_named(asked.implementation or FUSED).name
-    training = Training(
+    training = TrainingConfig(
         model=model,
         batch=sizes.batch,
         n=default_length(model, TRAIN) if sizes.n is None else sizes.n,
@@ -105,19 +105,19 @@ def train_report(name: str, hardware: str | None, asked: Trained, sizes: Sizes, 
         parallel=_parallel(asked, sizes),
         gradients=asked.gradients or SIXTEEN_BIT,
     )
-    lenders, overlap = cache(calibrated_devices), asked.overlap is not False
+    fallback_devices, overlap = cache(calibrated_devices), asked.overlap is not False
     if asked.search is not None:
         from perfmodel.report.train_search import report as search_report
         from perfmodel.transformer.training.step.layer_time import machine
         from perfmodel.transformer.training.step.search import search
 
         joined = _joined(asked.search, device, system)
-        return search_report(search(timed(training), asked.search, machine(device, lenders), joined, half=half, overlap=overlap))
+        return search_report(search(timed(training), asked.search, machine(device, fallback_devices), joined, half=half, overlap=overlap))
     from perfmodel.report.train import report
     from perfmodel.transformer.training.step.estimate import answer
 
     joined = _joined(timed(training).parallel.gpus, device, system)
-    return report(answer(training, device, lenders, joined, made, half=half, overlap=overlap), explained=explained)
+    return report(answer(training, device, fallback_devices, joined, made, half=half, overlap=overlap), explained=explained)
 
 
 def _parallel(asked: Trained, sizes: Sizes) -> Parallel:

@@ -76,10 +76,10 @@ def memory(
     from perfmodel.transformer.request import TRAIN, default_length
     from perfmodel.transformer.training.checks import recompute_named
     from perfmodel.transformer.training.memory import evaluate
-    from perfmodel.transformer.training.question import ALL, Parallel, Training
+    from perfmodel.transformer.training.question import ALL, Parallel, TrainingConfig
 
     model = find_model(name)
-    training = Training(
+    training = TrainingConfig(
         model=model,
         batch=batch,
         n=default_length(model, TRAIN) if n is None else n,

@@ -21,17 +21,19 @@ from perfmodel.kernels.matmul import Matmul, kernels
 from perfmodel.kernels.mlp import layer_flops
 from perfmodel.remat.chain import Chain, Layer
 from perfmodel.remat.tensors import Tensor
-from perfmodel.timing.predict import Lenders
+from perfmodel.timing.predict import FallbackDevices
 from perfmodel.timing.select_kernel import select_kernel
 
 EDGE = 128
 """Edge of the roof's tile."""
 
 
-def linear_chain(rows: Number, widths: Sequence[Number], dtype: Dtype, device: Device, lenders: Lenders = tuple) -> tuple[Chain, str]:
+def linear_chain(
+    rows: Number, widths: Sequence[Number], dtype: Dtype, device: Device, fallback_devices: FallbackDevices = tuple
+) -> tuple[Chain, str]:
     """The chain in seconds and bytes, and where its times are from. UnavailableError if the device has no peak for the dtype."""
     shapes = [_matmuls(rows, inputs, outputs, dtype) for inputs, outputs in pairwise(widths)]
-    distinct = {w: _seconds(w, device, lenders) for triple in shapes for w in triple}
+    distinct = {w: _seconds(w, device, fallback_devices) for triple in shapes for w in triple}
     predicted = all(known is not None for _, known in distinct.values())
     seconds = {w: known if predicted and known is not None else roof for w, (roof, known) in distinct.items()}
     layers = [
@@ -56,12 +58,12 @@ def _matmuls(rows: Number, inputs: Number, outputs: Number, dtype: Dtype) -> tup
     )
 
 
-def _seconds(w: Matmul, device: Device, lenders: Lenders) -> tuple[float, float | None]:
+def _seconds(w: Matmul, device: Device, fallback_devices: FallbackDevices) -> tuple[float, float | None]:
     """Roofline and predicted time of one matmul."""
     [kernel] = kernels(w, Tile(min(EDGE, w.m), min(EDGE, w.n)))
     cost = estimate(kernel, device)
     try:
-        known = select_kernel("matmul", w.dtype.name, w, FORWARD, device, float(cost.lower_s), None, lambda name: True, lenders)
+        known = select_kernel("matmul", w.dtype.name, w, FORWARD, device, float(cost.lower_s), None, lambda name: True, fallback_devices)
     except UnavailableError:
         return float(cost.roofline_s), None
     return float(cost.roofline_s), known.seconds

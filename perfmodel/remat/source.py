@@ -13,7 +13,7 @@ from perfmodel.remat.chain import Chain, Layer, check_length, spread
 from perfmodel.remat.linear import linear_chain, linear_tensors
 from perfmodel.remat.quantities import quantities
 from perfmodel.remat.tensors import Tensor
-from perfmodel.timing.predict import Lenders
+from perfmodel.timing.predict import FallbackDevices
 from perfmodel.transformer.spec import ModelSpec
 
 
@@ -63,7 +63,7 @@ def _length(layers: int | None, lengths: list[int]) -> int:
     return longest
 
 
-def linear(layers: int | None, batch: int, width: str, dtype: Dtype, device: Device, lenders: Lenders) -> Source:
+def linear(layers: int | None, batch: int, width: str, dtype: Dtype, device: Device, fallback_devices: FallbackDevices) -> Source:
     """Linear layers: ``width`` is one width for all, or that of every value."""
     widths, unit = quantities("width", width, "B")
     if unit or not all(isinstance(value, int) for value in widths):
@@ -72,7 +72,7 @@ def linear(layers: int | None, batch: int, width: str, dtype: Dtype, device: Dev
     if len(widths) not in (1, length + 1):
         raise UsageError(f"--width has {len(widths)} values for {length} layers", f"give one for all, or {length + 1}")
     each = widths * (length + 1) if len(widths) == 1 else widths
-    chain, origin = linear_chain(batch, each, dtype, device, lenders)
+    chain, origin = linear_chain(batch, each, dtype, device, fallback_devices)
     shape = (
         f"{widths[0]} columns" if len(set(each)) == 1 else " -> ".join(map(str, each)) if length < 8 else f"{each[0]} -> ... -> {each[-1]}"
     )
@@ -81,13 +81,13 @@ def linear(layers: int | None, batch: int, width: str, dtype: Dtype, device: Dev
     return Source(chain, title, True, True, device, dtype, tensors, (origin,))
 
 
-def of_model(model: ModelSpec, batch: int, n: int, dtype: Dtype, device: Device, lenders: Lenders) -> Source:
+def of_model(model: ModelSpec, batch: int, n: int, dtype: Dtype, device: Device, fallback_devices: FallbackDevices) -> Source:
     """The layers of ``model``."""
     from perfmodel.transformer.step import prefill
 
     prefill(batch, n)  # sizes are checked before anything is computed
     transformer = _transformer()
-    chain, origin = transformer[0](model, batch, n, dtype, device, lenders)
+    chain, origin = transformer[0](model, batch, n, dtype, device, fallback_devices)
     tensors = tuple(transformer[1](model, batch, n, dtype, device))
     left_out = "Embedding, head, weights and optimizer are left out of memory and time: perfmodel memory counts them."
     title = f"{len(chain)} layers of {model.name}, {batch} x {n:,} tokens, {dtype.name} on {device.name}"

@@ -19,14 +19,14 @@ from perfmodel.core.hardware import Device
 from perfmodel.remat.chain import Chain
 from perfmodel.remat.chain import Layer as Link
 from perfmodel.remat.tensors import Tensor
-from perfmodel.timing.predict import Lenders
+from perfmodel.timing.predict import FallbackDevices
 from perfmodel.transformer.op import ATTENTION, Op
 from perfmodel.transformer.op_time import op_estimate, predict_op
 from perfmodel.transformer.ops import layer_ops, merged
 from perfmodel.transformer.spec import Layer, ModelSpec
 from perfmodel.transformer.step import Step, prefill
 from perfmodel.transformer.training.model_tape import layer_tape
-from perfmodel.transformer.training.question import BF16, FP32, Training
+from perfmodel.transformer.training.question import BF16, FP32, TrainingConfig
 from perfmodel.transformer.training.shape import Shape, shape_of
 from perfmodel.transformer.training.stages import bare
 from perfmodel.transformer.training.tape import backward, forward
@@ -34,13 +34,15 @@ from perfmodel.transformer.training.tape import backward, forward
 BACKWARD_OVER_FORWARD, ATTENTION_BACKWARD_OVER_FORWARD = 2.0, 2.5
 
 
-def model_chain(model: ModelSpec, batch: int, n: int, dtype: Dtype, device: Device, lenders: Lenders = tuple) -> tuple[Chain, str]:
+def model_chain(
+    model: ModelSpec, batch: int, n: int, dtype: Dtype, device: Device, fallback_devices: FallbackDevices = tuple
+) -> tuple[Chain, str]:
     """The chain in seconds and bytes for ``batch`` sequences of ``n`` tokens, and where its times are from."""
     step = prefill(batch, n, dtype=dtype, weight_bits=8 * dtype.size, cached=False)
     precision = FP32 if dtype.size == 4 else BF16
-    shape = replace(shape_of(Training(model, batch, n, precision=precision)), kept_gradient=0)
+    shape = replace(shape_of(TrainingConfig(model, batch, n, precision=precision)), kept_gradient=0)
     kinds = [layer for layer, _ in model.layer_kinds]
-    times = {layer: _seconds(layer, model, step, device, lenders) for layer in kinds}
+    times = {layer: _seconds(layer, model, step, device, fallback_devices) for layer in kinds}
     predicted = all(known is not None for _, known in times.values())
     links = {layer: _link(layer, model, shape, times[layer][1] or times[layer][0] if predicted else times[layer][0]) for layer in kinds}
     origin = "predicted by calibrated models" if predicted else "those of the roofline"
@@ -61,17 +63,17 @@ def _link(layer: Layer, model: ModelSpec, shape: Shape, seconds: tuple[float, fl
 
 
 def _seconds(
-    layer: Layer, model: ModelSpec, step: Step, device: Device, lenders: Lenders
+    layer: Layer, model: ModelSpec, step: Step, device: Device, fallback_devices: FallbackDevices
 ) -> tuple[tuple[float, float], tuple[float, float] | None]:
     """Forward and backward of one layer: at the roofline, and predicted if every kernel is."""
     ops = merged(layer_ops(layer, model, step))
     roofs = [float(op_estimate(op, device).roofline_s) for op in ops]
-    return _both(ops, roofs), _predicted(ops, device, lenders)
+    return _both(ops, roofs), _predicted(ops, device, fallback_devices)
 
 
-def _predicted(ops: list[Op], device: Device, lenders: Lenders) -> tuple[float, float] | None:
+def _predicted(ops: list[Op], device: Device, fallback_devices: FallbackDevices) -> tuple[float, float] | None:
     try:
-        return _both(ops, [predict_op(op, device, float(op_estimate(op, device).lower_s), lenders).seconds for op in ops])
+        return _both(ops, [predict_op(op, device, float(op_estimate(op, device).lower_s), fallback_devices).seconds for op in ops])
     except PerfmodelError:
         return None
 

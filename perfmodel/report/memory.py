@@ -15,9 +15,9 @@ from perfmodel.report.timeline import axis, chart
 from perfmodel.transformer.training import korthikanti
 from perfmodel.transformer.training.activations import Kept
 from perfmodel.transformer.training.explain import explain
-from perfmodel.transformer.training.memory import BACKWARD, FORWARD, MemoryResult, Moment
-from perfmodel.transformer.training.question import EVERY, FULL, MIXED, NONE, SELECTIVE, Training
-from perfmodel.transformer.training.state import Part
+from perfmodel.transformer.training.memory import BACKWARD, FORWARD, MemoryResult, StepMoment
+from perfmodel.transformer.training.question import EVERY, FULL, MIXED, NONE, SELECTIVE, TrainingConfig
+from perfmodel.transformer.training.state import StatePart
 
 WIDTH, HEIGHT = 60, 8
 """Columns and rows of the chart: they fit a terminal of 80 columns."""
@@ -55,7 +55,7 @@ def data(result: MemoryResult) -> dict[str, Any]:
     }
 
 
-def question(t: Training) -> dict[str, Any]:
+def question(t: TrainingConfig) -> dict[str, Any]:
     """A training question under the names of its options."""
     p = t.parallel
     return {
@@ -82,7 +82,7 @@ def question(t: Training) -> dict[str, Any]:
     }
 
 
-def recompute_text(training: Training) -> str:
+def recompute_text(training: TrainingConfig) -> str:
     """The kind as the option writes it."""
     kind = training.recompute.kind
     return f"{kind}:{training.recompute.every}" if kind == EVERY else kind
@@ -128,7 +128,7 @@ def _sums(key: str, *sizes: Number) -> list[Metric]:
     return [Metric(f"{key}.{name}", number, name, "B") for name, number in zip(names, sizes, strict=True)]
 
 
-def _state(part: Part) -> list[Metric]:
+def _state(part: StatePart) -> list[Metric]:
     return [
         Metric("name", part.name),
         Metric("group", part.group),
@@ -151,7 +151,7 @@ def _kept(row: Kept) -> list[Metric]:
     ]
 
 
-def _moment(moment: Moment) -> list[Metric]:
+def _moment(moment: StepMoment) -> list[Metric]:
     return [
         Metric("phase", moment.phase, unit="text"),
         Metric("where", moment.where, unit="text"),

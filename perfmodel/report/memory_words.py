@@ -9,8 +9,8 @@ from perfmodel.core.units import format_count, format_si
 from perfmodel.report.model_words import unread_notes
 from perfmodel.transformer.training.huggingface import WORKSPACES
 from perfmodel.transformer.training.implementations import HUGGINGFACE
-from perfmodel.transformer.training.memory import MemoryResult, Moment
-from perfmodel.transformer.training.question import ALL, MIXED, NONE, Parallel, Training
+from perfmodel.transformer.training.memory import MemoryResult, StepMoment
+from perfmodel.transformer.training.question import ALL, MIXED, NONE, Parallel, TrainingConfig
 
 
 def size(number: Number) -> str:
@@ -34,7 +34,7 @@ def verdict(result: MemoryResult) -> list[str]:
     return [*fitting, first] if result.fits is False else [first, *fitting]
 
 
-def _phase(moment: Moment) -> str:
+def _phase(moment: StepMoment) -> str:
     step = {"forward": "forward pass", "backward": "backward pass", "optimizer": "optimizer's step"}[moment.phase]
     return f"{step} ({moment.at})" if moment.at else step
 
@@ -79,20 +79,20 @@ def notes(result: MemoryResult) -> list[str]:
     return [*found, *_parallel_notes(training, p), *unread_notes(training.model)]
 
 
-def _targets(training: Training) -> str:
+def _targets(training: TrainingConfig) -> str:
     if training.lora_targets == ALL and training.model.is_moe:
         return "all matrices of attention and MLP, experts without adapters"
     return {"all": "all matrices of attention and MLP", "attention": "all matrices of attention", "qv": "Q and V"}[training.lora_targets]
 
 
-def uneven(t: Training) -> str:
+def uneven(t: TrainingConfig) -> str:
     """A sentence on GPUs with fewer sequences than others."""
     most = t.sequences * t.micro_batches
     idle = f"; {t.parallel.dp - t.batch:,} of them have none" if t.batch < t.parallel.dp else ""
     return f"--dp {t.parallel.dp} does not divide the batch of {t.batch:,}: the fullest GPUs have {most:,}, and the others wait{idle}."
 
 
-def _parallel_notes(training: Training, p: Parallel) -> Iterable[str]:
+def _parallel_notes(training: TrainingConfig, p: Parallel) -> Iterable[str]:
     if p.zero and p.dp * p.cp == 1:
         yield f"--zero {p.zero} divides nothing among one GPU: give --dp."
     if p.zero == 3:

@@ -10,8 +10,8 @@ from perfmodel.report.operation import unknown_rates
 from perfmodel.timing.base import find_model
 from perfmodel.transformer.answer import Answer, Line
 from perfmodel.transformer.estimate import CONVENTION, MIXED, PREDICTED, ROOF
-from perfmodel.transformer.in_step import MODEL as STEP_MODEL
-from perfmodel.transformer.in_step import launch_saving_s
+from perfmodel.transformer.launch_correction import MODEL as STEP_MODEL
+from perfmodel.transformer.launch_correction import launch_saving_s
 from perfmodel.transformer.parallel import draft_bytes, joined_gpus
 from perfmodel.transformer.request import GENERATE, Request, native_dtype
 from perfmodel.transformer.spec import ModelSpec

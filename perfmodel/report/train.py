@@ -15,7 +15,7 @@ from perfmodel.report.train_words import notes, verdict
 from perfmodel.transformer.op import COLLECTIVE, WEIGHTS
 from perfmodel.transformer.parameters import active, parts, total
 from perfmodel.transformer.training.question import MIXED
-from perfmodel.transformer.training.step.estimate import Line, TrainingAnswer
+from perfmodel.transformer.training.step.estimate import KernelLine, TrainingAnswer
 from perfmodel.transformer.training.step.explain import explain
 from perfmodel.transformer.training.step.flops import MEANING, MEGATRON, PALM, Counted, passes
 from perfmodel.transformer.training.step.step_time import BUBBLE, HOST
@@ -119,7 +119,7 @@ SOURCES = {PALM: "PaLM: {}N + 12LHQT per token", MEGATRON: "Megatron-LM: matrice
 RUN = "MFU and HFU: visible, executed"
 
 
-def _op(line: Line, found: TrainingAnswer) -> list[Metric]:
+def _op(line: KernelLine, found: TrainingAnswer) -> list[Metric]:
     op, p = line.row.op, line.prediction
     return [
         Metric("name", op.name, unit="text"),

@@ -9,14 +9,14 @@ from perfmodel.report.document import Report
 from perfmodel.report.memory import question, recompute_text
 from perfmodel.report.metrics import Metric, as_json, as_rows
 from perfmodel.report.operation import head
-from perfmodel.transformer.training.question import Training
+from perfmodel.transformer.training.question import TrainingConfig
 from perfmodel.transformer.training.step.flops import MEANING, utilization
 from perfmodel.transformer.training.step.job import job_of
-from perfmodel.transformer.training.step.search import Found, Layout
+from perfmodel.transformer.training.step.search import SearchResult, TimedLayout
 from perfmodel.transformer.training.step.system import over_network
 
 
-def report(found: Found) -> Report:
+def report(found: SearchResult) -> Report:
     """``found`` as a Report; its data follows the schema perfmodel.model/1, with ``layouts``."""
     t = found.training
     where = "" if found.system is None else f", {found.system.name}"
@@ -25,12 +25,12 @@ def report(found: Found) -> Report:
     return Report(title, _verdict(found), tables, _notes(found), data(found))
 
 
-def mfu(layout: Layout, found: Found) -> float:
+def mfu(layout: TimedLayout, found: SearchResult) -> float:
     """On visible scores."""
     return utilization(job_of(layout.training, found.on, found.system, half=found.half), layout.seconds)[0]
 
 
-def _verdict(found: Found) -> list[str]:
+def _verdict(found: SearchResult) -> list[str]:
     if not found.tried:
         t = found.training
         return [
@@ -47,11 +47,11 @@ def _verdict(found: Found) -> list[str]:
     ]
 
 
-def words(t: Training) -> str:
+def words(t: TrainingConfig) -> str:
     """A layout as the options that make it.
 
     >>> from perfmodel.transformer.spec import ModelSpec
-    >>> words(Training(ModelSpec("small", "llama", 8, 8, ()), 8, 16, micro_batch=2))
+    >>> words(TrainingConfig(ModelSpec("small", "llama", 8, 8, ()), 8, 16, micro_batch=2))
     '--micro-batch 2'
     """
     p = t.parallel
@@ -61,7 +61,7 @@ def words(t: Training) -> str:
     return " ".join([*found, *([f"--recompute {recompute_text(t)}"] if t.recompute.kind != "none" else [])])
 
 
-def _metrics(layout: Layout, found: Found) -> list[Metric]:
+def _metrics(layout: TimedLayout, found: SearchResult) -> list[Metric]:
     return [
         Metric("step_s", layout.seconds, "step", "s"),
         Metric("tokens_per_s", layout.tokens_per_s, "tokens/s", ""),
@@ -71,7 +71,7 @@ def _metrics(layout: Layout, found: Found) -> list[Metric]:
     ]
 
 
-def _notes(found: Found) -> list[str]:
+def _notes(found: SearchResult) -> list[str]:
     rate = found.tried / found.took_s
     system = found.system
     unsure = system is not None and any(over_network(system, layout.training.parallel) for layout in found.layouts)
@@ -84,7 +84,7 @@ def _notes(found: Found) -> list[str]:
     ]
 
 
-def data(found: Found) -> dict[str, Any]:
+def data(found: SearchResult) -> dict[str, Any]:
     """The object of schema perfmodel.model/1."""
     system = None if found.system is None else found.system.name
     inputs = {**question(found.training), "phase": "train", "search": found.gpus, "system": system, "dtype": found.half}

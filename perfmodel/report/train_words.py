@@ -8,7 +8,7 @@ from perfmodel.report.metrics import BOUND_WORDS
 from perfmodel.report.model_words import unread_notes
 from perfmodel.report.operation import unknown_rates
 from perfmodel.transformer.training.implementations import HUGGINGFACE
-from perfmodel.transformer.training.question import EVERY, FULL, Training
+from perfmodel.transformer.training.question import EVERY, FULL, TrainingConfig
 from perfmodel.transformer.training.step.estimate import TrainingAnswer
 from perfmodel.transformer.training.step.flops import MEANING
 from perfmodel.transformer.training.step.step_time import BUBBLE, HOST
@@ -67,7 +67,7 @@ def notes(found: TrainingAnswer) -> list[str]:
     return [*words, *_parallel_notes(found, t), *unread_notes(t.model), *unknown_rates([step.cost], found.device)]
 
 
-def _parallel_notes(found: TrainingAnswer, t: Training) -> list[str]:
+def _parallel_notes(found: TrainingAnswer, t: TrainingConfig) -> list[str]:
     p, words = t.parallel, []
     if p.tp > 1:
         words.append("Tensor parallel: partial sums are exchanged twice per layer and pass, with sequence parallelism as two halves.")

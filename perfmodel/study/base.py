@@ -16,7 +16,7 @@ from perfmodel.core.trace import Step
 from perfmodel.report.charts.schema import Chart, Number, Point
 from perfmodel.report.document import DataTable, Formula, ProfileUse
 from perfmodel.report.roofline_chart import formulas, profile_use
-from perfmodel.timing.predict import Lenders
+from perfmodel.timing.predict import FallbackDevices
 from perfmodel.validation.records import Record, read_records
 
 XY = list[tuple[Number, Number]]
@@ -40,11 +40,11 @@ class Part:
 class Scope:
     """Where a study looks and what it has used so far: profiles, input files, and numbers of points.
 
-    ``folder``: of the study's file; names of files in it are relative to that. ``lenders``: devices whose calibrations may be borrowed.
+    ``folder``: of the study's file; names of files in it are relative to that. ``fallback_devices``: those to borrow calibrations from.
     """
 
     folder: Path | None = None
-    lenders: Lenders = field(default_factory=lambda: cache(calibrated_devices))
+    fallback_devices: FallbackDevices = field(default_factory=lambda: cache(calibrated_devices))
     profiles: dict[str, ProfileUse] = field(default_factory=dict)
     inputs: dict[str, str] = field(default_factory=dict)
     numbers: Iterator[int] = field(default_factory=lambda: count(1))

@@ -74,8 +74,8 @@ def _attention(w: Workload, device: Device, scope: Scope) -> list[Found]:
     for counted in shown:
         name, direction = counted.algorithm.name, counted.direction
         own = replace(comparison, results=[one for one in comparison.results if one.algorithm.name == name])
-        known, missing = predictions(own, _implementation(w, name), scope.lenders)
-        named, _ = as_launched(own, _implementation(w, name), scope.lenders)
+        known, missing = predictions(own, _implementation(w, name), scope.fallback_devices)
+        named, _ = as_launched(own, _implementation(w, name), scope.fallback_devices)
         result = next(one for one in named.results if one.direction == direction)
         series = name if direction == FORWARD else f"{name} {direction if direction != BOTH else 'forward + backward'}"
         label = w.name or shape_words(comparison.workload)
@@ -133,10 +133,10 @@ def _matmul(w: Workload, device: Device, scope: Scope) -> list[Found]:
     named = w.implementation if isinstance(w.implementation, str) else None
     known, missing = None, list[str]()
     if named is not None:
-        check_implementation(named, "matmul", device, scope.lenders)
+        check_implementation(named, "matmul", device, scope.fallback_devices)
     try:
         lower = float(result.total.lower_s)
-        known = select_kernel("matmul", work.dtype.name, work, FORWARD, device, lower, named, lambda name: True, scope.lenders)
+        known = select_kernel("matmul", work.dtype.name, work, FORWARD, device, lower, named, lambda name: True, scope.fallback_devices)
     except PerfmodelError as error:
         missing = [f"matmul is not predicted: {error.message}."]
     label = w.name or f"matmul {shape_words(work)}"
@@ -151,7 +151,7 @@ def _matmul(w: Workload, device: Device, scope: Scope) -> list[Found]:
 def _model(w: Workload, device: Device, scope: Scope) -> list[Found]:
     assert w.model is not None
     request = w.model.request(device)
-    known = answer(request, scope.lenders)
+    known = answer(request, scope.fallback_devices)
     label = w.name or request_words(request)
     series = w.name or f"{request.model.name} {request.phase}"
     form = request.dtype

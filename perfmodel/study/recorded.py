@@ -75,7 +75,7 @@ def rows_of(choice: RecordChoice, scope: Scope) -> list[Row]:
         fix = suggest(wrong, sorted(seen)) if wrong and seen else "take a condition out"
         raise UsageError(f"no record in {choice.file} meets the conditions", fix)
     return [
-        compare(raw, record, device_or_error(record.hardware, scope.device), scope.lenders)
+        compare(raw, record, device_or_error(record.hardware, scope.device), scope.fallback_devices)
         for raw, record in thinned(list(groups.values()), choice.most)
     ]
 

@@ -21,7 +21,7 @@ from perfmodel.kernels.attention.tiles import LARGEST_EDGE
 from perfmodel.sweep.attention_tiles import TILE, Tiled, extras, tiles
 from perfmodel.sweep.base import DEFAULT_DEVICE, Column, Input, LeftOut, Workload
 from perfmodel.sweep.columns import COSTS, MEMORY, PREDICTED, costs
-from perfmodel.sweep.devices import canonical, device_ids, device_named, lenders
+from perfmodel.sweep.devices import canonical, device_ids, device_named, fallback_devices
 from perfmodel.timing.base import algorithm_of
 from perfmodel.timing.select_kernel import answered, check_compared, check_implementation
 
@@ -84,7 +84,7 @@ class AttentionCell(Tiled):
         results = self._results(w, {**values, **{name: int(size) for name, size in extra.items()}})
         br, bc = values.get("block_q"), values.get("block_kv")
         comparison = Comparison(w, self.device, results[-1].direction, self.sram_bytes, results, block_q=br, block_kv=bc)
-        found, known, _ = answered(comparison, self.implementation, lenders)
+        found, known, _ = answered(comparison, self.implementation, fallback_devices)
         time = known.get((self.algorithm.name, results[-1].direction))
         ends = (None, None, None) if time is None else (time.seconds, time.low, time.high)
         numbers = _columns(found.results) | dict(zip((one.name for one in PREDICTED), ends, strict=True))
@@ -127,7 +127,7 @@ def cell(choices: Mapping[str, Any]) -> AttentionCell:
         raise UsageError(f"{algorithm.name}: {obstacle}")
     implementation = choices["implementation"]
     if implementation is not None:
-        check_implementation(implementation, "attention", device, lenders)
+        check_implementation(implementation, "attention", device, fallback_devices)
         implementation = implementation if algorithm_of(implementation) == algorithm.name else None
     sram = sram_bytes_for([algorithm], device) if not choices["sram_given"] else None
     return AttentionCell(algorithm, device, _PASSES[choices["pass"]], probe, sram, implementation)

@@ -27,6 +27,6 @@ def device_ids() -> tuple[str, ...]:
 
 
 @cache
-def lenders() -> tuple[Device, ...]:
+def fallback_devices() -> tuple[Device, ...]:
     """Devices whose calibrations may be borrowed."""
     return tuple(catalog.calibrated_devices())

@@ -18,7 +18,7 @@ from perfmodel.kernels.matmul import Matmul, default_columns, extra_memory_bytes
 from perfmodel.kernels.tile import OnChip, choose_tile, on_chip, with_sram
 from perfmodel.sweep.base import DEFAULT_DEVICE, Column, Input, LeftOut, Workload
 from perfmodel.sweep.columns import COSTS, MEMORY, PREDICTED, costs
-from perfmodel.sweep.devices import canonical, device_ids, device_named, lenders
+from perfmodel.sweep.devices import canonical, device_ids, device_named, fallback_devices
 from perfmodel.timing.select_kernel import check_implementation, select_kernel
 
 _TILE = ("br", "bc", "threads")
@@ -76,7 +76,9 @@ class MatmulCell:
         extra = {name: int(size) for name, size in self.prepare(values)[0].items()}
         lower = float(self.formulas({**values, **extra})["lower_s"])
         try:
-            found = select_kernel("matmul", w.dtype.name, w, FORWARD, self.device, lower, self.implementation, lambda name: True, lenders)
+            found = select_kernel(
+                "matmul", w.dtype.name, w, FORWARD, self.device, lower, self.implementation, lambda name: True, fallback_devices
+            )
         except PerfmodelError:
             return {"predicted_s": None, "predicted_low_s": None, "predicted_high_s": None}
         return {"predicted_s": found.seconds, "predicted_low_s": found.low, "predicted_high_s": found.high}
@@ -88,7 +90,7 @@ def cell(choices: Mapping[str, Any]) -> MatmulCell:
     device = device if choices["sram"] is None else with_sram(device, choices["sram"])
     probe = Matmul(1, 1, choices["split_k"], 1, choices["split_k"], dtype_on(choices["dtype"], device)).check()
     if choices["implementation"] is not None:
-        check_implementation(choices["implementation"], "matmul", device, lenders)
+        check_implementation(choices["implementation"], "matmul", device, fallback_devices)
     return MatmulCell(device, on_chip(device), probe, choices["implementation"])
 
 

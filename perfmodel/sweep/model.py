@@ -17,7 +17,7 @@ from perfmodel.core.dtypes import DTYPES
 from perfmodel.core.errors import PerfmodelError, UsageError, suggest
 from perfmodel.core.hardware import Device
 from perfmodel.sweep.base import DEFAULT_DEVICE, FITS, Column, Input, LeftOut, Workload
-from perfmodel.sweep.devices import canonical, device_ids, device_named, lenders
+from perfmodel.sweep.devices import canonical, device_ids, device_named, fallback_devices
 from perfmodel.sweep.kv_cache import MODEL, model_named
 from perfmodel.transformer.answer import Answer, answer
 from perfmodel.transformer.kv_cache import BITS
@@ -71,7 +71,7 @@ class ModelCell:
     def point(self, values: Mapping[str, int], columns: Sequence[str]) -> Mapping[str, float | None]:
         """Every column of one row."""
         try:
-            return _columns(answer(self._request(values), lenders))
+            return _columns(answer(self._request(values), fallback_devices))
         except PerfmodelError as error:
             raise type(error)(_VALUE.sub(r"\1", error.message), error.fix) from None
 

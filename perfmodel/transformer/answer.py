@@ -16,7 +16,7 @@ from perfmodel.core.cost import READ
 from perfmodel.core.dtypes import dtype_of_products
 from perfmodel.core.lower_bound import Needs
 from perfmodel.core.roofline import Estimate, rates_of, total
-from perfmodel.timing.predict import Lenders
+from perfmodel.timing.predict import FallbackDevices
 from perfmodel.transformer.attention_ops import attention_ops
 from perfmodel.transformer.estimate import Pass, Row, run_pass, times_from
 from perfmodel.transformer.generation import flops_between
@@ -186,12 +186,12 @@ def _joined(before: Line | None, phase: str, row: Row, times: int) -> Line:
     )
 
 
-def generations(request: Request, lenders: Lenders = tuple) -> tuple[Answer, Answer]:
+def generations(request: Request, fallback_devices: FallbackDevices = tuple) -> tuple[Answer, Answer]:
     """``request``, a generation, answered with a KV cache and without."""
-    return answer(replace(request, cached=True), lenders), answer(replace(request, cached=False), lenders)
+    return answer(replace(request, cached=True), fallback_devices), answer(replace(request, cached=False), fallback_devices)
 
 
-def answer(request: Request, lenders: Lenders = tuple) -> Answer:
+def answer(request: Request, fallback_devices: FallbackDevices = tuple) -> Answer:
     """Every pass of ``request``, estimated and as far as it is calibrated predicted."""
     r = request.check()
     wanted: list[tuple[Step, int]] = []
@@ -203,7 +203,7 @@ def answer(request: Request, lenders: Lenders = tuple) -> Answer:
         windows = sorted({int(w) for layer, _ in r.model.layer_kinds if (w := layer.attention.window) is not None})
         wanted += [(r.step(DECODE, length), times) for length, times in lengths(r.n + 1, r.kv_len - 1, windows)]
     known: dict[tuple[Op, bool], Row] = {}
-    steps = [(run_pass(r.model, step, r.device, lenders, r.in_graph(step.phase), known), times) for step, times in wanted]
+    steps = [(run_pass(r.model, step, r.device, fallback_devices, r.in_graph(step.phase), known), times) for step, times in wanted]
     held = replace(r.step(DECODE if r.phase == DECODE else PREFILL), kv_len=r.kv_len)
     return Answer(r, steps, layout(r.model, held, r.device), {} if r.cached else _curved(r, wanted))
 

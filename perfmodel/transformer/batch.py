@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from perfmodel.core.roofline import rates_of
-from perfmodel.timing.predict import Lenders
+from perfmodel.timing.predict import FallbackDevices
 from perfmodel.transformer.estimate import Pass, all_ops, pass_needs, run_pass
 from perfmodel.transformer.layout import layout
 from perfmodel.transformer.op import CACHE, WEIGHTS, total_bytes
@@ -53,20 +53,20 @@ class Curve:
     max_batch: int | None
 
 
-def curve(request: Request, lenders: Lenders = tuple) -> Curve:
+def curve(request: Request, fallback_devices: FallbackDevices = tuple) -> Curve:
     """Decode at ``request.kv_len`` for batches 1, 2, 4, ... up to what fits, the knee and the largest batch among them."""
     r = replace(request, phase=DECODE).check()
     held = layout(r.model, r.step(DECODE), r.device)
     most = held.max_batch or UNKNOWN_CAPACITY
     found = knee(r, most)
     batches = sorted({*(2**i for i in range(min(most, LARGEST).bit_length())), most, *([found] if found else [])})
-    return Curve(r, [point(replace(r, batch=batch), lenders) for batch in batches], found, held.max_batch)
+    return Curve(r, [point(replace(r, batch=batch), fallback_devices) for batch in batches], found, held.max_batch)
 
 
-def point(r: Request, lenders: Lenders) -> Point:
+def point(r: Request, fallback_devices: FallbackDevices) -> Point:
     """One batch."""
     step = r.step(DECODE)
-    one, rates = run_pass(r.model, step, r.device, lenders, r.in_graph(DECODE)), rates_of(r.device, r.dtype)
+    one, rates = run_pass(r.model, step, r.device, fallback_devices, r.in_graph(DECODE)), rates_of(r.device, r.dtype)
     ops = [row.op for row in one.rows]
     parts = {
         WEIGHTS_PART: float(total_bytes(ops, WEIGHTS) / rates.dram),

@@ -9,7 +9,7 @@ from perfmodel.core.checks import dtype_on, whole
 from perfmodel.core.dtypes import DTYPES
 from perfmodel.core.errors import UnavailableError, UsageError
 from perfmodel.core.hardware import Device
-from perfmodel.timing.predict import Lenders
+from perfmodel.timing.predict import FallbackDevices
 from perfmodel.transformer.answer import Answer, generations
 from perfmodel.transformer.generation import MEASURED, Generation, Measured, with_cache, without_cache
 from perfmodel.transformer.kv_cache import (
@@ -152,22 +152,22 @@ def _step(w: CacheWorkload) -> Step:
     return Step(DECODE, 1, 1, 1, weight_bits=bits, published=True)
 
 
-def generation_on(w: CacheWorkload, device: Device, lenders: Lenders = tuple) -> tuple[Answer, Answer] | UnavailableError:
+def generation_on(w: CacheWorkload, device: Device, fallback_devices: FallbackDevices = tuple) -> tuple[Answer, Answer] | UnavailableError:
     """``w.n`` tokens of one sequence one by one, with a cache and without: ``perfmodel model --phase generate --n 1`` to one token more.
 
     Times leave out scales of the cache and a format of its own for the rotated key. UnavailableError: a rate that the profile lacks.
     """
     try:
-        return _generation(w, device, lenders)
+        return _generation(w, device, fallback_devices)
     except UnavailableError as error:
         return error
 
 
-def _generation(w: CacheWorkload, device: Device, lenders: Lenders) -> tuple[Answer, Answer]:
+def _generation(w: CacheWorkload, device: Device, fallback_devices: FallbackDevices) -> tuple[Answer, Answer]:
     given = None if w.weights_from_file else w.weights_dtype
     form = dtype_on(given if given in DTYPES and given != "fp8" else default_weights_dtype(w.form.dtype), device)
     stored = formats(w.spec, form, given, w.form.dtype)
-    return generations(Request(w.spec, device, GENERATE, 1, 1, w.n + 1, form, **stored), lenders)
+    return generations(Request(w.spec, device, GENERATE, 1, 1, w.n + 1, form, **stored), fallback_devices)
 
 
 def _unpaged(form: CacheFormat) -> CacheFormat:

@@ -18,8 +18,8 @@ from perfmodel.core.hardware import Device
 from perfmodel.core.lower_bound import Needs
 from perfmodel.core.roofline import Estimate, rates_of, total
 from perfmodel.kernels.matmul import default_columns
-from perfmodel.timing.predict import CALIBRATED, Lenders, Prediction
-from perfmodel.transformer.in_step import InStep, calibrated_for, in_step
+from perfmodel.timing.predict import CALIBRATED, FallbackDevices, Prediction
+from perfmodel.transformer.launch_correction import LaunchCorrection, calibrated_for, launch_correction
 from perfmodel.transformer.op import CACHE, WEIGHTS, Op, total_bytes
 from perfmodel.transformer.op_time import as_multiplied, busy_s, in_time, op_estimate, predict_op, scaled
 from perfmodel.transformer.ops import step_ops
@@ -56,7 +56,7 @@ class Pass:
     device: Device
     graph: bool
     rows: Sequence[Row]
-    within: InStep
+    within: LaunchCorrection
 
     @property
     def cost(self) -> Estimate:
@@ -130,20 +130,20 @@ def run_pass(
     model: ModelSpec,
     step: Step,
     device: Device,
-    lenders: Lenders = tuple,
+    fallback_devices: FallbackDevices = tuple,
     graph: bool = False,
     known: dict[tuple[Op, bool], Row] | None = None,
 ) -> Pass:
-    """Estimates of every row. ``graph``: kernels are launched as a CUDA graph. ``lenders``: as for a prediction.
+    """Estimates of every row. ``graph``: kernels are launched as a CUDA graph. ``fallback_devices``: as for a prediction.
 
     ``known``: rows of other passes on the device, by op and ``graph``; those of this one are added.
     """
-    within, known = in_step(device, lenders), {} if known is None else known
+    within, known = launch_correction(device, fallback_devices), {} if known is None else known
     step = on_device(step, device)
     ops = all_ops(model, step)
     for op in ops:
         if (op, graph) not in known:
-            known[op, graph] = _row(op, device, lenders, graph, within)
+            known[op, graph] = _row(op, device, fallback_devices, graph, within)
     return Pass(model, step, device, graph, [known[op, graph] for op in ops], within)
 
 
@@ -157,10 +157,10 @@ def all_ops(model: ModelSpec, step: Step) -> list[Op]:
     return [*step_ops(model, step), *hand_over(model, step)]
 
 
-def _row(op: Op, device: Device, lenders: Lenders, graph: bool, within: InStep) -> Row:
+def _row(op: Op, device: Device, fallback_devices: FallbackDevices, graph: bool, within: LaunchCorrection) -> Row:
     cost = op_estimate(op, device)
     try:
-        alone = predict_op(op, device, float(cost.lower_s), lenders)
+        alone = predict_op(op, device, float(cost.lower_s), fallback_devices)
         one = in_time(within.of(alone, op, device, graph, float(cost.lower_s)), cost, device)
     except PerfmodelError as error:
         return Row(op, scaled(cost, op.count), None, error.message)

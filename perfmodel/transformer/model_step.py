@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from perfmodel.core.hardware import Device
 from perfmodel.core.roofline import Estimate
-from perfmodel.timing.predict import Lenders
+from perfmodel.timing.predict import FallbackDevices
 from perfmodel.transformer.estimate import Pass, run_pass
 from perfmodel.transformer.spec import ModelSpec
 from perfmodel.transformer.step import Step
@@ -21,9 +21,9 @@ class ModelStep:
     graph: bool
     attention: str | None = None
 
-    def on(self, device: Device, lenders: Lenders = tuple) -> Pass:
+    def on(self, device: Device, fallback_devices: FallbackDevices = tuple) -> Pass:
         """Its rows on ``device``."""
-        return run_pass(self.model, self.step, device, lenders, self.graph)
+        return run_pass(self.model, self.step, device, fallback_devices, self.graph)
 
     def estimate(self, device: Device) -> Estimate:
         """Bound and roof of the whole step on ``device``."""

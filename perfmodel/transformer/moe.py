@@ -93,7 +93,7 @@ def _as_part(part: str, op: Op, routed: Experts | None, fused: bool) -> Op:
     if routed is None or op.timed is None:
         return op
     w = replace(routed, parts=(UP, ACTIVATE) if part == UP and fused else (part,))
-    return replace(op, timed=replace(op.timed, closer=Timed("moe", w, ("triton-moe", "trtllm-moe"))))
+    return replace(op, timed=replace(op.timed, preferred=Timed("moe", w, ("triton-moe", "trtllm-moe"))))
 
 
 def activation_function(gated: bool, step: Step, rows: Number, width: Number, activation_name: str) -> Op:

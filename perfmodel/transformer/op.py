@@ -37,7 +37,7 @@ class Timed:
     """What a time model predicts: ``workload`` under the name of its calibrations. ``implementations``: the first calibrated one counts.
 
     None: the fastest fused one that is calibrated. ``obstacle``: why no calibration covers it. ``strided``: it reads a slice of a
-    wider matrix, or writes one. ``closer``: a workload that says more of what runs, asked first.
+    wider matrix, or writes one. ``preferred``: a more specific workload; its calibration comes first.
     """
 
     kind: str
@@ -45,7 +45,7 @@ class Timed:
     implementations: tuple[str, ...] | None
     obstacle: str = ""
     strided: bool = False
-    closer: Timed | None = None
+    preferred: Timed | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from perfmodel.core.roofline import Estimate, Traffic, estimate
 from perfmodel.core.workload import FORWARD
 from perfmodel.kernels.collectives import Collective, collective_estimate
 from perfmodel.timing.base import algorithm_of
-from perfmodel.timing.predict import Lenders, Prediction
+from perfmodel.timing.predict import FallbackDevices, Prediction
 from perfmodel.timing.select_kernel import select_kernel
 from perfmodel.transformer.op import Op
 
@@ -33,7 +33,7 @@ def as_multiplied(op: Op, device: Device) -> Kernel:
     return replace(op.kernel, dtype=op.multiplied)
 
 
-def predict_op(op: Op, device: Device, lower_s: float, lenders: Lenders, attention: str | None = None) -> Prediction:
+def predict_op(op: Op, device: Device, lower_s: float, fallback_devices: FallbackDevices, attention: str | None = None) -> Prediction:
     """The prediction of one run alone, calibrated here or else borrowed; UnavailableError says why there is none.
 
     ``attention``: the implementation of fused attention, by default the fastest.
@@ -42,9 +42,11 @@ def predict_op(op: Op, device: Device, lower_s: float, lenders: Lenders, attenti
     if timed is None or timed.obstacle:
         raise UnavailableError(timed.obstacle if timed else f"no time model of {op.name}")
     if timed.implementations is None:
-        return select_kernel(timed.kind, op.kernel.dtype.name, timed.workload, FORWARD, device, lower_s, attention, _is_fused, lenders)
-    asked, reason = [timed] if timed.closer is None else [timed.closer, timed], ""
-    for source in (tuple, lenders):
+        return select_kernel(
+            timed.kind, op.kernel.dtype.name, timed.workload, FORWARD, device, lower_s, attention, _is_fused, fallback_devices
+        )
+    asked, reason = [timed] if timed.preferred is None else [timed.preferred, timed], ""
+    for source in (tuple, fallback_devices):
         for one in asked:
             for name in one.implementations or ():
                 try:

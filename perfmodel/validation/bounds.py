@@ -22,7 +22,7 @@ from perfmodel.timing.case_bounds import lower_bound_s
 from perfmodel.transformer.model_step import ModelStep
 from perfmodel.transformer.step import DECODE, PREFILL, Split, Step
 from perfmodel.transformer.training.implementations import HUGGINGFACE
-from perfmodel.transformer.training.question import BF16, FP32, FULL, NONE, Recompute, Training
+from perfmodel.transformer.training.question import BF16, FP32, FULL, NONE, Recomputation, TrainingConfig
 from perfmodel.transformer.training.step.estimate import TrainingStep, training_step
 from perfmodel.validation.records import Record
 
@@ -143,13 +143,13 @@ def _training(record: Record, dtype: Dtype) -> ModelStep:
     if sizes["attention"] not in ATTENTION_OF_TRAINING:
         raise UnavailableError(f"no model of {sizes['attention']!r} attention", f"there is {', '.join(ATTENTION_OF_TRAINING)}")
     backend = str(record.environment.get("sdpa_backend", ""))
-    training = Training(
+    training = TrainingConfig(
         find_model(sizes["model"]),
         sizes["batch"],
         sizes["n"],
         precision=BF16 if dtype.name == "bf16" else FP32,
         optimizer="adamw",
-        recompute=Recompute(FULL if sizes["checkpointing"] else NONE),
+        recompute=Recomputation(FULL if sizes["checkpointing"] else NONE),
         flash=sizes["attention"] == "sdpa",
         dropout=sizes.get("dropout", 0) > 0,
     )

@@ -16,12 +16,12 @@ from perfmodel.core.errors import PerfmodelError
 from perfmodel.core.hardware import Calibration, Device
 from perfmodel.timing.base import MAX_PARAMETERS, VARIANTS, Case, Model, find_model, kernel_name, model_of
 from perfmodel.timing.fit import ROUNDS, fit
-from perfmodel.timing.predict import Lenders, with_parts
+from perfmodel.timing.predict import FallbackDevices, with_parts
 from perfmodel.validation.bounds import evaluated
 from perfmodel.validation.intervals import Residual, interval
 from perfmodel.validation.parallel import in_parallel
 from perfmodel.validation.records import Record, profiled
-from perfmodel.validation.split import held_out, kin
+from perfmodel.validation.split import group_key, held_out
 from perfmodel.validation.statistics import quantile
 
 FOLDS = 5
@@ -128,7 +128,7 @@ def fitted(model: Model, known: Sequence[Point], starts: Mapping[str, float] | N
 
 
 def _kin(point: Point) -> str:
-    return json.dumps(kin(point.record), sort_keys=True)
+    return json.dumps(group_key(point.record), sort_keys=True)
 
 
 def _left_out_with(known: Sequence[Point]) -> list[str]:
@@ -163,14 +163,14 @@ def calibrate(
     date: str,
     versions: Callable[[list[Record]], str],
     progress: Callable[[str], None],
-    lenders: Lenders = tuple,
+    fallback_devices: FallbackDevices = tuple,
     effort: Effort = FULL,
     jobs: int = 1,
     done: Callable[[float], None] = lambda share: None,
 ) -> dict[str, list[Calibration]]:
     """Calibrations by device id. A group with fewer than twice as many points to fit as parameters is left out.
 
-    ``lenders``: devices whose calibrations serve for parts of a sequence that a device has none of. ``jobs``: processes that
+    ``fallback_devices``: devices whose calibrations serve for parts of a sequence that a device has none of. ``jobs``: processes that
     fit groups at the same time; the result is the same with any number of them. ``progress`` hears of each group as it is fitted,
     ``done`` before that of the share of all work that is done.
     """
@@ -183,7 +183,7 @@ def calibrate(
     for key, listed in grouped.items():
         own = [replace(point, device=current[point.device.id]) for point in listed]
         model = model_of(own[0].case)
-        own = with_lent(own, model.name, lambda: [*current.values(), *lenders()])
+        own = with_lent(own, model.name, lambda: [*current.values(), *fallback_devices()])
         known = effort.thinned(_to_fit(own))
         if missing := _too_few(own, model):
             progress(f"{'/'.join(key[:3])} on {key[4]}: {missing}")
@@ -218,7 +218,7 @@ def _too_few(own: Sequence[Point], model: Model) -> str:
 
 def too_few(records: Iterable[Record], model: Model) -> str:
     """Why ``model`` cannot be fitted to ``records``, in words; empty where it can."""
-    shapes = len({json.dumps(kin(record), sort_keys=True) for record in records if not held_out(record)})
+    shapes = len({json.dumps(group_key(record), sort_keys=True) for record in records if not held_out(record)})
     enough = shapes >= max(2, min(2 * len(model.parameters), FEWEST))
     return "" if enough else f"{shapes} shapes are too few for {len(model.parameters)} parameters"
 
@@ -258,9 +258,9 @@ def _of_all(block: Calibration, residuals: Sequence[Residual]) -> Calibration:
     return block if block.points >= FEWEST_OWN else replace(with_interval(block, residuals), median_error=block.median_error)
 
 
-def with_lent(own: Sequence[Point], model: str, lenders: Lenders) -> list[Point]:
+def with_lent(own: Sequence[Point], model: str, fallback_devices: FallbackDevices) -> list[Point]:
     """``own``, with the parts of ``model`` that their devices lack."""
-    devices = {point.device.id: with_parts(point.device, model, lenders) for point in own}
+    devices = {point.device.id: with_parts(point.device, model, fallback_devices) for point in own}
     return [replace(point, device=devices[point.device.id]) for point in own]
 
 

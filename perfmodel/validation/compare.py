@@ -12,7 +12,7 @@ from perfmodel.core.hardware import Device
 from perfmodel.core.workload import BACKWARD, FORWARD
 from perfmodel.timing.base import Case
 from perfmodel.timing.case_bounds import lower_bound_s, roof_s
-from perfmodel.timing.predict import Lenders, Prediction, added, predict
+from perfmodel.timing.predict import FallbackDevices, Prediction, added, predict
 from perfmodel.validation.bounds import evaluated
 from perfmodel.validation.memory import PEAK, predicted_peak_bytes
 from perfmodel.validation.records import Record, profiled, read_records
@@ -107,7 +107,7 @@ class Group:
 
 
 def compare_files(
-    paths: Iterable[Path], find_device: Callable[[str], Device], lenders: Lenders = tuple, only: Device | None = None
+    paths: Iterable[Path], find_device: Callable[[str], Device], fallback_devices: FallbackDevices = tuple, only: Device | None = None
 ) -> list[Row]:
     """Every record of ``paths``, or those of ``only``, beside the model; a record that cannot be evaluated is kept, with the reason."""
     devices: dict[str, Device | PerfmodelError] = {}
@@ -118,13 +118,13 @@ def compare_files(
                 devices[record.hardware] = device_or_error(record.hardware, find_device)
             device = devices[record.hardware]
             if only is None:
-                rows.append(compare(raw, record, device, lenders))
+                rows.append(compare(raw, record, device, fallback_devices))
             elif not isinstance(device, PerfmodelError) and device.id == only.id:
-                rows.append(compare(raw, record, only, lenders))
+                rows.append(compare(raw, record, only, fallback_devices))
     return rows
 
 
-def compare(raw: dict[str, Any], record: Record, device: Device | PerfmodelError, lenders: Lenders = tuple) -> Row:
+def compare(raw: dict[str, Any], record: Record, device: Device | PerfmodelError, fallback_devices: FallbackDevices = tuple) -> Row:
     """One record beside the model."""
     if isinstance(device, PerfmodelError):
         return Row(raw, record, None, None, device.message)
@@ -134,18 +134,18 @@ def compare(raw: dict[str, Any], record: Record, device: Device | PerfmodelError
     if profiled(record):
         return Row(raw, record, lower, None, "one run under a profiler: counters, no time to predict", case, device)
     try:
-        prediction = predicted(case, record, device, lower, lenders)
+        prediction = predicted(case, record, device, lower, fallback_devices)
     except PerfmodelError as error:
         return Row(raw, record, lower, None, error.message, case, device)
     return Row(raw, record, lower, prediction, "", case, device)
 
 
-def predicted(case: Case, record: Record, device: Device, lower_s: float, lenders: Lenders) -> Prediction:
+def predicted(case: Case, record: Record, device: Device, lower_s: float, fallback_devices: FallbackDevices) -> Prediction:
     """The prediction of what ``record`` measured: of both passes of attention, one after the other."""
     if record.workload != "attention" or record.direction != "both":
-        return predict(case, record.workload, record.dtype, device, lower_s, lenders)
+        return predict(case, record.workload, record.dtype, device, lower_s, fallback_devices)
     passes = [replace(case, direction=one) for one in (FORWARD, BACKWARD)]
-    return added([predict(one, record.workload, record.dtype, device, lower_bound_s(one, device), lenders) for one in passes])
+    return added([predict(one, record.workload, record.dtype, device, lower_bound_s(one, device), fallback_devices) for one in passes])
 
 
 def device_or_error(name: str, find_device: Callable[[str], Device]) -> Device | PerfmodelError:

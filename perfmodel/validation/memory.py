@@ -12,7 +12,7 @@ from perfmodel.core.workload import Attention
 from perfmodel.remat.torch_chain import TorchChain, peak_bytes
 from perfmodel.transformer.training.attention_peak import attention_peak
 from perfmodel.transformer.training.memory import peak
-from perfmodel.transformer.training.question import Recompute, Training
+from perfmodel.transformer.training.question import Recomputation, TrainingConfig
 from perfmodel.validation.records import Record
 
 PEAK = "peak_bytes"
@@ -42,17 +42,17 @@ def _chain(record: Record, device: Device) -> float:
     return float(peak_bytes(TorchChain(layers, d, rows, DTYPES[record.dtype], bool(s["relu"]), segments), device))
 
 
-def training_of(record: Record) -> Training:
+def training_of(record: Record) -> TrainingConfig:
     """The training step that ``record`` measured; UnavailableError for a model that nobody knows."""
     s = record.shape
     if s["model"] not in model_names():
         raise UnavailableError(f"no model is called {s['model']!r}")
-    return Training(
+    return TrainingConfig(
         find_model(str(s["model"])),
         int(s["batch"]),
         int(s["n"]),
         precision=record.dtype,
-        recompute=Recompute("full") if s["checkpointing"] else Recompute(),
+        recompute=Recomputation("full") if s["checkpointing"] else Recomputation(),
         flash=s["attention"] == "sdpa",
         dropout=bool(s.get("dropout")),
     )

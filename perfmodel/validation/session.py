@@ -9,7 +9,7 @@ from typing import Any
 
 from perfmodel.core.errors import PerfmodelError, UnavailableError, UsageError
 from perfmodel.core.hardware import Device
-from perfmodel.timing.predict import Lenders
+from perfmodel.timing.predict import FallbackDevices
 from perfmodel.validation.compare import Row, compare, compare_files
 from perfmodel.validation.records import as_record
 
@@ -109,11 +109,11 @@ def _rows(raws: Iterable[dict[str, Any]], device: Device) -> list[Row]:
     return [compare(raw, as_record(raw), device) for raw in raws]
 
 
-def read(paths: Iterable[Path], find_device: Callable[[str], Device], hardware: str | None, lenders: Lenders) -> Session:
+def read(paths: Iterable[Path], find_device: Callable[[str], Device], hardware: str | None, fallback_devices: FallbackDevices) -> Session:
     """Records from files; with ``hardware``, a device or the profile that stands for it, of that device only."""
     given = None if hardware is None else find_device(hardware)
 
-    rows = compare_files(paths, find_device, lenders, given)
+    rows = compare_files(paths, find_device, fallback_devices, given)
     if given is not None and not rows:
         raise UsageError(f"--hardware: no record is of {given.id}", "give the profile of a device that the records name")
     return Session(device=given, rows=rows, counts=counts_of(rows))

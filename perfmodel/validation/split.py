@@ -21,10 +21,10 @@ def held_out(record: Record) -> bool:
     """Whether no fit may see ``record``."""
     if record.source.endswith((HELD_OUT, FITTED)):
         return record.source.endswith(HELD_OUT)
-    return _odd(kin(record))
+    return _odd(group_key(record))
 
 
-def kin(record: Record) -> Mapping[str, Any] | list[Any]:
+def group_key(record: Record) -> Mapping[str, Any] | list[Any]:
     """What stays together in the split, and in the folds of a cross-validation: the family of an own kernel, or the shape."""
     if record.implementation.startswith("numba-") and record.workload == "attention":
         return [record.shape.get("d", 0), record.shape.get("causal", False), record.launch.get("br", 0), record.launch.get("bc", 0)]

@@ -14,7 +14,7 @@ from dataclasses import replace
 
 from perfmodel.core.hardware import Calibration
 from perfmodel.timing.base import find_model
-from perfmodel.timing.predict import Lenders
+from perfmodel.timing.predict import FallbackDevices
 from perfmodel.validation.calibrate import Family, Key, Point, family_of, with_lent
 from perfmodel.validation.split import held_out
 from perfmodel.validation.statistics import quantile
@@ -27,10 +27,12 @@ HalfWidths = dict[str, float]
 """Half the width of a borrowed interval, in logarithms, by implementation and by "implementation of lender"; under "" all others'."""
 
 
-def half_widths(grouped: Mapping[Key, list[Point]], calibrated: Mapping[str, list[Calibration]], lenders: Lenders = tuple) -> HalfWidths:
-    """Of every implementation known on two architectures or more; empty where there is none. ``lenders``: of parts of sequences."""
+def half_widths(
+    grouped: Mapping[Key, list[Point]], calibrated: Mapping[str, list[Calibration]], fallback_devices: FallbackDevices = tuple
+) -> HalfWidths:
+    """Of every implementation known on two architectures or more; empty where there is none. ``fallback_devices``: for parts."""
     current = {q.device.id: replace(q.device, calibration=calibrated.get(q.device.id, [])) for own in grouped.values() for q in own}
-    grouped = {key: with_lent(own, key[3], lambda: [*current.values(), *lenders()]) for key, own in grouped.items()}
+    grouped = {key: with_lent(own, key[3], lambda: [*current.values(), *fallback_devices()]) for key, own in grouped.items()}
     found: HalfWidths = {}
     best = (0, 0.0)
     for family in sorted({key[:4] for key in grouped}):

@@ -52,7 +52,7 @@ class Section:
         return Part(verdict, list(charts), [self._table(lines, title)], list(dict.fromkeys(notes)))
 
     def _line(self, options: ModelOptions, device: Device, scope: Scope) -> _Line:
-        found = curve(replace(options, phase=DECODE).request(device), scope.lenders)
+        found = curve(replace(options, phase=DECODE).request(device), scope.fallback_devices)
         length = f", {found.request.kv_len:,} tokens" if len({model.kv_len for model in self.models}) > 1 else ""
         model = found.request.model.name if len({model.name for model in self.models}) > 1 or len(self.devices) == 1 else ""
         name = ", ".join(

@@ -15,7 +15,7 @@ from perfmodel.study.base import Part, Scope
 from perfmodel.study.fields import Fields
 from perfmodel.transformer.training.checks import recompute_named
 from perfmodel.transformer.training.memory import MemoryResult, evaluate
-from perfmodel.transformer.training.question import Parallel, Training
+from perfmodel.transformer.training.question import Parallel, TrainingConfig
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,9 +40,9 @@ class Run:
     dp: int = 1
     zero: int = 0
 
-    def training(self) -> Training:
+    def training(self) -> TrainingConfig:
         """The question that it asks."""
-        return Training(
+        return TrainingConfig(
             find_model(self.model),
             self.batch,
             self.n,

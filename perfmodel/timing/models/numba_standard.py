@@ -22,7 +22,7 @@ from perfmodel.timing.models.register_tiles import (
     FLOAT_BYTES,
     WARP,
     Instructions,
-    Layout,
+    TileLayout,
     grid_seconds,
     instruction_costs,
     launches_seconds,
@@ -50,7 +50,7 @@ KNOWN = ("DEFAULT_TILE", "REGISTERS", "SOFTMAX_REGISTERS", "SOFTMAX_ROWS", "SOFT
 def scores_seconds(w: Attention, tile: tuple[int, int], device: Device, costs: Mapping[str, float], p: Mapping[str, float]) -> float:
     """S = Q K^T."""
     br, bc = tile
-    layout = Layout(br, w.d // 8)
+    layout = TileLayout(br, w.d // 8)
     columns = bc // layout.lanes
     stored = layout.rows * columns
     loads = w.d // 4 * (layout.rows + columns)
@@ -82,7 +82,7 @@ def softmax_seconds(w: Attention, device: Device, p: Mapping[str, float]) -> flo
 
 def outputs_seconds(w: Attention, br: int, device: Device, costs: Mapping[str, float]) -> float:
     """O = P V."""
-    layout = Layout(br, w.d // 8)
+    layout = TileLayout(br, w.d // 8)
     work, stages = stage(layout, int(w.d)), ceil_div(w.kv_len, DEPTH)
     block = Block(layout.threads, REGISTERS[int(w.d)][1], STAGES * (br + w.d) * DEPTH * FLOAT_BYTES)
 

@@ -13,8 +13,8 @@ from perfmodel.core.hardware import Device
 from perfmodel.core.workload import FORWARD
 from perfmodel.timing.base import Case, Model
 from perfmodel.transformer.estimate import all_ops, on_device
-from perfmodel.transformer.in_step import MODEL as NAME
-from perfmodel.transformer.in_step import PARAMETERS, InStep
+from perfmodel.transformer.launch_correction import MODEL as NAME
+from perfmodel.transformer.launch_correction import PARAMETERS, LaunchCorrection
 from perfmodel.transformer.model_step import KnownDevice, ModelStep
 from perfmodel.transformer.op import Op
 from perfmodel.transformer.op_time import op_estimate, predict_op
@@ -33,7 +33,7 @@ def _alone(w: ModelStep, known: KnownDevice) -> Alone:
 def seconds(case: Case, device: Device, p: Mapping[str, float]) -> float:
     """Predicted seconds; UnavailableError names a kernel that is not calibrated."""
     w: ModelStep = case.workload
-    within = InStep(p)
+    within = LaunchCorrection(p)
     rows = _alone(w, KnownDevice(device))
     return float(sum(op.count * within.seconds(alone, op, device, w.graph, lower) for op, alone, lower in rows))
 

@@ -9,7 +9,7 @@ from functools import lru_cache
 from perfmodel.core.arith import Number
 from perfmodel.transformer.spec import Layer, ModelSpec, MoeMlp
 from perfmodel.transformer.training.implementations import FUSED, implementation_named
-from perfmodel.transformer.training.question import EVERY, FULL, SELECTIVE, Recompute, Training
+from perfmodel.transformer.training.question import EVERY, FULL, SELECTIVE, Recomputation, TrainingConfig
 from perfmodel.transformer.training.shape import Shape, shape_of
 from perfmodel.transformer.training.stages import Run, bare, chunks_of, in_flight
 from perfmodel.transformer.training.tape import Tape
@@ -71,7 +71,7 @@ def end_tape(frame: ModelSpec, shape: Shape, implementation: str, where: str) ->
     return made.head(frame, shape) if where == HEAD else made.embedding(frame, shape)
 
 
-def kept(training: Training, stage: int = 0, implementation: str = FUSED) -> list[Kept]:
+def kept(training: TrainingConfig, stage: int = 0, implementation: str = FUSED) -> list[Kept]:
     """Tensors that wait for their backward pass on a GPU of pipeline stage ``stage``, in the order in which they are made.
 
     Counts are over all micro-batches that are on their way through it.
@@ -90,7 +90,7 @@ def kept(training: Training, stage: int = 0, implementation: str = FUSED) -> lis
     return found + (_of_head(end_tape(frame, shape, implementation, HEAD), flight[-1]) if stage == parallel.pp - 1 else [])
 
 
-def _whose(chunk: Sequence[Run], recompute: Recompute) -> list[Layer]:
+def _whose(chunk: Sequence[Run], recompute: Recomputation) -> list[Layer]:
     """Layers of ``chunk`` that leave something: each, or the first of each segment."""
     layers = [layer for layer, count in chunk for _ in range(count)]
     return layers[:: recompute.every] if recompute.kind == EVERY else layers

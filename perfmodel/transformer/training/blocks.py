@@ -10,7 +10,7 @@ from perfmodel.core.arith import Number, ceil_div
 from perfmodel.transformer.spec import Layer, ModelSpec
 from perfmodel.transformer.training.activations import HEAD, end_tape, layer_tape
 from perfmodel.transformer.training.matrices import layer_holding, table_holding
-from perfmodel.transformer.training.question import EVERY, FULL, SELECTIVE, Recompute
+from perfmodel.transformer.training.question import EVERY, FULL, SELECTIVE, Recomputation
 from perfmodel.transformer.training.shape import Shape
 from perfmodel.transformer.training.stages import Run
 from perfmodel.transformer.training.tape import Pass, Tape, backward, forward
@@ -27,7 +27,7 @@ class Block:
     count: int = 1
 
 
-def chunk_blocks(frame: ModelSpec, runs: Sequence[Run], shape: Shape, recompute: Recompute, implementation: str) -> list[Block]:
+def chunk_blocks(frame: ModelSpec, runs: Sequence[Run], shape: Shape, recompute: Recomputation, implementation: str) -> list[Block]:
     """The layers of ``runs`` in order, as blocks."""
     if recompute.kind != EVERY or recompute.every == 1:
         kind = FULL if recompute.kind == EVERY else recompute.kind

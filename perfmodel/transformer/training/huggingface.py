@@ -13,7 +13,7 @@ from perfmodel.transformer.training import model_tape
 from perfmodel.transformer.training.huggingface_attention import attention, mask_bytes
 from perfmodel.transformer.training.huggingface_norm import norm
 from perfmodel.transformer.training.matrices import TABLE, Matrix, layer_matrices
-from perfmodel.transformer.training.question import EVERY, FULL, Recompute
+from perfmodel.transformer.training.question import EVERY, FULL, Recomputation
 from perfmodel.transformer.training.recorder import Recorder
 from perfmodel.transformer.training.shape import Shape
 from perfmodel.transformer.training.tape import Node, Tape
@@ -122,7 +122,7 @@ def constant_bytes(model: ModelSpec, shape: Shape) -> Number:
     return WORKSPACES
 
 
-def waiting_bytes(model: ModelSpec, shape: Shape, recompute: Recompute) -> Number:
+def waiting_bytes(model: ModelSpec, shape: Shape, recompute: Recomputation) -> Number:
     """The mask of the scores, which layers that run again take as an argument. Otherwise it is gone before the head runs."""
     waits = not shape.flash and recompute.kind in (FULL, EVERY)
     return mask_bytes(shape.sequences, shape.length, shape.size) if waits else 0

@@ -9,7 +9,7 @@ from perfmodel.core.arith import Number
 from perfmodel.core.errors import UsageError, suggest
 from perfmodel.transformer.spec import Layer, ModelSpec
 from perfmodel.transformer.training import huggingface, model_tape
-from perfmodel.transformer.training.question import Recompute
+from perfmodel.transformer.training.question import Recomputation
 from perfmodel.transformer.training.shape import Shape
 from perfmodel.transformer.training.tape import Tape
 
@@ -31,7 +31,7 @@ class Implementation:
     embedding: Callable[[ModelSpec, Shape], Tape]
     core: frozenset[str]
     constant: Callable[[ModelSpec, Shape], Number] = lambda model, shape: 0
-    waiting: Callable[[ModelSpec, Shape, Recompute], Number] = lambda model, shape, recompute: 0
+    waiting: Callable[[ModelSpec, Shape, Recomputation], Number] = lambda model, shape, recompute: 0
 
 
 CORE = frozenset({"attention", "Q K^T", "scale", "mask", "softmax", "softmax, rounding", "attention's dropout", "P V"})

@@ -7,7 +7,7 @@ from perfmodel.kernels.matmul import Matmul
 from perfmodel.transformer.op import Op
 from perfmodel.transformer.training.lora import is_targeted
 from perfmodel.transformer.training.matrices import ATTENTION, MLP, Matrix
-from perfmodel.transformer.training.step.frame import Frame
+from perfmodel.transformer.training.step.micro_batch import MicroBatch
 from perfmodel.transformer.training.step.row import StepOp, pointwise, product
 
 MATRICES = {
@@ -24,7 +24,7 @@ MATRICES = {
 """Which matrices a row multiplies by, with their group."""
 
 
-def adapters(op: Op, frame: Frame, outputs: dict[str, Number]) -> tuple[list[StepOp], list[StepOp]]:
+def adapters(op: Op, frame: MicroBatch, outputs: dict[str, Number]) -> tuple[list[StepOp], list[StepOp]]:
     """Forward and backward rows of the adapters beside ``op``. ``outputs``: columns of each matrix of the layer by name."""
     rank, key = frame.shape.rank, op.name.removeprefix("shared expert, ")
     if rank is None or key not in MATRICES or op.timed is None:

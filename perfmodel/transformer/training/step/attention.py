@@ -12,14 +12,14 @@ from perfmodel.kernels.attention.algorithms import flash2, standard
 from perfmodel.kernels.matmul import Matmul
 from perfmodel.transformer.attention_parts import KEY_TILE
 from perfmodel.transformer.op import ATTENTION, ELEMENTWISE, MATMUL, Op, Timed, tile_rows
-from perfmodel.transformer.training.step.frame import Frame
+from perfmodel.transformer.training.step.micro_batch import MicroBatch
 from perfmodel.transformer.training.step.row import MATMULS, OTHERS, StepOp, pointwise
 
 DROPOUT = 0.1
 """Any probability above 0: whether elements are dropped matters, not how many."""
 
 
-def attention(op: Op, frame: Frame) -> tuple[list[StepOp], list[StepOp]]:
+def attention(op: Op, frame: MicroBatch) -> tuple[list[StepOp], list[StepOp]]:
     """Forward and backward rows of the fused row ``op`` of inference.
 
     With context parallelism a GPU meets the keys of all ``cp`` in turn, of which the causal mask leaves it half on average: as often
@@ -36,7 +36,7 @@ def attention(op: Op, frame: Frame) -> tuple[list[StepOp], list[StepOp]]:
     return [*before, *forward, *between], [*after, *backward]
 
 
-def _fused(op: Op, w: Attention, frame: Frame) -> tuple[list[StepOp], list[StepOp]]:
+def _fused(op: Op, w: Attention, frame: MicroBatch) -> tuple[list[StepOp], list[StepOp]]:
     rows = flash2.backward(w, Tile(tile_rows(w.row_group * w.n), KEY_TILE))
     [sums, main] = rows
     both = replace(main, name=f"{op.name}, gradient", accesses=(*sums.accesses, *main.accesses), work=sums.work + main.work)
@@ -57,7 +57,7 @@ MADE: dict[str, Callable[[Attention], Matmul]] = {
 """The matmuls of standard attention by the names of their kernels."""
 
 
-def _apart(kernel: Kernel, w: Attention, frame: Frame) -> StepOp:
+def _apart(kernel: Kernel, w: Attention, frame: MicroBatch) -> StepOp:
     """One kernel of standard attention. The causal mask saves it nothing: all scores are computed."""
     rows, half = w.query_heads * w.n, w.query_heads * w.n * w.kv_len // 2
     if kernel.name in MADE:
@@ -75,7 +75,7 @@ def _apart(kernel: Kernel, w: Attention, frame: Frame) -> StepOp:
     return StepOp(Op(kernel.name, ELEMENTWISE, frame.cp, kernel, timed))
 
 
-def _by_heads(w: Attention, frame: Frame) -> tuple[list[StepOp], list[StepOp], list[StepOp]]:
+def _by_heads(w: Attention, frame: MicroBatch) -> tuple[list[StepOp], list[StepOp], list[StepOp]]:
     """Copies from tokens to heads before the matmuls, back after them, and what backward copies beside its matmuls."""
     step, tokens = frame.forward, w.batch * w.n
     out = pointwise("output, heads side by side", step, tokens, w.heads * w.dv, vector=0, strided=True)
@@ -90,7 +90,7 @@ def _by_heads(w: Attention, frame: Frame) -> tuple[list[StepOp], list[StepOp], l
     return copies, [out], [*back, product, _heads_together(w, frame, strided=True)]
 
 
-def _heads_together(w: Attention, frame: Frame, *, strided: bool) -> StepOp:
+def _heads_together(w: Attention, frame: MicroBatch, *, strided: bool) -> StepOp:
     """The gradients of Q, K and V in one matrix, as the joint projection made them."""
     return pointwise(
         "gradients of Q, K and V side by side",

@@ -14,7 +14,7 @@ from perfmodel.core.workload import Stream
 from perfmodel.kernels.matmul import Matmul
 from perfmodel.transformer.op import ELEMENTWISE, MATMUL, WEIGHTS, Op, Timed, activation
 from perfmodel.transformer.step import share
-from perfmodel.transformer.training.step.frame import Frame
+from perfmodel.transformer.training.step.micro_batch import MicroBatch
 from perfmodel.transformer.training.step.row import SUMS, StepOp, gradients, pointwise, priced, product
 
 BY_ROWS = ("output projection", "down projection")
@@ -23,14 +23,14 @@ LINEAR = ("RoPE", "embedding lookup", "dropout")
 """Operations whose gradient does not depend on what they read."""
 
 
-def backward(row: StepOp, frame: Frame) -> list[StepOp]:
+def backward(row: StepOp, frame: MicroBatch) -> list[StepOp]:
     """Backward rows of one forward row other than attention and collectives."""
     op = row.op
     found = _matmul(op, frame) if op.group == MATMUL else _elementwise(op, frame)
     return [each.times(op.count) for each in found]
 
 
-def _matmul(op: Op, frame: Frame) -> list[StepOp]:
+def _matmul(op: Op, frame: MicroBatch) -> list[StepOp]:
     assert op.timed is not None
     w: Matmul = op.timed.workload
     step, frozen = frame.forward, frame.shape.rank is not None
@@ -47,7 +47,7 @@ def _matmul(op: Op, frame: Frame) -> list[StepOp]:
     return found
 
 
-def _in_format(row: StepOp, frame: Frame) -> StepOp:
+def _in_format(row: StepOp, frame: MicroBatch) -> StepOp:
     """``row``, whose product C is the gradient of weights."""
     kernel = row.op.kernel
     size = 8 * frame.shape.gradient_size
@@ -55,7 +55,7 @@ def _in_format(row: StepOp, frame: Frame) -> StepOp:
     return replace(row, op=replace(row.op, kernel=replace(kernel, accesses=accesses)))
 
 
-def _elementwise(op: Op, frame: Frame) -> list[StepOp]:
+def _elementwise(op: Op, frame: MicroBatch) -> list[StepOp]:
     """Reads the gradient of what it wrote and what it read, writes the gradient of what it read."""
     assert op.timed is not None
     step, w = frame.forward, op.timed.workload
@@ -73,7 +73,7 @@ def _elementwise(op: Op, frame: Frame) -> list[StepOp]:
     return [StepOp(Op(kernel.name, ELEMENTWISE, 1, kernel, timed))]
 
 
-def _norm(op: Op, w: Stream, frame: Frame) -> list[StepOp]:
+def _norm(op: Op, w: Stream, frame: MicroBatch) -> list[StepOp]:
     """The gradient of the inputs, row by row; those of the weights, summed over all rows."""
     step, elements = frame.forward, w.rows * w.cols
     kernel = replace(
@@ -90,6 +90,6 @@ def _norm(op: Op, w: Stream, frame: Frame) -> list[StepOp]:
     return [inputs, priced(f"{op.name}, gradient of weights", step, SUMS, accesses, 2 * elements)]
 
 
-def added_up(name: str, frame: Frame, rows: Number) -> StepOp:
+def added_up(name: str, frame: MicroBatch, rows: Number) -> StepOp:
     """Two gradients of one tensor [rows, hidden], added."""
     return pointwise(name, frame.forward, rows, frame.hidden, reads=2)

@@ -15,8 +15,8 @@ from perfmodel.transformer.step import share
 from perfmodel.transformer.training.step import exchange
 from perfmodel.transformer.training.step.backward import backward
 from perfmodel.transformer.training.step.exchange import TENSOR, Exchange
-from perfmodel.transformer.training.step.frame import Frame
 from perfmodel.transformer.training.step.layer import LayerOps, dropout
+from perfmodel.transformer.training.step.micro_batch import MicroBatch
 from perfmodel.transformer.training.step.row import OTHERS, StepOp, gradients, priced
 
 LOGITS = "logits"
@@ -26,7 +26,7 @@ LOSS_SUMS = 3
 """Numbers per token that GPUs with parts of the vocabulary exchange: maximum, sum, logit of the label (Shoeybi et al. 2019)."""
 
 
-def embedding_ops(model: ModelSpec, frame: Frame) -> LayerOps:
+def embedding_ops(model: ModelSpec, frame: MicroBatch) -> LayerOps:
     """The lookup, and the gradient of its table: zeros, and the rows of the tokens. A tied table has another one from the head."""
     found, step, s = LayerOps(), frame.forward, frame.shape
     lookup = StepOp(embedding(model, step))
@@ -45,7 +45,7 @@ def embedding_ops(model: ModelSpec, frame: Frame) -> LayerOps:
     return found
 
 
-def head_ops(model: ModelSpec, frame: Frame) -> LayerOps:
+def head_ops(model: ModelSpec, frame: MicroBatch) -> LayerOps:
     """Last norm, logits of every token, loss."""
     found, step, columns = LayerOps(), frame.forward, share(model.vocab, frame.shape.parallel.tp)
     found.derived([norm("last norm", model, step, frame.own_tokens, model.hidden)], frame)
@@ -72,7 +72,7 @@ def _padded(rows: list[StepOp], columns: Number) -> list[StepOp]:
     return found
 
 
-def _loss(frame: Frame, logits: Number) -> tuple[list[StepOp], list[StepOp]]:
+def _loss(frame: MicroBatch, logits: Number) -> tuple[list[StepOp], list[StepOp]]:
     """Softmax and loss over fp32 numbers: in one kernel each way, or as PyTorch writes them."""
     size, step = frame.shape.size, frame.forward
 

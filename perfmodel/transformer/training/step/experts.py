@@ -13,13 +13,13 @@ from perfmodel.transformer.op import activation, linear
 from perfmodel.transformer.spec import MoeMlp
 from perfmodel.transformer.step import share
 from perfmodel.transformer.training.step.backward import backward
-from perfmodel.transformer.training.step.frame import Frame
+from perfmodel.transformer.training.step.micro_batch import MicroBatch
 from perfmodel.transformer.training.step.row import OTHERS, StepOp, priced, product
 
 Pair = tuple[list[StepOp], list[StepOp]]
 
 
-def expert_rows(mlp: MoeMlp, frame: Frame) -> list[Pair]:
+def expert_rows(mlp: MoeMlp, frame: MicroBatch) -> list[Pair]:
     """Forward and backward rows of each operation, in order; the tokens of a GPU's experts are as many as its own, times experts each."""
     step, tokens, hidden = frame.forward, frame.tokens, frame.hidden
     pairs, groups = tokens * mlp.experts_per_token, max(share(mlp.experts, frame.shape.parallel.ep), 1)
@@ -38,7 +38,7 @@ def expert_rows(mlp: MoeMlp, frame: Frame) -> list[Pair]:
     ]
 
 
-def _moved(name: str, frame: Frame, read: Number, written: Number) -> list[StepOp]:
+def _moved(name: str, frame: MicroBatch, read: Number, written: Number) -> list[StepOp]:
     """A kernel that gathers or scatters rows of the hidden state."""
     accesses = (activation(READ, read * frame.hidden, frame.forward), activation(WRITE, written * frame.hidden, frame.forward))
     return [priced(name, frame.forward, OTHERS, accesses, max(read, written) * frame.hidden)]

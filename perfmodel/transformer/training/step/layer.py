@@ -20,8 +20,8 @@ from perfmodel.transformer.training.step.attention import attention
 from perfmodel.transformer.training.step.backward import added_up, backward
 from perfmodel.transformer.training.step.exchange import Exchange
 from perfmodel.transformer.training.step.experts import expert_rows
-from perfmodel.transformer.training.step.frame import Frame
 from perfmodel.transformer.training.step.gelu import new_gelu
+from perfmodel.transformer.training.step.micro_batch import MicroBatch
 from perfmodel.transformer.training.step.row import StepOp, pointwise
 
 Rows = Sequence[StepOp]
@@ -54,7 +54,7 @@ class LayerOps:
         self.forward_exchanges += ways[0]
         self.backward_exchanges[:0] = ways[1]
 
-    def derived(self, ops: Sequence[Op], frame: Frame) -> None:
+    def derived(self, ops: Sequence[Op], frame: MicroBatch) -> None:
         """Rows of inference, with what they mean backward."""
         for op in ops:
             if op.name == "GELU" and frame.eager and op.timed is not None:
@@ -69,7 +69,7 @@ class LayerOps:
                 self.add([row, *beside], [*back, *backward(row, frame)])
 
 
-def layer_ops(layer: Layer, frame: Frame) -> LayerOps:
+def layer_ops(layer: Layer, frame: MicroBatch) -> LayerOps:
     """Norm, attention, sum, norm, MLP, sum. Norms beyond two come after attention and after the MLP."""
     model, step, found = frame.model, frame.forward, LayerOps()
     if frame.shape.rank is not None:
@@ -96,7 +96,7 @@ def layer_ops(layer: Layer, frame: Frame) -> LayerOps:
     return found
 
 
-def _mlp(found: LayerOps, layer: Layer, frame: Frame) -> None:
+def _mlp(found: LayerOps, layer: Layer, frame: MicroBatch) -> None:
     mlp, model, step = layer.mlp, frame.model, frame.forward
     if isinstance(mlp, DenseMlp):
         found.derived(dense_ops("", mlp, model, step), frame)
@@ -108,14 +108,14 @@ def _mlp(found: LayerOps, layer: Layer, frame: Frame) -> None:
     found.derived(_shared(mlp, frame), frame)
 
 
-def _shared(mlp: MoeMlp, frame: Frame) -> list[Op]:
+def _shared(mlp: MoeMlp, frame: MicroBatch) -> list[Op]:
     """The expert that sees every token."""
     if not mlp.shared_width:
         return []
     return dense_ops("shared expert, ", DenseMlp(mlp.shared_width, mlp.gated, mlp.bias, mlp.activation), frame.model, frame.forward)
 
 
-def residual(found: LayerOps, frame: Frame) -> None:
+def residual(found: LayerOps, frame: MicroBatch) -> None:
     """x + y, with dropout before it: kernels of their own, or one. Backward, the two gradients of x are added."""
     rows, step, drops = frame.own_tokens, frame.forward, frame.shape.dropout
     add = pointwise("residual add", step, rows, frame.hidden, reads=2)
@@ -128,7 +128,7 @@ def residual(found: LayerOps, frame: Frame) -> None:
     found.add([add], [added_up("sum of gradients", frame, rows)])
 
 
-def dropout(frame: Frame, name: str = "dropout") -> StepOp:
+def dropout(frame: MicroBatch, name: str = "dropout") -> StepOp:
     """Reads and writes a hidden state, and writes or reads a byte per element that says which stay."""
     rows = frame.own_tokens
     kind = READ if "gradient" in name else WRITE

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 
 from perfmodel.core.hardware import Calibration, Device
 from perfmodel.timing.base import Parameter
-from perfmodel.timing.predict import Lenders, Prediction, model_calibration
+from perfmodel.timing.predict import FallbackDevices, Prediction, model_calibration
 from perfmodel.transformer.op import COLLECTIVE, ELEMENTWISE, Op
 from perfmodel.transformer.spec import GroupedAttention, ModelSpec
 from perfmodel.transformer.step import Split, Step
@@ -42,7 +42,7 @@ TUNED = ("LARGEST_SAVING",)
 
 
 @dataclass(frozen=True, slots=True)
-class InStep:
+class LaunchCorrection:
     """The parameters that hold on a device. ``block``: where they are from; None: the profile's launch overheads. ``own``: its own."""
 
     parameters: Mapping[str, float]
@@ -80,12 +80,12 @@ def handed_bytes(op: Op, device: Device) -> float:
     return min(float(op.activation_bytes), float(device.cache_bytes or 0)) / 2
 
 
-def in_step(device: Device, lenders: Lenders = tuple) -> InStep:
+def launch_correction(device: Device, fallback_devices: FallbackDevices = tuple) -> LaunchCorrection:
     """The calibration of ``device``, or else of the nearest architecture, or else the launch overheads of its profile."""
-    block, own = model_calibration(MODEL, device, lenders)
+    block, own = model_calibration(MODEL, device, fallback_devices)
     if block is not None:
-        return InStep(block.parameters, block, own)
-    return InStep(
+        return LaunchCorrection(block.parameters, block, own)
+    return LaunchCorrection(
         {"stream_saving_us": 0.0, "graph_saving_us": 1e6 * (launch_saving_s(device) or 0.0), "handoff_share": 1.0, "strided_factor": 1.0}
     )
 
