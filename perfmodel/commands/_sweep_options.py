@@ -11,13 +11,13 @@ from perfmodel.core.errors import UsageError, suggest
 if TYPE_CHECKING:
     from perfmodel.sweep.parts import Output
     from perfmodel.sweep.run_sweep import Search
-    from perfmodel.sweep.study import Study, StudyFile
+    from perfmodel.sweep.study import StudyFile, SweepStudy
 
 
-def merged(words: Sequence[str], given: Mapping[str, Any]) -> tuple[Study, Search]:
+def merged(words: Sequence[str], given: Mapping[str, Any]) -> tuple[SweepStudy, Search]:
     """The study that ``words`` name or spell out, options before what its file says."""
     from perfmodel.sweep.run_sweep import Search
-    from perfmodel.sweep.study import WORKLOADS, Study, StudyFile, listed, read_study
+    from perfmodel.sweep.study import WORKLOADS, StudyFile, SweepStudy, listed, read_study
 
     named = words[:1] if words and not words[0].startswith("-") else []
     file = StudyFile({}) if not named else StudyFile({}, workload=named[0]) if named[0] in WORKLOADS else read_study(named[0])
@@ -31,7 +31,7 @@ def merged(words: Sequence[str], given: Mapping[str, Any]) -> tuple[Study, Searc
     if given["top"] is not None and not (given["minimize"] or file.minimize):
         raise UsageError("--top is for --minimize, and nothing here reads it", "give a column with --minimize, or leave it out")
     search = Search(given["minimize"] or file.minimize, (pareto[0].strip(), pareto[1].strip()) if pareto else None, top)
-    return Study(file.workload, axes, where, None if columns is None else tuple(name.strip() for name in columns)), search
+    return SweepStudy(file.workload, axes, where, None if columns is None else tuple(name.strip() for name in columns)), search
 
 
 def axes_of(words: Sequence[str], file: StudyFile) -> dict[str, Any]:

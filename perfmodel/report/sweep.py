@@ -36,7 +36,7 @@ def data(result: SweepResult) -> dict[str, Any]:
     return {
         "schema": "perfmodel.sweep/1",
         "version": __version__,
-        "inputs": result.study.told(),
+        "inputs": result.grid.study.told(),
         "columns": [{"name": one.name, "unit": one.unit, "meaning": meanings.get(one.name, "")} for one in fields],
         "counts": {"rows": counts.rows, "points": result.grid.points, "excluded": counts.excluded, "left_out": counts.left_out},
         "best": {"column": result.summary.objective, "groups": list(result.summary.best.values())},

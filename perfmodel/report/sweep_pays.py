@@ -8,7 +8,7 @@ from typing import Any
 
 from perfmodel.report.document import Table
 from perfmodel.sweep.run_sweep import SweepResult
-from perfmodel.sweep.summary import Shares
+from perfmodel.sweep.summary import WinShares
 
 SHOWN_WORDS = 3
 ROOF = "roofline_s"
@@ -44,7 +44,7 @@ def pays(result: SweepResult) -> Iterator[Pays]:
                 yield found
 
 
-def _along(other: str, axis: str, shares: Shares) -> Pays | None:
+def _along(other: str, axis: str, shares: WinShares) -> Pays | None:
     known = shares.of > 0
     if known.sum() < 2:
         return None

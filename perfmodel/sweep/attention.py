@@ -25,12 +25,12 @@ from perfmodel.sweep.base import (
     DEFAULT_DEVICE,
     MEMORY,
     PREDICTED,
-    Column,
     Input,
     Skipped,
+    SweepColumn,
+    SweepVariant,
+    SweepWorkload,
     TileSizes,
-    Variant,
-    Workload,
     canonical,
     costs,
     device_ids,
@@ -48,7 +48,7 @@ _OF_TILE = ("d", "dv", "block_q", "block_kv", "sram")
 
 
 @dataclass(frozen=True, slots=True)
-class AttentionVariant(Variant):
+class AttentionVariant(SweepVariant):
     """One algorithm on one device in one number format; ``probe`` is a workload with all choices and small sizes."""
 
     algorithm: Algorithm
@@ -236,7 +236,7 @@ def _flag(name: str, meaning: str, default: bool | None = False) -> Input:
     return _choice(name, "flag", meaning, default)
 
 
-WORKLOAD = Workload(
+WORKLOAD = SweepWorkload(
     name="attention",
     inputs=(
         _choice("hardware", "name", "device", DEFAULT_DEVICE, names=device_ids, canonical=canonical),
@@ -269,8 +269,8 @@ WORKLOAD = Workload(
     columns=(
         *COSTS,
         *MEMORY,
-        Column("tile_br", "rows", "rows of the tile, 0 for none; that of the forward pass where both are asked for", whole=True),
-        Column("tile_bc", "rows", "keys of the tile", whole=True),
+        SweepColumn("tile_br", "rows", "rows of the tile, 0 for none; that of the forward pass where both are asked for", whole=True),
+        SweepColumn("tile_bc", "rows", "keys of the tile", whole=True),
         *PREDICTED,
     ),
     variant=variant,
