@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any
 
-from perfmodel.core.arith import Number
+from perfmodel.core.arith import Number, minimum
 from perfmodel.core.cost import Tile
 from perfmodel.core.dtypes import DTYPES, dtype_named
 from perfmodel.core.errors import PerfmodelError, UsageError, suggest
@@ -80,7 +80,7 @@ class AttentionVariant(SweepVariant):
         """Query rows of a walk, where some are so few that they may decide on the tile; else the most that do."""
         rows = values["n"] * (values["heads"] // values["kv_heads"] if self.probe.packed else 1)
         few = (rows <= LARGEST_EDGE // 2).any() if hasattr(rows, "any") else rows <= LARGEST_EDGE // 2
-        return rows if few else LARGEST_EDGE
+        return minimum(rows, LARGEST_EDGE) if few else LARGEST_EDGE
 
     def extras(self, values: Mapping[str, Any]) -> Mapping[str, Sequence[str]]:
         """Sizes of the tiles; and the heads where they cannot share K and V."""

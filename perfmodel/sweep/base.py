@@ -109,25 +109,36 @@ class TileSizes:
 
     def __init__(self, names: Sequence[str], choose: Callable[..., Mapping[str, Number] | str]) -> None:
         self.names, self.choose = names, cache(choose)
-        self._known: dict[bytes, tuple[Any, list[Mapping[str, Number] | str]]] = {}
+        self._known: dict[Any, tuple[Any, list[Mapping[str, Number] | str]]] = {}
 
     def of(self, *axes: Any) -> tuple[dict[str, Any], list[Skipped]]:
         """Sizes for the cases that ``axes``, which broadcast, make up, 1 where there are none; those rows by reason."""
         import numpy as np
 
-        laid = np.broadcast_arrays(*axes)
-        stacked = np.stack([axis.ravel() for axis in laid]).astype(np.int64)
-        key = stacked.tobytes()
+        key = tuple((np.shape(axis), np.asarray(axis, float).tobytes()) for axis in axes)
         if key not in self._known:
             if len(self._known) >= self.MOST_KEPT:
                 self._known.clear()
-            cases, where = np.unique(stacked, axis=1, return_inverse=True)
-            self._known[key] = where.reshape(-1), [self.choose(*case) for case in cases.T.tolist()]
+            self._known[key] = self._chosen(axes)
         where, chosen = self._known[key]
         columns = {name: [1 if isinstance(one, str) else one[name] for one in chosen] for name in self.names}
         reasons = dict.fromkeys(one for one in chosen if isinstance(one, str))
-        missing = [Skipped(reason, np.array([one == reason for one in chosen])[where].reshape(laid[0].shape)) for reason in reasons]
-        return {name: np.array(column, float)[where].reshape(laid[0].shape) for name, column in columns.items()}, missing
+        missing = [Skipped(reason, np.array([one == reason for one in chosen])[where]) for reason in reasons]
+        return {name: np.array(column, float)[where] for name, column in columns.items()}, missing
+
+    def _chosen(self, axes: Sequence[Any]) -> tuple[Any, list[Mapping[str, Number] | str]]:
+        """Which different case each row is, and what is chosen for each of them."""
+        import numpy as np
+
+        codes, values = np.zeros((), np.int64), []
+        for axis in axes:
+            found, code = np.unique(axis, return_inverse=True)
+            codes = codes * len(found) + code.reshape(np.shape(axis))
+            values.append(found)
+        cases, where = np.unique(codes, return_inverse=True)
+        places = np.unravel_index(cases, [len(found) for found in values])
+        chosen = zip(*(found[place].astype(int).tolist() for found, place in zip(values, places, strict=True)), strict=True)
+        return where.reshape(codes.shape), [self.choose(*case) for case in chosen]
 
 
 @dataclass(frozen=True, slots=True)
