@@ -128,12 +128,12 @@ def sweep(
     """
     from perfmodel.sweep.grid import grid_of
     from perfmodel.sweep.run import Counts, Runner
-    from perfmodel.sweep.study import Study
+    from perfmodel.sweep.study import SweepStudy
     from perfmodel.sweep.table import fields_of, row_bytes
 
     listed = columns.split(",") if isinstance(columns, str) else columns
     wanted = None if listed is None else tuple(name.strip() for name in _texts("columns", listed))
-    grid = grid_of(Study(workload, axes, _texts("where", [where] if isinstance(where, str) else where), wanted))
+    grid = grid_of(SweepStudy(workload, axes, _texts("where", [where] if isinstance(where, str) else where), wanted))
     of_kind("most_bytes", most_bytes, isinstance(most_bytes, (int, float)), "a number of bytes")
     size = grid.points * row_bytes(fields_of(grid))
     if size > most_bytes:
@@ -141,7 +141,7 @@ def sweep(
         raise UsageError(f"{grid.points:,} rows take {size:,} B", fix)
     runner, counts = Runner(grid, size, rows=max(grid.points, 1)), Counts()
     [chunk] = runner.chunks()
-    table = runner.evaluate(chunk, [counts])
+    table = runner.evaluate(chunk, counts)
     return Columns(table.part(0, table.rows), counts.left_out, counts.excluded)
 
 

@@ -13,15 +13,15 @@ import pytest
 from perfmodel.sweep.parts import Output, kept
 from perfmodel.sweep.run import Chunk, Runner
 from perfmodel.sweep.run_sweep import Search, complete, run_sweep
-from perfmodel.sweep.study import Study
+from perfmodel.sweep.study import SweepStudy
 
 AXES = {"n": "64:6400:+64", "d": [64, 128], "batch": "1:20:+1", "algorithm": ["standard", "flash2"], "hardware": "h200"}
 ROWS = 100 * 2 * 20 * 2
 MEMORY = 1 << 19
-STUDY, SEARCH = complete(Study("attention", AXES), Search())
+STUDY, SEARCH = complete(SweepStudy("attention", AXES), Search())
 
 
-def write(path: Path, *, resume: bool = False, memory: int = MEMORY, study: Study = STUDY) -> Any:
+def write(path: Path, *, resume: bool = False, memory: int = MEMORY, study: SweepStudy = STUDY) -> Any:
     form = path.suffix.removeprefix(".") or "parquet"
     return run_sweep(study, SEARCH, Output(path, form, folder=not path.suffix, resume=resume), memory)
 

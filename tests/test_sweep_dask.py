@@ -26,10 +26,10 @@ from perfmodel.core.errors import DataError
 from perfmodel.sweep import dask_run
 from perfmodel.sweep.parts import Output, Parts
 from perfmodel.sweep.run_sweep import Search, complete, run_sweep
-from perfmodel.sweep.study import Study
+from perfmodel.sweep.study import SweepStudy
 
 AXES = {"n": "64:65536:+64", "d": [64, 128], "batch": "1:32:+1", "algorithm": ["standard", "flash1", "flash2"], "hardware": "h200"}
-STUDY, SEARCH = complete(Study("attention", AXES, where=("n * batch <= 1000000",)), Search("time", ("sram_bytes", "roofline_s"), 5))
+STUDY, SEARCH = complete(SweepStudy("attention", AXES, where=("n * batch <= 1000000",)), Search("time", ("sram_bytes", "roofline_s"), 5))
 MEMORY = 2 << 20
 """So little that there are dozens of chunks."""
 
@@ -283,15 +283,15 @@ def test_a_task_writes_its_chunk_and_sums_it_up(tmp_path: Path, local: Any) -> N
     from perfmodel.sweep.dask_run import ClusterSweep, task
     from perfmodel.sweep.grid import grid_of
     from perfmodel.sweep.run import Counts, Runner
-    from perfmodel.sweep.run_sweep import consumers_of
+    from perfmodel.sweep.run_sweep import Findings
 
     runner = Runner(grid_of(STUDY), MEMORY)
     parts = Parts(tmp_path, tmp_path, "parquet", STUDY, runner.rows)
-    job = ClusterSweep(parts, lambda grid: consumers_of(SEARCH, "roofline_s", grid), anew=False)
+    job = ClusterSweep(parts, lambda grid: Findings.of(SEARCH, grid), anew=False)
     total = Counts()
     for chunk in runner.chunks():
         for _ in range(2):  # a chunk that is there is not written again, but summed up
             seen = task(job, chunk)
-        total.merge(seen[0])
+        total.merge(seen.counts)
     assert total == local[0].counts
     assert pq.read_table(tmp_path).equals(local[1])

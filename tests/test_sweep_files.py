@@ -20,7 +20,7 @@ from perfmodel.sweep import parts
 from perfmodel.sweep.parts import kept
 from perfmodel.sweep.run import Chunk, Runner
 from perfmodel.sweep.run_sweep import Output, Search, complete, run_sweep
-from perfmodel.sweep.study import Study
+from perfmodel.sweep.study import SweepStudy
 from perfmodel.sweep.table import Field, RowTable
 from perfmodel.sweep.writers import formats
 from perfmodel.sweep.writers.parquet import arrow_table, schema
@@ -29,14 +29,14 @@ AXES = {"n": "64:6400:+64", "d": [64, 128], "batch": "1:10:+1", "causal": "both"
 ROWS = 100 * 2 * 10 * 2 * 2
 MEMORY = 1 << 19
 """So little that the rows make several chunks."""
-STUDY, SEARCH = complete(Study("attention", AXES), Search())
+STUDY, SEARCH = complete(SweepStudy("attention", AXES), Search())
 
 
 def to(path: Path, **more: Any) -> Output:
     return Output(path, path.suffix.removeprefix("."), **more)
 
 
-def write(path: Path, *, resume: bool = False, memory: int = MEMORY, study: Study = STUDY) -> Any:
+def write(path: Path, *, resume: bool = False, memory: int = MEMORY, study: SweepStudy = STUDY) -> Any:
     return run_sweep(study, SEARCH, to(path, resume=resume), memory)
 
 
@@ -125,7 +125,7 @@ def test_parquet_takes_arrays_as_they_are() -> None:
 
 def test_counts_are_whole_and_missing_numbers_are_empty(tmp_path: Path) -> None:
     axes = {"n": [1 << 30], "d": 64, "batch": [1, 1 << 20], "algorithm": "flash1", "hardware": "h200"}
-    study, search = complete(Study("attention", axes, columns=("flops", "roofline_s", "predicted_s")), Search())
+    study, search = complete(SweepStudy("attention", axes, columns=("flops", "roofline_s", "predicted_s")), Search())
     for form in formats():
         run_sweep(study, search, to(tmp_path / f"rows.{form}"))
     small, large = read(tmp_path / "rows.csv")
@@ -192,7 +192,7 @@ def test_carrying_on_takes_the_same_study(tmp_path: Path, monkeypatch: pytest.Mo
         interrupt_after(patch, 2, KeyboardInterrupt())
         with pytest.raises(KeyboardInterrupt):
             write(path)
-    other, _ = complete(Study("attention", {**AXES, "d": 64}), Search())
+    other, _ = complete(SweepStudy("attention", {**AXES, "d": 64}), Search())
     with pytest.raises(UsageError, match="another study"):
         write(path, resume=True, study=other)
 
@@ -293,7 +293,7 @@ def test_a_folder_of_parts(tmp_path: Path, columns: Any) -> None:
     with pytest.raises(UsageError, match=r"holds notes\.txt"):
         run_sweep(STUDY, SEARCH, output, MEMORY)
     (folder / "notes.txt").unlink()
-    other, _ = complete(Study("attention", {**AXES, "d": 64}), Search())
+    other, _ = complete(SweepStudy("attention", {**AXES, "d": 64}), Search())
     with pytest.raises(UsageError, match="another study"):
         run_sweep(other, SEARCH, Output(folder, "parquet", folder=True, resume=True), MEMORY)
 
@@ -322,7 +322,7 @@ def test_rows_to_a_pipe() -> None:
 
 def test_slow_rows_are_written_often_and_not_computed_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     axes = {"n": "64:8192:+64", "d": 64, "heads": 16, "batch": [1, 2, 3, 4, 5], "hardware": "h200", "algorithm": "flash2"}
-    study, search = complete(Study("attention", axes, columns=("predicted_s", "roofline_s")), Search())
+    study, search = complete(SweepStudy("attention", axes, columns=("predicted_s", "roofline_s")), Search())
     path = tmp_path / "rows.csv"
     with monkeypatch.context() as patch:
         interrupt_after(patch, 2, KeyboardInterrupt())

@@ -17,7 +17,7 @@ from perfmodel.core.errors import DataError, UsageError
 from perfmodel.sweep.base import Input
 from perfmodel.sweep.grid import SubGrid, grid_of
 from perfmodel.sweep.run import blocks_of, chunks
-from perfmodel.sweep.study import WORKLOADS, Study, read_study, workload_named
+from perfmodel.sweep.study import WORKLOADS, SweepStudy, read_study, workload_named
 from perfmodel.sweep.values import is_expression, values_of
 
 WHOLE, SIZE = Input("n", "whole", ""), Input("sram", "size", "")
@@ -58,7 +58,7 @@ def test_sizes_flags_and_names() -> None:
     assert values_of(SIZE, "1.5KiB, 2 kB") == [1536, 2000]
     assert values_of(Input("causal", "flag", ""), "both") == [False, True]
     assert values_of(Input("causal", "flag", ""), [True, "no"]) == [True, False]
-    study = grid_of(Study("attention", {"n": 64, "d": 64, "hardware": "all,h200", "algorithm": "flash, flash2, standard"}))
+    study = grid_of(SweepStudy("attention", {"n": 64, "d": 64, "hardware": "all,h200", "algorithm": "flash, flash2, standard"}))
     assert study.choices["hardware"] == tuple(device_ids())
     assert study.choices["algorithm"] == ("flash2", "standard")
 
@@ -113,7 +113,7 @@ def test_what_is_an_expression() -> None:
 
 def test_derived_axes() -> None:
     axes = {"n": "64,128", "d": "32:128:x2", "heads": [8, 16], "kv_heads": "heads / 4", "kv_len": "max(n, 100) * batch", "batch": 2}
-    grid = grid_of(Study("attention", axes))
+    grid = grid_of(SweepStudy("attention", axes))
     [part] = grid.parts
     assert (list(part.axes), part.lengths, part.points) == (["n", "heads", "d"], (2, 2, 3), 12)
     assert grid.source("dv") == "d"
@@ -155,14 +155,14 @@ def test_derived_axes() -> None:
 )
 def test_studies_without_meaning(axes: dict[str, Any], where: tuple[str, ...], words: list[str]) -> None:
     with pytest.raises(UsageError) as caught:
-        grid_of(Study("attention", axes, where))
+        grid_of(SweepStudy("attention", axes, where))
     for word in words:
         assert word in str(caught.value)
 
 
 def test_a_derived_axis_with_an_unknown_name_says_so() -> None:
     with pytest.raises(UsageError, match="no column 'g'"):
-        grid_of(Study("attention", {"n": 64, "d": 64, "heads": 8, "kv_heads": "heads // g"}))
+        grid_of(SweepStudy("attention", {"n": 64, "d": 64, "heads": 8, "kv_heads": "heads // g"}))
 
 
 @pytest.mark.parametrize(
@@ -203,7 +203,7 @@ def test_constraints_take_words_of_a_name_as_axes_do() -> None:
 
 
 def test_a_number_that_is_computed_is_a_value() -> None:
-    grid = grid_of(Study("attention", {"n": "2 * 3", "d": 64}))
+    grid = grid_of(SweepStudy("attention", {"n": "2 * 3", "d": 64}))
     assert (grid.numbers["n"].tolist(), "n" in grid.derived) == ([6], False)
 
 
@@ -242,7 +242,7 @@ def test_blocks_cover_a_part_once(lengths: list[int], points: int) -> None:
 @settings(max_examples=30, deadline=None, derandomize=True)
 @given(rows=st.integers(1, 200), n=st.integers(1, 40), algorithms=st.sampled_from(["standard", "standard,flash2", "all"]))
 def test_chunks_cover_a_grid_once(rows: int, n: int, algorithms: str) -> None:
-    grid = grid_of(Study("attention", {"n": f"1:{n}:+1", "d": "64,128", "causal": "both", "algorithm": algorithms, "heads": "1,2,4"}))
+    grid = grid_of(SweepStudy("attention", {"n": f"1:{n}:+1", "d": "64,128", "causal": "both", "algorithm": algorithms, "heads": "1,2,4"}))
     found = list(chunks(grid, rows))
     assert [chunk.index for chunk in found] == list(range(len(found)))
     assert sum(chunk.points for chunk in found) == grid.configurations

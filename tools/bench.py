@@ -33,7 +33,7 @@ from perfmodel.sweep.base import device_named
 from perfmodel.sweep.grid import grid_of
 from perfmodel.sweep.run import Runner
 from perfmodel.sweep.run_sweep import DEFAULT_MEMORY
-from perfmodel.sweep.study import Study
+from perfmodel.sweep.study import SweepStudy
 from perfmodel.sweep.table import row_bytes
 
 DEVICE = "nvidia-h200-sxm"
@@ -109,12 +109,12 @@ def bench(rows: int, say: Callable[[str], None]) -> Bench:
     return Bench(speeds, starts, _memory(8 * rows))
 
 
-def _study(axes: dict[str, Any], rows: int, *, batch: bool = True) -> Study:
-    found = Study("attention", {**axes, "hardware": DEVICE})
+def _study(axes: dict[str, Any], rows: int, *, batch: bool = True) -> SweepStudy:
+    found = SweepStudy("attention", {**axes, "hardware": DEVICE})
     if not batch:
         return found
     each = grid_of(found).points
-    return Study("attention", {**found.axes, "batch": f"1:{max(round(rows / each), 1)}:+1"})
+    return SweepStudy("attention", {**found.axes, "batch": f"1:{max(round(rows / each), 1)}:+1"})
 
 
 def _speed(name: str, axes: dict[str, Any], rows: int, *, batch: bool = True) -> Speed:
@@ -140,7 +140,7 @@ def _held(rows: int) -> Speed:
     return _against_loop("held, standard and flash2", study, done, time.process_time() - begun)
 
 
-def _against_loop(name: str, study: Study, rows: int, seconds: float) -> Speed:
+def _against_loop(name: str, study: SweepStudy, rows: int, seconds: float) -> Speed:
     grid, sample = grid_of(study), []
     draw = random.Random(0)
     for _ in range(LOOPED):

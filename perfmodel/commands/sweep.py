@@ -19,7 +19,7 @@ from perfmodel.core.question import Question, argument, option
 if TYPE_CHECKING:
     from perfmodel.sweep.parts import Output
     from perfmodel.sweep.run_sweep import Search, SweepResult
-    from perfmodel.sweep.study import Study, StudyFile
+    from perfmodel.sweep.study import StudyFile, SweepStudy
 
 app = new_app()
 
@@ -124,10 +124,10 @@ def _show(result: SweepResult, rows: Output | None, to: Destination) -> None:
 # The words
 
 
-def merged(asked: SweepQuestion) -> tuple[Study, Search]:
+def merged(asked: SweepQuestion) -> tuple[SweepStudy, Search]:
     """The study that is named or spelt out, options before what its file says."""
     from perfmodel.sweep.run_sweep import Search
-    from perfmodel.sweep.study import WORKLOADS, Study, StudyFile, listed, read_study
+    from perfmodel.sweep.study import WORKLOADS, StudyFile, SweepStudy, listed, read_study
 
     words = asked.words or []
     named = words[:1] if words and not words[0].startswith("-") else []
@@ -143,7 +143,7 @@ def merged(asked: SweepQuestion) -> tuple[Study, Search]:
         raise UsageError("--top is for --minimize, and nothing here reads it", "give a column with --minimize, or leave it out")
     top = file.top if asked.top is None else asked.top
     search = Search(minimize, (pareto[0].strip(), pareto[1].strip()) if pareto else None, top)
-    return Study(file.workload, axes, where, None if columns is None else tuple(name.strip() for name in columns)), search
+    return SweepStudy(file.workload, axes, where, None if columns is None else tuple(name.strip() for name in columns)), search
 
 
 def axes_of(words: Sequence[str], file: StudyFile) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from perfmodel.report.metrics import Metric, as_json, as_rows
 from perfmodel.report.op_common import head
 from perfmodel.sweep.base import FITS
 from perfmodel.sweep.run_sweep import SweepResult
-from perfmodel.sweep.summary import Shares
+from perfmodel.sweep.summary import WinShares
 from perfmodel.sweep.table import WHOLE, WORD, fields_of
 
 SHOWN_ROWS = 40
@@ -39,7 +39,7 @@ def data(result: SweepResult, pays: Sequence[Sequence[Metric]]) -> dict[str, Any
     meanings = {one.name: one.meaning for one in workload.inputs} | {one.name: one.meaning for one in workload.columns}
     best, pareto = result.best, result.pareto
     return {
-        **head("sweep", result.study.told()),
+        **head("sweep", result.grid.study.told()),
         "columns": [{"name": one.name, "unit": one.unit, "meaning": meanings.get(one.name, "")} for one in fields_of(result.grid)],
         "counts": {"rows": counts.rows, "points": result.grid.points, "excluded": counts.excluded, "left_out": counts.left_out},
         "best": {"column": summary.objective, "groups": list(summary.best.values())},
@@ -73,7 +73,7 @@ def _pays(result: SweepResult) -> Iterator[list[Metric]]:
             yield from _along(other, axis, shares)
 
 
-def _along(other: str, axis: str, shares: Shares) -> Iterator[list[Metric]]:
+def _along(other: str, axis: str, shares: WinShares) -> Iterator[list[Metric]]:
     """Values at which ``other`` wins in every configuration, in none, and its share at the ends.
 
     ``always`` and ``never`` are the stretch at an end of a sorted axis, or lists of words; None for no such value. ``always_at`` and

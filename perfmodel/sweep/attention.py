@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any
 
-from perfmodel.core.arith import Number
+from perfmodel.core.arith import Number, minimum
 from perfmodel.core.cost import Tile
 from perfmodel.core.dtypes import DTYPES, dtype_named
 from perfmodel.core.errors import PerfmodelError, UsageError, suggest
@@ -24,12 +24,12 @@ from perfmodel.sweep.base import (
     DEFAULT_DEVICE,
     MEMORY,
     PREDICTED,
-    Column,
     Input,
     Skipped,
+    SweepColumn,
+    SweepVariant,
+    SweepWorkload,
     TileSizes,
-    Variant,
-    Workload,
     canonical,
     costs,
     device_ids,
@@ -47,7 +47,7 @@ _OF_TILE = ("d", "dv", "block_q", "block_kv", "sram")
 
 
 @dataclass(frozen=True, slots=True)
-class AttentionVariant(Variant):
+class AttentionVariant(SweepVariant):
     """One algorithm on one device in one number format; ``probe`` is a workload with all choices and small sizes."""
 
     algorithm: Algorithm
@@ -79,7 +79,7 @@ class AttentionVariant(Variant):
         """Query rows of a walk, where some are so few that they may decide on the tile; else the most that do."""
         rows = values["n"] * (values["heads"] // values["kv_heads"] if self.probe.packed else 1)
         few = (rows <= LARGEST_EDGE // 2).any() if hasattr(rows, "any") else rows <= LARGEST_EDGE // 2
-        return rows if few else LARGEST_EDGE
+        return minimum(rows, LARGEST_EDGE) if few else LARGEST_EDGE
 
     def extras(self, values: Mapping[str, Any]) -> Mapping[str, Sequence[str]]:
         """Sizes of the tiles; and the heads where they cannot share K and V."""
@@ -235,7 +235,7 @@ def _flag(name: str, meaning: str, default: bool | None = False) -> Input:
     return _choice(name, "flag", meaning, default)
 
 
-WORKLOAD = Workload(
+WORKLOAD = SweepWorkload(
     name="attention",
     inputs=(
         _choice("hardware", "name", "device", DEFAULT_DEVICE, names=device_ids, canonical=canonical),
@@ -268,8 +268,8 @@ WORKLOAD = Workload(
     columns=(
         *COSTS,
         *MEMORY,
-        Column("tile_br", "rows", "rows of the tile, 0 for none; that of the forward pass where both are asked for", whole=True),
-        Column("tile_bc", "rows", "keys of the tile", whole=True),
+        SweepColumn("tile_br", "rows", "rows of the tile, 0 for none; that of the forward pass where both are asked for", whole=True),
+        SweepColumn("tile_bc", "rows", "keys of the tile", whole=True),
         *PREDICTED,
     ),
     variant=variant,

@@ -1,7 +1,7 @@
 """What can be swept: a kind of workload with its inputs and columns, and how a block of a grid is evaluated.
 
 Inputs are of two sorts. A choice (a device, a number format, a switch) changes which formulas apply; each combination of choices
-is a ``Variant``. All other inputs are columns of numbers, over which a variant's formulas run unchanged.
+is a ``SweepVariant``. All other inputs are columns of numbers, over which a variant's formulas run unchanged.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Input:
     """An option of the workload's command. ``default``: a value, the expression that gives it, or None to let a variant choose.
 
     ``choice``: whether it decides which formulas apply. ``names``: what ``all`` stands for. ``least``, ``most``: of a number, which
-    must be below ``below``. ``varies``: its default depends on the choices (``Workload.defaults``).
+    must be below ``below``. ``varies``: its default depends on the choices (``SweepWorkload.defaults``).
     ``pointwise``: where it is given, every column is computed row by row. ``columns``: those that alone read it, if not all may.
     """
 
@@ -58,7 +58,7 @@ class Input:
 
 
 @dataclass(frozen=True, slots=True)
-class Column:
+class SweepColumn:
     """A result. ``whole``: a count, written without a fraction. ``pointwise``: costs a separate, slow calculation for each row.
 
     ``of``: how an estimate or an answer gives it, if it does.
@@ -80,7 +80,7 @@ class Skipped:
     where: Any
 
 
-class Variant:
+class SweepVariant:
     """One combination of choices. What a kind of workload does not need it leaves as it is here."""
 
     __slots__ = ()
@@ -109,29 +109,40 @@ class TileSizes:
 
     def __init__(self, names: Sequence[str], choose: Callable[..., Mapping[str, Number] | str]) -> None:
         self.names, self.choose = names, cache(choose)
-        self._known: dict[bytes, tuple[Any, list[Mapping[str, Number] | str]]] = {}
+        self._known: dict[Any, tuple[Any, list[Mapping[str, Number] | str]]] = {}
 
     def of(self, *axes: Any) -> tuple[dict[str, Any], list[Skipped]]:
         """Sizes for the cases that ``axes``, which broadcast, make up, 1 where there are none; those rows by reason."""
         import numpy as np
 
-        laid = np.broadcast_arrays(*axes)
-        stacked = np.stack([axis.ravel() for axis in laid]).astype(np.int64)
-        key = stacked.tobytes()
+        key = tuple((np.shape(axis), np.asarray(axis, float).tobytes()) for axis in axes)
         if key not in self._known:
             if len(self._known) >= self.MOST_KEPT:
                 self._known.clear()
-            cases, where = np.unique(stacked, axis=1, return_inverse=True)
-            self._known[key] = where.reshape(-1), [self.choose(*case) for case in cases.T.tolist()]
+            self._known[key] = self._chosen(axes)
         where, chosen = self._known[key]
         columns = {name: [1 if isinstance(one, str) else one[name] for one in chosen] for name in self.names}
         reasons = dict.fromkeys(one for one in chosen if isinstance(one, str))
-        missing = [Skipped(reason, np.array([one == reason for one in chosen])[where].reshape(laid[0].shape)) for reason in reasons]
-        return {name: np.array(column, float)[where].reshape(laid[0].shape) for name, column in columns.items()}, missing
+        missing = [Skipped(reason, np.array([one == reason for one in chosen])[where]) for reason in reasons]
+        return {name: np.array(column, float)[where] for name, column in columns.items()}, missing
+
+    def _chosen(self, axes: Sequence[Any]) -> tuple[Any, list[Mapping[str, Number] | str]]:
+        """Which different case each row is, and what is chosen for each of them."""
+        import numpy as np
+
+        codes, values = np.zeros((), np.int64), []
+        for axis in axes:
+            found, code = np.unique(axis, return_inverse=True)
+            codes = codes * len(found) + code.reshape(np.shape(axis))
+            values.append(found)
+        cases, where = np.unique(codes, return_inverse=True)
+        places = np.unravel_index(cases, [len(found) for found in values])
+        chosen = zip(*(found[place].astype(int).tolist() for found, place in zip(values, places, strict=True)), strict=True)
+        return where.reshape(codes.shape), [self.choose(*case) for case in chosen]
 
 
 @dataclass(frozen=True, slots=True)
-class Workload:
+class SweepWorkload:
     """A kind of workload.
 
     ``variant`` makes the variant for one combination of choices; PerfmodelError where there is none. ``shown``: columns that are
@@ -144,8 +155,8 @@ class Workload:
 
     name: str
     inputs: tuple[Input, ...]
-    columns: tuple[Column, ...]
-    variant: Callable[[Mapping[str, Any]], Variant]
+    columns: tuple[SweepColumn, ...]
+    variant: Callable[[Mapping[str, Any]], SweepVariant]
     shown: tuple[str, ...]
     objective: str
     words: Mapping[str, str] = field(default_factory=dict)
@@ -169,11 +180,11 @@ class Workload:
         """Names that may stand in a derived input, each for itself."""
         return {one.name: one.name for one in self.inputs if not one.choice}
 
-    def column(self, name: str) -> Column:
+    def column(self, name: str) -> SweepColumn:
         """The column called ``name``, which exists."""
         return next(one for one in self.columns if one.name == name)
 
-    def column_named(self, name: str, option: str) -> Column:
+    def column_named(self, name: str, option: str) -> SweepColumn:
         """The column that ``name`` means, in ``option``; UsageError with the nearest names otherwise."""
         known = [one.name for one in self.columns]
         found = self.words.get(name, name)
@@ -195,45 +206,45 @@ def _intensity(cost: Estimate, level: Traffic) -> Number:
 
 
 COSTS = (
-    Column("flops", "FLOP", "matmul FLOP on visible scores; a multiply-add counts 2", whole=True, of=lambda e: e.flops),
-    Column(
+    SweepColumn("flops", "FLOP", "matmul FLOP on visible scores; a multiply-add counts 2", whole=True, of=lambda e: e.flops),
+    SweepColumn(
         "executed_flops",
         "FLOP",
         "matmul FLOP as run: recomputation, masked parts of tiles, padding",
         whole=True,
         of=lambda e: e.executed_flops,
     ),
-    Column("tensor_flops", "FLOP", "executed on the tensor unit", whole=True, of=lambda e: e.work.tensor),
-    Column("vector_flops", "FLOP", "executed on the vector unit", whole=True, of=lambda e: e.work.vector),
-    Column("exponentials", "OP", "executed on the special function unit", whole=True, of=lambda e: e.work.sfu),
-    Column("accesses_elements", "elements", "loads and stores of the two-level model", whole=True, of=lambda e: e.reads + e.writes),
-    Column("reads_elements", "elements", "loads among them", whole=True, of=lambda e: e.reads),
-    Column("writes_elements", "elements", "stores among them", whole=True, of=lambda e: e.writes),
-    Column("sram_bytes", "B", "bytes between L2 and SMs", whole=True, of=lambda e: e.sram.total),
-    Column("sram_read_bytes", "B", "those read", whole=True, of=lambda e: e.sram.read),
-    Column("sram_write_bytes", "B", "those written", whole=True, of=lambda e: e.sram.write),
-    Column("dram_bytes", "B", "bytes that pass the memory pins", whole=True, of=lambda e: e.dram.total),
-    Column("dram_read_bytes", "B", "those read", whole=True, of=lambda e: e.dram.read),
-    Column("dram_write_bytes", "B", "those written", whole=True, of=lambda e: e.dram.write),
-    Column("sram_intensity_flop_per_byte", "FLOP/B", "flops over sram_bytes", of=lambda e: _intensity(e, e.sram)),
-    Column("dram_intensity_flop_per_byte", "FLOP/B", "flops over dram_bytes", of=lambda e: _intensity(e, e.dram)),
-    Column("lower_s", "s", "lower bound, inputs cold", of=lambda e: e.lower_s),
-    Column("lower_warm_s", "s", "lower bound, inputs and outputs in the caches", of=lambda e: e.lower_warm_s),
-    Column("roofline_s", "s", "roof: all terms overlap", of=lambda e: e.roofline_s),
-    Column("no_overlap_s", "s", "terms of the roof added up", of=lambda e: e.no_overlap_s),
+    SweepColumn("tensor_flops", "FLOP", "executed on the tensor unit", whole=True, of=lambda e: e.work.tensor),
+    SweepColumn("vector_flops", "FLOP", "executed on the vector unit", whole=True, of=lambda e: e.work.vector),
+    SweepColumn("exponentials", "OP", "executed on the special function unit", whole=True, of=lambda e: e.work.sfu),
+    SweepColumn("accesses_elements", "elements", "loads and stores of the two-level model", whole=True, of=lambda e: e.reads + e.writes),
+    SweepColumn("reads_elements", "elements", "loads among them", whole=True, of=lambda e: e.reads),
+    SweepColumn("writes_elements", "elements", "stores among them", whole=True, of=lambda e: e.writes),
+    SweepColumn("sram_bytes", "B", "bytes between L2 and SMs", whole=True, of=lambda e: e.sram.total),
+    SweepColumn("sram_read_bytes", "B", "those read", whole=True, of=lambda e: e.sram.read),
+    SweepColumn("sram_write_bytes", "B", "those written", whole=True, of=lambda e: e.sram.write),
+    SweepColumn("dram_bytes", "B", "bytes that pass the memory pins", whole=True, of=lambda e: e.dram.total),
+    SweepColumn("dram_read_bytes", "B", "those read", whole=True, of=lambda e: e.dram.read),
+    SweepColumn("dram_write_bytes", "B", "those written", whole=True, of=lambda e: e.dram.write),
+    SweepColumn("sram_intensity_flop_per_byte", "FLOP/B", "flops over sram_bytes", of=lambda e: _intensity(e, e.sram)),
+    SweepColumn("dram_intensity_flop_per_byte", "FLOP/B", "flops over dram_bytes", of=lambda e: _intensity(e, e.dram)),
+    SweepColumn("lower_s", "s", "lower bound, inputs cold", of=lambda e: e.lower_s),
+    SweepColumn("lower_warm_s", "s", "lower bound, inputs and outputs in the caches", of=lambda e: e.lower_warm_s),
+    SweepColumn("roofline_s", "s", "roof: all terms overlap", of=lambda e: e.roofline_s),
+    SweepColumn("no_overlap_s", "s", "terms of the roof added up", of=lambda e: e.no_overlap_s),
 )
 MEMORY = (
-    Column("memory_bytes", "B", "every tensor allocated at once", whole=True),
-    Column("extra_memory_bytes", "B", "the part beyond inputs and outputs", whole=True),
+    SweepColumn("memory_bytes", "B", "every tensor allocated at once", whole=True),
+    SweepColumn("extra_memory_bytes", "B", "the part beyond inputs and outputs", whole=True),
 )
 PREDICTED = (
-    Column("predicted_s", "s", "predicted time of a kernel that exists", pointwise=True),
-    Column("predicted_low_s", "s", "lower end of its 80 % interval", pointwise=True),
-    Column("predicted_high_s", "s", "upper end of its 80 % interval", pointwise=True),
+    SweepColumn("predicted_s", "s", "predicted time of a kernel that exists", pointwise=True),
+    SweepColumn("predicted_low_s", "s", "lower end of its 80 % interval", pointwise=True),
+    SweepColumn("predicted_high_s", "s", "upper end of its 80 % interval", pointwise=True),
 )
 
 
-def computed(columns: Sequence[Column], result: Any) -> dict[str, Number]:
+def computed(columns: Sequence[SweepColumn], result: Any) -> dict[str, Number]:
     """Those of ``columns`` that ``result`` gives."""
     return {one.name: one.of(result) for one in columns if one.of is not None}
 

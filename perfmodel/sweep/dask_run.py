@@ -1,8 +1,8 @@
 """A sweep on a cluster: the same chunks, each a task of dask.distributed, into one folder that every worker can write to.
 
-Only the study and the number of a chunk travel to a worker; rows go to its file, and what they sum up to comes back. A few tasks per
-worker thread are under way at a time, so that memory stays flat on both sides. A lost worker's chunks are computed again. Nothing is
-waited for without looking whether the scheduler still answers and still has workers.
+Only the study and the places of a chunk's blocks travel to a worker; rows go to its part, and what they sum up to comes back. A few
+tasks per worker thread are under way at a time, so that memory stays flat on both sides. A lost worker's chunks are computed again.
+Nothing is waited for without looking whether the scheduler still answers and still has workers.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from importlib import import_module
@@ -20,10 +20,9 @@ from time import monotonic, sleep
 from typing import Any
 
 from perfmodel.core.errors import DataError, PerfmodelError, UnavailableError, UsageError
-from perfmodel.sweep.grid import Grid, grid_of
+from perfmodel.sweep.grid import SweepGrid, grid_of
 from perfmodel.sweep.parts import Output, Parts, opened
-from perfmodel.sweep.run import Chunk, Consumer, Progress, Runner, chunks
-from perfmodel.sweep.study import Study
+from perfmodel.sweep.run import Chunk, Consumer, Runner, chunks
 
 TASKS_PER_THREAD = 3
 RETRIES = 3
@@ -31,15 +30,15 @@ RETRIES = 3
 CONNECT_S, LOOK_S, PATIENCE_S, CLOSE_S = 4, 1, 5, 1
 """Seconds to reach a scheduler, between looks at it, for it to answer and to have a worker, and to part. Together under ten."""
 
-Consumers = Callable[[Grid], Sequence[Consumer]]
+Begin = Callable[[SweepGrid], Consumer]
 
 
 @dataclass(frozen=True, slots=True)
 class ClusterSweep:
-    """All that a worker must know: ``consumers`` makes what sums rows up, ``anew``: whether parts that are there are written again."""
+    """All that a worker must know: ``begin`` makes what sums rows up, ``anew``: whether parts that are there are written again."""
 
     parts: Parts
-    consumers: Consumers
+    begin: Begin
     anew: bool
 
 
@@ -55,14 +54,14 @@ def _runner(parts: Parts) -> Runner:
     return found
 
 
-def task(job: ClusterSweep, chunk: Chunk) -> Sequence[Consumer]:
+def task(job: ClusterSweep, chunk: Chunk) -> Consumer:
     """One chunk on a worker: its file written, unless it is there, and what its rows sum up to."""
     runner = _runner(job.parts)
-    consumers = job.consumers(runner.grid)
+    found = job.begin(runner.grid)
     if not job.parts.place.is_dir():
         raise DataError(f"{job.parts.target}: no such folder on the worker", "name a folder on a file system that all workers share")
-    job.parts.write(runner, chunk, consumers, anew=job.anew)
-    return consumers
+    job.parts.write(runner, chunk, found, anew=job.anew)
+    return found
 
 
 @contextmanager
@@ -112,23 +111,18 @@ async def _reached(address: str) -> None:
     await comm.close()
 
 
-def write_cluster(
-    grid: Grid, study: Study, output: Output, memory: int, consumers: Sequence[Consumer], make: Consumers, tell: Progress | None
-) -> None:
-    """Every chunk on the cluster; ``consumers`` take in what the tasks have seen with theirs from ``make``, in the order of the chunks."""
+def write_cluster(grid: SweepGrid, output: Output, memory: int, found: Consumer, begin: Begin) -> None:
+    """Every chunk on the cluster; ``found`` takes in what the tasks have, in the order of the chunks."""
     address = str(output.dask)
     with connected(address) as client:
         try:
             threads = _threads(client)
         except OSError as error:
             raise UsageError(f"--dask {address!r}: {error}", f"nothing was written; start some: dask worker {address}") from None
-        with opened(output, study, Runner(grid, memory).rows) as parts:
-            job, count = ClusterSweep(parts, make, not output.resume), 0
-            for chunk, seen in _results(client, threads, job, chunks(grid, parts.rows)):
-                for own, other in zip(consumers, seen, strict=True):
-                    own.merge(other)
-                if tell is not None:
-                    tell(chunk.points * len(grid.compared))
+        with opened(output, grid.study, Runner(grid, memory).rows) as parts:
+            count = 0
+            for one in _results(client, threads, ClusterSweep(parts, begin, not output.resume), chunks(grid, parts.rows)):
+                found.merge(one)
                 count += 1
             parts.finish(count)
 
@@ -147,18 +141,18 @@ def _threads(client: Any) -> int:
     raise OSError("the scheduler has no workers")
 
 
-def _results(client: Any, threads: int, job: ClusterSweep, pieces: Iterator[Chunk]) -> Iterator[tuple[Chunk, Sequence[Consumer]]]:
-    """Chunks with what their tasks found, in order; a new one is handed out as one comes back. DataError says what is kept."""
+def _results(client: Any, threads: int, job: ClusterSweep, pieces: Iterator[Chunk]) -> Iterator[Consumer]:
+    """What the tasks of chunks found, in order; a new one is handed out as one comes back. DataError says what is kept."""
 
-    def send(chunk: Chunk) -> tuple[Chunk, Any]:
+    def send(chunk: Chunk) -> Any:
         key = f"perfmodel-sweep-{job.parts.study.fingerprint()}-{chunk.index}"
-        return chunk, client.submit(task, job, chunk, key=key, retries=RETRIES, pure=False)
+        return client.submit(task, job, chunk, key=key, retries=RETRIES, pure=False)
 
     try:
         running = deque(map(send, islice(pieces, TASKS_PER_THREAD * threads)))
         while running:
-            chunk, future = running.popleft()
-            yield chunk, _result(client, future)
+            future = running.popleft()
+            yield _result(client, future)
             future.release()
             running.extend(map(send, islice(pieces, 1)))
     except PerfmodelError:
@@ -171,11 +165,11 @@ def _results(client: Any, threads: int, job: ClusterSweep, pieces: Iterator[Chun
         raise DataError(text, "look into the cluster's logs, then go on with the same options and --resume") from None
 
 
-def _result(client: Any, future: Any) -> Sequence[Consumer]:
+def _result(client: Any, future: Any) -> Consumer:
     """Of a task; OSError once nothing more can come."""
     while True:
         try:
-            found: Sequence[Consumer] = future.result(timeout=LOOK_S)
+            found: Consumer = future.result(timeout=LOOK_S)
             return found
         except Exception as error:
             if future.status == "error":  # the task's own

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 from perfmodel.core.errors import PerfmodelError
-from perfmodel.sweep.base import Skipped, Variant
-from perfmodel.sweep.grid import Grid, SubGrid
+from perfmodel.sweep.base import Skipped, SweepVariant
+from perfmodel.sweep.grid import SubGrid, SweepGrid
 from perfmodel.sweep.recording import Recording, Replay
 
 Slices = tuple[slice, ...]
@@ -54,7 +54,7 @@ class GridBlock:
         return {**self.part.choices, **self.values, str(self.compared): answer.name}
 
 
-def check_variants(grid: Grid) -> None:
+def check_variants(grid: SweepGrid) -> None:
     """The error of every combination of choices, if there is but one: they have no answer, whatever the numbers."""
     errors: dict[str, PerfmodelError] = {}
     for part in grid.parts:
@@ -71,11 +71,11 @@ def check_variants(grid: Grid) -> None:
 class Evaluator:
     """One part of a grid, ready to be evaluated in blocks."""
 
-    def __init__(self, grid: Grid, part: SubGrid) -> None:
+    def __init__(self, grid: SweepGrid, part: SubGrid) -> None:
         self.grid, self.part = grid, part
         self.fast = [name for name in grid.columns if name not in grid.pointwise]
         self.slow = [name for name in grid.columns if name in grid.pointwise]
-        self.variants: dict[Any, tuple[Variant, Replay] | str] = {}
+        self.variants: dict[Any, tuple[SweepVariant, Replay] | str] = {}
         whole = self._values(tuple(slice(0, length) for length in part.lengths))
         for value, choices in grid.variants(part).items():
             try:
@@ -113,7 +113,7 @@ class Evaluator:
             values[name] = value
         return found
 
-    def _recorded(self, variant: Variant, whole: Values) -> Replay:
+    def _recorded(self, variant: SweepVariant, whole: Values) -> Replay:
         """The variant's formulas, with numbers of one value written into them."""
         depends, recording = variant.extras(whole), Recording()
         first = self._values(tuple(slice(0, 1) for _ in self.part.lengths))
@@ -148,7 +148,7 @@ class Evaluator:
             return GridBlock(self.part, self.grid.workload.compared, slices, lengths, values, answers)
 
     def _answer(
-        self, answer: VariantBlock, variant: Variant, replay: Replay, values: Values, skipped: list[Skipped], lengths: tuple[int, ...]
+        self, answer: VariantBlock, variant: SweepVariant, replay: Replay, values: Values, skipped: list[Skipped], lengths: tuple[int, ...]
     ) -> VariantBlock:
         """``answer`` with its columns filled in, and the rows marked that do not count."""
         extra, missing = variant.prepare(values)
@@ -170,7 +170,7 @@ class Evaluator:
                 answer.excluded += _count(answer.valid, lengths) - _count(kept, lengths)
                 answer.valid = kept
 
-    def _points(self, answer: VariantBlock, variant: Variant, values: Values, lengths: tuple[int, ...]) -> list[Skipped]:
+    def _points(self, answer: VariantBlock, variant: SweepVariant, values: Values, lengths: tuple[int, ...]) -> list[Skipped]:
         """Fill the columns that are computed row by row; NaN, and the rows by reason, where there is no answer."""
         rows = range(prod(lengths)) if answer.valid is None else np.flatnonzero(answer.valid).tolist()
         laid = {name: np.broadcast_to(value, lengths) for name, value in values.items()}

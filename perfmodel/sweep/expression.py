@@ -25,7 +25,7 @@ import numpy as np
 
 from perfmodel.core.errors import DataError, UsageError, cut, suggest
 from perfmodel.core.units import parse_any
-from perfmodel.sweep.base import Input, Workload
+from perfmodel.sweep.base import Input, SweepWorkload
 
 MAX_LENGTH = 1000
 MAX_TOKENS = 200
@@ -244,7 +244,7 @@ _PHYSICAL = ("FLOP/s", "OP/s", "FLOP/B", "B/s", "1/s", "Hz", "B", "s", "W")
 _SAYS = {"B": "bytes", "s": "a time", "1/s": "a rate in 1/s"}
 
 
-def typecheck(expression: Expression, workload: Workload, where: str) -> Expression:
+def typecheck(expression: Expression, workload: SweepWorkload, where: str) -> Expression:
     """``expression`` with the words in it as the axes have them; UsageError if it, in option ``where``, means nothing."""
     checker = _Checker(expression, workload, where)
     tree = checker.named(expression.tree)
@@ -256,7 +256,7 @@ def typecheck(expression: Expression, workload: Workload, where: str) -> Express
 @dataclass(frozen=True, slots=True)
 class _Checker:
     expression: Expression
-    workload: Workload
+    workload: SweepWorkload
     where: str
 
     def _refuse(self, what: str, fix: str | None) -> UsageError:

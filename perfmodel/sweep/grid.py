@@ -17,9 +17,9 @@ from typing import Any
 import numpy as np
 
 from perfmodel.core.errors import UsageError
-from perfmodel.sweep.base import Input, Workload
+from perfmodel.sweep.base import Input, SweepWorkload
 from perfmodel.sweep.expression import Expression, parse, typecheck
-from perfmodel.sweep.study import Study, workload_named
+from perfmodel.sweep.study import SweepStudy, workload_named
 from perfmodel.sweep.values import checked, is_expression, values_of
 
 
@@ -46,13 +46,14 @@ class SubGrid:
 
 
 @dataclass(frozen=True, slots=True)
-class Grid:
-    """``choices`` and ``numbers``: values by input, ``derived``: expressions in the order in which they can be computed.
+class SweepGrid:
+    """What ``study`` means. ``choices`` and ``numbers``: values by input, ``derived``: expressions, in the order of what they need.
 
     ``where``: constraints on inputs, ``filters``: constraints on columns as well. ``given``: inputs that are written.
     """
 
-    workload: Workload
+    study: SweepStudy
+    workload: SweepWorkload
     choices: Mapping[str, Sequence[Any]]
     numbers: Mapping[str, Any]
     derived: Mapping[str, Expression]
@@ -99,7 +100,7 @@ class Grid:
         return self.source(found.alias) if found is not None and found.alias is not None else name
 
 
-def grid_of(study: Study) -> Grid:
+def grid_of(study: SweepStudy) -> SweepGrid:
     """The grid of ``study``; UsageError for what has no meaning."""
     workload = workload_named(study.workload)
     choices, numbers, derived = _inputs(workload, study.axes if workload.meant is None else workload.meant(study.axes))
@@ -117,17 +118,17 @@ def grid_of(study: Study) -> Grid:
     _check_read(workload, study.axes, wanted)
     given = tuple(one.name for one in workload.inputs if one.name in study.axes or one.name in workload.always)
     parts = tuple(_parts(workload, choices, numbers, derived))
-    return Grid(workload, choices, numbers, derived, where, filters, given, wanted, parts)
+    return SweepGrid(study, workload, choices, numbers, derived, where, filters, given, wanted, parts)
 
 
-def _check_read(workload: Workload, axes: Mapping[str, Any], wanted: Sequence[str]) -> None:
+def _check_read(workload: SweepWorkload, axes: Mapping[str, Any], wanted: Sequence[str]) -> None:
     """UsageError for an axis that no column of these reads."""
     for one in workload.inputs:
         if one.columns and axes.get(one.name) is not None and not set(one.columns) & set(wanted):
             raise UsageError(f"--{one.name} is for the column {one.columns[0]}, which is not asked for", f"add --columns {one.columns[0]}")
 
 
-def _inputs(workload: Workload, axes: Mapping[str, Any]) -> tuple[dict[str, Sequence[Any]], dict[str, Any], dict[str, Expression]]:
+def _inputs(workload: SweepWorkload, axes: Mapping[str, Any]) -> tuple[dict[str, Sequence[Any]], dict[str, Any], dict[str, Expression]]:
     """Values of choices and of numbers, and derived inputs."""
     workload.check_names(axes)
     choices: dict[str, Sequence[Any]] = {}
@@ -152,7 +153,7 @@ def _inputs(workload: Workload, axes: Mapping[str, Any]) -> tuple[dict[str, Sequ
     return choices, numbers, _ordered(derived, workload)
 
 
-def _compute(workload: Workload, one: Input, raw: str, numbers: dict[str, Any], derived: dict[str, Expression]) -> None:
+def _compute(workload: SweepWorkload, one: Input, raw: str, numbers: dict[str, Any], derived: dict[str, Expression]) -> None:
     """An expression is a derived input, or one value if it reads no other."""
     expression = typecheck(parse(raw, one.option, workload.numbers), workload, one.option)
     if expression.names:
@@ -162,7 +163,7 @@ def _compute(workload: Workload, one: Input, raw: str, numbers: dict[str, Any], 
     numbers[one.name] = np.array([checked(one, int(value) if value.is_integer() else value)], float)
 
 
-def _ordered(derived: Mapping[str, Expression], workload: Workload) -> dict[str, Expression]:
+def _ordered(derived: Mapping[str, Expression], workload: SweepWorkload) -> dict[str, Expression]:
     try:
         order = TopologicalSorter({name: set(one.names) & set(derived) for name, one in derived.items()}).static_order()
         return {name: derived[name] for name in order}
@@ -171,7 +172,7 @@ def _ordered(derived: Mapping[str, Expression], workload: Workload) -> dict[str,
         raise UsageError(f"derived inputs of {workload.name} go in a circle: {circle}", "give one of them values") from None
 
 
-def constraints(workload: Workload, texts: Sequence[str], option: str) -> tuple[tuple[Expression, ...], tuple[Expression, ...]]:
+def constraints(workload: SweepWorkload, texts: Sequence[str], option: str) -> tuple[tuple[Expression, ...], tuple[Expression, ...]]:
     """Constraints on inputs alone, and those that read columns."""
     named = [*(one.name for one in workload.inputs), *(one.name for one in workload.columns)]
     known = dict(zip(named, named, strict=True)) | dict(workload.words)
@@ -185,7 +186,7 @@ def constraints(workload: Workload, texts: Sequence[str], option: str) -> tuple[
 
 
 def _parts(
-    workload: Workload, choices: Mapping[str, Sequence[Any]], numbers: Mapping[str, Any], derived: Mapping[str, Expression]
+    workload: SweepWorkload, choices: Mapping[str, Sequence[Any]], numbers: Mapping[str, Any], derived: Mapping[str, Expression]
 ) -> Iterator[SubGrid]:
     others = {name: values for name, values in choices.items() if name != workload.compared}
     axes = dict(sorted(numbers.items(), key=lambda item: len(item[1])))

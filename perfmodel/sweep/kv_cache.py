@@ -11,7 +11,7 @@ from perfmodel import catalog
 from perfmodel.core.arith import Number
 from perfmodel.core.errors import UsageError
 from perfmodel.core.hardware import Device
-from perfmodel.sweep.base import DEFAULT_DEVICE, Column, Input, Variant, Workload, canonical, device_ids, device_named
+from perfmodel.sweep.base import DEFAULT_DEVICE, Input, SweepColumn, SweepVariant, SweepWorkload, canonical, device_ids, device_named
 from perfmodel.transformer.cache_plan import CacheWorkload, stored_bytes, workload
 from perfmodel.transformer.kv_cache import (
     BITS,
@@ -44,7 +44,7 @@ MODEL = Input(
 
 
 @dataclass(frozen=True, slots=True)
-class CacheVariant(Variant):
+class CacheVariant(SweepVariant):
     """One model on one device in one number format; ``weights`` in bytes, ``room`` what they and the reserve leave, None if unknown."""
 
     probe: CacheWorkload
@@ -95,7 +95,7 @@ def defaults(choices: Mapping[str, Any]) -> Mapping[str, float]:
     return {"n": longest}
 
 
-WORKLOAD = Workload(
+WORKLOAD = SweepWorkload(
     name="kv-cache",
     inputs=(
         MODEL,
@@ -110,15 +110,15 @@ WORKLOAD = Workload(
         Input("block_size", "whole", "tokens per page", 1),
     ),
     columns=(
-        Column("bytes_per_token", "B", "cache of one token, no window full", whole=True),
-        Column("bytes_per_sequence", "B", "cache of one sequence", whole=True),
-        Column("cache_bytes", "B", "cache of all sequences", whole=True),
-        Column("unused_block_bytes", "B", "of its pages that hold no token", whole=True),
-        Column("weights_bytes", "B", "weights", whole=True),
-        Column("memory_bytes", "B", "weights, cache and reserve", whole=True),
-        Column("room_bytes", "B", "what weights and reserve leave of the device's memory", whole=True),
-        Column("max_batch", "sequences", "sequences whose cache fits", whole=True),
-        Column("max_context", "tokens", "tokens to which every sequence can grow", whole=True, pointwise=True),
+        SweepColumn("bytes_per_token", "B", "cache of one token, no window full", whole=True),
+        SweepColumn("bytes_per_sequence", "B", "cache of one sequence", whole=True),
+        SweepColumn("cache_bytes", "B", "cache of all sequences", whole=True),
+        SweepColumn("unused_block_bytes", "B", "of its pages that hold no token", whole=True),
+        SweepColumn("weights_bytes", "B", "weights", whole=True),
+        SweepColumn("memory_bytes", "B", "weights, cache and reserve", whole=True),
+        SweepColumn("room_bytes", "B", "what weights and reserve leave of the device's memory", whole=True),
+        SweepColumn("max_batch", "sequences", "sequences whose cache fits", whole=True),
+        SweepColumn("max_context", "tokens", "tokens to which every sequence can grow", whole=True, pointwise=True),
     ),
     variant=variant,
     shown=("bytes_per_token", "bytes_per_sequence", "cache_bytes", "memory_bytes", "max_batch"),

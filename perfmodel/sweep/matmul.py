@@ -21,12 +21,12 @@ from perfmodel.sweep.base import (
     DEFAULT_DEVICE,
     MEMORY,
     PREDICTED,
-    Column,
     Input,
     Skipped,
+    SweepColumn,
+    SweepVariant,
+    SweepWorkload,
     TileSizes,
-    Variant,
-    Workload,
     canonical,
     costs,
     device_ids,
@@ -40,7 +40,7 @@ _EDGES = ("tile_m", "tile_n")
 
 
 @dataclass(frozen=True, slots=True)
-class MatmulVariant(Variant):
+class MatmulVariant(SweepVariant):
     """One device and number format; ``probe`` has them and the split of k."""
 
     device: Device
@@ -100,7 +100,7 @@ def variant(choices: Mapping[str, Any]) -> MatmulVariant:
     return MatmulVariant(device, on_chip(device), probe, choices["implementation"])
 
 
-WORKLOAD = Workload(
+WORKLOAD = SweepWorkload(
     name="matmul",
     inputs=(
         Input("hardware", "name", "device", DEFAULT_DEVICE, True, names=device_ids, canonical=canonical),
@@ -118,9 +118,9 @@ WORKLOAD = Workload(
     columns=(
         *COSTS,
         *MEMORY,
-        Column("io_lower_bound_elements", "elements", "what any schedule moves with the device's fast memory"),
-        Column("tile_rows", "rows", "rows of the tile", whole=True),
-        Column("tile_columns", "columns", "columns of the tile", whole=True),
+        SweepColumn("io_lower_bound_elements", "elements", "what any schedule moves with the device's fast memory"),
+        SweepColumn("tile_rows", "rows", "rows of the tile", whole=True),
+        SweepColumn("tile_columns", "columns", "columns of the tile", whole=True),
         *PREDICTED,
     ),
     variant=variant,

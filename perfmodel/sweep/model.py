@@ -18,10 +18,10 @@ from perfmodel.core.hardware import Device
 from perfmodel.sweep.base import (
     DEFAULT_DEVICE,
     FITS,
-    Column,
     Input,
-    Variant,
-    Workload,
+    SweepColumn,
+    SweepVariant,
+    SweepWorkload,
     canonical,
     computed,
     device_ids,
@@ -40,7 +40,7 @@ _FITS = "1 if that fits the memory, 0 if not: then times are those of a GPU with
 
 
 @dataclass(frozen=True, slots=True)
-class ModelVariant(Variant):
+class ModelVariant(SweepVariant):
     """One model on one device, with everything that is no length, batch or number of devices."""
 
     model: ModelSpec
@@ -103,7 +103,7 @@ def check(choices: Mapping[str, Sequence[Any]], axes: Mapping[str, Any]) -> None
             )
 
 
-WORKLOAD = Workload(
+WORKLOAD = SweepWorkload(
     name="model",
     inputs=(
         MODEL,
@@ -124,32 +124,32 @@ WORKLOAD = Workload(
         Input("ep", "whole", "groups of GPUs that hold different experts", 1),
     ),
     columns=(
-        Column("flops", "FLOP", "matmul FLOP on visible scores", whole=True, of=lambda a: a.cost.flops),
-        Column("sram_bytes", "B", "bytes between L2 and SMs", whole=True, of=lambda a: a.cost.sram.total),
-        Column("dram_bytes", "B", "bytes that pass the memory pins", whole=True, of=lambda a: a.cost.dram.total),
-        Column("lower_s", "s", "lower bound, inputs cold", of=lambda a: a.cost.lower_s),
-        Column("lower_warm_s", "s", "lower bound, inputs and outputs in the caches", of=lambda a: a.cost.lower_warm_s),
-        Column("roofline_s", "s", "roof: all terms overlap", of=lambda a: a.cost.roofline_s),
-        Column("predicted_s", "s", "predicted time, where all kernels are calibrated", of=lambda a: a.prediction and a.prediction[0]),
-        Column("predicted_low_s", "s", "lower end of its 80 % interval", of=lambda a: a.prediction and a.prediction[1]),
-        Column("predicted_high_s", "s", "upper end of its 80 % interval", of=lambda a: a.prediction and a.prediction[2]),
-        Column("seconds", "s", "predicted time, else the roof", of=lambda a: a.seconds),
-        Column("ttft_s", "s", "time to the first token", of=lambda a: a.ttft_s),
-        Column("tpot_s", "s", "time per output token", of=lambda a: a.tpot_s),
-        Column("tokens_per_s", "1/s", "over all sequences", of=lambda a: a.tokens_per_s),
-        Column("mfu", "", "FLOP of the model on visible scores over what the GPUs could do in the time", of=lambda a: a.mfu),
-        Column("weights_bytes", "B", "weights on the fullest GPU", whole=True, of=lambda a: a.memory.weights),
-        Column("kv_cache_bytes", "B", "KV cache on it", whole=True, of=lambda a: a.memory.kv_cache),
-        Column("activations_bytes", "B", "activations on it", whole=True, of=lambda a: a.memory.activations),
-        Column("memory_bytes", "B", "all of it", whole=True, of=lambda a: a.memory.total),
-        Column(
+        SweepColumn("flops", "FLOP", "matmul FLOP on visible scores", whole=True, of=lambda a: a.cost.flops),
+        SweepColumn("sram_bytes", "B", "bytes between L2 and SMs", whole=True, of=lambda a: a.cost.sram.total),
+        SweepColumn("dram_bytes", "B", "bytes that pass the memory pins", whole=True, of=lambda a: a.cost.dram.total),
+        SweepColumn("lower_s", "s", "lower bound, inputs cold", of=lambda a: a.cost.lower_s),
+        SweepColumn("lower_warm_s", "s", "lower bound, inputs and outputs in the caches", of=lambda a: a.cost.lower_warm_s),
+        SweepColumn("roofline_s", "s", "roof: all terms overlap", of=lambda a: a.cost.roofline_s),
+        SweepColumn("predicted_s", "s", "predicted time, where all kernels are calibrated", of=lambda a: a.prediction and a.prediction[0]),
+        SweepColumn("predicted_low_s", "s", "lower end of its 80 % interval", of=lambda a: a.prediction and a.prediction[1]),
+        SweepColumn("predicted_high_s", "s", "upper end of its 80 % interval", of=lambda a: a.prediction and a.prediction[2]),
+        SweepColumn("seconds", "s", "predicted time, else the roof", of=lambda a: a.seconds),
+        SweepColumn("ttft_s", "s", "time to the first token", of=lambda a: a.ttft_s),
+        SweepColumn("tpot_s", "s", "time per output token", of=lambda a: a.tpot_s),
+        SweepColumn("tokens_per_s", "1/s", "over all sequences", of=lambda a: a.tokens_per_s),
+        SweepColumn("mfu", "", "FLOP of the model on visible scores over what the GPUs could do in the time", of=lambda a: a.mfu),
+        SweepColumn("weights_bytes", "B", "weights on the fullest GPU", whole=True, of=lambda a: a.memory.weights),
+        SweepColumn("kv_cache_bytes", "B", "KV cache on it", whole=True, of=lambda a: a.memory.kv_cache),
+        SweepColumn("activations_bytes", "B", "activations on it", whole=True, of=lambda a: a.memory.activations),
+        SweepColumn("memory_bytes", "B", "all of it", whole=True, of=lambda a: a.memory.total),
+        SweepColumn(
             FITS,
             "",
             "1 if that fits the memory, 0 if not: then times are those of a GPU with more of it",
             whole=True,
             of=lambda a: a.memory.fits,
         ),
-        Column("max_batch", "sequences", "sequences that fit", whole=True, of=lambda a: a.memory.max_batch),
+        SweepColumn("max_batch", "sequences", "sequences that fit", whole=True, of=lambda a: a.memory.max_batch),
     ),
     variant=variant,
     shown=("flops", "dram_bytes", "roofline_s", "predicted_s", "ttft_s", "tpot_s", "tokens_per_s", "memory_bytes", FITS, "max_batch"),

@@ -14,7 +14,7 @@ import re
 import secrets
 import shutil
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,9 +22,9 @@ from typing import Any, BinaryIO
 
 from perfmodel import __version__
 from perfmodel.core.errors import DataError, UsageError
-from perfmodel.sweep.grid import Grid
-from perfmodel.sweep.run import Chunk, Consumer, Progress, Runner
-from perfmodel.sweep.study import Study
+from perfmodel.sweep.grid import SweepGrid
+from perfmodel.sweep.run import Chunk, Consumer, Runner
+from perfmodel.sweep.study import SweepStudy
 from perfmodel.sweep.writers import joined, ready, writer
 from perfmodel.sweep.writers.parquet import library
 
@@ -50,7 +50,7 @@ def is_stream(output: Output) -> bool:
     return path is None or (os.path.exists(path) and not os.path.isfile(path) and not output.folder)
 
 
-def about(study: Study, rows_per_chunk: int) -> Mapping[str, Any]:
+def about(study: SweepStudy, rows_per_chunk: int) -> Mapping[str, Any]:
     """What a file says of itself, where its format has a place for that."""
     named = {"schema": SCHEMA, "version": __version__, "inputs": study.told(), "study": study.fingerprint()}
     return {**named, "rows_per_chunk": rows_per_chunk}
@@ -63,24 +63,24 @@ class Parts:
     target: Path
     place: Path
     form: str
-    study: Study
+    study: SweepStudy
     rows: int
 
     def path(self, index: int) -> Path:
         """The part of chunk ``index``."""
         return self.place / f"part-{index:08}.{self.form}"
 
-    def write(self, runner: Runner, chunk: Chunk, consumers: Sequence[Consumer], tell: Progress | None = None, *, anew: bool) -> None:
+    def write(self, runner: Runner, chunk: Chunk, consumer: Consumer, *, anew: bool) -> None:
         """Evaluate ``chunk`` into its part, unless it is there and not wanted ``anew``.
 
-        Consumers see it all the same, but for rows that are computed one by one. DataError if it cannot be written.
+        ``consumer`` sees it all the same, but for rows that are computed one by one. DataError if it cannot be written.
         """
         path = self.path(chunk.index)
         if not anew and path.exists():
             if not runner.grid.slow:
-                runner.evaluate(chunk, consumers, tell)
+                runner.evaluate(chunk, consumer)
             return
-        table = runner.evaluate(chunk, consumers, tell)
+        table = runner.evaluate(chunk, consumer)
         unfinished = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
         try:
             with unfinished.open("wb") as stream:
@@ -149,7 +149,7 @@ def kept(path: Path) -> Path | None:
 
 
 @contextmanager
-def opened(output: Output, study: Study, rows: int) -> Iterator[Parts]:
+def opened(output: Output, study: SweepStudy, rows: int) -> Iterator[Parts]:
     """Parts to write, of at most ``rows`` rows or of as many as those that are there already.
 
     UsageError, and nothing is changed, if there is nothing to carry on that is of ``study``, or if a folder is no sweep's.
@@ -172,7 +172,7 @@ def opened(output: Output, study: Study, rows: int) -> Iterator[Parts]:
                 parts.place.rmdir()  # nothing was written
 
 
-def _parts(output: Output, target: Path, study: Study, rows: int) -> Parts:
+def _parts(output: Output, target: Path, study: SweepStudy, rows: int) -> Parts:
     if output.folder:
         target.mkdir(exist_ok=True)
     target = Path(os.path.realpath(target))
@@ -198,7 +198,7 @@ def _parts(output: Output, target: Path, study: Study, rows: int) -> Parts:
     return Parts(target, place, output.form, study, rows)
 
 
-def _place(target: Path, study: Study, rows: int) -> Path:
+def _place(target: Path, study: SweepStudy, rows: int) -> Path:
     name = f"{study.fingerprint()}-{rows}.parts"
     return target / f".{name}" if target.is_dir() else target.with_name(f"{target.name}.{name}")
 
@@ -227,7 +227,7 @@ def _said(path: Path) -> Mapping[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
-def _rows_per_chunk(parts: Mapping[Path, Mapping[str, Any]], study: Study) -> int:
+def _rows_per_chunk(parts: Mapping[Path, Mapping[str, Any]], study: SweepStudy) -> int:
     """By which all ``parts`` were cut. UsageError if they are not all of ``study``, or cut differently."""
     for path, text in parts.items():
         if text.get("study") != study.fingerprint() or not isinstance(text.get("rows_per_chunk"), int):
@@ -240,36 +240,36 @@ def _rows_per_chunk(parts: Mapping[Path, Mapping[str, Any]], study: Study) -> in
     return sizes.pop()
 
 
-def write_parts(grid: Grid, study: Study, output: Output, memory: int, consumers: Sequence[Consumer], tell: Progress | None) -> None:
+def write_parts(grid: SweepGrid, output: Output, memory: int, consumer: Consumer) -> None:
     """Every chunk into its part, and those into the file or folder."""
-    with opened(output, study, Runner(grid, memory).rows) as parts:
+    with opened(output, grid.study, Runner(grid, memory).rows) as parts:
         runner, count = Runner(grid, 0, rows=parts.rows), 0
         for chunk in runner.chunks():
-            parts.write(runner, chunk, consumers, tell, anew=not output.resume)
+            parts.write(runner, chunk, consumer, anew=not output.resume)
             count += 1
         parts.finish(count)
 
 
-def write_stream(runner: Runner, study: Study, output: Output, consumers: Sequence[Consumer], tell: Progress | None) -> None:
+def write_stream(runner: Runner, output: Output, consumer: Consumer) -> None:
     """Every chunk to standard output, or into a pipe or device."""
     ready(output.form)
     if output.path is None:
-        _stream(runner, study, output.form, sys.stdout.buffer, consumers, tell)
+        _stream(runner, output.form, sys.stdout.buffer, consumer)
         return
     if output.resume:
         raise UsageError(f"--resume: {output.path} is no file that rows can be read back from", "leave out --resume")
     try:
         with output.path.open("wb") as stream:
-            _stream(runner, study, output.form, stream, consumers, tell)
+            _stream(runner, output.form, stream, consumer)
     except BrokenPipeError:
         raise
     except OSError as error:
         raise DataError(f"{output.path}: {error.strerror or error}") from None
 
 
-def _stream(runner: Runner, study: Study, form: str, stream: BinaryIO, consumers: Sequence[Consumer], tell: Progress | None) -> None:
-    made = writer(form, stream, runner.fields, about(study, runner.rows))
+def _stream(runner: Runner, form: str, stream: BinaryIO, consumer: Consumer) -> None:
+    made = writer(form, stream, runner.fields, about(runner.grid.study, runner.rows))
     for chunk in runner.chunks():
-        made.write(runner.evaluate(chunk, consumers, tell))
+        made.write(runner.evaluate(chunk, consumer))
     made.close()
     stream.flush()

@@ -6,7 +6,7 @@ are blocks that fit the memory given. Both come in one order, so that a chunk me
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from math import prod
 from typing import Any, Protocol
@@ -14,7 +14,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from perfmodel.sweep.evaluate import Evaluator, GridBlock, Slices, VariantBlock
-from perfmodel.sweep.grid import Grid, SubGrid
+from perfmodel.sweep.grid import SubGrid, SweepGrid
 from perfmodel.sweep.table import FLAG, WORD, RowTable, fields_of, row_bytes
 
 BLOCK_POINTS = 1 << 15
@@ -25,9 +25,6 @@ SLOW_ROWS = 256
 SHARE_OF_MEMORY = 0.25
 """Of the memory given, for the columns of a chunk; writers hold it a second time, encoded, and libraries take the rest."""
 MOST_REASONS, OTHER_REASONS = 1000, "other reasons"
-
-Progress = Callable[[int], None]
-"""Told how many points have been evaluated since it was last told."""
 
 
 def blocks_of(part: SubGrid, points: int = BLOCK_POINTS) -> Iterator[Slices]:
@@ -58,7 +55,7 @@ class Chunk:
     points: int
 
 
-def chunks(grid: Grid, rows: int) -> Iterator[Chunk]:
+def chunks(grid: SweepGrid, rows: int) -> Iterator[Chunk]:
     """Chunks of at most ``rows`` rows, or of one block."""
     points = max(rows // len(grid.compared), 1)
     most, index, held = min(points, SLOW_ROWS if grid.slow else BLOCK_POINTS), 0, 0
@@ -118,7 +115,7 @@ class Runner:
     ``tables``: whether rows are wanted or only what consumers make of them.
     """
 
-    def __init__(self, grid: Grid, memory_bytes: int, *, tables: bool = True, rows: int | None = None) -> None:
+    def __init__(self, grid: SweepGrid, memory_bytes: int, *, tables: bool = True, rows: int | None = None) -> None:
         self.grid, self.fields, self.tables = grid, fields_of(grid), tables
         most = SLOW_ROWS if grid.slow else MOST_CHUNK_ROWS
         self.rows = rows or max(1, min(most, int(SHARE_OF_MEMORY * memory_bytes / row_bytes(self.fields))))
@@ -129,9 +126,8 @@ class Runner:
         """All chunks, in order."""
         return chunks(self.grid, self.rows)
 
-    def evaluate(self, chunk: Chunk, consumers: Iterable[Consumer] = (), progress: Progress | None = None) -> RowTable:
+    def evaluate(self, chunk: Chunk, consumer: Consumer | None = None) -> RowTable:
         """The rows of ``chunk``, in memory that the next call uses again; no rows where no tables are wanted."""
-        consumers = list(consumers)
         largest = max(prod(one.stop - one.start for one in slices) for _, slices in chunk.blocks)
         capacity = (chunk.points if self.tables else largest) * len(self.grid.compared)
         if self._table.capacity < capacity:
@@ -139,12 +135,10 @@ class Runner:
         self._table.rows = 0
         for number, slices in chunk.blocks:
             block = self._block(number, slices)
-            for consumer in consumers:
+            if consumer is not None:
                 consumer.update(block)
             if self.tables:
                 self._append(block)
-            if progress is not None:
-                progress(block.points * len(block.answers))
         return self._table
 
     def _block(self, number: int, slices: Slices) -> GridBlock:

@@ -13,22 +13,22 @@ from typing import Any, ClassVar
 
 from perfmodel import __version__
 from perfmodel.core.errors import DataError, UsageError, suggest
-from perfmodel.sweep.base import Input, Workload
+from perfmodel.sweep.base import Input, SweepWorkload
 
 WORKLOADS = ("attention", "matmul", "kv-cache", "model")
 
 
 @cache
-def workload_named(name: str) -> Workload:
+def workload_named(name: str) -> SweepWorkload:
     """The kind of workload called ``name``; only its own module is loaded."""
     if name not in WORKLOADS:
         raise UsageError(f"there is no sweep over {name!r}", suggest(str(name), list(WORKLOADS)))
-    found: Workload = import_module(f"perfmodel.sweep.{name.replace('-', '_')}").WORKLOAD
+    found: SweepWorkload = import_module(f"perfmodel.sweep.{name.replace('-', '_')}").WORKLOAD
     return found
 
 
 @dataclass(frozen=True, slots=True)
-class Study:
+class SweepStudy:
     """``axes``: values of inputs as written. ``where``: constraints on inputs and columns. ``columns``: None for the usual ones."""
 
     workload: str = "attention"
@@ -129,7 +129,7 @@ def _check_axes(path: Path, file: StudyFile) -> None:
             raise _wrong(path, ("axes", name), message, error.fix) from None
 
 
-def _check_axis(one: Input, raw: Any, workload: Workload) -> None:
+def _check_axis(one: Input, raw: Any, workload: SweepWorkload) -> None:
     from perfmodel.sweep.expression import parse
     from perfmodel.sweep.values import is_expression, values_of
 

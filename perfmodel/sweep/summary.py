@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from perfmodel.sweep.evaluate import GridBlock, VariantBlock
-from perfmodel.sweep.grid import Grid
+from perfmodel.sweep.grid import SweepGrid
 from perfmodel.sweep.table import Reader, Row
 
 PREDICTED = "predicted_s"
@@ -20,14 +20,14 @@ MOST_VALUES = 100_000
 
 
 @dataclass(slots=True)
-class Shares:
+class WinShares:
     """For each value of an axis: in how many configurations the other one wins, and of how many."""
 
     values: Any
     wins: Any
     of: Any
 
-    def add(self, other: Shares) -> None:
+    def add(self, other: WinShares) -> None:
         """Add what was counted for the same values, or for others."""
         if len(other.values) == len(self.values) and (other.values == self.values).all():
             self.wins, self.of = self.wins + other.wins, self.of + other.of
@@ -52,12 +52,12 @@ class Summary:
     swept: tuple[str, ...]
     reference: Any = None
     best: dict[tuple[Any, ...], Row] = field(default_factory=dict)
-    shares: dict[str, dict[str, Shares]] = field(default_factory=dict)
+    shares: dict[str, dict[str, WinShares]] = field(default_factory=dict)
     compared: dict[str, list[int]] = field(default_factory=dict)
     predicted: dict[str, list[int]] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, grid: Grid, objective: str) -> Summary:
+    def of(cls, grid: SweepGrid, objective: str) -> Summary:
         """A summary of ``grid``; the first value of the compared choice is what the others are held against."""
         swept = tuple(name for name, values in grid.choices.items() if len(values) > 1)
         return cls(Reader.of(grid), objective, swept, grid.compared[0] if len(grid.compared) > 1 else None)
@@ -120,7 +120,7 @@ class Summary:
                 self._add(name, one, values[block.slices[axis]], _along(wins, axis), of)
 
     def _add(self, name: str, axis: str, values: Any, wins: Any, of: Any) -> None:
-        found = Shares(values, wins.astype(float), of.astype(float))
+        found = WinShares(values, wins.astype(float), of.astype(float))
         known = self.shares.setdefault(name, {}).setdefault(axis, found)
         if known is not found:
             known.add(found)

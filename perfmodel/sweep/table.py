@@ -11,7 +11,7 @@ import numpy as np
 
 from perfmodel.core.errors import visible
 from perfmodel.sweep.evaluate import GridBlock, VariantBlock
-from perfmodel.sweep.grid import Grid
+from perfmodel.sweep.grid import SweepGrid
 
 WORD, FLAG, WHOLE, COUNT, REAL = "word", "flag", "whole", "count", "real"
 _TYPES: Mapping[str, Any] = {WORD: np.int32, FLAG: np.bool_, WHOLE: np.int64, COUNT: np.float64, REAL: np.float64}
@@ -45,7 +45,7 @@ class Field:
         return list(map(visible, self.words))
 
 
-def fields_of(grid: Grid) -> tuple[Field, ...]:
+def fields_of(grid: SweepGrid) -> tuple[Field, ...]:
     """Inputs that were given, then results."""
     found = []
     for name in grid.given:
@@ -111,7 +111,7 @@ class Reader:
     counts: frozenset[str]
 
     @classmethod
-    def of(cls, grid: Grid) -> Reader:
+    def of(cls, grid: SweepGrid) -> Reader:
         """A reader of the rows of ``grid``."""
         return cls(grid.given, grid.columns, frozenset(one.name for one in grid.workload.columns if one.whole))
 
