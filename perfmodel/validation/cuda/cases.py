@@ -115,7 +115,8 @@ def _of(name: str, d: int, causal: bool, tiles: Iterable[TileEdges], problems: I
 
 def timed_cases() -> list[KernelCase]:
     """The default list of validate: every kernel of the package, cheap ones first."""
-    return [*copies(16, 20, 24, 27, 30), *matmuls(), *flash_cases(), *flash1_cases(), *standard_cases(), *flash_mma_cases()]
+    flash1 = [case for family in FLASH1 for case in _of("flash1", *family)]
+    return [*copies(16, 20, 24, 27, 30), *matmuls(), *flash_cases(), *flash1, *standard_cases(), *flash_mma_cases()]
 
 
 MORE_FLASH = ((64, False, (32, 128)), (64, True, (128, 32)), (128, False, (64, 32)), (128, True, (64, 128)), (128, True, (32, 32)))
@@ -186,11 +187,6 @@ FLASH1 = (
     ),
 )
 """Head dim, mask, tiles and problems. One block per head, so as many heads as a large device has multiprocessors, fewer, and more."""
-
-
-def flash1_cases() -> list[KernelCase]:
-    """FlashAttention-1: heads and lengths that fill a large device, or do not."""
-    return [case for family in FLASH1 for case in _of("flash1", *family)]
 
 
 def standard_cases() -> list[KernelCase]:

@@ -32,6 +32,8 @@ from perfmodel.validation.records import Record, Seconds, raw_of
 
 SOURCE = "perfmodel numba kernels under Nsight Compute, --clock-control none, caches flushed, one run"
 TIMEOUT_S = 1800
+BY_HAND = "try the same command by hand: ncu --csv --metrics dram__bytes_read.sum python -m perfmodel ..."
+NO_RIGHT = "counters are for administrators on this machine: run as root, or set NVreg_RestrictProfilingToAdminUsers=0"
 Run = Callable[[list[str]], "subprocess.CompletedProcess[str]"]
 
 
@@ -66,7 +68,9 @@ def profile(cases: Sequence[KernelCase], folder: Path, ncu: str, run: Run | None
     rows = [json.loads(line) for line in manifest.read_text(encoding="utf-8").splitlines()] if manifest.is_file() else []
     complaint = _complaint(finished, log) if finished.returncode else ""
     if not log.is_file() or not any(row["kernels"] for row in rows):
-        raise UnavailableError(f"ncu failed: {complaint or 'it launched nothing'}", _advice(complaint))
+        raise UnavailableError(
+            f"ncu failed: {complaint or 'it launched nothing'}", NO_RIGHT if "ERR_NVGPUCTRPERM" in complaint else by_hand
+        )
     return Profile(parse(log), rows, complaint)
 
 
@@ -80,12 +84,6 @@ def _complaint(finished: subprocess.CompletedProcess[str], log: Path) -> str:
     lines = [line.strip() for line in (said + "\n" + finished.stdout + "\n" + finished.stderr).splitlines() if line.strip()]
     errors = [line for line in lines if "==ERROR==" in line]
     return (errors or lines or [f"exit code {finished.returncode}"])[0 if errors else -1]
-
-
-def _advice(complaint: str) -> str:
-    if "ERR_NVGPUCTRPERM" in complaint:
-        return "counters are for administrators on this machine: run as root, or set NVreg_RestrictProfilingToAdminUsers=0"
-    return "try the same command by hand: ncu --csv --metrics dram__bytes_read.sum python -m perfmodel ..."
 
 
 def assign(kernels: list[CountedKernel], launched: list[dict[str, Any]]) -> list[list[CountedKernel]]:
@@ -210,7 +208,8 @@ def compare_counters(record: Record, device: Device) -> list[Count]:
     """The counters of ``record`` beside the model; those that the record lacks are left out."""
     kernel, found = kernel_of(record), record.counters
     cost, cache = estimate(kernel, device), device.cache_bytes or 0
-    beyond = _input_bytes(kernel) >= FAR_BEYOND_L2 * cache
+    inputs = [access for access in kernel.accesses if access.kind == "read" and access.tensor in ("Q", "K", "V")]
+    beyond = sum(access.footprint * access.element_size for access in inputs) >= FAR_BEYOND_L2 * cache
     allowed = {
         "l2_to_sm_bytes": (cost.sram.read, _around(cost.sram.read, SRAM_TOLERANCE[record.implementation])),
         "dram_read_bytes": (cost.dram.read, _around(cost.dram.read, DRAM_TOLERANCE_BEYOND if beyond else DRAM_TOLERANCE)),
@@ -222,13 +221,6 @@ def compare_counters(record: Record, device: Device) -> list[Count]:
 def _around(predicted: Any, tolerance: float) -> tuple[float, float]:
     """Counts of which ``predicted`` is no more than ``tolerance`` off, relative to the count."""
     return float(predicted) / (1 + tolerance), float(predicted) / (1 - tolerance)
-
-
-def _input_bytes(kernel: Kernel) -> Any:
-    """Bytes of Q, K and V over all heads."""
-    return sum(
-        access.footprint * access.element_size for access in kernel.accesses if access.kind == "read" and access.tensor in ("Q", "K", "V")
-    )
 
 
 if __name__ == "__main__":

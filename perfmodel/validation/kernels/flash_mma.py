@@ -28,6 +28,7 @@ from perfmodel.validation.kernels._steps import U, launcher
 
 cuda: Any = _cuda  # numba is untyped, and its stand-in for machines without a GPU lacks most names
 
+KERNELS = ("flash_mma",)
 SIZE = 2
 """Bytes of an element of Q, K, V and O."""
 STATISTIC_SIZE = 4
@@ -207,3 +208,18 @@ def prepare(w: Attention, shape: MmaGeometry, q: Any, k: Any, v: Any, o: Any, ls
     args = (*addresses, U(w.n), U(w.kv_len), U(w.group), scale)
     grid = shape.grid(w.n, w.heads, w.batch)
     return launcher(build(shape, w.causal), grid, shape.threads, shape.shared_bytes, *args)
+
+
+def extras(w: Attention) -> list[tuple[str, int]]:
+    """Outputs beside O, and their elements."""
+    return [("logsumexp", w.query_heads * w.n)]
+
+
+def main(shape: MmaGeometry, causal: bool) -> tuple[Any, int]:
+    """The kernel, and the shared bytes of a block."""
+    return build(shape, causal), shape.shared_bytes
+
+
+def logsumexp(lse: Any) -> Any:
+    """As it was written."""
+    return lse
