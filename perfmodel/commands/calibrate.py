@@ -59,7 +59,7 @@ def calibrate(
     from perfmodel.commands._bar import Bar
     from perfmodel.core.errors import UnavailableError
     from perfmodel.report.calibration import report
-    from perfmodel.validation.calibration_run import How, this_machine
+    from perfmodel.validation.calibration_run import CalibrationOptions, this_machine
     from perfmodel.validation.calibration_run import from_records as fit_records
     from perfmodel.validation.records import shipped_records
 
@@ -67,16 +67,16 @@ def calibrate(
     jobs = os.cpu_count() or 1
     with _Kept(outputs) as kept:
         with Bar() as bar:
-            how = How(quick, jobs, bar.done, kept.write, kept.timings)
+            options = CalibrationOptions(quick, jobs, bar.done, kept.write, kept.timings)
             if from_records:
                 paths = [path for name in from_records for path in (shipped_records() if name == SHIPPED else [Path(name)])]
                 one = any(name.endswith(".yaml") for name in outputs)
-                found = fit_records(paths, find_device, hardware, names, bar, one, calibrated_devices, how)
+                found = fit_records(paths, find_device, hardware, names, bar, one, calibrated_devices, options)
                 fitted = sum(len(one.blocks) for one in found)
                 why = [] if fitted else ["too few records of each kernel, or none that a model knows"]
                 require(required, fitted, "kernels were calibrated", why)
             else:
-                found = [this_machine(find_device, hardware, names, bar, how)]
+                found = [this_machine(find_device, hardware, names, bar, options)]
         if not found and outputs:
             raise UnavailableError("nothing was calibrated, so nothing is written", "bring more records of each kernel")
         emit(report(found, quick), json, outputs)

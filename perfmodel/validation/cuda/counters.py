@@ -69,7 +69,7 @@ def profile(cases: Sequence[KernelCase], folder: Path, ncu: str, run: Run | None
     complaint = _complaint(finished, log) if finished.returncode else ""
     if not log.is_file() or not any(row["kernels"] for row in rows):
         raise UnavailableError(
-            f"ncu failed: {complaint or 'it launched nothing'}", NO_RIGHT if "ERR_NVGPUCTRPERM" in complaint else by_hand
+            f"ncu failed: {complaint or 'it launched nothing'}", NO_RIGHT if "ERR_NVGPUCTRPERM" in complaint else BY_HAND
         )
     return Profile(parse(log), rows, complaint)
 
