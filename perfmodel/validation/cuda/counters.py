@@ -12,17 +12,16 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from perfmodel.core.cost import Kernel, Tile
-from perfmodel.core.dtypes import DTYPES
 from perfmodel.core.errors import DataError, UnavailableError
 from perfmodel.core.hardware import Device
 from perfmodel.core.roofline import estimate
-from perfmodel.core.workload import Attention
 from perfmodel.kernels.attention.algorithms import find
+from perfmodel.validation.bounds import case_of
 from perfmodel.validation.compare import Count, label
 from perfmodel.validation.cuda.cases import KernelCase
 from perfmodel.validation.cuda.gpu import Environment, current_gpu, load_numba_cuda, open_gpu, small_grids, this_environment
@@ -80,8 +79,8 @@ def _run(command: list[str]) -> subprocess.CompletedProcess[str]:
 
 def _complaint(finished: subprocess.CompletedProcess[str], log: Path) -> str:
     """The line in which ncu or the program says what went wrong."""
-    said = log.read_text(encoding="utf-8", errors="replace") if log.is_file() else ""
-    lines = [line.strip() for line in (said + "\n" + finished.stdout + "\n" + finished.stderr).splitlines() if line.strip()]
+    written = log.read_text(encoding="utf-8", errors="replace") if log.is_file() else ""
+    lines = [line.strip() for line in (written + "\n" + finished.stdout + "\n" + finished.stderr).splitlines() if line.strip()]
     errors = [line for line in lines if "==ERROR==" in line]
     return (errors or lines or [f"exit code {finished.returncode}"])[0 if errors else -1]
 
@@ -123,8 +122,9 @@ def records_of(cases: Sequence[KernelCase], found: Profile, environment: Environ
         if not row["kernels"] or time_s is None:
             failures.append(f"{case.label}: {row.get('reason', 'ncu gave no duration')}")
         else:
-            facts = {"counters": counters(own), "environment": {**environment.facts, "runs": 1}, "source": SOURCE, "launch": row["launch"]}
-            on_record(raw_of(case.record(environment.hardware, Seconds(time_s, time_s, time_s), **facts)))  # one run: equal quantiles
+            facts = {"counters": counters(own), "environment": {**environment.facts, "runs": 1}, "source": SOURCE}
+            record = case.record(environment.hardware, Seconds(time_s, time_s, time_s), **facts)  # one run: equal quantiles
+            on_record(raw_of(record) | {"launch": row["launch"]})
     return failures + [f"{case.label}: not run, {found.complaint or 'the program ended early'}" for case in cases[len(found.launched) :]]
 
 
@@ -192,13 +192,9 @@ def kernel_of(record: Record) -> Kernel:
     """The model's kernel of an attention record, with the tile that ran; UnavailableError where there is none."""
     if record.implementation not in ALGORITHMS or record.workload != "attention":
         raise UnavailableError(f"no counts of {record.implementation} to compare", f"there are some of {', '.join(ALGORITHMS)}")
-    if not {"br", "bc"} <= set(record.launch) or record.dtype not in DTYPES:
-        raise UnavailableError("the record does not say which tile or dtype ran", "give br and bc under 'launch'")
-    sizes: dict[str, Any] = {"dv": record.shape.get("d"), **record.shape}
-    try:
-        w = Attention(**sizes, dtype=DTYPES[record.dtype]).check()
-    except TypeError:
-        raise UnavailableError(f"the record's shape has {', '.join(record.shape)}", "give the keys of an attention workload") from None
+    if not {"br", "bc"} <= set(record.launch):
+        raise UnavailableError("the record does not say which tile ran", "give br and bc under 'launch'")
+    w = replace(case_of(record).workload, packed=False)
     tile = Tile(record.launch["br"], record.launch["bc"], record.launch.get("threads", Tile(1, 1).threads))
     [kernel] = find(ALGORITHMS[record.implementation]).forward(w, tile)
     return kernel
