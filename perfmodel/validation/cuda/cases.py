@@ -28,8 +28,7 @@ WORKLOADS = {
     "numba-copy": "copy",
 }
 """The project's kernels and what they compute."""
-TILED = ("numba-flash", "numba-flash1", "numba-flash-mma", "numba-standard", "numba-matmul")
-"""Those that want a tile."""
+UNTILED = ("numba-matmul-naive", "numba-copy")
 UNTIMED = Seconds(1.0)
 """Of records whose time nobody asks for."""
 
@@ -62,7 +61,7 @@ class KernelCase:
         wanted = _KEYS[self.workload]
         if set(self.shape) != set(wanted):
             raise UsageError(f"{self.implementation}: its shape has {', '.join(self.shape) or 'nothing'}", f"give {', '.join(wanted)}")
-        if self.implementation in TILED and not {"br", "bc"} <= set(self.launch):
+        if self.implementation not in UNTILED and not {"br", "bc"} <= set(self.launch):
             raise UsageError(f"{self.implementation}: no tile", "give br and bc")
         return self
 

@@ -7,7 +7,7 @@ import re
 import subprocess
 import warnings
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
@@ -157,10 +157,8 @@ def package_versions(packages: Iterable[str] = PACKAGES) -> dict[str, str]:
     """Versions of those ``packages`` that are installed."""
     found = {}
     for name in packages:
-        try:
+        with suppress(PackageNotFoundError):
             found[name] = version(name)
-        except PackageNotFoundError:
-            continue
     return found
 
 

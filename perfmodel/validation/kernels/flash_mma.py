@@ -25,8 +25,11 @@ from numba import types
 from perfmodel.core.errors import UnavailableError, UsageError
 from perfmodel.core.workload import Attention
 from perfmodel.validation.kernels._steps import U, launcher
+from perfmodel.validation.kernels.flash import extras, log2_scale, logsumexp
 
 cuda: Any = _cuda  # numba is untyped, and its stand-in for machines without a GPU lacks most names
+
+__all__ = ["KERNELS", "MmaGeometry", "build", "extras", "geometry", "logsumexp", "main", "prepare", "source"]
 
 KERNELS = ("flash_mma",)
 SIZE = 2
@@ -204,22 +207,11 @@ def prepare(w: Attention, shape: MmaGeometry, q: Any, k: Any, v: Any, o: Any, ls
         _address("O", o, queries * w.d, SIZE),
         _address("logsumexp", lse, queries, STATISTIC_SIZE),
     )
-    scale = np.float32(math.log2(math.e) / math.sqrt(shape.d))
-    args = (*addresses, U(w.n), U(w.kv_len), U(w.group), scale)
+    args = (*addresses, U(w.n), U(w.kv_len), U(w.group), log2_scale(shape.d))
     grid = shape.grid(w.n, w.heads, w.batch)
     return launcher(build(shape, w.causal), grid, shape.threads, shape.shared_bytes, *args)
-
-
-def extras(w: Attention) -> list[tuple[str, int]]:
-    """Outputs beside O, and their elements."""
-    return [("logsumexp", w.query_heads * w.n)]
 
 
 def main(shape: MmaGeometry, causal: bool) -> tuple[Any, int]:
     """The kernel, and the shared bytes of a block."""
     return build(shape, causal), shape.shared_bytes
-
-
-def logsumexp(lse: Any) -> Any:
-    """As it was written."""
-    return lse
