@@ -16,7 +16,7 @@ from perfmodel.catalog import calibrated_devices, data_folder, device_ids, find_
 from perfmodel.core.errors import DataError
 from perfmodel.core.hardware import Calibration
 from perfmodel.validation import calibrate as fits
-from perfmodel.validation.calibration_run import RECORDS, Calibrated, How, _flow, from_records
+from perfmodel.validation.calibration_run import RECORDS, Calibrated, CalibrationOptions, _flow, from_records
 from perfmodel.validation.records import read_records, shipped_records
 
 SECTION = re.compile(r"^calibration:\n(?:[ \-#].*\n|\n)*", re.MULTILINE)
@@ -81,5 +81,5 @@ def write(every: Iterable[Calibrated]) -> None:
 
 
 if __name__ == "__main__":
-    how = How(jobs=os.cpu_count() or 1)
-    write(from_records(shipped_records(), find_device, None, [], print, lenders=calibrated_devices, how=how))
+    options = CalibrationOptions(jobs=os.cpu_count() or 1)
+    write(from_records(shipped_records(), find_device, None, [], print, lenders=calibrated_devices, options=options))

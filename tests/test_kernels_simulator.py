@@ -75,7 +75,7 @@ def test_matmul_loads_a_tile_factor_less(key: str) -> None:
 
 @pytest.mark.parametrize("key", COPY)
 def test_copy_touches_each_element_once(key: str) -> None:
-    assert results()[key]["once"]
+    assert results()[key]["single_pass"]
 
 
 def test_counted_reports_every_kernel_and_tensor(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -831,8 +831,8 @@ def test_the_limits_are_those_that_are_stated() -> None:
     [
         ({"implementation": "torch-eager"}, "no counts of torch-eager"),
         ({"launch": {}}, "which tile"),
-        ({"dtype": "int3"}, "which tile or dtype"),
-        ({"shape": {"n": 4}}, "its shape has n"),
+        ({"dtype": "int3"}, "no model of dtype 'int3'"),
+        ({"shape": {"n": 4}}, "shape lacks batch"),
     ],
 )
 def test_records_that_have_no_counts(change: dict[str, Any], words: str) -> None:

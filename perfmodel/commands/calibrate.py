@@ -46,21 +46,21 @@ def calibrate(asked: CalibrationQuestion, to: _Fits) -> None:
     from perfmodel.commands._progress import Bar
     from perfmodel.core.errors import UnavailableError
     from perfmodel.report.calibration import report
-    from perfmodel.validation.calibration_run import How, this_machine
+    from perfmodel.validation.calibration_run import CalibrationOptions, this_machine
     from perfmodel.validation.calibration_run import from_records as fit_records
 
     names = asked.implementation or []
     with _Kept(to.files) as kept:
         with Bar() as bar:
-            how = How(asked.quick, os.cpu_count() or 1, bar.done, kept.write, kept.timings)
+            options = CalibrationOptions(asked.quick, os.cpu_count() or 1, bar.done, kept.write, kept.timings)
             if asked.from_records:
                 paths, one = record_paths(asked.from_records), any(name.endswith(".yaml") for name in to.files)
-                found = fit_records(paths, find_device, asked.hardware, names, bar, one, calibrated_devices, how)
+                found = fit_records(paths, find_device, asked.hardware, names, bar, one, calibrated_devices, options)
                 fitted = sum(len(one.blocks) for one in found)
                 why = [] if fitted else ["too few records of each kernel, or none that a model knows"]
                 require(asked.required, fitted, "kernels were calibrated", why)
             else:
-                found = [this_machine(find_device, asked.hardware, names, bar, how)]
+                found = [this_machine(find_device, asked.hardware, names, bar, options)]
         if not found and to.output:
             raise UnavailableError("nothing was calibrated, so nothing is written", "bring more records of each kernel")
         to.emit(report(found, asked.quick))

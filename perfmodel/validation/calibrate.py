@@ -181,8 +181,8 @@ def calibrate(
     elsewhere: dict[Family, list[Residual]] = {}
     grouped = points(records, devices)
     tasks = {key: effort.thinned(_to_fit(own)) for key, own in grouped.items() if not _too_few(key, own)}
-    tell = _Teller(tasks, progress, done)
-    ahead = _solved_ahead(tasks, effort, jobs, tell)
+    finished = _FitProgress(tasks, progress, done)
+    ahead = _solved_ahead(tasks, effort, jobs, finished)
     for key, listed in grouped.items():
         if missing := _too_few(key, listed):
             progress(f"{'/'.join(key[:3])} on {key[4]}: {missing}")
@@ -192,7 +192,7 @@ def calibrate(
         known = effort.thinned(_to_fit(own))
         if key not in ahead:
             ahead[key] = solved(known, effort)
-            tell(key)
+            finished(key)
         p, residuals = ahead[key]
         errors = [Residual(value, group) for value, group in zip(residuals, _errs_with(known), strict=True)]
         elsewhere.setdefault(key[:4], []).extend(Residual(one.value, f"{one.group} {key[4]}") for one in errors)
@@ -223,30 +223,30 @@ def too_few(records: Iterable[Record], model: Model) -> str:
     return "" if enough else f"{shapes} shapes are too few for {len(model.parameters)} parameters"
 
 
-class _Teller:
-    """Says that a group is fitted, after the share of the work that is done with it: points times parameters."""
+class _FitProgress:
+    """Reports each group that is fitted, after the share of the work that is done with it: points times parameters."""
 
     def __init__(self, tasks: Mapping[Key, list[FitPoint]], progress: Callable[[str], None], done: Callable[[float], None]) -> None:
         self.points = {key: len(known) for key, known in tasks.items()}
         self.work = {key: count * len(find_model(key[3]).parameters) for key, count in self.points.items()}
-        self.progress, self.done, self.finished = progress, done, 0
+        self.progress, self.done, self.work_done = progress, done, 0
         done(0.0)
 
     def __call__(self, key: Key) -> None:
-        self.finished += self.work[key]
-        self.done(self.finished / sum(self.work.values()))
+        self.work_done += self.work[key]
+        self.done(self.work_done / sum(self.work.values()))
         self.progress(f"{'/'.join(key[:3])} ({key[3]}) on {key[4]}: {self.points[key]} points")
 
 
-def _solved_ahead(tasks: Mapping[Key, list[FitPoint]], effort: Effort, jobs: int, tell: _Teller) -> dict[Key, Solved]:
+def _solved_ahead(tasks: Mapping[Key, list[FitPoint]], effort: Effort, jobs: int, finished: _FitProgress) -> dict[Key, Solved]:
     """The fits that call for no other: all but those of composites, largest first so that no process ends late."""
-    plain = sorted((key for key in tasks if not find_model(key[3]).composite), key=lambda key: tell.work[key], reverse=True)
-    if jobs < 2 or sum(tell.work[key] for key in plain) < LEAST_SHARED:
+    plain = sorted((key for key in tasks if not find_model(key[3]).composite), key=lambda key: finished.work[key], reverse=True)
+    if jobs < 2 or sum(finished.work[key] for key in plain) < LEAST_SHARED:
         return {}
     found: dict[Key, Solved] = {}
     for key, result in _in_parallel({key: (tasks[key], effort) for key in plain}, jobs):
         found[key] = result
-        tell(key)
+        finished(key)
     return found
 
 
@@ -299,14 +299,14 @@ def _block(key: Key, p: dict[str, float], own: list[FitPoint], date: str, versio
 
 
 def with_interval(block: Calibration, residuals: Sequence[Residual]) -> Calibration:
-    """``block`` with the interval that ``residuals`` tell."""
+    """``block`` with the interval that ``residuals`` give."""
     errors = [abs(math.expm1(-residual.value)) for residual in residuals]
     low, high = interval(residuals)
     return replace(block, low=low, high=high, median_error=round(quantile(errors, 0.5), 4))
 
 
 def _of_all(block: Calibration, residuals: Sequence[Residual]) -> Calibration:
-    """``block`` with the interval of its family on all architectures where its own points are too few to tell any."""
+    """``block`` with the interval of its family on all architectures where its own points are too few for one."""
     return block if block.points >= FEWEST_OWN else replace(with_interval(block, residuals), median_error=block.median_error)
 
 

@@ -32,7 +32,7 @@ MEASURED = "measured_here"
 
 
 @dataclass(frozen=True, slots=True)
-class How:
+class CalibrationOptions:
     """How a calibration is made. ``done`` is told the share of a phase that is done, ``on_record`` each record as it comes.
 
     On a CPU ``on_record`` hears of timings, kernel by kernel; ``earlier`` are those of an interrupted run.
@@ -56,7 +56,7 @@ class How:
         return ", quick" if self.quick else ""
 
 
-HOW = How()
+DEFAULT = CalibrationOptions()
 OWN = tuple(name for name in models_of() if name.startswith("numba-"))
 """The project's own kernels."""
 QUICK_TILES, QUICK_STEP = 2, 3
@@ -99,7 +99,7 @@ def from_records(
     progress: Progress,
     one_device: bool = False,
     lenders: Lenders = tuple,
-    how: How = HOW,
+    options: CalibrationOptions = DEFAULT,
 ) -> list[Calibrated]:
     """Fit what the records of ``paths`` tell; a device per result. ``hardware``: only that one, though its architecture's others help.
 
@@ -114,10 +114,10 @@ def from_records(
     ids = {device.id: device for device in devices.values()}
     if one_device and hardware is None and len(ids) > 1:
         raise UsageError(f"--output: a .yaml holds one device, the records are of {', '.join(sorted(ids))}", "name one with --hardware")
-    fits = calibrate(records, devices, today(), versions_of, progress, lenders, how.effort, how.jobs, how.done)
+    fits = calibrate(records, devices, today(), versions_of, progress, lenders, options.effort, options.jobs, options.done)
     found = with_borrowed(fits, half_widths(points(records, devices), fits, lenders))
     shipped = set(listed) <= set(shipped_records())
-    source = RECORDS if shipped and not how.quick else f"measurement records{how.words}: {', '.join(path.name for path in listed)}"
+    source = RECORDS if shipped and not options.quick else f"measurement records{options.words}: {', '.join(path.name for path in listed)}"
     wanted = ids if hardware is None else {find_device(hardware).id}
     return [_with(ids[name], [], blocks, source) for name, blocks in found.items() if name in wanted]
 
@@ -157,60 +157,70 @@ def _with(device: Device, probes: list[Microbenchmark], blocks: list[Calibration
 
 
 def this_machine(
-    find_device: Callable[[str], Device], hardware: str | None, implementations: Sequence[str], progress: Progress, how: How = HOW
+    find_device: Callable[[str], Device],
+    hardware: str | None,
+    implementations: Sequence[str],
+    progress: Progress,
+    options: CalibrationOptions = DEFAULT,
 ) -> Calibrated:
     """Measure this machine: its GPU where there is one, else its CPU."""
     check_names(implementations)
     from perfmodel.validation.run import best_backend
 
     if best_backend() == "cuda":
-        return _gpu(find_device, hardware, implementations, progress, how)
+        return _gpu(find_device, hardware, implementations, progress, options)
     if implementations:
         raise UnavailableError(f"no GPU to measure {', '.join(implementations)} on", "run it where there is one, or use --from-records")
     from perfmodel.validation.cpu.run import measure
 
-    device, raws = measure(progress, how.on_record, how.earlier)
+    device, raws = measure(progress, options.on_record, options.earlier)
     return Calibrated(device, [], device.calibration, [], raws)
 
 
 def _gpu(
-    find_device: Callable[[str], Device], hardware: str | None, implementations: Sequence[str], progress: Progress, how: How
+    find_device: Callable[[str], Device],
+    hardware: str | None,
+    implementations: Sequence[str],
+    progress: Progress,
+    options: CalibrationOptions,
 ) -> Calibrated:
     from perfmodel.validation.cuda.gpu import open_gpu, this_environment
     from perfmodel.validation.cuda.microbench import QUICK_RULE, RULE, benchmark
 
     environment = this_environment(open_gpu(), hardware)
     base = find_device(hardware or environment.hardware)
-    results = benchmark(progress, QUICK_RULE if how.quick else RULE)
-    raws, failures = _measured_kernels(base.id, implementations or OWN, progress, how)
+    results = benchmark(progress, QUICK_RULE if options.quick else RULE)
+    raws, failures = _measured_kernels(base.id, implementations or OWN, progress, options)
     records = [as_record(raw) for raw in raws]
     sources = {MEASURED: f"perfmodel calibrate, {today()}, {versions_of(records)}", **base.sources}
     device = with_measured(replace(base, sources=sources), results)
     known = [one for one in results if one.value is not None]
     probes = [Microbenchmark(one.name, _text(one), round(one.spread, 4), one.runs, MEASURED, today(), one.size) for one in known]
     failures += [f"{result.name}: {result.reason}" for result in results if result.value is None]
-    found = calibrate(records, {device.id: device}, today(), versions_of, progress, tuple, how.effort, how.jobs, how.done)
+    found = calibrate(records, {device.id: device}, today(), versions_of, progress, tuple, options.effort, options.jobs, options.done)
     blocks = found.get(device.id, [])
-    return _with(device, probes, blocks, f"kernels measured by the same run{how.words}", failures=failures, records=raws)
+    return _with(device, probes, blocks, f"kernels measured by the same run{options.words}", failures=failures, records=raws)
 
 
-def _measured_kernels(hardware: str, names: Sequence[str], progress: Progress, how: How) -> tuple[list[dict[str, Any]], list[str]]:
+def _measured_kernels(
+    hardware: str, names: Sequence[str], progress: Progress, options: CalibrationOptions
+) -> tuple[list[dict[str, Any]], list[str]]:
     """Records of the kernels ``names`` on this GPU, and messages of what could not be measured."""
     from perfmodel.validation.cuda.microbench import QUICK_RULE
     from perfmodel.validation.cuda.run import measure
 
     raws: list[dict[str, Any]] = []
-    own, libraries = own_cases(names, how.quick), _library_cases([name for name in names if name.startswith("torch-")], how.quick)
+    own, libraries = own_cases(names, options.quick), _library_cases([name for name in names if name.startswith("torch-")], options.quick)
     left_out = sorted({name for name in names if name in OWN} - {case.implementation for case in own})
     failures = [f"{name}: left out, as quick runs have too few shapes for its fit; run without --quick" for name in left_out]
-    step = _steps(len(own) + len(libraries), progress, how.done)
+    step = _steps(len(own) + len(libraries), progress, options.done)
 
     def keep(raw: dict[str, Any]) -> None:
         raws.append(raw)
-        how.on_record(raw)
+        options.on_record(raw)
 
     if own:
-        failures += measure(own, step, keep, hardware, QUICK_RULE if how.quick else None)
+        failures += measure(own, step, keep, hardware, QUICK_RULE if options.quick else None)
     if libraries:
         from perfmodel.validation.libraries.measure import as_line
         from perfmodel.validation.libraries.measure import measure as measure_libraries

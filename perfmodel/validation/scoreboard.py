@@ -63,7 +63,8 @@ def scoreboard(rows: Iterable[Row]) -> list[GroupScore]:
         several = any(_regime(row) for row in timed)
         regimes: dict[str, list[Row]] = {}
         for row in timed:
-            regimes.setdefault((_regime(row) or _by_shape(row)) if several else "", []).append(row)
+            by_shape = " decode" if row.record.shape.get("n") == 1 else " prefill"
+            regimes.setdefault((_regime(row) or by_shape) if several else "", []).append(row)
         lines += [_line(group.hardware, group.name + name, own) for name, own in regimes.items()]
     return [line for line in lines if line.points or line.unpredicted]
 
@@ -72,10 +73,6 @@ def _regime(row: Row) -> str:
     """`` decode`` or `` prefill`` for fused attention that is predicted, nothing otherwise."""
     model = row.prediction.calibration.model if row.prediction else ""
     return f" {REGIMES[model]}" if model in REGIMES else ""
-
-
-def _by_shape(row: Row) -> str:
-    return " decode" if row.record.shape.get("n") == 1 else " prefill"
 
 
 def _line(hardware: str, name: str, rows: list[Row]) -> GroupScore:

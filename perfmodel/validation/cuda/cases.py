@@ -28,8 +28,7 @@ WORKLOADS = {
     "numba-copy": "copy",
 }
 """The project's kernels and what they compute."""
-TILED = ("numba-flash", "numba-flash1", "numba-flash-mma", "numba-standard", "numba-matmul")
-"""Those that want a tile."""
+UNTILED = ("numba-matmul-naive", "numba-copy")
 UNTIMED = Seconds(1.0)
 """Of records whose time nobody asks for."""
 
@@ -62,7 +61,7 @@ class KernelCase:
         wanted = _KEYS[self.workload]
         if set(self.shape) != set(wanted):
             raise UsageError(f"{self.implementation}: its shape has {', '.join(self.shape) or 'nothing'}", f"give {', '.join(wanted)}")
-        if self.implementation in TILED and not {"br", "bc"} <= set(self.launch):
+        if self.implementation not in UNTILED and not {"br", "bc"} <= set(self.launch):
             raise UsageError(f"{self.implementation}: no tile", "give br and bc")
         return self
 
@@ -115,7 +114,8 @@ def _of(name: str, d: int, causal: bool, tiles: Iterable[TileEdges], problems: I
 
 def timed_cases() -> list[KernelCase]:
     """The default list of validate: every kernel of the package, cheap ones first."""
-    return [*copies(16, 20, 24, 27, 30), *matmuls(), *flash_cases(), *flash1_cases(), *standard_cases(), *flash_mma_cases()]
+    flash1 = [case for family in FLASH1 for case in _of("flash1", *family)]
+    return [*copies(16, 20, 24, 27, 30), *matmuls(), *flash_cases(), *flash1, *standard_cases(), *flash_mma_cases()]
 
 
 MORE_FLASH = ((64, False, (32, 128)), (64, True, (128, 32)), (128, False, (64, 32)), (128, True, (64, 128)), (128, True, (32, 32)))
@@ -186,11 +186,6 @@ FLASH1 = (
     ),
 )
 """Head dim, mask, tiles and problems. One block per head, so as many heads as a large device has multiprocessors, fewer, and more."""
-
-
-def flash1_cases() -> list[KernelCase]:
-    """FlashAttention-1: heads and lengths that fill a large device, or do not."""
-    return [case for family in FLASH1 for case in _of("flash1", *family)]
 
 
 def standard_cases() -> list[KernelCase]:

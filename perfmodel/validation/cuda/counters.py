@@ -12,17 +12,16 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from perfmodel.core.cost import Kernel, Tile
-from perfmodel.core.dtypes import DTYPES
 from perfmodel.core.errors import DataError, UnavailableError
 from perfmodel.core.hardware import Device
 from perfmodel.core.roofline import estimate
-from perfmodel.core.workload import Attention
 from perfmodel.kernels.attention.algorithms import find
+from perfmodel.validation.bounds import case_of
 from perfmodel.validation.compare import Count, label
 from perfmodel.validation.cuda.cases import KernelCase
 from perfmodel.validation.cuda.gpu import Environment, current_gpu, load_numba_cuda, open_gpu, small_grids, this_environment
@@ -32,6 +31,8 @@ from perfmodel.validation.records import Record, Seconds, raw_of
 
 SOURCE = "perfmodel numba kernels under Nsight Compute, --clock-control none, caches flushed, one run"
 TIMEOUT_S = 1800
+BY_HAND = "try the same command by hand: ncu --csv --metrics dram__bytes_read.sum python -m perfmodel ..."
+NO_RIGHT = "counters are for administrators on this machine: run as root, or set NVreg_RestrictProfilingToAdminUsers=0"
 Run = Callable[[list[str]], "subprocess.CompletedProcess[str]"]
 
 
@@ -66,7 +67,9 @@ def profile(cases: Sequence[KernelCase], folder: Path, ncu: str, run: Run | None
     rows = [json.loads(line) for line in manifest.read_text(encoding="utf-8").splitlines()] if manifest.is_file() else []
     complaint = _complaint(finished, log) if finished.returncode else ""
     if not log.is_file() or not any(row["kernels"] for row in rows):
-        raise UnavailableError(f"ncu failed: {complaint or 'it launched nothing'}", _advice(complaint))
+        raise UnavailableError(
+            f"ncu failed: {complaint or 'it launched nothing'}", NO_RIGHT if "ERR_NVGPUCTRPERM" in complaint else BY_HAND
+        )
     return Profile(parse(log), rows, complaint)
 
 
@@ -76,16 +79,10 @@ def _run(command: list[str]) -> subprocess.CompletedProcess[str]:
 
 def _complaint(finished: subprocess.CompletedProcess[str], log: Path) -> str:
     """The line in which ncu or the program says what went wrong."""
-    said = log.read_text(encoding="utf-8", errors="replace") if log.is_file() else ""
-    lines = [line.strip() for line in (said + "\n" + finished.stdout + "\n" + finished.stderr).splitlines() if line.strip()]
+    written = log.read_text(encoding="utf-8", errors="replace") if log.is_file() else ""
+    lines = [line.strip() for line in (written + "\n" + finished.stdout + "\n" + finished.stderr).splitlines() if line.strip()]
     errors = [line for line in lines if "==ERROR==" in line]
     return (errors or lines or [f"exit code {finished.returncode}"])[0 if errors else -1]
-
-
-def _advice(complaint: str) -> str:
-    if "ERR_NVGPUCTRPERM" in complaint:
-        return "counters are for administrators on this machine: run as root, or set NVreg_RestrictProfilingToAdminUsers=0"
-    return "try the same command by hand: ncu --csv --metrics dram__bytes_read.sum python -m perfmodel ..."
 
 
 def assign(kernels: list[CountedKernel], launched: list[dict[str, Any]]) -> list[list[CountedKernel]]:
@@ -125,8 +122,9 @@ def records_of(cases: Sequence[KernelCase], found: Profile, environment: Environ
         if not row["kernels"] or time_s is None:
             failures.append(f"{case.label}: {row.get('reason', 'ncu gave no duration')}")
         else:
-            facts = {"counters": counters(own), "environment": {**environment.facts, "runs": 1}, "source": SOURCE, "launch": row["launch"]}
-            on_record(raw_of(case.record(environment.hardware, Seconds(time_s, time_s, time_s), **facts)))  # one run: equal quantiles
+            facts = {"counters": counters(own), "environment": {**environment.facts, "runs": 1}, "source": SOURCE}
+            record = case.record(environment.hardware, Seconds(time_s, time_s, time_s), **facts)  # one run: equal quantiles
+            on_record(raw_of(record) | {"launch": row["launch"]})
     return failures + [f"{case.label}: not run, {found.complaint or 'the program ended early'}" for case in cases[len(found.launched) :]]
 
 
@@ -194,13 +192,9 @@ def kernel_of(record: Record) -> Kernel:
     """The model's kernel of an attention record, with the tile that ran; UnavailableError where there is none."""
     if record.implementation not in ALGORITHMS or record.workload != "attention":
         raise UnavailableError(f"no counts of {record.implementation} to compare", f"there are some of {', '.join(ALGORITHMS)}")
-    if not {"br", "bc"} <= set(record.launch) or record.dtype not in DTYPES:
-        raise UnavailableError("the record does not say which tile or dtype ran", "give br and bc under 'launch'")
-    sizes: dict[str, Any] = {"dv": record.shape.get("d"), **record.shape}
-    try:
-        w = Attention(**sizes, dtype=DTYPES[record.dtype]).check()
-    except TypeError:
-        raise UnavailableError(f"the record's shape has {', '.join(record.shape)}", "give the keys of an attention workload") from None
+    if not {"br", "bc"} <= set(record.launch):
+        raise UnavailableError("the record does not say which tile ran", "give br and bc under 'launch'")
+    w = replace(case_of(record).workload, packed=False)
     tile = Tile(record.launch["br"], record.launch["bc"], record.launch.get("threads", Tile(1, 1).threads))
     [kernel] = find(ALGORITHMS[record.implementation]).forward(w, tile)
     return kernel
@@ -210,7 +204,8 @@ def compare_counters(record: Record, device: Device) -> list[Count]:
     """The counters of ``record`` beside the model; those that the record lacks are left out."""
     kernel, found = kernel_of(record), record.counters
     cost, cache = estimate(kernel, device), device.cache_bytes or 0
-    beyond = _input_bytes(kernel) >= FAR_BEYOND_L2 * cache
+    inputs = [access for access in kernel.accesses if access.kind == "read" and access.tensor in ("Q", "K", "V")]
+    beyond = sum(access.footprint * access.element_size for access in inputs) >= FAR_BEYOND_L2 * cache
     allowed = {
         "l2_to_sm_bytes": (cost.sram.read, _around(cost.sram.read, SRAM_TOLERANCE[record.implementation])),
         "dram_read_bytes": (cost.dram.read, _around(cost.dram.read, DRAM_TOLERANCE_BEYOND if beyond else DRAM_TOLERANCE)),
@@ -222,13 +217,6 @@ def compare_counters(record: Record, device: Device) -> list[Count]:
 def _around(predicted: Any, tolerance: float) -> tuple[float, float]:
     """Counts of which ``predicted`` is no more than ``tolerance`` off, relative to the count."""
     return float(predicted) / (1 + tolerance), float(predicted) / (1 - tolerance)
-
-
-def _input_bytes(kernel: Kernel) -> Any:
-    """Bytes of Q, K and V over all heads."""
-    return sum(
-        access.footprint * access.element_size for access in kernel.accesses if access.kind == "read" and access.tensor in ("Q", "K", "V")
-    )
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ import re
 import subprocess
 import warnings
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
@@ -157,10 +157,8 @@ def package_versions(packages: Iterable[str] = PACKAGES) -> dict[str, str]:
     """Versions of those ``packages`` that are installed."""
     found = {}
     for name in packages:
-        try:
+        with suppress(PackageNotFoundError):
             found[name] = version(name)
-        except PackageNotFoundError:
-            continue
     return found
 
 
@@ -171,10 +169,10 @@ def nvidia_smi(ask: Callable[[list[str]], str] | None = None) -> dict[str, str]:
         lines = (ask or _run)(command).splitlines()
     except (OSError, subprocess.SubprocessError, UnicodeDecodeError):
         return {}
-    told = [value.strip() for value in lines[0].split(",")] if lines else []
-    if len(told) != len(SMI_FIELDS):
+    values = [value.strip() for value in lines[0].split(",")] if lines else []
+    if len(values) != len(SMI_FIELDS):
         return {}
-    return {name: value for name, value in zip(SMI_FIELDS.values(), told, strict=True) if value and not value.startswith("[")}
+    return {name: value for name, value in zip(SMI_FIELDS.values(), values, strict=True) if value and not value.startswith("[")}
 
 
 def _run(command: list[str]) -> str:
@@ -215,10 +213,10 @@ def _fits(profile: frozenset[str], device: frozenset[str], memory_bytes: int | N
     models = [words - _sizes(words) - set(_FORMS) for words in (profile, device)]
     if forms[0] != forms[1] or models[0] != models[1]:
         return False
-    wanted, told = _sizes(profile), _sizes(device)
+    wanted, named = _sizes(profile), _sizes(device)
     if wanted and memory_bytes is not None:  # a name's size can be another memory's: GH200 480GB
         return any(abs(memory_bytes / (int(size[:-2]) * 1e9) - 1) < SIZE_TOLERANCE for size in wanted)
-    return not wanted or not told or wanted == told
+    return not wanted or not named or wanted == named
 
 
 def _sizes(words: frozenset[str]) -> frozenset[str]:

@@ -69,10 +69,9 @@ def run_parts(parts: Mapping[str, Part], progress: Callable[[str], None], rule: 
         try:
             for result in part(rule):
                 found.append(result)
-        except PerfmodelError as error:
-            found.append(ProbeResult(name, "", None, reason=error.message))
-        except Exception as error:  # the driver's own errors: the other parts can still be measured
-            found.append(ProbeResult(name, "", None, reason=f"{type(error).__name__}: {error}".splitlines()[0]))
+        except Exception as error:  # also the driver's own: the other parts can still be measured
+            reason = error.message if isinstance(error, PerfmodelError) else f"{type(error).__name__}: {error}".splitlines()[0]
+            found.append(ProbeResult(name, "", None, reason=reason))
     return found
 
 

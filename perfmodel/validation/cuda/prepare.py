@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from importlib import import_module
 from typing import Any
 
 import numpy as np
@@ -98,80 +99,33 @@ def unwritten(held: Any, dtype: str) -> bool:
 # Attention
 
 
-@dataclass(frozen=True, slots=True)
-class _Ready:
-    """An attention kernel on its arrays: ``shape`` its geometry, ``logsumexp()`` what it wrote of that, None if it writes none."""
-
-    launch: Callable[[], None]
-    shape: Any
-    shared_bytes: int
-    dispatcher: Any
-    kernels: tuple[str, ...]
-    logsumexp: Callable[[], Any] = lambda: None
+def _family(name: str) -> Any:
+    """The kernels of an attention implementation: see ``perfmodel.validation.kernels``."""
+    if name == "numba-flash-mma":
+        return import_module("perfmodel.validation.kernels.flash_mma")  # needs the numba-cuda package
+    return {"numba-flash": flash, "numba-flash1": flash1, "numba-standard": standard}[name]
 
 
 def _attention(case: KernelCase, rng: Any) -> PreparedKernel:
-    w, name, tile = case.attention(), case.implementation, (case.launch["br"], case.launch["bc"])
+    w, family, tile = case.attention(), _family(case.implementation), (case.launch["br"], case.launch["bc"])
     rows, keys = w.query_heads * w.n, w.stored_kv_heads * w.kv_len
     held = [random_inputs(rng, count * w.d, case.dtype) for count in (rows, keys, keys)]
-    q, k, v = map(cuda.to_device, held)
-    o = poisoned(rows * w.d, case.dtype)
-    ready = _KERNELS[name](w, *tile, q, k, v, o)
+    qkv = [cuda.to_device(x) for x in held]
+    o, extras = poisoned(rows * w.d, case.dtype), [poisoned(count) for _, count in family.extras(w)]
+    shape = family.geometry(w.d, *tile, *([case.dtype] if family.__name__.endswith("mma") else []))
+    launch = family.prepare(w, shape, *qkv, o, *extras)
 
     def error() -> float:
         cuda.synchronize()
-        out, statistics = o.copy_to_host(), ready.logsumexp()
+        out, statistics = o.copy_to_host(), family.logsumexp(*(extra.copy_to_host() for extra in extras))
         if unwritten(out, case.dtype) or (statistics is not None and unwritten(statistics, "fp32")):
             return math.inf
         return attention_error(w, rng, [values(x, case.dtype) for x in (*held, out)], statistics)
 
-    facts = _facts(*tile, ready.shape.threads, ready.shared_bytes, ready.dispatcher)
-    counted = ready.kernels[-1:] if name == "numba-flash1" else ready.kernels
-    return PreparedKernel(ready.launch, error, ready.kernels, counted, facts, (q, k, v, o))
-
-
-def _flash(w: Attention, br: int, bc: int, q: Any, k: Any, v: Any, o: Any) -> _Ready:
-    shape, lse = flash.geometry(w.d, br, bc), poisoned(w.query_heads * w.n)
-    launch = flash.prepare(w, shape, q, k, v, o, lse)
-    return _Ready(launch, shape, shape.shared_bytes, flash.build(shape, w.causal), ("flash",), lse.copy_to_host)
-
-
-def _flash_mma(w: Attention, br: int, bc: int, q: Any, k: Any, v: Any, o: Any) -> _Ready:
-    from perfmodel.validation.kernels import flash_mma
-
-    shape, lse = flash_mma.geometry(w.d, br, bc, w.dtype.name), poisoned(w.query_heads * w.n)
-    launch = flash_mma.prepare(w, shape, q, k, v, o, lse)
-    return _Ready(launch, shape, shape.shared_bytes, flash_mma.build(shape, w.causal), ("flash_mma",), lse.copy_to_host)
-
-
-def _flash1(w: Attention, br: int, bc: int, q: Any, k: Any, v: Any, o: Any) -> _Ready:
-    shape = flash1.geometry(w.d, br, bc)
-    sums, tops = (poisoned(w.query_heads * w.n) for _ in range(2))
-    launch = flash1.prepare(w, shape, q, k, v, o, sums, tops)
-
-    def logsumexp() -> Any:
-        total, top = sums.copy_to_host().astype(np.float64), tops.copy_to_host()
-        with np.errstate(divide="ignore"):
-            return np.where(total == 0, -np.inf, (top + np.log2(total)) * math.log(2))
-
-    kernels = ("fill", "fill", "fill", "flash1")
-    return _Ready(launch, shape, flash1.shared_bytes(shape), flash1.build(shape, w.causal), kernels, logsumexp)
-
-
-def _standard(w: Attention, br: int, bc: int, q: Any, k: Any, v: Any, o: Any) -> _Ready:
-    shape = standard.geometry(w.d, br, bc)
-    s, p = (poisoned(w.query_heads * w.n * w.kv_len) for _ in range(2))
-    launch = standard.prepare(w, shape, q, k, v, s, p, o)
-    kernels = ("standard_scores", "standard_softmax", "standard_outputs")
-    return _Ready(launch, shape, 4 * (br + bc) * w.d, standard.build_scores(shape), kernels)
-
-
-_KERNELS: dict[str, Callable[..., _Ready]] = {
-    "numba-flash": _flash,
-    "numba-flash1": _flash1,
-    "numba-flash-mma": _flash_mma,
-    "numba-standard": _standard,
-}
+    dispatcher, shared_bytes = family.main(shape, w.causal)
+    facts = _facts(*tile, shape.threads, shared_bytes, dispatcher)
+    counted = tuple(name for name in family.KERNELS if name != "fill")
+    return PreparedKernel(launch, error, family.KERNELS, counted, facts, (*qkv, o))
 
 
 def attention_error(w: Attention, rng: Any, tensors: list[Any], statistics: Any) -> float:

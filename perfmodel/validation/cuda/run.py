@@ -56,7 +56,8 @@ def measure_with(
         else:
             facts = {**environment.facts, "relative_error": error, "runs": len(times), "date": datetime.now(tz=UTC).date().isoformat()}
             time_s = Seconds.of(times)
-            on_record(raw_of(case.record(environment.hardware, time_s, environment=facts, source=SOURCE, launch=launch)))
+            found = case.record(environment.hardware, time_s, environment=facts, source=SOURCE)
+            on_record(raw_of(found) | {"launch": launch})
             progress(f"{where}: {time_s.median * 1e3:.4g} ms, noise {time_s.noise:.1%}, {len(times)} runs")
             continue
         progress(f"{where}: failed, {failures[-1]}")

@@ -35,8 +35,9 @@ from perfmodel.validation.kernels._steps import (
 )
 from perfmodel.validation.kernels._tiles import add_product, add_row_products, fill_tile, first_row, store_row
 
-__all__ = ["Geometry", "build", "geometry", "grid", "prepare"]
+__all__ = ["KERNELS", "Geometry", "build", "extras", "geometry", "logsumexp", "main", "prepare"]
 
+KERNELS = ("flash",)
 LN2 = F32(math.log(2))
 NOTHING = F32(-math.inf)
 """logsumexp of a row that sees no key."""
@@ -142,11 +143,6 @@ def update_softmax(shape: Geometry) -> Any:
     return update
 
 
-def grid(w: Attention, shape: Geometry) -> tuple[int, int]:
-    """Thread blocks: query tiles by query heads."""
-    return -(-w.n // shape.br), w.query_heads
-
-
 @cache
 def build(shape: Geometry, causal: bool) -> Any:  # noqa: PLR0915 - constants of one kernel, and its loops
     """The kernel ``(Q, K, V, O, logsumexp, n, kv_len, group, scale)`` for one tile shape.
@@ -221,4 +217,20 @@ def build(shape: Geometry, causal: bool) -> Any:  # noqa: PLR0915 - constants of
 def prepare(w: Attention, shape: Geometry, q: Any, k: Any, v: Any, o: Any, lse: Any) -> Callable[[], None]:
     """What launches the kernel on flat fp32 arrays; ``w`` gives lengths and heads, dv = d, no mask, window or dropout."""
     args = (q, k, v, o, lse, U(w.n), U(w.kv_len), U(w.group), log2_scale(shape.d))
-    return launcher(build(shape, w.causal), grid(w, shape), shape.threads, shape.shared_bytes, *args)
+    grid = (-(-w.n // shape.br), w.query_heads)
+    return launcher(build(shape, w.causal), grid, shape.threads, shape.shared_bytes, *args)
+
+
+def extras(w: Attention) -> list[tuple[str, int]]:
+    """Outputs beside O, and their elements."""
+    return [("logsumexp", w.query_heads * w.n)]
+
+
+def main(shape: Geometry, causal: bool) -> tuple[Any, int]:
+    """The kernel, and the shared bytes of a block."""
+    return build(shape, causal), shape.shared_bytes
+
+
+def logsumexp(lse: Any) -> Any:
+    """As it was written."""
+    return lse

@@ -7,9 +7,12 @@ Source: Dao et al. 2022, arXiv 2205.14135, Algorithm 1.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from functools import cache
 from typing import Any
+
+import numpy as np
 
 from perfmodel.core.workload import Attention
 from perfmodel.timing.models.register_tiles import FLOAT_BYTES, Geometry, geometry
@@ -34,14 +37,10 @@ from perfmodel.validation.kernels._steps import (
 from perfmodel.validation.kernels._tiles import add_product, store_row
 from perfmodel.validation.kernels.flash import fill_tiles, log2_scale, places, score_chunk, update_softmax
 
-__all__ = ["Geometry", "build", "build_fill", "geometry", "prepare", "shared_bytes"]
+__all__ = ["KERNELS", "Geometry", "build", "extras", "geometry", "logsumexp", "main", "prepare"]
 
+KERNELS = ("fill", "fill", "fill", "flash1")
 FILL_THREADS = 256
-
-
-def shared_bytes(shape: Geometry) -> int:
-    """Shared memory of a block: that of numba-flash, and l and m of a query tile."""
-    return shape.shared_bytes + 2 * shape.br * FLOAT_BYTES
 
 
 @cache
@@ -149,9 +148,26 @@ def build(shape: Geometry, causal: bool) -> Any:  # noqa: PLR0915 - constants of
 def prepare(w: Attention, shape: Geometry, q: Any, k: Any, v: Any, o: Any, ls: Any, ms: Any) -> Callable[[], None]:
     """What launches the fills of O, l, m and the kernel on flat fp32 arrays; dv = d, no mask, window or dropout."""
     args = (q, k, v, o, ls, ms, U(w.n), U(w.kv_len), U(w.group), log2_scale(shape.d))
-    main = launcher(build(shape, w.causal), (1, w.query_heads), shape.threads, shared_bytes(shape), *args)
+    last = launcher(build(shape, w.causal), (1, w.query_heads), shape.threads, main(shape, w.causal)[1], *args)
     fills = (
         launcher(build_fill(), (-(-array.size // (4 * FILL_THREADS)),), FILL_THREADS, 0, array, value)
         for array, value in ((o, ZERO), (ls, ZERO), (ms, LOWEST))
     )
-    return in_turn((*fills, main))
+    return in_turn((*fills, last))
+
+
+def extras(w: Attention) -> list[tuple[str, int]]:
+    """Outputs beside O, and their elements."""
+    return [("l, m", w.query_heads * w.n)] * 2
+
+
+def main(shape: Geometry, causal: bool) -> tuple[Any, int]:
+    """The kernel, and the shared bytes of a block: those of numba-flash, and l and m of a query tile."""
+    return build(shape, causal), shape.shared_bytes + 2 * shape.br * FLOAT_BYTES
+
+
+def logsumexp(ls: Any, ms: Any) -> Any:
+    """Of sums and of exponents of two; -inf where a row sees no key."""
+    total = ls.astype(np.float64)
+    with np.errstate(divide="ignore"):
+        return np.where(total == 0, -np.inf, (ms + np.log2(total)) * math.log(2))

@@ -25,9 +25,13 @@ from numba import types
 from perfmodel.core.errors import UnavailableError, UsageError
 from perfmodel.core.workload import Attention
 from perfmodel.validation.kernels._steps import U, launcher
+from perfmodel.validation.kernels.flash import extras, log2_scale, logsumexp
 
 cuda: Any = _cuda  # numba is untyped, and its stand-in for machines without a GPU lacks most names
 
+__all__ = ["KERNELS", "MmaGeometry", "build", "extras", "geometry", "logsumexp", "main", "prepare", "source"]
+
+KERNELS = ("flash_mma",)
 SIZE = 2
 """Bytes of an element of Q, K, V and O."""
 STATISTIC_SIZE = 4
@@ -203,7 +207,11 @@ def prepare(w: Attention, shape: MmaGeometry, q: Any, k: Any, v: Any, o: Any, ls
         _address("O", o, queries * w.d, SIZE),
         _address("logsumexp", lse, queries, STATISTIC_SIZE),
     )
-    scale = np.float32(math.log2(math.e) / math.sqrt(shape.d))
-    args = (*addresses, U(w.n), U(w.kv_len), U(w.group), scale)
+    args = (*addresses, U(w.n), U(w.kv_len), U(w.group), log2_scale(shape.d))
     grid = shape.grid(w.n, w.heads, w.batch)
     return launcher(build(shape, w.causal), grid, shape.threads, shape.shared_bytes, *args)
+
+
+def main(shape: MmaGeometry, causal: bool) -> tuple[Any, int]:
+    """The kernel, and the shared bytes of a block."""
+    return build(shape, causal), shape.shared_bytes

@@ -34,6 +34,8 @@ from perfmodel.validation.kernels._steps import (
 )
 from perfmodel.validation.kernels._tiles import add_product, add_row_products, fill_tile, first_row, store_row
 
+KERNELS = ("standard_scores", "standard_softmax", "standard_outputs")
+
 
 @dataclass(frozen=True, slots=True)
 class StandardGeometry:
@@ -181,7 +183,7 @@ def build_outputs(shape: StandardGeometry) -> Any:
     return kernel(standard_outputs)
 
 
-def prepare(w: Attention, shape: StandardGeometry, q: Any, k: Any, v: Any, s: Any, p: Any, o: Any) -> Callable[[], None]:
+def prepare(w: Attention, shape: StandardGeometry, q: Any, k: Any, v: Any, o: Any, s: Any, p: Any) -> Callable[[], None]:
     """What launches the three kernels on flat fp32 arrays; kv_len is a multiple of 4, dv = d, no mask, window or dropout."""
     row_bytes = w.kv_len * FLOAT_BYTES
     if w.kv_len % 4 or row_bytes > SHARED_LIMIT:
@@ -190,11 +192,24 @@ def prepare(w: Attention, shape: StandardGeometry, q: Any, k: Any, v: Any, s: An
     per_block = max(min(4, 64 * 1024 // row_bytes), 1)  # rows per block of the softmax, so that several blocks fit
     scores = (-(-w.kv_len // shape.bc), -(-w.n // shape.br), w.query_heads)
     outputs, stages = (-(-w.n // shape.br), w.query_heads), 2 * (shape.br + shape.d) * shape.depth * FLOAT_BYTES
-    tiles = (shape.br + shape.bc) * shape.d * FLOAT_BYTES
     softmax = (-(-rows // per_block),), per_block * lanes, per_block * row_bytes
     steps = (
-        launcher(build_scores(shape), scores, shape.threads, tiles, q, k, s, n, kv_len, group, F32(1 / math.sqrt(w.d))),
+        launcher(build_scores(shape), scores, shape.threads, main(shape, w.causal)[1], q, k, s, n, kv_len, group, F32(1 / math.sqrt(w.d))),
         launcher(build_softmax(lanes, w.causal), *softmax, s, p, U(rows), n, kv_len),
         launcher(build_outputs(shape), outputs, shape.threads, stages, p, v, o, n, kv_len, group),
     )
     return in_turn(steps)
+
+
+def extras(w: Attention) -> list[tuple[str, int]]:
+    """Outputs beside O, and their elements."""
+    return [(name, w.query_heads * w.n * w.kv_len) for name in "SP"]
+
+
+def main(shape: StandardGeometry, causal: bool) -> tuple[Any, int]:
+    """The first kernel, and the shared bytes of a block."""
+    return build_scores(shape), (shape.br + shape.bc) * shape.d * FLOAT_BYTES
+
+
+def logsumexp(s: Any, p: Any) -> None:
+    """None is written."""

@@ -100,10 +100,6 @@ WARM_STEP = {"sdpa-flash": 27, "matmul": 19, "decode-flash": 19, "rows": 21, "co
 """Families of which one case in so many is timed again with what the run before left in L2. Odd, so that both sets are met."""
 
 
-def _warm() -> Iterator[LibraryCase]:
-    return (replace(case, cold=False) for family, step in WARM_STEP.items() for case in cases(family)[::step])
-
-
 FAMILIES: dict[str, Callable[[], Iterator[LibraryCase]]] = {
     "sdpa-flash": lambda: _attention("sdpa-flash"),
     "matmul": lambda: _each("matmul", "matmul", "matmul"),
@@ -120,7 +116,7 @@ FAMILIES: dict[str, Callable[[], Iterator[LibraryCase]]] = {
     "rows": _row_kernels,
     "rope": lambda: _each("scale", "rope", "rope"),
     "copy": lambda: _each("copy", "copy", "copy"),
-    "warm": _warm,
+    "warm": lambda: (replace(case, cold=False) for family, step in WARM_STEP.items() for case in cases(family)[::step]),
 }
 """Families of cases, the most wanted first."""
 

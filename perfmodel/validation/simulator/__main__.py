@@ -15,7 +15,7 @@ import numpy as np
 from perfmodel.core.workload import Attention
 from perfmodel.validation.kernels import flash, flash1, matmul, probes, standard
 from perfmodel.validation.kernels.reference import attention, relative_error
-from perfmodel.validation.simulator import workload
+from perfmodel.validation.simulator import LOADS, STORES, workload
 
 Found = dict[str, Any]
 
@@ -44,16 +44,17 @@ def poisoned(*shape: int) -> Counting:
     return Counting(np.full(shape, np.nan))
 
 
-def totals(**tensors: tuple[Counting, ...] | Counting) -> dict[str, dict[str, int]]:
-    """Loads and stores per tensor, which may be several arrays."""
-    listed = {name: arrays if isinstance(arrays, tuple) else (arrays,) for name, arrays in tensors.items()}
-    return {
-        name: {"loads": sum(int(x.loads.sum()) for x in arrays), "stores": sum(int(x.stores.sum()) for x in arrays)}
-        for name, arrays in listed.items()
-    }
+def totals(*tensors: tuple[str, Counting]) -> dict[str, dict[str, int]]:
+    """Loads and stores per name, which may be of several arrays."""
+    found: dict[str, dict[str, int]] = {}
+    for name, array in tensors:
+        counts = found.setdefault(name, {LOADS: 0, STORES: 0})
+        counts[LOADS] += int(array.loads.sum())
+        counts[STORES] += int(array.stores.sum())
+    return found
 
 
-def _worst_error(w: Attention, q: Counting, k: Counting, v: Counting, o: Counting, lse: Any = None) -> float:
+def _worst_error(w: Attention, q: Counting, k: Counting, v: Counting, o: Counting, lse: Any) -> float:
     errors = []
     for head in range(w.query_heads):
         kv = head // w.group
@@ -65,35 +66,23 @@ def _worst_error(w: Attention, q: Counting, k: Counting, v: Counting, o: Countin
 
 
 def _attention(case: Mapping[str, Any], rng: Any) -> Found:
-    w = workload(case)
+    w, family = workload(case), {"flash2": flash, "flash1": flash1, "standard": standard}[case["kernel"]]
     rows, keys = (w.query_heads, w.n, w.d), (w.stored_kv_heads, w.kv_len, w.d)
     q, k, v = (Counting(rng.standard_normal(shape)) for shape in (rows, keys, keys))
-    return {"flash2": _flash2, "flash1": _flash1, "standard": _standard}[case["kernel"]](w, case["tile"], q, k, v, poisoned(*rows))
+    o, extras = poisoned(*rows), [(name, poisoned(count)) for name, count in family.extras(w)]
+    shape = _geometry(w.d, *case["tile"])
+    family.prepare(w, shape, q, k, v, o, *(array for _, array in extras))()
+    lse = family.logsumexp(*(array.values for _, array in extras))
+    error = _worst_error(w, q, k, v, o, None if lse is None else lse.reshape(w.query_heads, w.n))
+    counts = totals(("Q", q), ("K", k), ("V", v), ("O", o), *extras)
+    return {"counts": counts, "error": error, **({"loads": standard.loads(w, shape)} if family is standard else {})}
 
 
-def _flash2(w: Attention, tile: tuple[int, ...], q: Counting, k: Counting, v: Counting, o: Counting) -> Found:
-    br, bc, widest = tile
-    lse = poisoned(w.query_heads, w.n)
-    flash.prepare(w, flash.Geometry(w.d, br, bc, lanes=2, rows=2, widest=widest), q, k, v, o, lse)()
-    return {"counts": totals(Q=q, K=k, V=v, O=o, logsumexp=lse), "error": _worst_error(w, q, k, v, o, lse.values)}
-
-
-def _flash1(w: Attention, tile: tuple[int, ...], q: Counting, k: Counting, v: Counting, o: Counting) -> Found:
-    br, bc, widest = tile
-    ls, ms = poisoned(w.query_heads, w.n), poisoned(w.query_heads, w.n)
-    flash1.prepare(w, flash1.Geometry(w.d, br, bc, lanes=2, rows=2, widest=widest), q, k, v, o, ls, ms)()
-    sums = np.where(ls.values > 0, ls.values, 1)
-    lse = np.where(ls.values > 0, (ms.values + np.log2(sums)) * np.log(2), -np.inf).astype(np.float32)
-    return {"counts": totals(Q=q, K=k, V=v, O=o, **{"l, m": (ls, ms)}), "error": _worst_error(w, q, k, v, o, lse)}
-
-
-def _standard(w: Attention, tile: tuple[int, ...], q: Counting, k: Counting, v: Counting, o: Counting) -> Found:
-    br, bc = tile
-    s, p = poisoned(w.query_heads, w.n, w.kv_len), poisoned(w.query_heads, w.n, w.kv_len)
-    shape = standard.StandardGeometry(w.d, br, bc, lanes=2, rows=2, depth=8, softmax_lanes=2)
-    standard.prepare(w, shape, q, k, v, s, p, o)()
-    error = _worst_error(w, q, k, v, o)
-    return {"counts": totals(Q=q, K=k, V=v, S=s, P=p, O=o), "loads": standard.loads(w, shape), "error": error}
+def _geometry(d: int, br: int, bc: int, widest: int | None = None) -> Any:
+    """A kernel of few threads; ``widest`` of a fused one."""
+    if widest is None:
+        return standard.StandardGeometry(d, br, bc, lanes=2, rows=2, depth=8, softmax_lanes=2)
+    return flash.Geometry(d, br, bc, lanes=2, rows=2, widest=widest)
 
 
 def _matmul(case: Mapping[str, Any], rng: Any) -> Found:
@@ -104,7 +93,7 @@ def _matmul(case: Mapping[str, Any], rng: Any) -> Found:
     else:
         matmul.prepare(m, n, k, matmul.MatmulGeometry(tile, 8, lanes=2, rows=2), a, b, c)()
     error = relative_error(c.values, a.values.astype(float) @ b.values.astype(float))
-    return {"counts": totals(A=a, B=b, C=c), "own_loads": matmul.loads(m, n, k, tile), "error": error}
+    return {"counts": totals(("A", a), ("B", b), ("C", c)), "own_loads": matmul.loads(m, n, k, tile), "error": error}
 
 
 def _copy(case: Mapping[str, Any], rng: Any) -> Found:
@@ -112,7 +101,8 @@ def _copy(case: Mapping[str, Any], rng: Any) -> Found:
     source, target = Counting(rng.standard_normal(size)), poisoned(size)
     probes.prepare_copy(source, target, threads=8)()
     single_pass = bool((source.loads == 1).all() and (target.stores == 1).all())
-    return {"counts": totals(source=source, target=target), "once": single_pass, "error": relative_error(target.values, source.values)}
+    error = relative_error(target.values, source.values)
+    return {"counts": totals(("source", source), ("target", target)), "single_pass": single_pass, "error": error}
 
 
 def run(case: Mapping[str, Any], rng: Any) -> Found:
