@@ -137,9 +137,6 @@ def tables(title: str, found: Sequence[Change], before: str, after: str) -> list
     return made
 
 
-# Words
-
-
 def summary(found: Sequence[Change], before: str, after: str, threshold: float, every: tuple[Metrics, Metrics] = ((), ())) -> list[str]:
     """How many are faster and slower, by how much, and the worst by name. ``every``: all metrics, to tell what one side lacks."""
     if not found:

@@ -54,9 +54,6 @@ def gpus_of(r: Request) -> str:
     return r.device.name if r.split.gpus == 1 else f"{r.split.gpus} x {r.device.name}"
 
 
-# The JSON object
-
-
 def inputs_of(r: Request) -> dict[str, Any]:
     """What was asked, with defaults filled in."""
     form = stored_format(r)
@@ -103,8 +100,6 @@ def data(found: Answer) -> dict[str, Any]:
         "memory": as_json(_memory(found)),
     }
 
-
-# Metrics and their tables
 
 OPS = {
     "name": "op",
@@ -204,9 +199,6 @@ def _tables(found: Answer) -> list[Table]:
     ]
 
 
-# Words
-
-
 def _share(line: Line, found: Answer) -> float:
     """Part of the whole time, both of predictions as far as there are some, of roofs elsewhere."""
     return line.seconds / found.seconds
@@ -230,7 +222,9 @@ def _summary(found: Answer) -> list[str]:
     verb = "would take" if memory.fits is False else "takes"
     took = f"{what} {verb} {least(made)}{format_time(found.seconds)} ({TIMES[made]}{known})"
     bound = f"the bound is {format_time(cost.lower_s)}; the largest term of the roof is {BOUND_WORDS.get(cost.bound or '', 'unknown')}"
-    rate = f"{most(made)}{format_si(found.tokens_per_s)} tokens/s, MFU {most(made)}{100 * found.mfu:.3g} %{_peaks(found)}"
+    names = list(found.mfu_peaks)  # of which peaks the MFU is a share, where it is not that of the activations' format alone
+    peaks = "" if names == [r.dtype.name] else f" of the {' and '.join(names)} peak{'s' * (len(names) > 1)}"
+    rate = f"{most(made)}{format_si(found.tokens_per_s)} tokens/s, MFU {most(made)}{100 * found.mfu:.3g} %{peaks}"
     largest = max(found.lines, key=lambda line: _share(line, found))
     share = f"{largest.row.op.name} takes {100 * _share(largest, found):.3g} %"
     sentence = f"{took}; {bound}. {rate[:1].upper()}{rate[1:]}. {share}."
@@ -238,14 +232,6 @@ def _summary(found: Answer) -> list[str]:
         return [sentence]
     held = f"{format_si(memory.total, 'B')} of {format_si(memory.capacity or 0, 'B')} per GPU"
     return [f"It does not fit: {held}; {_spare(found)}. Times are those of a GPU with more memory.", sentence]
-
-
-def _peaks(found: Answer) -> str:
-    """Of which peaks the MFU is a share, where it is not that of the activations' format alone."""
-    names = list(found.mfu_peaks)
-    if names == [found.request.dtype.name]:
-        return ""
-    return f" of the {' and '.join(names)} peak{'s' * (len(names) > 1)}"
 
 
 def _spare(found: Answer) -> str:

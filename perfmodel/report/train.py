@@ -76,8 +76,6 @@ def data(found: TrainingAnswer) -> dict[str, Any]:
     }
 
 
-# Metrics and their tables
-
 OPS = {
     "name": "kernel",
     "phase": "part",
@@ -204,9 +202,6 @@ def _tables(found: TrainingAnswer) -> list[Table]:
         as_rows("FLOP by convention, all GPUs", conventions, labels=SHARES),
         *memory,
     ]
-
-
-# Words
 
 
 def _summary(found: TrainingAnswer) -> list[str]:
