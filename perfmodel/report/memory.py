@@ -81,14 +81,7 @@ def recompute_text(training: Training) -> str:
 
 KEPT = {"part": "part", "name": "tensor", "bytes": "size", "freed_by": "until the backward pass of"}
 STATE = {"name": "", "parameters": "parameters", "bytes_per_parameter": "B each", "shards": "divided by", "bytes": "size"}
-MOMENTS = {
-    "phase": "phase",
-    "place": "where",
-    "start_bytes": "begins at",
-    "high_bytes": "at most",
-    "end_bytes": "ends at",
-    "at": "the most is reached in",
-}
+MOMENTS = ("phase", "where", "start_bytes", "high_bytes", "end_bytes", "the most is reached in")
 
 
 def _complete(result: MemoryResult) -> list[Metric]:
@@ -136,14 +129,14 @@ def _kept(row: Kept) -> list[Metric]:
 
 def _moment(moment: Moment) -> list[Metric]:
     return [
-        Metric("phase", moment.phase, unit="text"),
-        Metric("where", moment.where),
-        Metric("", moment.where or None, "place", "text"),
-        Metric("start_bytes", moment.start, unit="B"),
-        Metric("end_bytes", moment.bytes, unit="B"),
-        Metric("high_bytes", moment.high, unit="B"),
+        Metric("phase", moment.phase, "phase", "text"),
+        Metric("", moment.where or None, "where", "text"),
+        Metric("where", moment.where, "where"),
+        Metric("start_bytes", moment.start, "begins at", "B"),
+        Metric("end_bytes", moment.bytes, "ends at", "B"),
+        Metric("high_bytes", moment.high, "at most", "B"),
         Metric("high_at", moment.at),
-        Metric("", moment.at or None, "at", "text"),
+        Metric("", moment.at or None, "the most is reached in", "text"),
         Metric("gradients_bytes", moment.gradients),
         Metric("blocks", moment.count),
     ]
