@@ -58,7 +58,7 @@ def calibrate(
     from perfmodel.catalog import calibrated_devices, find_device
     from perfmodel.commands._bar import Bar
     from perfmodel.core.errors import UnavailableError
-    from perfmodel.report.calibration import report
+    from perfmodel.report.hardware import calibration_report
     from perfmodel.validation.calibration_run import How, this_machine
     from perfmodel.validation.calibration_run import from_records as fit_records
     from perfmodel.validation.records import shipped_records
@@ -79,7 +79,7 @@ def calibrate(
                 found = [this_machine(find_device, hardware, names, bar, how)]
         if not found and outputs:
             raise UnavailableError("nothing was calibrated, so nothing is written", "bring more records of each kernel")
-        emit(report(found, quick), json, outputs)
+        emit(calibration_report(found, quick), json, outputs)
 
 
 class _Kept:

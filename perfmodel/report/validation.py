@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from typing import Any
 
 from perfmodel.core.units import format_time
@@ -66,20 +66,10 @@ def data(session: Session) -> dict[str, Any]:
 
 
 VIOLATIONS = {"device": "device", "group": "group", "kernel": "shape", "measured_s": "measured", "lower_s": "bound"}
-GROUPS = {
-    "device": "device",
-    "group": "group",
-    "count": "records",
-    "bound_violations": "violations",
-    "of bound": "of bound",
-    "predicted": "predicted",
-    "median_abs_error": "median",
-    "p90_abs_error": "p90",
-    "max_abs_error": "worst",
-    "held out": "held out",
-    "held_out_median_abs_error": "median",
-    "held_out_p90_abs_error": "p90",
-}
+GROUPS = (
+    *("device", "group", "count", "bound_violations", "of bound", "predicted", "median_abs_error", "p90_abs_error", "max_abs_error"),
+    *("held out", "held_out_median_abs_error", "held_out_p90_abs_error"),
+)
 MEMORY = {
     "device": "device",
     "group": "group",
@@ -121,30 +111,30 @@ def _group(group: Group) -> list[Metric]:
     return [
         Metric("", group.hardware, "device", "text"),
         Metric("", group.name, "group", "text"),
-        Metric("count", len(group.rows)),
+        Metric("count", len(group.rows), "records"),
         Metric("evaluated", group.evaluated),
         Metric("", group.quantile(0.5, lambda row: row.share_of_bound), "of bound", "share"),
-        Metric("predicted", len(errors)),
-        _quantile("median_abs_error", errors, 0.5),
-        _quantile("p90_abs_error", errors, 0.9),
-        _quantile("max_abs_error", errors, 1.0),
+        Metric("predicted", len(errors), "predicted"),
+        _quantile("median_abs_error", errors, 0.5, "median"),
+        _quantile("p90_abs_error", errors, 0.9, "p90"),
+        _quantile("max_abs_error", errors, 1.0, "worst"),
         Metric("", sum(unseen for unseen, _ in errors), "held out"),
-        _quantile("held_out_median_abs_error", errors, 0.5, unseen=True),
-        _quantile("held_out_p90_abs_error", errors, 0.9, unseen=True),
-        Metric("bound_violations", group.violations),
+        _quantile("held_out_median_abs_error", errors, 0.5, "median", unseen=True),
+        _quantile("held_out_p90_abs_error", errors, 0.9, "p90", unseen=True),
+        Metric("bound_violations", group.violations, "violations"),
         Metric("", len(memory) or None, "with memory"),
         _quantile("median_abs_memory_error", memory, 0.5),
-        replace(_quantile("", memory, 0.9), label="p90 of memory"),
+        _quantile("", memory, 0.9, "p90 of memory"),
         _quantile("max_abs_memory_error", memory, 1.0),
-        replace(_quantile("", memory, 0.5, unseen=True), label="held-out median of memory"),
-        replace(_quantile("", memory, 0.9, unseen=True), label="held-out p90 of memory"),
+        _quantile("", memory, 0.5, "held-out median of memory", unseen=True),
+        _quantile("", memory, 0.9, "held-out p90 of memory", unseen=True),
     ]
 
 
-def _quantile(key: str, errors: list[tuple[bool, float]], share: float, *, unseen: bool = False) -> Metric:
+def _quantile(key: str, errors: list[tuple[bool, float]], share: float, label: str = "", *, unseen: bool = False) -> Metric:
     """Of ``errors``, each with whether no fit saw its record; ``unseen``: of those alone."""
     values = [error for held, error in errors if held or not unseen]
-    return Metric(key, quantile(values, share) if values else None, unit="share")
+    return Metric(key, quantile(values, share) if values else None, label, "share")
 
 
 def _tables(session: Session) -> list[Table]:
