@@ -12,7 +12,7 @@ from perfmodel.report.against import MEASURED, PREDICTED, Side, against, ends, r
 from perfmodel.report.charts.format_number import text
 from perfmodel.report.charts.schema import Interval, Point, Roofline
 from perfmodel.report.document import Column, DataTable, Report, Value
-from perfmodel.report.metrics import Metric
+from perfmodel.report.metrics import Metric, Metrics
 from perfmodel.report.saved import SCHEMA, from_data
 from perfmodel.validation.statistics import quantile
 
@@ -51,13 +51,13 @@ COMPARABLE = ("s", "tokens/s")
 NAMED = 3
 """Changes that the summary names."""
 
-Metrics = Sequence[Metric]
-"""Of a comparison: ``key`` is what the number is of, in words, ``label`` which quantity of it."""
-
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One quantity. ``ratio``: after / before; None where only one of them is zero."""
+    """One quantity. ``ratio``: after / before; None where only one of them is zero.
+
+    The ``key`` of its metrics is what the number is of, in words, their ``label`` which quantity of it.
+    """
 
     before: Metric
     after: Metric
