@@ -118,9 +118,9 @@ def report(before: Metrics, after: Metrics, names: tuple[str, str], threshold: f
     if len(found) > MOST_ROWS and same:
         notes.append(f"{same} of {len(found)} rows are the same and left out.")
     notes.append(f"SAME: within {threshold:.0%}, or within the noise of a measurement where that is larger.")
-    said = summary(found, *names, threshold, (before, after))
+    sentences = summary(found, *names, threshold, (before, after))
     title = f"{names[0]} against {names[1]}"
-    return Report(title, said, [], notes + ratio_notes(said), data_tables=tables("changes", found, *names)), found
+    return Report(title, sentences, [], notes + ratio_notes(sentences), data_tables=tables("changes", found, *names)), found
 
 
 def tables(title: str, found: Sequence[Change], before: str, after: str) -> list[DataTable]:
@@ -143,19 +143,19 @@ def summary(found: Sequence[Change], before: str, after: str, threshold: float, 
         return [f"{before} and {after} have nothing in common to compare."]
     every = every if every[0] else ([one.before for one in found], [one.after for one in found])
     timed = _counted_once([one for one in found if one.better])
-    said = [f"{after} against {before}: {_counted(timed, threshold)}."] if timed else []
+    sentences = [f"{after} against {before}: {_counted(timed, threshold)}."] if timed else []
     named = sorted((one for one in timed if one.word == SLOWER), key=lambda one: one.gain)[:NAMED]
     if not named:
         named = sorted((one for one in timed if one.word == FASTER), key=lambda one: (0 if one.kind == OTHER else one.kind, -one.gain))[:1]
-    said += [f"{one.word}: {_sentence(one, (before, after), every)}." for one in named]
+    sentences += [f"{one.word}: {_sentence(one, (before, after), every)}." for one in named]
     counts = [one.word for one in found if not one.better]
     moved = Counter(word for word in counts if word != SAME)
     if moved:
         parts = " and ".join(f"{count} {'is' if count == 1 else 'are'} {word}" for word, count in moved.items())
-        said.append(f"Of the counts {parts}.")
+        sentences.append(f"Of the counts {parts}.")
     elif counts:
-        said.append(f"All {len(counts)} counts are the same.")
-    return said
+        sentences.append(f"All {len(counts)} counts are the same.")
+    return sentences
 
 
 def _counted_once(timed: Sequence[Change]) -> list[Change]:
