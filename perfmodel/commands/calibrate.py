@@ -45,7 +45,7 @@ def calibrate(asked: CalibrationQuestion, to: _Fits) -> None:
     from perfmodel.catalog import calibrated_devices, find_device
     from perfmodel.commands._progress import Bar
     from perfmodel.core.errors import UnavailableError
-    from perfmodel.report.calibration import report
+    from perfmodel.report.hardware import calibration_report
     from perfmodel.validation.calibration_run import CalibrationOptions, this_machine
     from perfmodel.validation.calibration_run import from_records as fit_records
 
@@ -63,7 +63,7 @@ def calibrate(asked: CalibrationQuestion, to: _Fits) -> None:
                 found = [this_machine(find_device, asked.hardware, names, bar, options)]
         if not found and to.output:
             raise UnavailableError("nothing was calibrated, so nothing is written", "bring more records of each kernel")
-        to.emit(report(found, asked.quick))
+        to.emit(calibration_report(found, asked.quick))
 
 
 class _Kept:

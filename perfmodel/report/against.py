@@ -122,11 +122,11 @@ def _at_most(reference: Side, other: Side, at: str) -> str:
     known = next((f"only {one.name} is {one.kind}, {spent(one.time)}{one.whose}" for one in (other, reference) if one.time), "")
     roofs = f"(ratio of roofs: {format_time(other.roof_s)} against {format_time(reference.roof_s)})"
     if abs(gain - 1) <= ROOFS_EVEN:
-        said = f"{other.name} is as fast as {reference.name}{at} with both at their roofs"
+        sentence = f"{other.name} is as fast as {reference.name}{at} with both at their roofs"
     else:
-        said = f"{other.name} is {way(gain, most='at most ')}{at} with {reference.name} at its roof"
+        sentence = f"{other.name} is {way(gain, most='at most ')}{at} with {reference.name} at its roof"
     left = [words for one in (reference, other) if one.time is None for words in one.left_out]
-    return f"{said} {roofs}; {known or 'neither is predicted'}" + (f". Left out: {'; '.join(left)}" if left else "")
+    return f"{sentence} {roofs}; {known or 'neither is predicted'}" + (f". Left out: {'; '.join(left)}" if left else "")
 
 
 def alone(one: Side) -> str:
@@ -139,7 +139,7 @@ def alone(one: Side) -> str:
 
 def ratio_notes(verdict: Iterable[str]) -> list[str]:
     """How the intervals of ratios in ``verdict`` came about, if there are any."""
-    return [RATIO_NOTE] * any(_ENDS.search(said) for said in verdict)
+    return [RATIO_NOTE] * any(_ENDS.search(sentence) for sentence in verdict)
 
 
 def idle_and_launch(name: str, kernels: int, blocks: int, roof_s: float, device: Device) -> list[str]:

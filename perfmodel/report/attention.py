@@ -68,9 +68,6 @@ def _title(comparison: Comparison) -> str:
     return f"Attention {comparison.direction}: {', '.join([*heads, *shape, w.dtype.name, *options])} on {comparison.device.name}"
 
 
-# The JSON object
-
-
 def data(comparison: Comparison, predictions: Predictions) -> dict[str, Any]:
     """The object of schema perfmodel.attention/1."""
     w = comparison.workload
@@ -139,9 +136,6 @@ def _predicted_ratio(result: Result, predictions: Predictions) -> Interval | Non
     return None if name == "standard" or old is None or new is None else ratio(old, new)
 
 
-# Metrics and their tables
-
-
 def _metrics(result: Result, comparison: Comparison, predictions: Predictions) -> list[Metric]:
     known = seconds(predictions.get((result.algorithm.name, result.direction)))
     return [*of_cost(result.total, known, LABELS), *of_memory(result.memory_bytes, comparison.device, result.extra_memory_bytes)]
@@ -189,15 +183,13 @@ def _column(result: Result, comparison: Comparison, predictions: Predictions) ->
     ]
 
 
-# Words
-
-
 def _summary(comparison: Comparison, predictions: Predictions) -> list[str]:
     """One sentence per algorithm, against standard attention where it is among them: by predictions, else by roofs."""
     results, reference = comparison.shown(), comparison.standard(comparison.direction)
     sides = [_side(result, comparison, predictions) for result in results]
     if reference is None or len(results) == 1:
-        return [_alone(side, result) for side, result in zip(sides, results, strict=True)]
+        known = [f"{alone(side)}; bound" if side.time else f"{side.name} is bound" for side in sides]
+        return [f"{side} by {bound_by(result.total)}." for side, result in zip(known, results, strict=True)]
     fits = comparison.device.fits(reference.memory_bytes)
     small = [f"standard does not fit: it needs {format_si(reference.memory_bytes, 'B')}."] if fits is False else []
     first = sides[results.index(reference)]
@@ -221,10 +213,6 @@ def left_out(result: Result, device: Device) -> tuple[str, ...]:
 
 def _blocks(result: Result) -> int:
     return max((int(kernel.launch.blocks) for kernel, _ in result.kernels if kernel.launch), default=0)
-
-
-def _alone(side: Side, result: Result) -> str:
-    return f"{f'{alone(side)}; bound' if side.time else f'{side.name} is bound'} by {bound_by(result.total)}."
 
 
 def _roofs(reference: Result, result: Result) -> str:
@@ -346,24 +334,20 @@ def _with_crossovers(plain: Report, comparison: Comparison) -> Report:
 
     entries = [
         [
-            Metric("algorithm", border.algorithm.name, "algorithm", "text"),
-            Metric("measure", border.measure, "by", "text"),
-            Metric("wins_here", border.wins_here),
-            Metric("", "yes" if border.wins_here else "no", "less here", "text"),
-            Metric("first_n", border.first_n, "from N"),
-            Metric("last_d", border.last_d, "up to d"),
-            Metric("first_sram_bytes", border.first_sram_bytes, "from M", after=" B"),
-            Metric("law", border.law),
-            Metric("last_d_by_law", border.last_d_by_law),
-            Metric("", _law(border.law, border.last_d_by_law), "leading terms: up to d", "text"),
+            Metric("algorithm", one.algorithm.name, "algorithm", "text"),
+            Metric("measure", one.measure, "by", "text"),
+            Metric("wins_here", one.wins_here),
+            Metric("", "yes" if one.wins_here else "no", "less here", "text"),
+            Metric("first_n", one.first_n, "from N"),
+            Metric("last_d", one.last_d, "up to d"),
+            Metric("first_sram_bytes", one.first_sram_bytes, "from M", after=" B"),
+            Metric("law", one.law),
+            Metric("last_d_by_law", one.last_d_by_law),
+            Metric("", f"{one.last_d_by_law:.1f}, {one.law}" if one.law and one.last_d_by_law else "", "leading terms: up to d", "text"),
         ]
-        for border in crossovers(comparison)
+        for one in crossovers(comparison)
     ]
     return _with(plain, "crossover", "where tiling stops paying, forward, the other sizes held", entries)
-
-
-def _law(law: str | None, last_d: float | None) -> str:
-    return f"{last_d:.1f}, {law}" if law and last_d else ""
 
 
 def _with_formulas(plain: Report, comparison: Comparison) -> Report:

@@ -11,18 +11,8 @@ from perfmodel.report.op_common import head
 from perfmodel.transformer.batch import PAYS, Curve, Point
 from perfmodel.transformer.estimate import CONVENTION
 
-COLUMNS = {
-    "batch": "batch",
-    "tokens_per_s": "tokens/s",
-    "tpot_s": "per step",
-    "time_s.lower": "bound",
-    "time_s.predicted": "predicted",
-    "time_s.parts.weights": "weights",
-    "time_s.parts.KV cache": "KV cache",
-    "time_s.parts.compute": "compute",
-    "memory_bytes": "memory",
-    "bound": "filled by",
-}
+PARTS = ("time_s.parts.weights", "time_s.parts.KV cache", "time_s.parts.compute")
+COLUMNS = ("batch", "tokens_per_s", "tpot_s", "time_s.lower", "time_s.predicted", *PARTS, "memory_bytes", "bound")
 
 
 def report(found: Curve) -> Report:
@@ -45,21 +35,21 @@ def _metrics(point: Point, found: Curve) -> list[Metric]:
     step, cost = point.step, point.step.cost
     seconds, low, high = step.prediction or (None, None, None)
     return [
-        Metric("batch", point.batch, after=" knee" if point.batch == found.knee else ""),
-        Metric("time_s.lower", cost.lower_s, unit="s"),
+        Metric("batch", point.batch, "batch", after=" knee" if point.batch == found.knee else ""),
+        Metric("time_s.lower", cost.lower_s, "bound", "s"),
         Metric("time_s.lower_warm", cost.lower_warm_s, unit="s"),
         Metric("time_s.roofline", cost.roofline_s, unit="s"),
-        Metric("time_s.predicted", seconds, "", "s", low, high),
+        Metric("time_s.predicted", seconds, "predicted", "s", low, high),
         Metric("time_s.at_least", step.seconds, unit="s"),
-        *(Metric(f"time_s.parts.{name}", part, unit="s") for name, part in point.parts.items()),
-        Metric("tokens_per_s", point.tokens_per_s, unit="", before=most(step.times_from)),
+        *(Metric(f"time_s.parts.{name}", part, name, "s") for name, part in point.parts.items()),
+        Metric("tokens_per_s", point.tokens_per_s, "tokens/s", "", before=most(step.times_from)),
         Metric("tokens_per_s_bound", point.batch / cost.lower_s),
-        Metric("tpot_s", step.seconds, unit="s", before=least(step.times_from)),
+        Metric("tpot_s", step.seconds, "per step", "s", before=least(step.times_from)),
         Metric("times_from", step.times_from),
-        Metric("bound", point.bound, unit="text"),
+        Metric("bound", point.bound, "filled by", "text"),
         Metric("mfu", step.mfu, unit="share"),
         Metric("flop_convention", CONVENTION),
-        Metric("memory_bytes", point.memory, unit="B", after=" (too much)" if point.fits is False else ""),
+        Metric("memory_bytes", point.memory, "memory", "B", after=" (too much)" if point.fits is False else ""),
         Metric("fits", point.fits),
     ]
 

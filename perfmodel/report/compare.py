@@ -12,7 +12,7 @@ from perfmodel.report.against import MEASURED, PREDICTED, Side, against, ends, r
 from perfmodel.report.charts.format_number import text
 from perfmodel.report.charts.schema import Interval, Point, Roofline
 from perfmodel.report.document import Column, DataTable, Report, Value
-from perfmodel.report.metrics import Metric
+from perfmodel.report.metrics import Metric, Metrics
 from perfmodel.report.saved import SCHEMA, from_data
 from perfmodel.validation.statistics import quantile
 
@@ -51,13 +51,13 @@ COMPARABLE = ("s", "tokens/s")
 NAMED = 3
 """Changes that the summary names."""
 
-Metrics = Sequence[Metric]
-"""Of a comparison: ``key`` is what the number is of, in words, ``label`` which quantity of it."""
-
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One quantity. ``ratio``: after / before; None where only one of them is zero."""
+    """One quantity. ``ratio``: after / before; None where only one of them is zero.
+
+    The ``key`` of its metrics is what the number is of, in words, their ``label`` which quantity of it.
+    """
 
     before: Metric
     after: Metric
@@ -118,9 +118,9 @@ def report(before: Metrics, after: Metrics, names: tuple[str, str], threshold: f
     if len(found) > MOST_ROWS and same:
         notes.append(f"{same} of {len(found)} rows are the same and left out.")
     notes.append(f"SAME: within {threshold:.0%}, or within the noise of a measurement where that is larger.")
-    said = summary(found, *names, threshold, (before, after))
+    sentences = summary(found, *names, threshold, (before, after))
     title = f"{names[0]} against {names[1]}"
-    return Report(title, said, [], notes + ratio_notes(said), data_tables=tables("changes", found, *names)), found
+    return Report(title, sentences, [], notes + ratio_notes(sentences), data_tables=tables("changes", found, *names)), found
 
 
 def tables(title: str, found: Sequence[Change], before: str, after: str) -> list[DataTable]:
@@ -137,28 +137,25 @@ def tables(title: str, found: Sequence[Change], before: str, after: str) -> list
     return made
 
 
-# Words
-
-
 def summary(found: Sequence[Change], before: str, after: str, threshold: float, every: tuple[Metrics, Metrics] = ((), ())) -> list[str]:
     """How many are faster and slower, by how much, and the worst by name. ``every``: all metrics, to tell what one side lacks."""
     if not found:
         return [f"{before} and {after} have nothing in common to compare."]
     every = every if every[0] else ([one.before for one in found], [one.after for one in found])
     timed = _counted_once([one for one in found if one.better])
-    said = [f"{after} against {before}: {_counted(timed, threshold)}."] if timed else []
+    sentences = [f"{after} against {before}: {_counted(timed, threshold)}."] if timed else []
     named = sorted((one for one in timed if one.word == SLOWER), key=lambda one: one.gain)[:NAMED]
     if not named:
         named = sorted((one for one in timed if one.word == FASTER), key=lambda one: (0 if one.kind == OTHER else one.kind, -one.gain))[:1]
-    said += [f"{one.word}: {_sentence(one, (before, after), every)}." for one in named]
+    sentences += [f"{one.word}: {_sentence(one, (before, after), every)}." for one in named]
     counts = [one.word for one in found if not one.better]
     moved = Counter(word for word in counts if word != SAME)
     if moved:
         parts = " and ".join(f"{count} {'is' if count == 1 else 'are'} {word}" for word, count in moved.items())
-        said.append(f"Of the counts {parts}.")
+        sentences.append(f"Of the counts {parts}.")
     elif counts:
-        said.append(f"All {len(counts)} counts are the same.")
-    return said
+        sentences.append(f"All {len(counts)} counts are the same.")
+    return sentences
 
 
 def _counted_once(timed: Sequence[Change]) -> list[Change]:

@@ -90,9 +90,6 @@ def _fused_in_graph(results: list[Result]) -> float | None:
     return None if graph.launch_s is None else with_launches(fused.parts, graph.launch_s)
 
 
-# Words
-
-
 def _summary(device: Device, results: list[Result]) -> str:
     unfused, graph, fused = results
     if unfused.launches == 1:

@@ -58,9 +58,6 @@ def data(result: CacheResult, times: Generated) -> dict[str, Any]:
     }
 
 
-# Metrics and their tables
-
-
 def _sizes(result: CacheResult) -> list[Metric]:
     return [
         Metric("bytes_per_token", result.per_token, "per token", after=" B"),
@@ -159,9 +156,6 @@ def _tables(result: CacheResult, times: Generated) -> list[Table]:
         as_table(f"memory of {result.device.id}", {"size": _memory(result)}),
         as_table(f"to generate {result.workload.n:,} tokens, one sequence", columns),
     ]
-
-
-# Words
 
 
 def _both(size: int) -> str:

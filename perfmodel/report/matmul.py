@@ -66,9 +66,6 @@ def data(result: Result, prediction: Prediction | None = None) -> dict[str, Any]
     return {**head("matmul", inputs, result.device), "results": [entry], "io_lower_bound": as_json(_io_lower_bound(result))}
 
 
-# Metrics and their tables
-
-
 def _metrics(result: Result, prediction: Prediction | None) -> list[Metric]:
     w, size = result.workload, memory_bytes([kernel for kernel, _ in result.kernels])
     return [
@@ -154,9 +151,6 @@ def _tables(result: Result, prediction: Prediction | None) -> list[Table]:
 
 def _elements(count: float) -> str:
     return format_count(count) if isinstance(count, int) else f"{count:,.0f}"
-
-
-# Words
 
 
 def _summary(result: Result, prediction: Prediction | None) -> str:

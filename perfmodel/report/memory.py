@@ -31,9 +31,6 @@ def report(result: MemoryResult, *, explained: bool = False) -> Report:
     return with_steps(plain, [("every number", {"model": training.model.name}, explain(result))]) if explained else plain
 
 
-# The JSON object
-
-
 def data(result: MemoryResult) -> dict[str, Any]:
     """The object of schema perfmodel.memory/1. ``bytes``: of the fullest GPU; ``at_peak`` adds up to ``peak``."""
     training, found = result.training, result.peak
@@ -54,9 +51,12 @@ def data(result: MemoryResult) -> dict[str, Any]:
     }
 
 
+PARALLEL = {"zero": "zero", "tensor_parallel": "tp", "sequence_parallel": "sp", "pipeline_parallel": "pp", "interleave": "interleave"}
+PARALLEL |= {"context_parallel": "cp", "expert_parallel": "ep", "data_parallel": "dp"}
+
+
 def question(t: Training) -> dict[str, Any]:
     """A training question under the names of its options."""
-    p = t.parallel
     return {
         "model": t.model.name,
         "architecture": t.model.architecture,
@@ -67,14 +67,7 @@ def question(t: Training) -> dict[str, Any]:
         "optimizer": t.optimizer,
         "recompute": recompute_text(t),
         **as_json(of_fields(t, "flash", "dropout", "lora", "gradients")),
-        "zero": p.zero,
-        "tensor_parallel": p.tp,
-        "sequence_parallel": p.sp,
-        "pipeline_parallel": p.pp,
-        "interleave": p.interleave,
-        "context_parallel": p.cp,
-        "expert_parallel": p.ep,
-        "data_parallel": p.dp,
+        **{name: getattr(t.parallel, short) for name, short in PARALLEL.items()},
     }
 
 
@@ -84,18 +77,9 @@ def recompute_text(training: Training) -> str:
     return f"{kind}:{training.recompute.every}" if kind == EVERY else kind
 
 
-# Metrics and their tables
-
 KEPT = {"part": "part", "name": "tensor", "bytes": "size", "freed_by": "until the backward pass of"}
 STATE = {"name": "", "parameters": "parameters", "bytes_per_parameter": "B each", "shards": "divided by", "bytes": "size"}
-MOMENTS = {
-    "phase": "phase",
-    "place": "where",
-    "start_bytes": "begins at",
-    "high_bytes": "at most",
-    "end_bytes": "ends at",
-    "at": "the most is reached in",
-}
+MOMENTS = ("phase", "where", "start_bytes", "high_bytes", "end_bytes", "the most is reached in")
 
 
 def _complete(result: MemoryResult) -> list[Metric]:
@@ -143,14 +127,14 @@ def _kept(row: Kept) -> list[Metric]:
 
 def _moment(moment: Moment) -> list[Metric]:
     return [
-        Metric("phase", moment.phase, unit="text"),
-        Metric("where", moment.where),
-        Metric("", moment.where or None, "place", "text"),
-        Metric("start_bytes", moment.start, unit="B"),
-        Metric("end_bytes", moment.bytes, unit="B"),
-        Metric("high_bytes", moment.high, unit="B"),
+        Metric("phase", moment.phase, "phase", "text"),
+        Metric("", moment.where or None, "where", "text"),
+        Metric("where", moment.where, "where"),
+        Metric("start_bytes", moment.start, "begins at", "B"),
+        Metric("end_bytes", moment.bytes, "ends at", "B"),
+        Metric("high_bytes", moment.high, "at most", "B"),
         Metric("high_at", moment.at),
-        Metric("", moment.at or None, "at", "text"),
+        Metric("", moment.at or None, "the most is reached in", "text"),
         Metric("gradients_bytes", moment.gradients),
         Metric("blocks", moment.count),
     ]
@@ -226,9 +210,6 @@ def _timeline(result: MemoryResult) -> Table:
     parts = [(forward, "forward"), (backward - forward, "backward"), (last, "optimizer" if last > 8 else "")]
     title = "memory over the step, each layer and pass as wide as the next"
     return memory_chart(title, bars, result.peak.bytes, parts, _size)
-
-
-# Words
 
 
 def _size(number: Number) -> str:

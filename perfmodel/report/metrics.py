@@ -58,6 +58,7 @@ class Metric:
 
 
 Metrics = Sequence[Metric]
+Labels = Mapping[str, str] | Sequence[str] | None
 
 
 def as_json(metrics: Iterable[Metric]) -> dict[str, Any]:
@@ -85,11 +86,11 @@ def as_json(metrics: Iterable[Metric]) -> dict[str, Any]:
 
 
 def as_table(
-    title: str, columns: Mapping[str, Metrics], corner: str = "", *, labels: Mapping[str, str] | None = None, without: Collection[str] = ()
+    title: str, columns: Mapping[str, Metrics], corner: str = "", *, labels: Labels = None, without: Collection[str] = ()
 ) -> Table:
     """One column per list of metrics, one row per label; a row without any value is left out, and those of the keys ``without``.
 
-    ``labels``: which keys have a row, in that order, under which label; by default each metric's own.
+    ``labels``: which keys have a row, in that order, and under which labels if not their own; by default all that have a label.
 
     >>> as_table("", {"here": [Metric("bytes", 2048, "size", "B"), Metric("time_s", None, "time", "s")]}).rows
     [['size', '2.048 kB']]
@@ -104,7 +105,7 @@ def as_table(
     return Table(title, [corner, *columns], rows)
 
 
-def as_rows(title: str, entries: Iterable[Metrics], *, labels: Mapping[str, str] | None = None) -> Table:
+def as_rows(title: str, entries: Iterable[Metrics], *, labels: Labels = None) -> Table:
     """One line per list of metrics, one column per label, without intervals. ``labels``: which keys have a column, as in ``as_table``.
 
     Neighbouring keys of one label share its column.
@@ -125,14 +126,17 @@ def as_rows(title: str, entries: Iterable[Metrics], *, labels: Mapping[str, str]
     )
 
 
-def _labels(known: Iterable[Metrics], labels: Mapping[str, str] | None) -> list[tuple[str, list[str]]]:
+def _labels(known: Iterable[Metrics], labels: Labels) -> list[tuple[str, list[str]]]:
     """Every label with the keys that it is of; a metric without a key is known by its own label."""
     if labels is None:
         return [(label, [label]) for label in dict.fromkeys(one.label for metrics in known for one in metrics if one.label)]
+    if not isinstance(labels, Mapping):
+        own = {one.key or one.label: one.label for metrics in known for one in metrics}
+        labels = {key: own[key] for key in labels if key in own}
     return [(label, [key for key, _ in pairs]) for label, pairs in groupby(labels.items(), itemgetter(1))]
 
 
-def _found(metrics: Metrics, keys: Collection[str], labels: Mapping[str, str] | None) -> Metric | None:
+def _found(metrics: Metrics, keys: Collection[str], labels: Labels) -> Metric | None:
     return next((one for one in metrics if (one.label if labels is None else one.key or one.label) in keys), None)
 
 

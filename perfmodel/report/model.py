@@ -53,9 +53,6 @@ def gpus_of(r: Request) -> str:
     return r.device.name if r.split.gpus == 1 else f"{r.split.gpus} x {r.device.name}"
 
 
-# The JSON object
-
-
 def inputs_of(r: Request) -> dict[str, Any]:
     """What was asked, with defaults filled in."""
     form = stored_format(r)
@@ -103,32 +100,10 @@ def data(found: Answer) -> dict[str, Any]:
     }
 
 
-# Metrics and their tables
-
-OPS = {
-    "name": "op",
-    "count": "count",
-    "products": "FLOP",
-    "bytes": "bytes",
-    "time_s.lower": "lower",
-    "time_s.predicted": "predicted",
-    "of bound": "of bound",
-    "share": "share",
-    "source": "source",
-}
-TOTALS = {
-    "flops": "FLOP",
-    "traffic.dram.bytes": "DRAM traffic",
-    "time_s.lower": "lower bound",
-    "time_s.lower_warm": "  caches warm from the step before",
-    "time_s.roofline": "roofline",
-    "time_s.predicted": "predicted",
-    "time_s.at_least": "  roof where nothing is calibrated",
-    "ttft_s": "time to the first token",
-    "tpot_s": "time per output token",
-    "tokens_per_s": "tokens/s",
-    "mfu": "MFU",
-}
+OPS = ("name", "count", "FLOP", "bytes", "time_s.lower", "time_s.predicted", "of bound", "share", "source")
+TIMES_OF_STEP = ("traffic.dram.bytes", "time_s.lower", "time_s.lower_warm", "time_s.roofline", "time_s.predicted")
+TOTALS = ("flops", *TIMES_OF_STEP, "time_s.at_least", "ttft_s", "tpot_s", "tokens_per_s", "mfu")
+STEP_LABELS = {"time_s.lower": "lower bound", "time_s.lower_warm": "  caches warm from the step before"}
 
 
 def _op(line: Line, found: Answer) -> list[Metric]:
@@ -138,18 +113,18 @@ def _op(line: Line, found: Answer) -> list[Metric]:
     several = len({one.phase for one in found.lines}) > 1
     moved = op.kernel.bytes(READ) * line.count if op.group == COLLECTIVE else line.cost.dram.total  # of a collective its buffers
     return [
-        Metric("name", op.name, unit="text", before=f"{line.phase}: " if several else ""),
+        Metric("name", op.name, "op", "text", before=f"{line.phase}: " if several else ""),
         Metric("phase", line.phase),
         Metric("group", op.group),
-        Metric("count", line.count),
+        Metric("count", line.count, "count"),
         Metric("weight_bytes", op.count * op.bytes_of(WEIGHTS) * runs),
         Metric("kv_bytes", op.count * op.bytes_of(CACHE) * runs),
-        *of_cost(line.cost, times and Interval(*times)),
-        Metric("", line.cost.flops or None, "products", "FLOP"),
+        *of_cost(line.cost, times and Interval(*times), {"time_s.lower": "lower"}),
+        Metric("", line.cost.flops or None, "FLOP", "FLOP"),
         Metric("time_s.at_least", line.seconds),
         Metric("", line.cost.lower_s / times[0] if times else None, "of bound", "share"),
-        Metric("share", _share(line, found), unit="share"),
-        Metric("bytes", moved, unit="B"),
+        Metric("share", _share(line, found), "share", "share"),
+        Metric("bytes", moved, "bytes", "B"),
         *of_source(line.row.prediction if times else None, line.row.missing, f"roof, {format_time(line.seconds)}"),
     ]
 
@@ -164,17 +139,17 @@ def of_source(p: Prediction | None, missing: str, otherwise: str) -> list[Metric
 
 def _totals(found: Answer) -> list[Metric]:
     """Sums over all rows."""
-    at_least = Metric("time_s.at_least", found.seconds, unit="s", before="at least ")
-    return [*of_cost(found.cost, found.prediction and Interval(*found.prediction)), at_least]
+    at_least = Metric("time_s.at_least", found.seconds, "  roof where nothing is calibrated", "s", before="at least ")
+    return [*of_cost(found.cost, found.prediction and Interval(*found.prediction), STEP_LABELS), at_least]
 
 
 def _rates(found: Answer) -> list[Metric]:
     made = found.times_from
     return [
-        Metric("ttft_s", found.ttft_s, unit="s", before=least(made)),
-        Metric("tpot_s", found.tpot_s, unit="s", before=least(made)),
-        Metric("tokens_per_s", found.tokens_per_s, unit="", before=most(made)),
-        Metric("mfu", found.mfu, unit="share", before=most(made)),
+        Metric("ttft_s", found.ttft_s, "time to the first token", "s", before=least(made)),
+        Metric("tpot_s", found.tpot_s, "time per output token", "s", before=least(made)),
+        Metric("tokens_per_s", found.tokens_per_s, "tokens/s", "", before=most(made)),
+        Metric("mfu", found.mfu, "MFU", "share", before=most(made)),
     ]
 
 
@@ -203,9 +178,6 @@ def _tables(found: Answer) -> list[Table]:
     ]
 
 
-# Words
-
-
 def _share(line: Line, found: Answer) -> float:
     """Part of the whole time, both of predictions as far as there are some, of roofs elsewhere."""
     return line.seconds / found.seconds
@@ -229,7 +201,9 @@ def _summary(found: Answer) -> list[str]:
     verb = "would take" if memory.fits is False else "takes"
     took = f"{what} {verb} {least(made)}{format_time(found.seconds)} ({TIMES[made]}{known})"
     bound = f"the bound is {format_time(cost.lower_s)}; the largest term of the roof is {BOUND_WORDS.get(cost.bound or '', 'unknown')}"
-    rate = f"{most(made)}{format_si(found.tokens_per_s)} tokens/s, MFU {most(made)}{100 * found.mfu:.3g} %{_peaks(found)}"
+    names = list(found.mfu_peaks)  # of which peaks the MFU is a share, where it is not that of the activations' format alone
+    peaks = "" if names == [r.dtype.name] else f" of the {' and '.join(names)} peak{'s' * (len(names) > 1)}"
+    rate = f"{most(made)}{format_si(found.tokens_per_s)} tokens/s, MFU {most(made)}{100 * found.mfu:.3g} %{peaks}"
     largest = max(found.lines, key=lambda line: _share(line, found))
     share = f"{largest.row.op.name} takes {100 * _share(largest, found):.3g} %"
     sentence = f"{took}; {bound}. {rate[:1].upper()}{rate[1:]}. {share}."
@@ -237,14 +211,6 @@ def _summary(found: Answer) -> list[str]:
         return [sentence]
     held = f"{format_si(memory.total, 'B')} of {format_si(memory.capacity or 0, 'B')} per GPU"
     return [f"It does not fit: {held}; {_spare(found)}. Times are those of a GPU with more memory.", sentence]
-
-
-def _peaks(found: Answer) -> str:
-    """Of which peaks the MFU is a share, where it is not that of the activations' format alone."""
-    names = list(found.mfu_peaks)
-    if names == [found.request.dtype.name]:
-        return ""
-    return f" of the {' and '.join(names)} peak{'s' * (len(names) > 1)}"
 
 
 def _spare(found: Answer) -> str:

@@ -46,11 +46,11 @@ def of_step(step: Step) -> Metric:
     return Metric(step.name, step.value, step.meaning, formula=step.formula, numbers=step.numbers, source=step.source)
 
 
-Part = tuple[str, dict[str, Any], Sequence[Step]]
+Explained = tuple[str, dict[str, Any], Sequence[Step]]
 """Of an explanation: the title of its table, what names it in the JSON object, its steps."""
 
 
-def with_steps(plain: Report, parts: Iterable[Part], sources: Sources | None = None) -> Report:
+def with_steps(plain: Report, parts: Iterable[Explained], sources: Sources | None = None) -> Report:
     """``plain`` with every number of ``parts`` and its formula. ``sources``: those cited before, which go on."""
     sources, tables, objects = sources or Sources(), list(plain.tables), []
     for title, names, steps in parts:

@@ -105,9 +105,6 @@ def _bars(run: Run, width: int, *, whole_steps: bool = False) -> list[Number]:
     return columns([(moment.end, moment.during) for moment in run.moments], width, whole_steps=whole_steps)
 
 
-# Metrics and their tables
-
-
 def _metrics(row: Row, question: Question, units: Units) -> list[Metric]:
     run, memory = row.run, question.plan.memory
     named = [Metric("strategy", row.strategy.name, unit="text"), Metric("source", row.strategy.source)]
@@ -174,9 +171,6 @@ def _chart(name: str, run: Run, units: Units) -> Table:
     parts = [(ahead, "forward"), (len(bars) - ahead, "backward, rebuilding" if run.extra_steps else "backward")]
     title = f"{name}: memory over time, at most {units.size(run.peak)} at {run.worst.action}"
     return memory_chart(title, bars, run.peak, parts, units.size, units.rows(run.peak))
-
-
-# Words
 
 
 def _summary(answer: Answer, units: Units) -> list[str]:

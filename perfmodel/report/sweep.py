@@ -25,7 +25,8 @@ ROOF = "roofline_s"
 
 def report(result: SweepResult, written: str = "") -> Report:
     """``result`` as a Report; its data follows the schema perfmodel.sweep/1. ``written``: where rows went, in words."""
-    grid, pays = result.grid, list(_pays(result))
+    grid, shares = result.grid, result.summary.shares
+    pays = [row for other, axes in shares.items() for axis, one in axes.items() for row in _along(other, axis, one)]
     counted = {name: len(values) for name, values in {**grid.choices, **grid.numbers}.items() if len(values) > 1}
     words = ", ".join(f"{count:,} x {name}" for name, count in counted.items())
     title = f"Sweep over {grid.workload.name}: {grid.points:,} rows{f' ({words})' if words else ''}"
@@ -64,13 +65,6 @@ def _comparison(result: SweepResult, pays: Sequence[Sequence[Metric]]) -> dict[s
 Stretch = tuple[int | float, int | float]
 """The first and the last value of a part of an axis."""
 PAYS = {"name": "", "axis": "along", "nowhere": "nowhere at", "everywhere": "everywhere at", "share": "share of configurations"}
-
-
-def _pays(result: SweepResult) -> Iterator[list[Metric]]:
-    """Every axis along which it matters which one is taken."""
-    for other, axes in result.summary.shares.items():
-        for axis, shares in axes.items():
-            yield from _along(other, axis, shares)
 
 
 def _along(other: str, axis: str, shares: WinShares) -> Iterator[list[Metric]]:
@@ -131,9 +125,6 @@ def _listed(stretches: Any) -> str:
     return f"{', '.join(named[:SHOWN_WORDS])} and {more}" + ("" if isinstance(stretches[-1], str) else f" up to {stretches[-1][1]:,}")
 
 
-# Words
-
-
 def _counts(result: SweepResult) -> list[str]:
     counts = result.counts
     excluded = f"; {counts.excluded:,} excluded by constraints" if counts.excluded else ""
@@ -179,9 +170,6 @@ def _notes(result: SweepResult) -> list[str]:
         rest = sum(number for _, number in reasons[SHOWN_REASONS:])
         notes.append(f"Without an answer: {rest:,} rows for {len(reasons) - SHOWN_REASONS} other reasons, all in the JSON.")
     return notes
-
-
-# Tables
 
 
 def _tables(result: SweepResult, pays: Sequence[Sequence[Metric]]) -> list[Table]:

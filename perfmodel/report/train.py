@@ -10,7 +10,7 @@ from perfmodel.report.charts.schema import Interval
 from perfmodel.report.document import Report, Table
 from perfmodel.report.memory import question, recompute_text, shared_notes
 from perfmodel.report.metrics import BOUND_WORDS, Metric, as_json, as_rows, as_table, of_cost
-from perfmodel.report.model import of_source, unread_notes
+from perfmodel.report.model import STEP_LABELS, TIMES_OF_STEP, of_source, unread_notes
 from perfmodel.report.op_common import head, unknown_rates, with_steps
 from perfmodel.transformer.op import COLLECTIVE, WEIGHTS
 from perfmodel.transformer.parameters import active, parts, total
@@ -73,31 +73,9 @@ def data(found: TrainingAnswer) -> dict[str, Any]:
     }
 
 
-# Metrics and their tables
-
-OPS = {
-    "name": "kernel",
-    "phase": "part",
-    "runs": "count",
-    "products": "FLOP, run",
-    "bytes": "bytes",
-    "time_s.lower": "lower",
-    "time_s.predicted": "predicted",
-    "share": "share",
-    "source": "source",
-}
-TOTALS = {
-    "flops": "FLOP, needed",
-    "executed_flops": "FLOP, executed",
-    "traffic.dram.bytes": "DRAM traffic",
-    "time_s.lower": "lower bound",
-    "time_s.lower_warm": "  caches warm from the step before",
-    "time_s.roofline": "roofline",
-    "time_s.predicted": "predicted",
-    "micro_batches": "micro-batches",
-    "tokens_per_s": "tokens/s, all GPUs",
-    "tokens_per_s_and_gpu": "tokens/s per GPU",
-}
+OPS = ("name", "phase", "count", "FLOP, run", "bytes", "time_s.lower", "time_s.predicted", "share", "source")
+TOTALS = ("flops", "executed_flops", *TIMES_OF_STEP, "micro_batches", "tokens_per_s", "tokens_per_s_and_gpu")
+LABELS = STEP_LABELS | {"flops": "FLOP, needed"}
 SHARES = {
     "convention": "",
     "model_flops": "model",
@@ -112,16 +90,16 @@ RUN = "MFU and HFU: visible, executed"
 def _op(line: Line, found: TrainingAnswer) -> list[Metric]:
     op = line.row.op
     return [
-        Metric("name", op.name, unit="text"),
-        Metric("phase", line.part, unit="text"),
+        Metric("name", op.name, "kernel", "text"),
+        Metric("phase", line.part, "part", "text"),
         Metric("group", op.group),
-        Metric("count", op.count),
-        Metric("", round(op.count), "runs"),
+        Metric("", round(op.count), "count"),
+        Metric("count", op.count, "count"),
         Metric("weight_bytes", op.count * op.bytes_of(WEIGHTS)),
-        *of_cost(line.cost, line.times and Interval(*line.times)),
-        Metric("", line.cost.executed_flops or None, "products", "FLOP"),
-        Metric("share", line.seconds / found.found.seconds, unit="share"),
-        Metric("bytes", line.cost.dram.total, unit="B"),
+        *of_cost(line.cost, line.times and Interval(*line.times), {"time_s.lower": "lower"}),
+        Metric("", line.cost.executed_flops or None, "FLOP, run", "FLOP"),
+        Metric("share", line.seconds / found.found.seconds, "share", "share"),
+        Metric("bytes", line.cost.dram.total, "bytes", "B"),
         *of_source(line.prediction, line.missing, "-"),
     ]
 
@@ -144,15 +122,15 @@ def _totals(found: TrainingAnswer) -> list[Metric]:
     """Sums over all kernels of one GPU."""
     step = found.found
     known = None if step.prediction is None else Interval(*step.prediction) if step.validated else Interval(step.prediction[0])
-    return of_cost(step.cost, known)
+    return of_cost(step.cost, known, LABELS)
 
 
 def _rates(found: TrainingAnswer) -> list[Metric]:
     step = found.found
     return [
-        Metric("micro_batches", step.time.micro_batches),
-        Metric("tokens_per_s", step.tokens_per_s, unit=""),
-        Metric("tokens_per_s_and_gpu", step.tokens_per_s / found.training.parallel.gpus, unit=""),
+        Metric("micro_batches", step.time.micro_batches, "micro-batches"),
+        Metric("tokens_per_s", step.tokens_per_s, "tokens/s, all GPUs", ""),
+        Metric("tokens_per_s_and_gpu", step.tokens_per_s / found.training.parallel.gpus, "tokens/s per GPU", ""),
     ]
 
 
@@ -201,9 +179,6 @@ def _tables(found: TrainingAnswer) -> list[Table]:
         as_rows("FLOP by convention, all GPUs", conventions, labels=SHARES),
         *memory,
     ]
-
-
-# Words
 
 
 def _summary(found: TrainingAnswer) -> list[str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from typing import Any
 
 from perfmodel.core.units import format_time
@@ -41,8 +41,9 @@ def beyond(rows: list[Row], tolerance: float) -> list[Group]:
     """Groups whose predictions miss by more than ``tolerance`` in the median; borrowed ones claim less, and do not count."""
     found = []
     for group in groups(rows, by_device=True):
-        median = group.quantile(0.5, lambda row: _error(row) if row.prediction and row.prediction.kind == CALIBRATED else None)
-        if median is not None and median > tolerance:
+        own = [row for row in group.rows if row.prediction and row.prediction.kind == CALIBRATED]
+        errors = [abs(row.error) for row in own if row.error is not None]
+        if errors and quantile(errors, 0.5) > tolerance:
             found.append(group)
     return found
 
@@ -64,34 +65,11 @@ def data(session: ValidationRun) -> dict[str, Any]:
     }
 
 
-# Metrics and their tables
-
-RUNS = {
-    "kernel": "kernel",
-    "lower_s": "lower",
-    "predicted_s": "predicted",
-    "measured_s": "measured",
-    "p10": "p10",
-    "p90": "p90",
-    "noise": "noise",
-    "error": "error",
-    "of roof": "of roof",
-}
 VIOLATIONS = {"device": "device", "group": "group", "kernel": "shape", "measured_s": "measured", "lower_s": "bound"}
-GROUPS = {
-    "device": "device",
-    "group": "group",
-    "count": "records",
-    "bound_violations": "violations",
-    "of bound": "of bound",
-    "predicted": "predicted",
-    "median_abs_error": "median",
-    "p90_abs_error": "p90",
-    "max_abs_error": "worst",
-    "held out": "held out",
-    "held_out_median_abs_error": "median",
-    "held_out_p90_abs_error": "p90",
-}
+GROUPS = (
+    *("device", "group", "count", "bound_violations", "of bound", "predicted", "median_abs_error", "p90_abs_error", "max_abs_error"),
+    *("held out", "held_out_median_abs_error", "held_out_p90_abs_error"),
+)
 MEMORY = {
     "device": "device",
     "group": "group",
@@ -109,28 +87,22 @@ def _row(row: Row) -> list[Metric]:
     low, high = times.p10 or times.median, times.p90 or times.median
     names = ("predicted_bytes", "measured_bytes", "memory_error") if row.measured_bytes is not None else ()
     return [
-        Metric("", row.record.hardware, "device", "text"),
-        Metric("", row.record.group, "group", "text"),
         Metric("", label(row.record), "kernel", "text"),
-        Metric("lower_s", row.lower_s, unit="s"),
-        Metric("predicted_s", known and known.seconds, unit="s"),
+        Metric("lower_s", row.lower_s, "lower", "s"),
+        Metric("predicted_s", known and known.seconds, "predicted", "s"),
         Metric("low_s", known and known.low),
         Metric("high_s", known and known.high),
         Metric("provenance", known and known.provenance),
-        Metric("measured_s", times.median, unit="s"),
+        Metric("measured_s", times.median, "measured", "s"),
         Metric("", low, "p10", "s"),
         Metric("", high, "p90", "s"),
         Metric("", (high - low) / times.median, "noise", "share"),
-        Metric("error", row.error, unit="error"),
+        Metric("error", row.error, "error", "error"),
         Metric("held_out", held_out(row.record)),
         *(Metric(name, getattr(row, name)) for name in names),
         Metric("violates", row.violates),
         Metric("reason", row.reason),
     ]
-
-
-def _error(row: Row) -> float | None:
-    return None if row.error is None else abs(row.error)
 
 
 def _group(group: Group) -> list[Metric]:
@@ -139,40 +111,44 @@ def _group(group: Group) -> list[Metric]:
     return [
         Metric("", group.hardware, "device", "text"),
         Metric("", group.name, "group", "text"),
-        Metric("count", len(group.rows)),
+        Metric("count", len(group.rows), "records"),
         Metric("evaluated", group.evaluated),
         Metric("", group.quantile(0.5, lambda row: row.share_of_bound), "of bound", "share"),
-        Metric("predicted", len(errors)),
-        _quantile("median_abs_error", errors, 0.5),
-        _quantile("p90_abs_error", errors, 0.9),
-        _quantile("max_abs_error", errors, 1.0),
+        Metric("predicted", len(errors), "predicted"),
+        _quantile("median_abs_error", errors, 0.5, "median"),
+        _quantile("p90_abs_error", errors, 0.9, "p90"),
+        _quantile("max_abs_error", errors, 1.0, "worst"),
         Metric("", sum(unseen for unseen, _ in errors), "held out"),
-        _quantile("held_out_median_abs_error", errors, 0.5, unseen=True),
-        _quantile("held_out_p90_abs_error", errors, 0.9, unseen=True),
-        Metric("bound_violations", group.violations),
+        _quantile("held_out_median_abs_error", errors, 0.5, "median", unseen=True),
+        _quantile("held_out_p90_abs_error", errors, 0.9, "p90", unseen=True),
+        Metric("bound_violations", group.violations, "violations"),
         Metric("", len(memory) or None, "with memory"),
         _quantile("median_abs_memory_error", memory, 0.5),
-        replace(_quantile("", memory, 0.9), label="p90 of memory"),
+        _quantile("", memory, 0.9, "p90 of memory"),
         _quantile("max_abs_memory_error", memory, 1.0),
-        replace(_quantile("", memory, 0.5, unseen=True), label="held-out median of memory"),
-        replace(_quantile("", memory, 0.9, unseen=True), label="held-out p90 of memory"),
+        _quantile("", memory, 0.5, "held-out median of memory", unseen=True),
+        _quantile("", memory, 0.9, "held-out p90 of memory", unseen=True),
     ]
 
 
-def _quantile(key: str, errors: list[tuple[bool, float]], share: float, *, unseen: bool = False) -> Metric:
+def _quantile(key: str, errors: list[tuple[bool, float]], share: float, label: str = "", *, unseen: bool = False) -> Metric:
     """Of ``errors``, each with whether no fit saw its record; ``unseen``: of those alone."""
     values = [error for held, error in errors if held or not unseen]
-    return Metric(key, quantile(values, share) if values else None, unit="share")
+    return Metric(key, quantile(values, share) if values else None, label, "share")
 
 
 def _tables(session: ValidationRun) -> list[Table]:
     rows, tables = session.rows, []
-    violations = [_row(row) for row in rows if row.violates][:LISTED]
+    violations = [
+        [Metric("", row.record.hardware, "device", "text"), Metric("", row.record.group, "group", "text"), *_row(row)]
+        for row in rows
+        if row.violates
+    ][:LISTED]
     if violations:
         tables.append(as_rows(f"faster than the bound (the first {len(violations)})", violations, labels=VIOLATIONS))
     if session.backend and rows:
         runs = [[*_row(row), Metric("", row.share_of_roof, "of roof", "share")] for row in rows]
-        tables.append(as_rows("kernels", runs, labels=RUNS))
+        tables.append(as_rows("kernels", runs))
     found = list(map(_group, groups(rows, by_device=True)))
     if found:
         tables.append(as_rows("by group: errors of all predictions, and of those on held-out records", found, labels=GROUPS))
