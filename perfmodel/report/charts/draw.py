@@ -218,30 +218,17 @@ def _numbers(**coordinates: float) -> str:
 def outline(shape: Path | Grid | Marker) -> str:
     """The path of a shape; empty for a grid without lines."""
     if isinstance(shape, Grid):
-        return _lines(shape.lines)
+        return "".join(map(_line, shape.lines))
     return _line(shape.points, shape.closed) if isinstance(shape, Path) else _line(polygon(shape), closed=True)
 
 
-def _line(points: Sequence[XY], closed: bool) -> str:
+def _line(points: Sequence[XY], closed: bool = False) -> str:
     """The path through ``points``, in the shortest commands."""
     written = [(number(x), number(y)) for x, y in points]
     parts = [f"M{written[0][0]} {written[0][1]}"]
     for (x, y), (last_x, last_y) in zip(written[1:], written, strict=False):
         parts.append(f"V{y}" if x == last_x else f"H{x}" if y == last_y else f"L{x} {y}")
     return "".join(parts) + ("Z" if closed else "")
-
-
-def _lines(lines: Sequence[tuple[XY, XY]]) -> str:
-    """Lines of a grid, one path: between lines of one length the pen moves by differences, which are shorter to write."""
-    parts: list[str] = []
-    last: XY | None = None
-    for ends in lines:
-        (x1, y1), (x2, y2) = [(round(x, 1), round(y, 1)) for x, y in ends]
-        dx, dy = x2 - x1, y2 - y1
-        move = f"M{number(x1)} {number(y1)}" if last is None else f"m{number(x1 - last[0])} {number(y1 - last[1])}".replace(" -", "-")
-        parts.append(move + (f"h{number(dx)}" if not dy else f"v{number(dy)}" if not dx else f"l{number(dx)} {number(dy)}"))
-        last = x2, y2
-    return "".join(parts)
 
 
 _HALF, _DIAGONAL = math.sqrt(math.pi) / 2, math.sqrt(math.pi / 2)
