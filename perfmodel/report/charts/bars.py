@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from perfmodel.report.charts.format_number import text
 from perfmodel.report.charts.frame import LINEAR, Axis, Key, Size, legend, tick_text, tick_width
 from perfmodel.report.charts.labels import Placer, shortened, text_width
-from perfmodel.report.charts.scene import Group, Path, Rect, Scene, Shape, Text
+from perfmodel.report.charts.scene import Path, Rect, Scene, Shape, ShapeGroup, Text
 from perfmodel.report.charts.schema import Bar, BarChart, Limit
 
 SIZE = Size(540, 0)
@@ -93,7 +93,7 @@ def _bar(bar: Bar, parts: list[str], axis: Axis, y: float, unit: str, size: Size
         start, end = axis.at(at), axis.at(at + value)
         at += value
         tip = f"{bar.name}, {part}: {text(value, unit)}"
-        shapes.append(Group([Rect("bar", start, head, end - start, thick, parts.index(part), tip)], {"tip": tip}))
+        shapes.append(ShapeGroup([Rect("bar", start, head, end - start, thick, parts.index(part), tip)], {"tip": tip}))
         said = tick_text(value, unit)
         if text_width(said, size.font) + 8 < end - start and len(bar.segments) > 1:
             shapes.append(Text("bar-inside", (start + end) / 2, head + thick / 2 + size.font * 0.35, said, "middle"))

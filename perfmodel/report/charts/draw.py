@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from html import escape
 
-from perfmodel.report.charts.scene import XY, Grid, Group, Marker, Path, Rect, Scene, Shape, Text
+from perfmodel.report.charts.scene import XY, Grid, Marker, Path, Rect, Scene, Shape, ShapeGroup, Text
 
 FONT = "Inter, 'Helvetica Neue', Arial, 'DejaVu Sans', sans-serif"
 SERIES = 6
@@ -171,7 +171,7 @@ class Pen:
         return "".join(map(self._shape, shapes))
 
     def _shape(self, shape: Shape) -> str:
-        if isinstance(shape, Group):
+        if isinstance(shape, ShapeGroup):
             return self._group(shape)
         if isinstance(shape, Text):
             return self._text(shape)
@@ -192,7 +192,7 @@ class Pen:
             anchor = "" if shape.anchor == "start" else f' text-anchor="{shape.anchor}"'
         return f"<text{look}{_numbers(x=shape.x, y=shape.y)}{anchor}>{clean(shape.text)}</text>"
 
-    def _group(self, group: Group) -> str:
+    def _group(self, group: ShapeGroup) -> str:
         if self.theme is not None:  # a picture of its own shows one state
             move = "" if group.move is None else f' transform="translate({" ".join(map(number, group.move))})"'
             return "" if group.hidden else f"<g{move}>{self.draw(group.children)}</g>"

@@ -24,7 +24,7 @@ _Caches = list[tuple[str, list[CacheResult]]]
 
 
 @dataclass(frozen=True, slots=True)
-class Cache(Options):
+class CacheOptions(Options):
     """A model's cache: ``kv_heads`` as if every layer had that many; ``dtype`` of its elements."""
 
     model: str
@@ -45,7 +45,7 @@ class Section(Options):
     """``caches`` at the lengths ``n``, of ``batch`` sequences; what fits is told at the last length."""
 
     devices: list[str]
-    caches: list[Cache]
+    caches: list[CacheOptions]
     n: list[int]
     batch: int = 1
     title: str = ""
@@ -69,7 +69,7 @@ class Section(Options):
             formulas=list(chain.from_iterable(explained)),
         )
 
-    def _result(self, cache: Cache, n: int, device: Device) -> CacheResult:
+    def _result(self, cache: CacheOptions, n: int, device: Device) -> CacheResult:
         spec = ModelOptions(cache.model, kv_heads=cache.kv_heads).spec()
         form = CacheFormat(cache.dtype, None, cache.block_size, cache.scale_group)
         return evaluate(workload(spec, n, self.batch, form, None), device)

@@ -19,7 +19,7 @@ from perfmodel.transformer.training.question import Parallel, Training
 
 
 @dataclass(frozen=True, slots=True)
-class Run(Options):
+class TrainingRun(Options):
     """A training step; names and meanings are those of ``training.question``."""
 
     model: str
@@ -64,7 +64,7 @@ class Section(Options):
     """``runs`` on one of their GPUs, the fullest; capacities of ``devices`` beside them."""
 
     devices: list[str]
-    runs: list[Run] = field(default_factory=list)
+    runs: list[TrainingRun] = field(default_factory=list)
     title: str = ""
     caption: str = ""
 
