@@ -197,9 +197,9 @@ class Pen:
             move = "" if group.move is None else f' transform="translate({" ".join(map(number, group.move))})"'
             return "" if group.hidden else f"<g{move}>{self.draw(group.children)}</g>"
         tags = {} if group.link else group.tags  # the page's script takes a point's from the list beside the picture
-        said = "".join(f' data-{name}="{clean(value)}"' for name, value in tags.items()) + " hidden" * group.hidden
+        attributes = "".join(f' data-{name}="{clean(value)}"' for name, value in tags.items()) + " hidden" * group.hidden
         inner = self.draw(group.children)
-        return f'<a href="{clean(group.link)}"{said}>{inner}</a>' if group.link else f"<g{said}>{inner}</g>"
+        return f'<a href="{clean(group.link)}"{attributes}>{inner}</a>' if group.link else f"<g{attributes}>{inner}</g>"
 
     def _look(self, role: str, series: int | None, text: bool = False) -> str:
         if self.theme is None:

@@ -176,8 +176,8 @@ def _limits(chart: LineChart, plot: Plot, placer: Placer) -> list[Shape]:
         y, value = plot.y.at(limit.value), text(limit.value, chart.y_unit)
         line = Path("limit", [(plot.left, y), (plot.right, y)])
         placer.avoid(line)
-        said = f"{shortened(limit.label, font, plot.right - plot.left - 20 - text_width(f' {value}', font))} {value}"
-        places = (Text("mark-label", plot.left + 8 + step * 24, side, said) for side in (y - 5, y + font * 1.2) for step in range(16))
+        words = f"{shortened(limit.label, font, plot.right - plot.left - 20 - text_width(f' {value}', font))} {value}"
+        places = (Text("mark-label", plot.left + 8 + step * 24, side, words) for side in (y - 5, y + font * 1.2) for step in range(16))
         shapes += [line, *placer.place(places)]
     return shapes
 

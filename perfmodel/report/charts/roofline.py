@@ -43,10 +43,10 @@ def _layer(view: LevelView) -> ShapeGroup:
     plot, level = view.plot, view.level
     obstacles(view)
     roofs_first = [*roofs(view), *ridges(view)]
-    said = [f"arithmetic intensity, FLOP per byte of {LEVELS.get(level, level)}", *_left_out(view.chart, level, plot)]
+    below = [f"arithmetic intensity, FLOP per byte of {LEVELS.get(level, level)}", *_left_out(view.chart, level, plot)]
     title, *notes = [
         Text("note" if row else "axis", plot.middle, plot.bottom + view.font * (2.9 + 1.4 * row), words, "middle")
-        for row, words in enumerate(said)
+        for row, words in enumerate(below)
     ]
     shapes = [*roofs_first, title, *points(view), *notes, *waiting(view)]
     return ShapeGroup(shapes, {"level": level}, hidden=level != view.chart.first_level())
@@ -59,11 +59,11 @@ def _left_out(chart: Roofline, level: str, plot: Plot) -> list[str]:
         "beyond the edge": [point for point in placeable(chart, level) if beyond(point, level, plot)],
         "ABOVE THE ROOF": above(chart, level),
     }
-    said = [f"{words}: {_listed(found)}" for words, found in listed.items() if found] + [AT_ROOFS] * at_roofs(chart)
-    room, one_line = plot.right - plot.left, "; ".join(said)
+    notes = [f"{words}: {_listed(found)}" for words, found in listed.items() if found] + [AT_ROOFS] * at_roofs(chart)
+    room, one_line = plot.right - plot.left, "; ".join(notes)
     if text_width(one_line, plot.size.font) <= room:
-        return [one_line] * bool(said)
-    return [shortened(words, plot.size.font, room) for words in said]
+        return [one_line] * bool(notes)
+    return [shortened(words, plot.size.font, room) for words in notes]
 
 
 def _listed(found: list[Point]) -> str:

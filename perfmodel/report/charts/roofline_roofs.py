@@ -194,7 +194,7 @@ def _ridge(roof: Roof, view: LevelView) -> list[Shape]:
         """A label further away may seem another ridge's, and one without its unit another number."""
         return int(math.dist((label.x, label.y), at) / (1.5 * font)) + (label.text == value)
 
-    found = view.placer.place((place for said in (f"{value} FLOP/B", value) for place in _around_ridge(*at, said, font)), cost=far)
+    found = view.placer.place((place for words in (f"{value} FLOP/B", value) for place in _around_ridge(*at, words, font)), cost=far)
     edges = [text_box(label, font, air=0).nearest(at) for label in found]
     return [*(leader(at, edge, 0) for edge in edges if math.dist(at, edge) > 1.2 * font), Marker("ridge", *at, 2.6), *found]
 

@@ -1,4 +1,4 @@
-"""Predicted against measured as a picture: both axes alike, the line of no error, and the band that the error is said to keep."""
+"""Predicted against measured as a picture: both axes alike, the line of no error, and the band of the measured errors."""
 
 from __future__ import annotations
 

@@ -73,11 +73,11 @@ def _key(chart: Roofline, top: float) -> list[Shape]:
     shown = chart.points if len(chart.points) <= room else chart.points[: room - 1]
     shapes: list[Shape] = [Text("key-value", right, top - line, "of its roof", "end")]
     for place, point in enumerate(shown):
-        y, series, said = top + place * line, groups.index(point.group), reached(point)
-        name = shortened(point.name, KEY_FONT, right - left - 54 - text_width(said, KEY_FONT))
+        y, series, share = top + place * line, groups.index(point.group), reached(point)
+        name = shortened(point.name, KEY_FONT, right - left - 54 - text_width(share, KEY_FONT))
         shapes.append(Marker("measured", left + 5, y - KEY_FONT * 0.35, 3.6, SHAPES[series % len(SHAPES)], series))
         shapes += [Text("key-number", left + 34, y, str(point.number), "end"), Text("key-name", left + 42, y, name)]
-        shapes.append(Text("key-value", right, y, said, "end"))
+        shapes.append(Text("key-value", right, y, share, "end"))
     if len(shown) < len(chart.points):
         shapes.append(Text("key-value", left, top + len(shown) * line, f"and {len(chart.points) - len(shown)} more, in the report's table"))
     return shapes

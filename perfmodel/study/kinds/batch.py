@@ -44,11 +44,12 @@ class Section(Options):
     def build(self, scope: Scope) -> SectionResult:
         """Throughput, the parts of a step, and a row per batch."""
         lines = [self._line(model, device, scope) for device in scope.devices(self.devices) for model in self.models]
-        told = [(line, report(line.found)) for line in lines]
-        verdict = [f"{line.name}: {said[:1].lower()}{said[1:]}" for line, one in told for said in one.verdict]
+        reports = [(line, report(line.found)) for line in lines]
+        verdict = [f"{line.name}: {sentence[:1].lower()}{sentence[1:]}" for line, one in reports for sentence in one.verdict]
         title = self.title or "decode against the batch"
         charts = [self._throughput(lines, title), *(_parts(line, title) for line in lines[:2])]
-        return SectionResult(verdict, [*charts], [_table(lines, title)], list(dict.fromkeys(note for _, one in told for note in one.notes)))
+        notes = list(dict.fromkeys(note for _, one in reports for note in one.notes))
+        return SectionResult(verdict, [*charts], [_table(lines, title)], notes)
 
     def _line(self, options: ModelOptions, device: Device, scope: Scope) -> _DecodeCurve:
         found = curve(replace(options, phase=DECODE).request(device), scope.lenders)

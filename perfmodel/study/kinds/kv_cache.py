@@ -42,7 +42,7 @@ class CacheOptions(Options):
 
 @dataclass(frozen=True, slots=True)
 class Section(Options):
-    """``caches`` at the lengths ``n``, of ``batch`` sequences; what fits is told at the last length."""
+    """``caches`` at the lengths ``n``, of ``batch`` sequences; sentences are on the last length."""
 
     devices: list[str]
     caches: list[CacheOptions]
@@ -80,8 +80,8 @@ class Section(Options):
         limits = [Limit("memory", device.dram.capacity.number)] if device.dram.capacity else []
         title = f"{self.title or 'KV cache'}: memory with {self.batch} x {max(self.n):,} tokens" + f" on {device.name}" * several
         (first, of_first), *_ = caches
-        said = [_sentence(name, results[-1], of_first[-1], first, device) for name, results in caches]
-        return SectionResult([on(device, several) + words for words in said], [BarChart(title, "B", bars, limits)])
+        sentences = [_sentence(name, results[-1], of_first[-1], first, device) for name, results in caches]
+        return SectionResult([on(device, several) + words for words in sentences], [BarChart(title, "B", bars, limits)])
 
     def _lines(self, caches: _Caches, devices: Sequence[Device]) -> LineChart:
         series = [Series(name, [(one.workload.n, one.total) for one in results]) for name, results in caches]

@@ -84,8 +84,8 @@ class Section(Options):
             (Column("moment", "reached in"), lambda row: row[1].peak.moment.title),
             (Column("largest", f"sequences that fit {devices[0].name}", "count"), lambda row: row[1].largest),
         ]
-        said = [_sentence(name, one, limits) for name, one in found]
-        return SectionResult(said, [BarChart(title, "B", bars, limits, self.caption)], [DataTable.of(title, found, columns)])
+        sentences = [_sentence(name, one, limits) for name, one in found]
+        return SectionResult(sentences, [BarChart(title, "B", bars, limits, self.caption)], [DataTable.of(title, found, columns)])
 
 
 PARTS = ("weights", "gradients", "optimizer", "activations", "temporary")
