@@ -12,7 +12,7 @@ from perfmodel.report.charts.chart_tables import point_notes
 from perfmodel.report.charts.frame import PICTURE, Axis
 from perfmodel.report.charts.roofline import scene
 from perfmodel.report.charts.roofline_roofs import limits
-from perfmodel.report.charts.scene import Group, Marker, Path, Rect, Shape, Text
+from perfmodel.report.charts.scene import Marker, Path, Rect, Shape, ShapeGroup, Text
 from perfmodel.report.charts.schema import COMPUTE, Interval, Point, Roofline
 from perfmodel.report.roofline_chart import ceilings, roofline
 from perfmodel.report.saved import from_data
@@ -43,7 +43,7 @@ def drawn(shapes: list[Shape], level: str) -> list[Shape]:
     """All that a picture shows with that level chosen, whatever units are."""
     found: list[Shape] = []
     for shape in shapes:
-        if isinstance(shape, Group):
+        if isinstance(shape, ShapeGroup):
             found += drawn(shape.children, level) if shape.tags.get("level", level) == level else []
         else:
             found.append(shape)

@@ -417,6 +417,8 @@ def test_sections_of_one_device_or_none(run) -> None:
         ).build(Scope())
     with pytest.raises(Exception, match="devices is missing"):
         read_section({"kind": "roofline", "workloads": []}).build(Scope())
+    with pytest.raises(Exception, match="devices is missing"):
+        read_section({"kind": "kv-cache", "devices": [], "caches": [{"model": "llama-3-8b"}], "n": [512]}).build(Scope())
     with pytest.raises(Exception, match="runs and devices"):
         read_section({"kind": "training-memory", "devices": []}).build(Scope())
     with pytest.raises(Exception, match="between two"):

@@ -32,7 +32,7 @@ NO_MATMUL = "vector FLOP: it has no matmul"
 MOST_LETTERS = 80
 """Of a name in a sentence."""
 UNEQUAL = 0.005
-"""Relative difference from which on two counts or times are told apart in words."""
+"""Relative difference from which on two counts or times are worth a word."""
 
 
 def ceilings(device: Device) -> list[Ceiling]:
@@ -205,10 +205,10 @@ def with_baseline(points: Iterable[Point], baseline: Iterable[Point], name: str 
 
 def sentences(chart: Roofline) -> list[str]:
     """The verdict on each of its points."""
-    return [said(point, chart) for point in chart.points]
+    return [verdict_on(point, chart) for point in chart.points]
 
 
-def said(point: Point, chart: Roofline) -> str:
+def verdict_on(point: Point, chart: Roofline) -> str:
     """The verdict on ``point``; where kernels follow each other, their roofs add up to more than the largest that is named."""
     text = sentence(replace(point, name=brief(point.name)), chart.ceilings)
     if point.roofline_s is None or point.roofline_s <= max(point.terms.values(), default=0.0) * (1 + UNEQUAL):

@@ -36,8 +36,8 @@ def build(file: StudyFile, command: str = "", kinds: Sequence[str] = ()) -> Repo
 
 def joined(title: str, parts: Sequence[SectionResult], scope: Scope, command: str = "", notes: Sequence[str] = ()) -> Report:
     """``parts`` as one document, with what they rest on; the first sentence of each part comes first."""
-    whole, first = together(parts), [said for part in parts for said in part.verdict[:1]]
-    verdict = [*first, *(said for part in parts for said in part.verdict[1:])]
+    whole, first = together(parts), [sentence for part in parts for sentence in part.verdict[:1]]
+    verdict = [*first, *(sentence for part in parts for sentence in part.verdict[1:])]
     once: dict[tuple[str, str], Formula] = {}
     for formula in whole.formulas:
         once.setdefault((formula.group, formula.name), formula)

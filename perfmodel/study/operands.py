@@ -160,7 +160,7 @@ def _as_run_by(w: Workload, name: str, between: Sequence[str]) -> Workload:
 
 
 def _on_one(between: Sequence[str], workloads: Sequence[Workload], device: str | None, scope: Scope, changed: _Changed) -> Operands:
-    """Both on one device. Kernels differ in their time: of what is not predicted of both, this is said in place of a verdict."""
+    """Both on one device. Kernels differ in their time: what is not predicted of both has a warning in place of a verdict."""
     if not workloads:
         raise UsageError(f"{between[0]} against {between[1]} on which workload?", "such as: --attention 'n=4096 d=64 heads=16 batch=8'")
     if device is None:

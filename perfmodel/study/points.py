@@ -61,7 +61,7 @@ def answers(w: Workload, device: Device, scope: Scope) -> list[WorkloadAnswer]:
 
 
 def asked(w: Workload, device: Device, scope: Scope) -> list[WorkloadAnswer]:
-    """``answers``; what is wrong with a value is told with the option, or the key of a study, that holds it."""
+    """``answers``; an error names the option, or the key of a study, whose value is wrong."""
     try:
         return answers(w, device, scope)
     except UsageError as error:

@@ -159,30 +159,30 @@ class NcuFile(Options):
 
 
 def kernels_of(asked: NcuFile, scope: Scope) -> list[KernelCount]:
-    """The kernels of the file, with the FLOP that were told."""
+    """The kernels of the file, with the FLOP that were given."""
     found = read_kernels(scope.file(asked.file))
     for name, text in asked.flops.items():
-        found = _told(found, name, text)
+        found = _with_flops(found, name, text)
     return found
 
 
-def _told(kernels: Sequence[KernelCount], name: str, text: str) -> list[KernelCount]:
+def _with_flops(kernels: Sequence[KernelCount], name: str, text: str) -> list[KernelCount]:
     count, _, dtype = text.partition("@")
     dtype = dtype or "fp32"
     if dtype not in DTYPES:
         raise UsageError(f"--flops {name}={text}: no format is called {dtype!r}", suggest(dtype, list(DTYPES)))
     flops = flop_count(f"flops {name}", count)
-    meant = _meant(kernels, name)
-    if not meant:
+    found = _kernels_called(kernels, name)
+    if not found:
         raise UsageError(f"--flops: no kernel is called {name!r}", suggest(name, [k.name for k in kernels]))
     unit = DTYPES[dtype].matmul_unit
     return [
-        replace(k, flops={(unit, dtype): float(flops)}, missing=tuple(w for w in k.missing if "FLOP" not in w)) if k in meant else k
+        replace(k, flops={(unit, dtype): float(flops)}, missing=tuple(w for w in k.missing if "FLOP" not in w)) if k in found else k
         for k in kernels
     ]
 
 
-def _meant(kernels: Sequence[KernelCount], name: str) -> list[KernelCount]:
+def _kernels_called(kernels: Sequence[KernelCount], name: str) -> list[KernelCount]:
     """Kernels with the ID ``#name``, of exactly that name, or with it in their name."""
     if name.startswith("#"):
         return [k for k in kernels if name[1:] in map(str, k.runs)]
@@ -236,7 +236,7 @@ def _whole(value: float) -> int | float:
 
 
 def known_flops(point: Point) -> bool:
-    """Whether FLOP were counted or told, if only that there are none."""
+    """Whether FLOP were counted or given, if only that there are none."""
     return point.group != GROUP or bool(point.dtype)
 
 
@@ -251,9 +251,9 @@ def advice(kernels: Sequence[KernelCount]) -> list[str]:
     if not missing:
         return []
     counts = {word: sum(word in kernel.missing for kernel in kernels) for word in missing}
-    said = ", ".join(f"{word} ({count} of {len(kernels)} kernels)" for word, count in counts.items())
+    listed = ", ".join(f"{word} ({count} of {len(kernels)} kernels)" for word, count in counts.items())
     return [
-        f"Not in the file: {said}. Collect it with: {COMMAND}",
+        f"Not in the file: {listed}. Collect it with: {COMMAND}",
         f"A report made with --set full, or with sections {', '.join(SECTIONS)}, has durations, DRAM bytes and FLOP: {FROM_REPORT}",
         "FLOP that no counter tells can be given: --flops KERNEL=137.4GFLOP@fp16.",
     ]

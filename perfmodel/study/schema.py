@@ -1,4 +1,4 @@
-"""A study file: a title and sections, each of a kind that has a module of its own in ``kinds``; a wrong field is told with its place."""
+"""A study file: a title and sections, each of a kind with a module in ``kinds``; an error names the place of a wrong field."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Place = tuple[str | int, ...]
 
 
 class Options:
-    """Base of what a study writes down: a name that none of its fields has is told with the nearest that one has."""
+    """Base of what a study writes down: the error for an unknown field names the nearest one."""
 
     __slots__ = ()
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from perfmodel.report.charts.format_number import text
 from perfmodel.report.charts.frame import LINEAR, Axis, Key, Size, legend, tick_text, tick_width
 from perfmodel.report.charts.labels import Placer, shortened, text_width
-from perfmodel.report.charts.scene import Group, Path, Rect, Scene, Shape, Text
+from perfmodel.report.charts.scene import Path, Rect, Scene, Shape, ShapeGroup, Text
 from perfmodel.report.charts.schema import Bar, BarChart, Limit
 
 SIZE = Size(540, 0)
@@ -17,7 +17,7 @@ BAR = 3.2
 ROW = 1.55
 """Font sizes between two rows of names above the bars: their boxes do not meet."""
 FAR = 3.0
-"""A capacity more than this many times the longest bar is said in words and not drawn."""
+"""A capacity more than this many times the longest bar is not drawn."""
 
 
 def scene(chart: BarChart, size: Size = SIZE) -> Scene:
@@ -49,20 +49,20 @@ def scene(chart: BarChart, size: Size = SIZE) -> Scene:
 
 def describe(chart: BarChart) -> str:
     """The picture in words."""
-    said = ", ".join(f"{bar.name} {text(sum(value for _, value in bar.segments), chart.unit)}" for bar in chart.bars[:8])
-    return f"Stacked bars: {said}. Every number is in the table."
+    totals = ", ".join(f"{bar.name} {text(sum(value for _, value in bar.segments), chart.unit)}" for bar in chart.bars[:8])
+    return f"Stacked bars: {totals}. Every number is in the table."
 
 
 def _limit_names(limit: Limit, x: float, top: float, unit: str, size: Size) -> Iterator[Text]:
     """Places above the bars for the name of a capacity whose line is at ``x``: in the lowest row that is free."""
     value = text(limit.value, unit)
-    said = f"{shortened(limit.label, size.font, size.width - 12 - text_width(f' {value}', size.font))} {value}"
-    half = text_width(said, size.font) / 2 + 4
+    words = f"{shortened(limit.label, size.font, size.width - 12 - text_width(f' {value}', size.font))} {value}"
+    half = text_width(words, size.font) / 2 + 4
     for row in range(8):
         foot = top - 8 - row * size.font * ROW
-        yield Text("mark-label", min(max(x, half), size.width - half), foot, said, "middle")
-        yield Text("mark-label", x - 4, foot, said, "end")
-        yield Text("mark-label", x + 4, foot, said, "start")
+        yield Text("mark-label", min(max(x, half), size.width - half), foot, words, "middle")
+        yield Text("mark-label", x - 4, foot, words, "end")
+        yield Text("mark-label", x + 4, foot, words, "start")
 
 
 def _total(value: float, words: str, axis: Axis, y: float, size: Size, lines: Sequence[float]) -> Text:
@@ -93,8 +93,8 @@ def _bar(bar: Bar, parts: list[str], axis: Axis, y: float, unit: str, size: Size
         start, end = axis.at(at), axis.at(at + value)
         at += value
         tip = f"{bar.name}, {part}: {text(value, unit)}"
-        shapes.append(Group([Rect("bar", start, head, end - start, thick, parts.index(part), tip)], {"tip": tip}))
-        said = tick_text(value, unit)
-        if text_width(said, size.font) + 8 < end - start and len(bar.segments) > 1:
-            shapes.append(Text("bar-inside", (start + end) / 2, head + thick / 2 + size.font * 0.35, said, "middle"))
+        shapes.append(ShapeGroup([Rect("bar", start, head, end - start, thick, parts.index(part), tip)], {"tip": tip}))
+        words = tick_text(value, unit)
+        if text_width(words, size.font) + 8 < end - start and len(bar.segments) > 1:
+            shapes.append(Text("bar-inside", (start + end) / 2, head + thick / 2 + size.font * 0.35, words, "middle"))
     return shapes

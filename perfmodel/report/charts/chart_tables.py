@@ -83,14 +83,14 @@ def brief_table(charts: Iterable[Roofline]) -> DataTable:
 
 
 def point_notes(charts: Sequence[Roofline]) -> list[str]:
-    """What is to be said of points, after the numbers of those it is said of, and which lie above the roofs that their picture opens at."""
+    """Remarks on points, each after the numbers of its points, and which points lie above the roofs that their picture opens at."""
     found: dict[str, list[str]] = {}
     for point in (point for chart in charts for point in chart.points):
         for words in remarks(point):
             found.setdefault(words, []).append(str(point.number))
     over = [str(point.number) for chart in charts for point in above(chart, chart.first_level())]
-    said = [f"{', '.join(those)}: {words}" for words, those in found.items()]
-    return [*said, *[f"ABOVE THE ROOF: {', '.join(over)}"] * bool(over)]
+    listed = [f"{', '.join(those)}: {words}" for words, those in found.items()]
+    return [*listed, *[f"ABOVE THE ROOF: {', '.join(over)}"] * bool(over)]
 
 
 # Other pictures

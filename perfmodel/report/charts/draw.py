@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from html import escape
 
-from perfmodel.report.charts.scene import XY, Grid, Group, Marker, Path, Rect, Scene, Shape, Text
+from perfmodel.report.charts.scene import XY, Grid, Marker, Path, Rect, Scene, Shape, ShapeGroup, Text
 
 FONT = "Inter, 'Helvetica Neue', Arial, 'DejaVu Sans', sans-serif"
 SERIES = 6
@@ -171,7 +171,7 @@ class Pen:
         return "".join(map(self._shape, shapes))
 
     def _shape(self, shape: Shape) -> str:
-        if isinstance(shape, Group):
+        if isinstance(shape, ShapeGroup):
             return self._group(shape)
         if isinstance(shape, Text):
             return self._text(shape)
@@ -192,14 +192,14 @@ class Pen:
             anchor = "" if shape.anchor == "start" else f' text-anchor="{shape.anchor}"'
         return f"<text{look}{_numbers(x=shape.x, y=shape.y)}{anchor}>{clean(shape.text)}</text>"
 
-    def _group(self, group: Group) -> str:
+    def _group(self, group: ShapeGroup) -> str:
         if self.theme is not None:  # a picture of its own shows one state
             move = "" if group.move is None else f' transform="translate({" ".join(map(number, group.move))})"'
             return "" if group.hidden else f"<g{move}>{self.draw(group.children)}</g>"
         tags = {} if group.link else group.tags  # the page's script takes a point's from the list beside the picture
-        said = "".join(f' data-{name}="{clean(value)}"' for name, value in tags.items()) + " hidden" * group.hidden
+        attributes = "".join(f' data-{name}="{clean(value)}"' for name, value in tags.items()) + " hidden" * group.hidden
         inner = self.draw(group.children)
-        return f'<a href="{clean(group.link)}"{said}>{inner}</a>' if group.link else f"<g{said}>{inner}</g>"
+        return f'<a href="{clean(group.link)}"{attributes}>{inner}</a>' if group.link else f"<g{attributes}>{inner}</g>"
 
     def _look(self, role: str, series: int | None, text: bool = False) -> str:
         if self.theme is None:
@@ -218,30 +218,17 @@ def _numbers(**coordinates: float) -> str:
 def outline(shape: Path | Grid | Marker) -> str:
     """The path of a shape; empty for a grid without lines."""
     if isinstance(shape, Grid):
-        return _lines(shape.lines)
+        return "".join(map(_line, shape.lines))
     return _line(shape.points, shape.closed) if isinstance(shape, Path) else _line(polygon(shape), closed=True)
 
 
-def _line(points: Sequence[XY], closed: bool) -> str:
+def _line(points: Sequence[XY], closed: bool = False) -> str:
     """The path through ``points``, in the shortest commands."""
     written = [(number(x), number(y)) for x, y in points]
     parts = [f"M{written[0][0]} {written[0][1]}"]
     for (x, y), (last_x, last_y) in zip(written[1:], written, strict=False):
         parts.append(f"V{y}" if x == last_x else f"H{x}" if y == last_y else f"L{x} {y}")
     return "".join(parts) + ("Z" if closed else "")
-
-
-def _lines(lines: Sequence[tuple[XY, XY]]) -> str:
-    """Lines of a grid, one path: between lines of one length the pen moves by differences, which are shorter to write."""
-    parts: list[str] = []
-    last: XY | None = None
-    for ends in lines:
-        (x1, y1), (x2, y2) = [(round(x, 1), round(y, 1)) for x, y in ends]
-        dx, dy = x2 - x1, y2 - y1
-        move = f"M{number(x1)} {number(y1)}" if last is None else f"m{number(x1 - last[0])} {number(y1 - last[1])}".replace(" -", "-")
-        parts.append(move + (f"h{number(dx)}" if not dy else f"v{number(dy)}" if not dx else f"l{number(dx)} {number(dy)}"))
-        last = x2, y2
-    return "".join(parts)
 
 
 _HALF, _DIAGONAL = math.sqrt(math.pi) / 2, math.sqrt(math.pi / 2)

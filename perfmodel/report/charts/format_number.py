@@ -21,7 +21,7 @@ def digits(value: float, significant: int) -> str:
 
 
 def percent(share: float) -> str:
-    """A share in whole percent; what would round to none of it is said to be under one.
+    """A share in whole percent; nonzero shares below 0.5 % are written as <1%.
 
     >>> percent(0.607), percent(0.0002), percent(0.0)
     ('61%', '<1%', '0%')

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from perfmodel.core.units import format_binary
@@ -27,13 +27,11 @@ class Axis:
 
     def at(self, value: float) -> float:
         """The pixel of ``value``."""
-        return self.start + self.part(value) * (self.end - self.start)
-
-    def part(self, value: float) -> float:
-        """0 at the low end, 1 at the high end."""
-        if self.scale == LOG:
-            return math.log(value / self.low) / math.log(self.high / self.low) if value > 0 else -math.inf
-        return (value - self.low) / (self.high - self.low)
+        if self.scale == LINEAR:
+            part = (value - self.low) / (self.high - self.low)
+        else:
+            part = math.log(value / self.low) / math.log(self.high / self.low) if value > 0 else -math.inf
+        return self.start + part * (self.end - self.start)
 
     def holds(self, value: float) -> bool:
         """Whether ``value`` lies on the axis."""
@@ -57,18 +55,19 @@ class Axis:
             steps: tuple[float, ...] = (1, 1.5, 2, 3, 5, 7) if self.per_decade > 5 * room else (1, 2, 5)
         else:
             steps = (1,) if self.per_decade < 3 * room else (1, 2, 5) if self.per_decade > 5 * room else (1, 3)
-        first, last = math.floor(math.log10(self.low)), math.ceil(math.log10(self.high))
-        every = max(1, math.ceil(room / self.per_decade))
-        values = [step * 10.0**decade for decade in range(first, last + 1) if decade % every == 0 for step in steps]
+        values = self._multiples(steps, max(1, math.ceil(room / self.per_decade)))
         return [value for value in values if self.low * 0.999999 <= value <= self.high * 1.000001]
+
+    def _multiples(self, steps: Iterable[float], every: int = 1) -> list[float]:
+        """``steps`` times every so many powers of ten, from below the axis to beyond it."""
+        first, last = math.floor(math.log10(self.low)), math.ceil(math.log10(self.high))
+        return [step * 10.0**decade for decade in range(first, last + 1) if decade % every == 0 for step in steps]
 
     def minor(self) -> list[float]:
         """Values of the fine grid of a logarithmic axis; none where its lines would lie too close."""
         if self.scale == LINEAR or self.per_decade <= 60:
             return []
-        first, last = math.floor(math.log10(self.low)), math.ceil(math.log10(self.high))
-        values = [step * 10.0**decade for decade in range(first, last + 1) for step in range(2, 10)]
-        return [value for value in values if self.low < value < self.high]
+        return [value for value in self._multiples(range(2, 10)) if self.low < value < self.high]
 
 
 def _linear(low: float, high: float, most: int) -> list[float]:
@@ -187,26 +186,23 @@ class Key:
 def legend(keys: Sequence[Key], size: Size, left: float, right: float, top: float) -> tuple[list[Shape], float]:
     """``keys`` in rows between ``left`` and ``right`` from ``top`` on, and the y below the last row."""
     shapes: list[Shape] = []
-    x, line = left, size.font * 1.5
-    y = top + size.font
+    font, x, y = size.font, left, top + size.font
     for key in keys:
-        swatch = size.font * (0.9 if key.shape else 1.8)
-        name = shortened(key.name, size.font, right - left - swatch - 5)
-        width = swatch + 5 + text_width(name, size.font)
+        swatch = font * (0.9 if key.shape else 1.8)
+        name = shortened(key.name, font, right - left - swatch - 5)
+        width = swatch + 5 + text_width(name, font)
         if x > left and x + width > right:
-            x, y = left, y + line
-        middle = y - size.font * 0.34
-        shapes.append(_sample(key, x, middle, swatch, size))
-        shapes.append(Text("legend", x + swatch + 5, y, name))
-        x += width + size.font * 1.3
-    return shapes, y + size.font * 0.5 if keys else top
+            x, y = left, y + font * 1.5
+        shapes += [_sample(key, x, y - font * 0.34, swatch, font * 0.38), Text("legend", x + swatch + 5, y, name)]
+        x += width + font * 1.3
+    return shapes, y + font * 0.5 if keys else top
 
 
-def _sample(key: Key, x: float, middle: float, width: float, size: Size) -> Shape:
+def _sample(key: Key, x: float, middle: float, width: float, radius: float) -> Shape:
     if key.shape == "box":
         return Rect(key.role, x, middle - width / 2, width, width, key.series)
     if key.shape:
-        return Marker(key.role, x + width / 2, middle, size.font * 0.38, key.shape, key.series)
+        return Marker(key.role, x + width / 2, middle, radius, key.shape, key.series)
     return Path(key.role, [(x, middle), (x + width, middle)], series=key.series)
 
 

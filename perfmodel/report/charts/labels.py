@@ -99,7 +99,7 @@ class Box:
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class Segment:
     """A straight line between two ends."""
 
     start: XY
@@ -153,11 +153,11 @@ class Placer:
     high: XY
     font: float
     taken: list[Box] = field(default_factory=list)
-    avoided: list[Box | Line] = field(default_factory=list)
+    avoided: list[Box | Segment] = field(default_factory=list)
 
     def avoid(self, line: Path, times: int = 1) -> None:
         """Keep labels off the straight ``line``, as if there were ``times`` of it."""
-        self.avoided += [Line(line.points[0], line.points[-1])] * times
+        self.avoided += [Segment(line.points[0], line.points[-1])] * times
 
     def place(self, candidates: Iterable[Text], bold: bool = False, cost: Callable[[Text], int] = lambda text: 0) -> list[Text]:
         """The first candidate in the frame that meets nothing; else the one that hides least; none if each meets a label.

@@ -8,8 +8,8 @@ from itertools import pairwise
 
 from perfmodel.report.charts.format_number import text
 from perfmodel.report.charts.frame import LOG, Axis, Key, Plot, Size, fitted, legend, power_of_two_text, tick_text, tick_width, ticks
-from perfmodel.report.charts.labels import Line, Placer, leader, rings, shortened, square, text_box, text_width
-from perfmodel.report.charts.scene import SHAPES, XY, Group, Marker, Path, Scene, Shape, Text
+from perfmodel.report.charts.labels import Placer, Segment, leader, rings, shortened, square, text_box, text_width
+from perfmodel.report.charts.scene import SHAPES, XY, Marker, Path, Scene, Shape, ShapeGroup, Text
 from perfmodel.report.charts.schema import LineChart, Mark, Series
 
 SIZE = Size(540, 340)
@@ -131,15 +131,15 @@ def _band(chart: LineChart, series: Series, plot: Plot) -> list[Shape]:
     return [_tagged(series, [band])] if len(pairs) > 1 else []
 
 
-def _tagged(series: Series, shapes: list[Shape]) -> Group:
-    return Group(shapes, {"device": series.device} if series.device else {})
+def _tagged(series: Series, shapes: list[Shape]) -> ShapeGroup:
+    return ShapeGroup(shapes, {"device": series.device} if series.device else {})
 
 
-def _line(chart: LineChart, place: int, plot: Plot, placer: Placer) -> Group:
+def _line(chart: LineChart, place: int, plot: Plot, placer: Placer) -> ShapeGroup:
     """The ``place``-th series; each dot knows its cell in the table of the picture's numbers."""
     series = chart.series[place]
     number, spots = _colour(chart, series), [plot.at(x, y) for x, y in series.points]
-    placer.avoided += [Line(*ends) for ends in pairwise(spots)] * CROSSED
+    placer.avoided += [Segment(*ends) for ends in pairwise(spots)] * CROSSED
     role = {"line": "series", "dashed": "series-dashed"}.get(series.style)
     shapes: list[Shape] = [Path(role, spots, series=number)] if role and len(spots) > 1 else []
     if series.style == "dashed" and len(spots) > 1:
@@ -148,7 +148,7 @@ def _line(chart: LineChart, place: int, plot: Plot, placer: Placer) -> Group:
     swept = _swept(chart)
     for (x, _), at in zip(series.points, spots, strict=True):
         placer.avoided += [square(at, r)] * CROSSED
-        shapes.append(Group([Marker("dot", *at, r, shape, number)], {"row": str(swept.index(x)), "line": str(place)}))
+        shapes.append(ShapeGroup([Marker("dot", *at, r, shape, number)], {"row": str(swept.index(x)), "line": str(place)}))
     return _tagged(series, shapes)
 
 
@@ -176,8 +176,8 @@ def _limits(chart: LineChart, plot: Plot, placer: Placer) -> list[Shape]:
         y, value = plot.y.at(limit.value), text(limit.value, chart.y_unit)
         line = Path("limit", [(plot.left, y), (plot.right, y)])
         placer.avoid(line)
-        said = f"{shortened(limit.label, font, plot.right - plot.left - 20 - text_width(f' {value}', font))} {value}"
-        places = (Text("mark-label", plot.left + 8 + step * 24, side, said) for side in (y - 5, y + font * 1.2) for step in range(16))
+        words = f"{shortened(limit.label, font, plot.right - plot.left - 20 - text_width(f' {value}', font))} {value}"
+        places = (Text("mark-label", plot.left + 8 + step * 24, side, words) for side in (y - 5, y + font * 1.2) for step in range(16))
         shapes += [line, *placer.place(places)]
     return shapes
 
@@ -210,7 +210,7 @@ def _label(at: XY, mark: Mark, others: list[XY], plot: Plot, placer: Placer, ser
         """How far it is from its mark, marks that it seems to belong to instead, and labels that a line to it would strike."""
         around = text_box(label, font, air=0)
         edge = around.nearest(at)
-        own, line = math.dist(at, edge), Line(at, edge)
+        own, line = math.dist(at, edge), Segment(at, edge)
         struck = STRUCK * sum(line.meets(other) for other in placer.taken) if own > 1.6 * font else 0
         return int(own / (2 * font)) + struck + sum(math.dist(other, around.nearest(other)) < own for other in others)
 

@@ -9,10 +9,10 @@ import math
 from dataclasses import replace
 
 from perfmodel.report.charts.frame import PICTURE, Key, Plot, Size, legend, tick_text, ticks
-from perfmodel.report.charts.labels import Line, leader, rings, shortened, square, text_width
+from perfmodel.report.charts.labels import Segment, leader, rings, shortened, square, text_width
 from perfmodel.report.charts.roofline_metrics import EQUAL, intensity, overcounted
-from perfmodel.report.charts.roofline_roofs import Layer, plot_of, ridges, roofs, waiting
-from perfmodel.report.charts.scene import SHAPES, XY, Group, Marker, Path, Scene, Shape, Text
+from perfmodel.report.charts.roofline_roofs import LevelView, plot_of, ridges, roofs, waiting
+from perfmodel.report.charts.scene import SHAPES, XY, Marker, Path, Scene, Shape, ShapeGroup, Text
 from perfmodel.report.charts.schema import LEVELS, Interval, Point, Roofline
 
 SIZE = PICTURE
@@ -35,21 +35,21 @@ def scene(chart: Roofline, size: Size = SIZE) -> Scene:
     plot = plot_of(chart, size, top, rows)
     shapes: list[Shape] = [*keys, Text("axis", size.font * 0.6, below + size.font * 0.85, "FLOP/s")]
     shapes += ticks(plot, lambda value: tick_text(value, "FLOP/B"), lambda value: tick_text(value, "FLOP/s"))
-    shapes += [_layer(Layer(chart, level, plot)) for level in chart.levels()]
+    shapes += [_layer(LevelView(chart, level, plot)) for level in chart.levels()]
     return Scene(size.width, size.height, shapes, chart.title, describe(chart))
 
 
-def _layer(layer: Layer) -> Group:
-    plot, level = layer.plot, layer.level
-    obstacles(layer)
-    roofs_first = [*roofs(layer), *ridges(layer)]
-    said = [f"arithmetic intensity, FLOP per byte of {LEVELS.get(level, level)}", *_left_out(layer.chart, level, plot)]
+def _layer(view: LevelView) -> ShapeGroup:
+    plot, level = view.plot, view.level
+    obstacles(view)
+    roofs_first = [*roofs(view), *ridges(view)]
+    below = [f"arithmetic intensity, FLOP per byte of {LEVELS.get(level, level)}", *_left_out(view.chart, level, plot)]
     title, *notes = [
-        Text("note" if row else "axis", plot.middle, plot.bottom + layer.font * (2.9 + 1.4 * row), words, "middle")
-        for row, words in enumerate(said)
+        Text("note" if row else "axis", plot.middle, plot.bottom + view.font * (2.9 + 1.4 * row), words, "middle")
+        for row, words in enumerate(below)
     ]
-    shapes = [*roofs_first, title, *points(layer), *notes, *waiting(layer)]
-    return Group(shapes, {"level": level}, hidden=level != layer.chart.first_level())
+    shapes = [*roofs_first, title, *points(view), *notes, *waiting(view)]
+    return ShapeGroup(shapes, {"level": level}, hidden=level != view.chart.first_level())
 
 
 def _left_out(chart: Roofline, level: str, plot: Plot) -> list[str]:
@@ -59,11 +59,11 @@ def _left_out(chart: Roofline, level: str, plot: Plot) -> list[str]:
         "beyond the edge": [point for point in placeable(chart, level) if beyond(point, level, plot)],
         "ABOVE THE ROOF": above(chart, level),
     }
-    said = [f"{words}: {_listed(found)}" for words, found in listed.items() if found] + [AT_ROOFS] * at_roofs(chart)
-    room, one_line = plot.right - plot.left, "; ".join(said)
+    notes = [f"{words}: {_listed(found)}" for words, found in listed.items() if found] + [AT_ROOFS] * at_roofs(chart)
+    room, one_line = plot.right - plot.left, "; ".join(notes)
     if text_width(one_line, plot.size.font) <= room:
-        return [one_line] * bool(said)
-    return [shortened(words, plot.size.font, room) for words in said]
+        return [one_line] * bool(notes)
+    return [shortened(words, plot.size.font, room) for words in notes]
 
 
 def _listed(found: list[Point]) -> str:
@@ -160,31 +160,31 @@ def beyond(point: Point, level: str, plot: Plot) -> bool:
     return not (plot.x.holds(intensity(point, level) or 0) and plot.y.holds(point.flops / drawn_s(point)))
 
 
-def obstacles(layer: Layer) -> None:
+def obstacles(view: LevelView) -> None:
     """Keep labels off the markers; many in one place are as bad as one."""
     covered: list[tuple[XY, float]] = []
-    for point in sorted(placeable(layer.chart, layer.level), key=lambda one: -radius(one)):
+    for point in sorted(placeable(view.chart, view.level), key=lambda one: -radius(one)):
         for _, known in reversed(_markers(point)):
-            at, r = _spot(point, known.value, layer.level, layer.plot), radius(point) + 1
+            at, r = _spot(point, known.value, view.level, view.plot), radius(point) + 1
             if not any(math.dist(at, other) + r < wide + SAME_PLACE for other, wide in covered):
                 covered.append((at, r))
-                layer.placer.avoided += [square(at, r)] * COVERED
+                view.placer.avoided += [square(at, r)] * COVERED
 
 
-def points(layer: Layer) -> list[Shape]:
+def points(view: LevelView) -> list[Shape]:
     """Every point that has a place at the level, large ones first so that small ones lie on top; then their numbers."""
-    there, groups = placeable(layer.chart, layer.level), layer.chart.groups
+    there, groups = placeable(view.chart, view.level), view.chart.groups
     ordered = sorted(there, key=lambda point: (-radius(point), point.number))
-    return [*(_point(point, groups.index(point.group), layer.level, layer.plot) for point in ordered), *_numbers(there, layer)]
+    return [*(_point(point, groups.index(point.group), view.level, view.plot) for point in ordered), *_numbers(there, view)]
 
 
-def _point(point: Point, series: int, level: str, plot: Plot) -> Group:
+def _point(point: Point, series: int, level: str, plot: Plot) -> ShapeGroup:
     r, spots = radius(point), [(role, _spot(point, known.value, level, plot)) for role, known in _markers(point)]
     shapes = [*_arrow(point, level, plot), *_interval(point, series, level, plot)]
     if len(spots) > 1 and math.dist(spots[0][1], spots[1][1]) > r:
         shapes.append(Path("join", [at for _, at in spots], series=series))
     shapes += [Marker(role, *at, r, SHAPES[series % len(SHAPES)], series) for role, at in spots]
-    return Group(shapes, {"point": str(point.number), "key": point.key}, f"#point-{point.number}")
+    return ShapeGroup(shapes, {"point": str(point.number), "key": point.key}, f"#point-{point.number}")
 
 
 def _interval(point: Point, series: int, level: str, plot: Plot) -> list[Shape]:
@@ -218,9 +218,9 @@ def _arrow(point: Point, level: str, plot: Plot) -> list[Shape]:
 # Numbers
 
 
-def _numbers(there: list[Point], layer: Layer) -> list[Shape]:
+def _numbers(there: list[Point], view: LevelView) -> list[Shape]:
     """The number of each point beside it; points in one place share a label; none where there is no room."""
-    places = {point.number: _spot(point, drawn_s(point), layer.level, layer.plot) for point in there}
+    places = {point.number: _spot(point, drawn_s(point), view.level, view.plot) for point in there}
     count = max(len(places), 1)
     centre = (sum(x for x, _ in places.values()) / count, sum(y for _, y in places.values()) / count)
     clusters = [(cluster, places[cluster[0].number]) for cluster in _clusters(there, places)]
@@ -228,8 +228,8 @@ def _numbers(there: list[Point], layer: Layer) -> list[Shape]:
     for cluster, at in sorted(clusters, key=lambda one: (len(one[0]) > 1, -math.dist(one[1], centre))):
         others = [place for other, place in clusters if other is not cluster]
         tags = {"key": cluster[0].key, "number": " ".join(str(point.number) for point in cluster)}
-        shapes = _number(cluster, at, others, centre, layer)
-        found += [Group(shapes, tags)] if shapes else []
+        shapes = _number(cluster, at, others, centre, view)
+        found += [ShapeGroup(shapes, tags)] if shapes else []
     return found
 
 
@@ -247,16 +247,16 @@ def _clusters(there: list[Point], places: dict[int, XY]) -> list[list[Point]]:
     return clusters
 
 
-def _number(cluster: list[Point], at: XY, others: list[XY], centre: XY, layer: Layer) -> list[Shape]:
+def _number(cluster: list[Point], at: XY, others: list[XY], centre: XY, view: LevelView) -> list[Shape]:
     """The label of the points at ``at``, with a thin line to them where it had to go further away."""
-    r, font, placer = max(map(radius, cluster)), layer.font, layer.placer
+    r, font, placer = max(map(radius, cluster)), view.font, view.placer
     text = ranges(sorted(point.number for point in cluster))
     half = text_width(text, font, bold=True) / 2
 
     def nearer(label: Text) -> int:
         """How many other places the label would seem to belong to, and labels that a line to it would cross."""
         middle = (label.x, label.y - font * 0.35)
-        own, line = math.dist(middle, at), Line(at, middle)
+        own, line = math.dist(middle, at), Segment(at, middle)
         crossed = sum(line.meets(other) for other in placer.taken) if own > r + 2 * font else 0
         return crossed + sum(math.dist(middle, other) < own for other in others)
 

@@ -119,7 +119,7 @@ def launch_bound(point: Point) -> bool:
 
 
 def remarks(point: Point) -> list[str]:
-    """What must be said beside its numbers: what cannot be, a roof that is soft, and its own note."""
+    """Remarks beside its numbers: what cannot be, a roof that is soft, and its own note."""
     caveat = f"its largest roof is soft: {WHY}" if soft_bound(point) else ""
     return list(filter(None, [flag(point), soft_roof(point) or caveat, point.note]))
 

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field, replace
 from perfmodel.core.units import format_si
 from perfmodel.report.charts.format_number import digits
 from perfmodel.report.charts.frame import Axis, Plot, Size
-from perfmodel.report.charts.labels import Box, Line, Placer, leader, text_box
-from perfmodel.report.charts.scene import Group, Marker, Path, Shape, Text
+from perfmodel.report.charts.labels import Box, Placer, Segment, leader, text_box
+from perfmodel.report.charts.scene import Marker, Path, Shape, ShapeGroup, Text
 from perfmodel.report.charts.schema import COMPUTE, MEMORY, Ceiling, Roofline
 
 LEAST_INTENSITY = 0.1
@@ -65,7 +65,7 @@ def _together(same: list[Ceiling]) -> Ceiling:
 
 
 @dataclass(slots=True)
-class Layer:
+class LevelView:
     """A roofline over the bytes of one level, on its plot. ``memory``: the roofs of that level; ``top``: the highest that is shown."""
 
     chart: Roofline
@@ -114,36 +114,36 @@ def words(ceiling: Ceiling) -> str:
     return f"{ceiling.name} {value}" + " measured" * ceiling.measured
 
 
-def roofs(layer: Layer) -> list[Shape]:
+def roofs(view: LevelView) -> list[Shape]:
     """The roofs of its level and of the compute units; those of units and dtypes that are not shown first get their labels later."""
-    memory, placer, markers = layer.memory, layer.placer, list(layer.placer.avoided)
-    diagonals, levels = [layer.diagonal(c) for c in memory], [layer.horizontal(roof.ceiling) for roof in layer.roofs]
-    for line in [*(line for line, roof in zip(levels, layer.roofs, strict=True) if roof.shown), *diagonals]:
+    memory, placer, markers = view.memory, view.placer, list(view.placer.avoided)
+    diagonals, levels = [view.diagonal(c) for c in memory], [view.horizontal(roof.ceiling) for roof in view.roofs]
+    for line in [*(line for line, roof in zip(levels, view.roofs, strict=True) if roof.shown), *diagonals]:
         placer.avoid(line)
     labels: list[Shape] = []
     for ceiling in sorted(memory, key=lambda c: c.measured):
-        labels += _clear_of(markers, list(_along_diagonal(ceiling, layer)), ceiling.measured and len(memory) > 1, placer)
-    crossed = markers + [Line(line.points[0], line.points[-1]) for line in diagonals]
+        labels += _clear_of(markers, list(_along_diagonal(ceiling, view)), ceiling.measured and len(memory) > 1, placer)
+    crossed = markers + [Segment(line.points[0], line.points[-1]) for line in diagonals]
     groups: list[Shape] = []
-    for line, roof in zip(levels, layer.roofs, strict=True):
+    for line, roof in zip(levels, view.roofs, strict=True):
         names, ceiling = list[Text](), roof.ceiling
         if roof.shown:
-            twin = ceiling.measured and any(other is not roof and roof.keys[0] in other.keys for other in layer.roofs)
-            names = _clear_of(crossed, list(_along_horizontal(ceiling, layer)), twin, placer)
-        above = [layer.diagonal(c, layer.top / c.value, ceiling.value) for c in memory] if ceiling.value > layer.top else []
-        groups.append(Group([line, *names, *above], {"key": ",".join(roof.keys)}, hidden=not roof.shown))
+            twin = ceiling.measured and any(other is not roof and roof.keys[0] in other.keys for other in view.roofs)
+            names = _clear_of(crossed, list(_along_horizontal(ceiling, view)), twin, placer)
+        above = [view.diagonal(c, view.top / c.value, ceiling.value) for c in memory] if ceiling.value > view.top else []
+        groups.append(ShapeGroup([line, *names, *above], {"key": ",".join(roof.keys)}, hidden=not roof.shown))
     return [*diagonals, *groups, *labels]
 
 
-def _clear_of(shapes: list[Box | Line], every: list[Text], twin: bool, placer: Placer) -> list[Text]:
+def _clear_of(shapes: list[Box | Segment], every: list[Text], twin: bool, placer: Placer) -> list[Text]:
     """A label that lies on none of ``shapes``; else on as few as can be, unless the line has a ``twin`` beside it with a label."""
     clear = [text for text in every if not any(one.meets(text_box(text, placer.font)) for one in shapes)]
     return placer.place(clear) or ([] if twin else placer.place(every))
 
 
-def _along_horizontal(ceiling: Ceiling, layer: Layer) -> Iterator[Text]:
+def _along_horizontal(ceiling: Ceiling, view: LevelView) -> Iterator[Text]:
     """From the right end to the left, above the line, then below it, then further away; what was measured first below."""
-    font, ((start, y), (end, _)) = layer.font, layer.horizontal(ceiling).points
+    font, ((start, y), (end, _)) = view.font, view.horizontal(ceiling).points
     above, below, right = y - font * 0.42, y + font * 1.12, end - font * 0.5
     sides = (below, above) if ceiling.measured else (above, below)
     for side in (*sides, above - font / 2, below + font / 2):
@@ -151,50 +151,50 @@ def _along_horizontal(ceiling: Ceiling, layer: Layer) -> Iterator[Text]:
             yield Text("roof-label", right - step * (right - start) / STEPS, side, words(ceiling), "end")
 
 
-def _along_diagonal(ceiling: Ceiling, layer: Layer) -> Iterator[Text]:
+def _along_diagonal(ceiling: Ceiling, view: LevelView) -> Iterator[Text]:
     """From the lower end upwards, a corner at the line: to the left, above it, or to the right, below; what was measured first there."""
-    plot, gap = layer.plot, layer.font * 0.3
-    low, high = max(plot.x.low, plot.y.low / ceiling.value), plot.x.clamped(layer.top / ceiling.value)
-    left = (-gap, -gap - 1, "end"), (gap, layer.font * 1.05, "start")
+    plot, gap = view.plot, view.font * 0.3
+    low, high = max(plot.x.low, plot.y.low / ceiling.value), plot.x.clamped(view.top / ceiling.value)
+    left = (-gap, -gap - 1, "end"), (gap, view.font * 1.05, "start")
     for across, down, anchor in reversed(left) if ceiling.measured else left:
         for step in range(STEPS):
             x = low * (high / low) ** (0.04 + 0.96 * step / STEPS)
             yield Text("roof-label", plot.x.at(x) + across, plot.y.at(x * ceiling.value) + down, words(ceiling), anchor)
 
 
-def ridges(layer: Layer) -> list[Shape]:
+def ridges(view: LevelView) -> list[Shape]:
     """The level's own line, stronger, and its ridge point with each compute roof that is shown, with the intensity there."""
-    if layer.own is None:
+    if view.own is None:
         return []
-    line = replace(layer.diagonal(layer.own), role="roof-strong")
-    layer.placer.avoid(line)
-    found = [Group(shapes, {"key": ",".join(roof.keys)}) for roof in layer.roofs if roof.shown and (shapes := _ridge(roof, layer))]
+    line = replace(view.diagonal(view.own), role="roof-strong")
+    view.placer.avoid(line)
+    found = [ShapeGroup(shapes, {"key": ",".join(roof.keys)}) for roof in view.roofs if roof.shown and (shapes := _ridge(roof, view))]
     return [line, *found]
 
 
-def waiting(layer: Layer) -> list[Shape]:
+def waiting(view: LevelView) -> list[Shape]:
     """Labels and ridge points of roofs that are not shown first, hidden, where everything else has left room."""
     shapes: list[Shape] = []
-    for roof in layer.roofs:
+    for roof in view.roofs:
         if not roof.shown:
-            label = layer.placer.place(_along_horizontal(roof.ceiling, layer))
-            shapes.append(Group([*label, *_ridge(roof, layer)], {"key": ",".join(roof.keys)}, hidden=True))
+            label = view.placer.place(_along_horizontal(roof.ceiling, view))
+            shapes.append(ShapeGroup([*label, *_ridge(roof, view)], {"key": ",".join(roof.keys)}, hidden=True))
     return shapes
 
 
-def _ridge(roof: Roof, layer: Layer) -> list[Shape]:
+def _ridge(roof: Roof, view: LevelView) -> list[Shape]:
     """Where ``roof`` meets the level's own: a dot with its intensity; nothing beyond the axis, and for what was measured."""
-    ceiling, own, font = roof.ceiling, layer.own, layer.font
-    if own is None or ceiling.measured or not layer.plot.x.holds(ceiling.value / own.value):
+    ceiling, own, font = roof.ceiling, view.own, view.font
+    if own is None or ceiling.measured or not view.plot.x.holds(ceiling.value / own.value):
         return []
-    at = layer.plot.x.at(ceiling.value / own.value), layer.plot.y.at(ceiling.value)
+    at = view.plot.x.at(ceiling.value / own.value), view.plot.y.at(ceiling.value)
     value = digits(ceiling.value / own.value, 3)
 
     def far(label: Text) -> int:
         """A label further away may seem another ridge's, and one without its unit another number."""
         return int(math.dist((label.x, label.y), at) / (1.5 * font)) + (label.text == value)
 
-    found = layer.placer.place((place for said in (f"{value} FLOP/B", value) for place in _around_ridge(*at, said, font)), cost=far)
+    found = view.placer.place((place for words in (f"{value} FLOP/B", value) for place in _around_ridge(*at, words, font)), cost=far)
     edges = [text_box(label, font, air=0).nearest(at) for label in found]
     return [*(leader(at, edge, 0) for edge in edges if math.dist(at, edge) > 1.2 * font), Marker("ridge", *at, 2.6), *found]
 

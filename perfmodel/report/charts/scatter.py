@@ -1,9 +1,9 @@
-"""Predicted against measured as a picture: both axes alike, the line of no error, and the band that the error is said to keep."""
+"""Predicted against measured as a picture: both axes alike, the line of no error, and the band of the measured errors."""
 
 from __future__ import annotations
 
 from perfmodel.report.charts.frame import LINEAR, Axis, Key, Plot, Size, fitted, legend, tick_text, ticks
-from perfmodel.report.charts.scene import SHAPES, XY, Group, Marker, Path, Rect, Scene, Shape, Text
+from perfmodel.report.charts.scene import SHAPES, XY, Marker, Path, Rect, Scene, Shape, ShapeGroup, Text
 from perfmodel.report.charts.schema import Pair, ScatterChart
 
 SIZE = Size(540, 500)
@@ -64,7 +64,7 @@ def _band(plot: Plot, low: float, high: float) -> list[XY]:
 def _pair(pair: Pair, place: int, series: int, plot: Plot, strip: Plot) -> Shape:
     shape, spots = SHAPES[series % len(SHAPES)], [(plot.at(pair.measured, pair.predicted), 3.6)]
     spots.append((strip.at(pair.measured, pair.predicted / pair.measured - 1), 2.8))
-    return Group([Marker("dot", *at, r, shape, series) for at, r in spots], {"row": str(place)})
+    return ShapeGroup([Marker("dot", *at, r, shape, series) for at, r in spots], {"row": str(place)})
 
 
 def _strip(chart: ScatterChart, plot: Plot) -> Plot:

@@ -65,7 +65,7 @@ class Text:
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class ShapeGroup:
     """Shapes that are shown, hidden or spoken of together.
 
     ``tags``: what selectors go by, such as key and level. ``link``: where it leads. ``hidden``: until it is chosen.
@@ -79,7 +79,7 @@ class Group:
     move: XY | None = None
 
 
-Shape = Path | Grid | Rect | Marker | Text | Group
+Shape = Path | Grid | Rect | Marker | Text | ShapeGroup
 
 
 @dataclass(frozen=True, slots=True)

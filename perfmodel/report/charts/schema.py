@@ -57,7 +57,7 @@ class Ceiling(SavedPart):
 
     @property
     def measured(self) -> bool:
-        """Whether it is no datasheet's word."""
+        """Whether it was measured, not stated or derived."""
         return self.evidence == MEASURED
 
 

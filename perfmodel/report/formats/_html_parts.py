@@ -154,7 +154,7 @@ def _tools(title: str, columns: Sequence[Column], name: str) -> str:
     sort = f'<label class="sortby">Sort by <select id="{name}-sort">{options}</select></label>'
     what = f'data-of="{name}" data-name="{file_name(title)}"'
     saves = {kind: f'data-save="{kind}" {what} aria-label="{kind.upper()} of {clean(title or "table")}"' for kind in ("csv", "json")}
-    buttons = "".join(f'<button type="button" {said}>{kind.upper()}</button>' for kind, said in saves.items())
+    buttons = "".join(f'<button type="button" {attributes}>{kind.upper()}</button>' for kind, attributes in saves.items())
     more = f'<button type="button" class="more" aria-expanded="false" aria-controls="{name}">All values</button>'
     return f'<div class="tabletools">{sort}{buttons}{more}</div>'
 

@@ -102,7 +102,10 @@ def _header(report: Report) -> str:
 
 
 def _verdict(sentences: list[str]) -> str:
-    items = [f"<li{' class=wrong' if 'ABOVE ITS ROOF' in said or 'VIOLATION' in said else ''}>{clean(said)}</li>" for said in sentences]
+    items = [
+        f"<li{' class=wrong' if 'ABOVE ITS ROOF' in sentence or 'VIOLATION' in sentence else ''}>{clean(sentence)}</li>"
+        for sentence in sentences
+    ]
     if not items:
         return ""
     first = f'<ul class="verdict">{"".join(items[:FIRST_SENTENCES])}</ul>'
@@ -179,5 +182,5 @@ def provenance(report: Report) -> str:
             date = f", calibrated {clean(use.calibrated)}" if use.calibrated else ""
             facts.append(("profile", f"{clean(use.id)}{date}, SHA-256 <code>{clean(use.sha256)}</code>"))
         facts += [("input", f"{clean(name)}, SHA-256 <code>{clean(digest)}</code>") for name, digest in known.inputs.items()]
-    rows = "".join(f"<dt>{name}</dt><dd>{said}</dd>" for name, said in facts)
+    rows = "".join(f"<dt>{name}</dt><dd>{fact}</dd>" for name, fact in facts)
     return f'<footer><dl class="facts">{rows}</dl></footer>'

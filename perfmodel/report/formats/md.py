@@ -40,15 +40,15 @@ def _line(text: str) -> str:
 
 
 def _verdict(sentences: list[str]) -> list[str]:
-    said = list(map(_line, sentences))
-    rest = said[FIRST_SENTENCES:]
-    return said[:FIRST_SENTENCES] + ([_folded(f"and {len(rest)} more", "\n".join(f"- {line}" for line in rest))] if rest else [])
+    written = list(map(_line, sentences))
+    rest = written[FIRST_SENTENCES:]
+    return written[:FIRST_SENTENCES] + ([_folded(f"and {len(rest)} more", "\n".join(f"- {line}" for line in rest))] if rest else [])
 
 
 def _folded(summary: str, content: str) -> str:
     """``content`` below ``summary``, which stands among HTML: a backslash means nothing there."""
-    said = _MENTION.sub(rf"\g<0>{_APART}", html.escape(summary, quote=False))
-    return f"<details><summary>{said}</summary>\n\n{content}\n\n</details>"
+    written = _MENTION.sub(rf"\g<0>{_APART}", html.escape(summary, quote=False))
+    return f"<details><summary>{written}</summary>\n\n{content}\n\n</details>"
 
 
 def _pictures(report: Report) -> list[str]:
@@ -61,8 +61,8 @@ def _pictures(report: Report) -> list[str]:
         blocks += [f"### {_escape(chart.title)}", *([_line(chart.caption)] if chart.caption else [])]
         if chart.kind == "roofline":
             blocks += [_data_table(as_text(brief_table([chart])))] if chart.points else []
-            said = point_notes([chart])
-            blocks += ["\n".join(f"- {_line(line)}" for line in said)] if said else []
+            remarks = point_notes([chart])
+            blocks += ["\n".join(f"- {_line(line)}" for line in remarks)] if remarks else []
             blocks.append(_folded("roofs", _table(roofs_table(chart, brief=True))))
         else:
             blocks.append(_folded("numbers", _table(as_text(numbers(chart)))))
@@ -91,8 +91,8 @@ def _foundations(report: Report) -> list[str]:
     if known is not None:
         profiles = [f"{use.id} {use.sha256[:12]}" + (f", calibrated {use.calibrated}" if use.calibrated else "") for use in known.profiles]
         inputs = [f"{name} {digest[:12]}" for name, digest in known.inputs.items()]
-        said = "; ".join([f"perfmodel {known.version}", *profiles, *inputs])
-        blocks.append(f"{_escape(said)}" + (f": `{known.command.replace('`', chr(39))}`" if known.command else ""))
+        used = "; ".join([f"perfmodel {known.version}", *profiles, *inputs])
+        blocks.append(f"{_escape(used)}" + (f": `{known.command.replace('`', chr(39))}`" if known.command else ""))
     return blocks
 
 

@@ -11,7 +11,7 @@ from perfmodel.report.charts.draw import standalone
 from perfmodel.report.charts.frame import Size
 from perfmodel.report.charts.labels import shortened, text_width
 from perfmodel.report.charts.roofline_metrics import reached
-from perfmodel.report.charts.scene import SHAPES, Group, Marker, Scene, Shape, Text
+from perfmodel.report.charts.scene import SHAPES, Marker, Scene, Shape, ShapeGroup, Text
 from perfmodel.report.charts.schema import Chart, Roofline
 from perfmodel.report.document import Report
 
@@ -45,7 +45,7 @@ def sheet(report: Report) -> Scene:
     drawn, shapes, height = [panel(chart) for chart in report.charts], list[Shape](), 0.0
     for first in range(0, len(drawn), 2):
         row = drawn[first : first + 2]
-        shapes += [Group(scene.children, move=(WIDTH * column, height)) for column, scene in enumerate(row)]
+        shapes += [ShapeGroup(scene.children, move=(WIDTH * column, height)) for column, scene in enumerate(row)]
         height += max(scene.height for scene in row)
     return Scene(WIDTH * min(len(drawn), 2), height, shapes, report.title, " ".join(scene.description for scene in drawn))
 
@@ -62,7 +62,7 @@ def panel(chart: Chart) -> Scene:
     key = _key(chart, top + FONT) if isinstance(chart, Roofline) and chart.points else []
     width = WIDTH - 2 * MARGIN - (KEY_WIDTH + 20 if key else 0)
     picture = scene(chart, Size(width, HEIGHT - top - MARGIN / 2, FONT))
-    moved = replace(picture, children=[*shapes, *key, Group(picture.children, move=(MARGIN, top))], width=WIDTH)
+    moved = replace(picture, children=[*shapes, *key, ShapeGroup(picture.children, move=(MARGIN, top))], width=WIDTH)
     return replace(moved, height=max(top + picture.height + MARGIN / 2, HEIGHT if key else 0))
 
 
@@ -73,11 +73,11 @@ def _key(chart: Roofline, top: float) -> list[Shape]:
     shown = chart.points if len(chart.points) <= room else chart.points[: room - 1]
     shapes: list[Shape] = [Text("key-value", right, top - line, "of its roof", "end")]
     for place, point in enumerate(shown):
-        y, series, said = top + place * line, groups.index(point.group), reached(point)
-        name = shortened(point.name, KEY_FONT, right - left - 54 - text_width(said, KEY_FONT))
+        y, series, share = top + place * line, groups.index(point.group), reached(point)
+        name = shortened(point.name, KEY_FONT, right - left - 54 - text_width(share, KEY_FONT))
         shapes.append(Marker("measured", left + 5, y - KEY_FONT * 0.35, 3.6, SHAPES[series % len(SHAPES)], series))
         shapes += [Text("key-number", left + 34, y, str(point.number), "end"), Text("key-name", left + 42, y, name)]
-        shapes.append(Text("key-value", right, y, said, "end"))
+        shapes.append(Text("key-value", right, y, share, "end"))
     if len(shown) < len(chart.points):
         shapes.append(Text("key-value", left, top + len(shown) * line, f"and {len(chart.points) - len(shown)} more, in the report's table"))
     return shapes

@@ -18,7 +18,7 @@ def render(report: Report) -> str:
 
 
 def printed_notes(report: Report) -> list[str]:
-    """What is said of points, and the report's notes."""
+    """Remarks on points, and the report's notes."""
     if not report.rooflines:
         return report.notes
     from perfmodel.report.charts.chart_tables import point_notes

@@ -19,7 +19,7 @@ PARTS = (WEIGHTS_PART, CACHE_PART, COMPUTE_PART)
 
 
 @dataclass(frozen=True, slots=True)
-class _Line:
+class _DecodeCurve:
     """One model on one device."""
 
     name: str
@@ -44,20 +44,21 @@ class Section(Options):
     def build(self, scope: Scope) -> SectionResult:
         """Throughput, the parts of a step, and a row per batch."""
         lines = [self._line(model, device, scope) for device in scope.devices(self.devices) for model in self.models]
-        told = [(line, report(line.found)) for line in lines]
-        verdict = [f"{line.name}: {said[:1].lower()}{said[1:]}" for line, one in told for said in one.verdict]
+        reports = [(line, report(line.found)) for line in lines]
+        verdict = [f"{line.name}: {sentence[:1].lower()}{sentence[1:]}" for line, one in reports for sentence in one.verdict]
         title = self.title or "decode against the batch"
         charts = [self._throughput(lines, title), *(_parts(line, title) for line in lines[:2])]
-        return SectionResult(verdict, [*charts], [_table(lines, title)], list(dict.fromkeys(note for _, one in told for note in one.notes)))
+        notes = list(dict.fromkeys(note for _, one in reports for note in one.notes))
+        return SectionResult(verdict, [*charts], [_table(lines, title)], notes)
 
-    def _line(self, options: ModelOptions, device: Device, scope: Scope) -> _Line:
+    def _line(self, options: ModelOptions, device: Device, scope: Scope) -> _DecodeCurve:
         found = curve(replace(options, phase=DECODE).request(device), scope.lenders)
         model = found.request.model.name if len({model.name for model in self.models}) > 1 or len(self.devices) == 1 else ""
         length = f"{found.request.kv_len:,} tokens" if len({model.kv_len for model in self.models}) > 1 else ""
         name = ", ".join(filter(None, [model, length, device.name if len(self.devices) > 1 else ""]))
-        return _Line(name, device, found)
+        return _DecodeCurve(name, device, found)
 
-    def _throughput(self, lines: Sequence[_Line], title: str) -> LineChart:
+    def _throughput(self, lines: Sequence[_DecodeCurve], title: str) -> LineChart:
         series, marks = [], []
         for line in lines:
             points = line.found.points
@@ -73,7 +74,7 @@ class Section(Options):
         return LineChart(title, "batch", "tokens per second", series, "count", "tokens/s", marks=marks, caption=self.caption)
 
 
-def _parts(line: _Line, title: str) -> LineChart:
+def _parts(line: _DecodeCurve, title: str) -> LineChart:
     """What a step waits for, each part alone, and the step."""
     points = line.found.points
     series = [Series(name, [(point.batch, point.parts[name]) for point in points]) for name in PARTS]
@@ -81,10 +82,10 @@ def _parts(line: _Line, title: str) -> LineChart:
     return LineChart(f"{title}: what fills a step, {line.name}", "batch", "time of a step", [*series, steps])
 
 
-_Row = tuple[_Line, Point]
+_Row = tuple[_DecodeCurve, Point]
 
 
-def _table(lines: Sequence[_Line], title: str) -> DataTable:
+def _table(lines: Sequence[_DecodeCurve], title: str) -> DataTable:
     def predicted(end: int) -> Callable[[_Row], Value]:
         return lambda row: row[1].step.prediction[end] if row[1].step.prediction else None
 

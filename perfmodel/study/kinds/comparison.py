@@ -25,8 +25,7 @@ class Section(Options):
         """The table of changes; on one device also a roofline with arrows."""
         made = operands(self.between, self.workloads, self.device, scope)
         found = changes(made.before.metrics, made.after.metrics, self.threshold)
-        title = self.title or f"{made.before.name} against {made.after.name}"
-        charts = [made.chart] if made.chart is not None else []
-        said = summary(found, made.before.name, made.after.name, self.threshold, (made.before.metrics, made.after.metrics))
-        said = [f"{self.title}: {said[0]}", *said[1:]] if self.title else said
-        return SectionResult([*said, *made.warnings], list(charts), tables(title, found, made.before.name, made.after.name), made.notes)
+        names, title = (made.before.name, made.after.name), self.title or f"{made.before.name} against {made.after.name}"
+        first, *others = summary(found, *names, self.threshold, (made.before.metrics, made.after.metrics))
+        sentences = [f"{self.title}: {first}" if self.title else first, *others, *made.warnings]
+        return SectionResult(sentences, [made.chart] if made.chart else [], tables(title, found, *names), made.notes)

@@ -24,7 +24,7 @@ _Caches = list[tuple[str, list[CacheResult]]]
 
 
 @dataclass(frozen=True, slots=True)
-class Cache(Options):
+class CacheOptions(Options):
     """A model's cache: ``kv_heads`` as if every layer had that many; ``dtype`` of its elements."""
 
     model: str
@@ -42,10 +42,10 @@ class Cache(Options):
 
 @dataclass(frozen=True, slots=True)
 class Section(Options):
-    """``caches`` at the lengths ``n``, of ``batch`` sequences; what fits is told at the last length."""
+    """``caches`` at the lengths ``n``, of ``batch`` sequences; sentences are on the last length."""
 
     devices: list[str]
-    caches: list[Cache]
+    caches: list[CacheOptions]
     n: list[int]
     batch: int = 1
     title: str = ""
@@ -69,7 +69,7 @@ class Section(Options):
             formulas=list(chain.from_iterable(explained)),
         )
 
-    def _result(self, cache: Cache, n: int, device: Device) -> CacheResult:
+    def _result(self, cache: CacheOptions, n: int, device: Device) -> CacheResult:
         spec = ModelOptions(cache.model, kv_heads=cache.kv_heads).spec()
         form = CacheFormat(cache.dtype, None, cache.block_size, cache.scale_group)
         return evaluate(workload(spec, n, self.batch, form, None), device)
@@ -80,8 +80,8 @@ class Section(Options):
         limits = [Limit("memory", device.dram.capacity.number)] if device.dram.capacity else []
         title = f"{self.title or 'KV cache'}: memory with {self.batch} x {max(self.n):,} tokens" + f" on {device.name}" * several
         (first, of_first), *_ = caches
-        said = [_sentence(name, results[-1], of_first[-1], first, device) for name, results in caches]
-        return SectionResult([on(device, several) + words for words in said], [BarChart(title, "B", bars, limits)])
+        sentences = [_sentence(name, results[-1], of_first[-1], first, device) for name, results in caches]
+        return SectionResult([on(device, several) + words for words in sentences], [BarChart(title, "B", bars, limits)])
 
     def _lines(self, caches: _Caches, devices: Sequence[Device]) -> LineChart:
         series = [Series(name, [(one.workload.n, one.total) for one in results]) for name, results in caches]

@@ -13,7 +13,7 @@ from perfmodel.report.charts.format_number import percent
 from perfmodel.report.charts.format_number import text as cell
 from perfmodel.report.charts.roofline_metrics import WHY, flag, share_of_roof, soft_bound
 from perfmodel.report.charts.schema import Point, Roofline
-from perfmodel.report.roofline_chart import at_one_level, brief, point_of_row, roofline, said
+from perfmodel.report.roofline_chart import at_one_level, brief, point_of_row, roofline, verdict_on
 from perfmodel.study.base import Scope, SectionResult, on, together
 from perfmodel.study.points import WorkloadAnswer, asked, too_large
 from perfmodel.study.recorded import (
@@ -107,22 +107,22 @@ def _summary(chart: Roofline) -> list[str]:
     """Of many measured points, before the sentence on each."""
     shares = [share for point in chart.points if point.measured and (share := share_of_roof(point)) is not None]
     uncounted = [point for point in chart.points if not known_flops(point)]
-    told = []
+    sentences = []
     if len(shares) >= MANY:
         above = [point for point in chart.points if flag(point)]
         flagged = f"; ABOVE ITS ROOF: {', '.join(brief(point.name) for point in above)}" if above else "; none is above its roof"
-        told.append(
+        sentences.append(
             f"{len(shares)} measured kernels reach {percent(min(shares))} to {percent(max(shares))} of their roofs, "
             f"{percent(quantile(shares, 0.5))} in the median{flagged}."
         )
     if uncounted:
-        told.append(f"{len(uncounted)} of {len(chart.points)} kernels have no FLOP in the file: only memory roofs are known of them.")
-    return told
+        sentences.append(f"{len(uncounted)} of {len(chart.points)} kernels have no FLOP in the file: only memory roofs are known of them.")
+    return sentences
 
 
 def _sentence(point: Point, chart: Roofline) -> str:
     """The verdict on a point; bytes alone, or the FLOP of one unit, do not tell what bounds a kernel."""
-    text = said(point, chart)
+    text = verdict_on(point, chart)
     counted = "counters" if known_flops(point) else "bytes"
     return text if certain(point) else text.replace(" is bound by ", f" is, as far as its {counted} tell, bound by ", 1)
 
@@ -142,7 +142,7 @@ def _absent(rows: Sequence[Row]) -> list[str]:
 
 def _said(found: WorkloadAnswer, chart: Roofline, device: Device) -> str:
     """The sentence of the whole; of a model also what takes most of its time. What does not fit the memory cannot run."""
-    words, text = too_large(found, device), said(found.point, chart)
+    words, text = too_large(found, device), verdict_on(found.point, chart)
     if found.parts:
         most = max(found.parts, key=lambda part: part.share or 0)
         spent = format_time((most.predicted.value if most.predicted else most.roofline_s) or 0)

@@ -244,16 +244,16 @@ class Section(Options):
         first, *others = own
         device = first.device
         head, where = on(device, several, self.title), f" ({device.name})" if several else ""
-        said = [] if others else [alone(first, self.over)]
+        sentences = [] if others else [alone(first, self.over)]
         for other in others:
             pair = Pairwise(first, other, self.over, lambda value: self.at(value, device, scope))
             if not pair.values:
                 continue
             turns = pair.turns()
-            said.append(pair.sentence(turns))
+            sentences.append(pair.sentence(turns))
             turned = "faster" if pair.basis == PREDICTED else "has the lower roof"
             marks += [Mark(t.at, f"{(other if t.rises else first).name} {turned} from {t.at:,}{where}", t.seconds) for t in turns]
-        return [head + words for words in [*said, *filter(None, (too_large(swept, self.over) for swept in own))]]
+        return [head + words for words in [*sentences, *filter(None, (too_large(swept, self.over) for swept in own))]]
 
     def _chart(self, show: str, every: Sequence[SweptSeries], marks: list[Mark], several: bool) -> LineChart:
         label, unit, value = SHOWN[show]

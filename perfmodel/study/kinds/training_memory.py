@@ -19,7 +19,7 @@ from perfmodel.transformer.training.question import Parallel, Training
 
 
 @dataclass(frozen=True, slots=True)
-class Run(Options):
+class TrainingRun(Options):
     """A training step; names and meanings are those of ``training.question``."""
 
     model: str
@@ -64,7 +64,7 @@ class Section(Options):
     """``runs`` on one of their GPUs, the fullest; capacities of ``devices`` beside them."""
 
     devices: list[str]
-    runs: list[Run] = field(default_factory=list)
+    runs: list[TrainingRun] = field(default_factory=list)
     title: str = ""
     caption: str = ""
 
@@ -84,8 +84,8 @@ class Section(Options):
             (Column("moment", "reached in"), lambda row: row[1].peak.moment.title),
             (Column("largest", f"sequences that fit {devices[0].name}", "count"), lambda row: row[1].largest),
         ]
-        said = [_sentence(name, one, limits) for name, one in found]
-        return SectionResult(said, [BarChart(title, "B", bars, limits, self.caption)], [DataTable.of(title, found, columns)])
+        sentences = [_sentence(name, one, limits) for name, one in found]
+        return SectionResult(sentences, [BarChart(title, "B", bars, limits, self.caption)], [DataTable.of(title, found, columns)])
 
 
 PARTS = ("weights", "gradients", "optimizer", "activations", "temporary")
