@@ -24,7 +24,6 @@ from perfmodel.transformer.op import ATTENTION, Op
 from perfmodel.transformer.op_time import scaled
 from perfmodel.transformer.ops import layer_ops
 from perfmodel.transformer.parallel import Layout, layout
-from perfmodel.transformer.spec import MoeMlp
 from perfmodel.transformer.step import DECODE, GENERATE, PREFILL, Request, Step
 
 MOST_LENGTHS = 16
@@ -90,7 +89,7 @@ class Answer:
         if alone.held is None:
             moved = max(each)
         else:
-            together = each[0] >= alone.held and not any(isinstance(layer.mlp, MoeMlp) for layer in r.model.layers)
+            together = each[0] >= alone.held and not r.model.is_moe
             kept = alone.held * (1 if together else r.batch)
             runs = sum(times for _, times in steps)
             moved = max(*each, sum(size * times for size, (_, times) in zip(each, steps, strict=True)) - kept * (runs - 1))

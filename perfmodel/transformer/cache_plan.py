@@ -10,22 +10,10 @@ from perfmodel.core.dtypes import DTYPES
 from perfmodel.core.errors import UnavailableError, UsageError
 from perfmodel.core.hardware import Device
 from perfmodel.timing.predict import Lenders
+from perfmodel.transformer import kv_cache
 from perfmodel.transformer.answer import Answer, answer
 from perfmodel.transformer.generation import MEASURED, Generation, Measured, with_cache, without_cache
-from perfmodel.transformer.kv_cache import (
-    BITS,
-    CacheFormat,
-    LayerCache,
-    attention_kinds,
-    batch_bytes,
-    bits_of,
-    largest_batch,
-    layer_caches,
-    longest_context,
-    sequence_bytes,
-    token_bytes,
-    weight_bytes,
-)
+from perfmodel.transformer.kv_cache import CacheFormat, LayerCache
 from perfmodel.transformer.op import WEIGHTS, total_bytes
 from perfmodel.transformer.ops import EMBEDDING, step_ops
 from perfmodel.transformer.parallel import weight_bytes as published_bytes
@@ -54,14 +42,14 @@ class CacheWorkload:
         for option, value in (("n", self.n), ("batch", self.batch), ("block-size", self.form.block_size)):
             whole(option, value)
         for option, name in (("dtype", self.form.dtype), ("weights-dtype", self.weights_dtype)):
-            bits_of(option, name)
+            kv_cache.bits_of(option, name)
         if self.form.rope_dtype is not None:
-            bits_of("rope-dtype", self.form.rope_dtype)
-            if all(attention.kind != "MLA" for attention, _ in attention_kinds(self.spec)):
+            kv_cache.bits_of("rope-dtype", self.form.rope_dtype)
+            if all(attention.kind != "MLA" for attention, _ in kv_cache.attention_kinds(self.spec)):
                 raise UsageError(f"--rope-dtype: {self.spec.name} keeps no rotated key of its own", "it is for latent attention")
         if self.form.scale_group is not None:
             whole("scale-group", self.form.scale_group)
-            if BITS[self.form.dtype] > 8:
+            if kv_cache.BITS[self.form.dtype] > 8:
                 raise UsageError(f"--scale-group: {self.form.dtype} elements have no scales", "give it with --dtype fp8, int8 or int4")
         return self
 
@@ -107,20 +95,20 @@ def evaluate(w: CacheWorkload, device: Device) -> CacheResult:
     weights, read = int(stored_bytes(w)), w.n * int(read_bytes(w))
     capacity = None if device.dram.capacity is None else int(device.dram.capacity.number)
     room = None if capacity is None else capacity - weights - w.reserve
-    context = None if room is None else longest_context(room, w.spec, w.batch, w.form)
+    context = None if room is None else kv_cache.longest_context(room, w.spec, w.batch, w.form)
     return CacheResult(
         workload=w,
         device=device,
-        layers=layer_caches(attention_kinds(w.spec), w.n, w.form),
-        per_token=int(token_bytes(w.spec, w.form)),
-        per_sequence=int(sequence_bytes(w.spec, w.n, w.form)),
-        total=int(batch_bytes(w.spec, w.n, w.batch, w.form)),
-        unpaged=int(batch_bytes(w.spec, w.n, w.batch, replace(w.form, block_size=1))),
+        layers=kv_cache.layer_caches(kv_cache.attention_kinds(w.spec), w.n, w.form),
+        per_token=int(kv_cache.token_bytes(w.spec, w.form)),
+        per_sequence=int(kv_cache.sequence_bytes(w.spec, w.n, w.form)),
+        total=int(kv_cache.batch_bytes(w.spec, w.n, w.batch, w.form)),
+        unpaged=int(kv_cache.batch_bytes(w.spec, w.n, w.batch, replace(w.form, block_size=1))),
         parameters=parameters,
         weights=weights,
         capacity=capacity,
         room=room,
-        batch=None if room is None else int(largest_batch(room, w.spec, w.n, w.form)),
+        batch=None if room is None else int(kv_cache.largest_batch(room, w.spec, w.n, w.form)),
         context=context,
         endless=room is not None and context is None,
         cached=replace(with_cache(w.spec, w.n, w.weights_dtype, w.form), weights_read=read),
@@ -136,13 +124,13 @@ def workload(spec: ModelSpec, n: int, batch: int, form: CacheFormat, weights_dty
 
 def stored_bytes(w: CacheWorkload) -> Number:
     """Bytes of all weights."""
-    return published_bytes(w.spec, _step(w)) if w.weights_from_file else weight_bytes(total(w.spec), w.weights_dtype)
+    return published_bytes(w.spec, _step(w)) if w.weights_from_file else kv_cache.weight_bytes(total(w.spec), w.weights_dtype)
 
 
 def read_bytes(w: CacheWorkload) -> Number:
     """Bytes of the weights that a step of one token reads, without its row of the embedding."""
     if not w.weights_from_file:
-        return weight_bytes(active(w.spec), w.weights_dtype)
+        return kv_cache.weight_bytes(active(w.spec), w.weights_dtype)
     return total_bytes((op for op in step_ops(w.spec, _step(w)) if op.name != EMBEDDING), WEIGHTS)
 
 

@@ -8,7 +8,8 @@ from typing import Any
 from perfmodel.core.errors import DataError
 from perfmodel.transformer.architectures import build
 from perfmodel.transformer.architectures._parts import HfFields
-from perfmodel.transformer.spec import Layer, LayerFormats, ModelSpec, MoeMlp
+from perfmodel.transformer.layer import operations
+from perfmodel.transformer.spec import Layer, LayerFormats, ModelSpec
 from perfmodel.transformer.weight_formats import quantized
 from perfmodel.transformer.weight_formats._base import FIELD, PREFIXES, MatrixFormat, Quantized, matcher
 
@@ -72,8 +73,6 @@ def flat(raw: Any) -> tuple[dict[str, Any], str, tuple[str, ...]]:
 
 
 HEAD = "lm_head"
-MLP = ("gate_proj", "up_proj", "down_proj")
-ATTENTION = ("q_proj", "k_proj", "v_proj", "o_proj", "q_a_proj", "q_b_proj", "kv_a_proj_with_mqa", "kv_b_proj")
 RENAMED = {
     "gpt2": "self_attn.o_proj=attn.c_proj self_attn.=attn.c_attn. mlp.up=mlp.c_fc. mlp.down=mlp.c_proj.",
     "gpt_oss": "mlp.experts.0.=mlp.experts.",
@@ -101,8 +100,13 @@ def assigned(model: ModelSpec, found: Quantized | None) -> ModelSpec:
         return next((form for form, targets in rules if targets is None or any(targets.match(one) for one in names)), None)
 
     def formats(index: int, layer: Layer) -> LayerFormats:
-        found = {name: stored(f"layers.{index}.{_spelt(name, model.architecture)}", PREFIXES) for name in modules(layer)}
+        found = {name: stored(f"layers.{index}.{_spelt(name, model.architecture)}", PREFIXES) for name in names[id(layer)]}
         return tuple((name, form) for name, form in found.items() if form is not None)
+
+    every = {id(layer): layer for layer in (*model.layers, *model.draft)}
+    names = {
+        key: [matrix.stored for op in operations(model, layer) for matrix in op.matrices if matrix.stored] for key, layer in every.items()
+    }
 
     made: dict[tuple[int, LayerFormats], Layer] = {}
     layers, count = [], len(model.layers)
@@ -113,12 +117,6 @@ def assigned(model: ModelSpec, found: Quantized | None) -> ModelSpec:
         return replace(model, quantized=Quantized(found.words))
     head = None if model.tied_embeddings else stored(HEAD, ("", "language_model."))
     return replace(model, layers=tuple(layers[:count]), draft=tuple(layers[count:]), head_format=head, quantized=found)
-
-
-def modules(layer: Layer) -> list[str]:
-    """Names of the layer's matrices, as Llama and DeepSeek have them."""
-    mlps = ("mlp.experts.0.", "mlp.shared_experts.") if isinstance(layer.mlp, MoeMlp) else ("mlp.",)
-    return [*(f"self_attn.{name}" for name in ATTENTION), *(f"{mlp}{name}" for mlp in mlps for name in MLP)]
 
 
 def _spelt(name: str, architecture: str) -> str:

@@ -49,23 +49,14 @@ def attention_peak(w: Attention, implementation: str) -> AttentionPeak:
     return AttentionPeak(ahead.net + back.high, ahead.high, ahead.net, f"{back.at}, backward")
 
 
-def _sizes(w: Attention) -> dict[str, Number]:
-    """Bytes of Q, K, V and of the result."""
-    size = w.dtype.size
-    keys = w.batch * w.kv_heads * w.kv_len * size
-    rows = w.batch * w.heads * w.n * size
-    return {"Q": rows * w.d, "K": keys * w.d, "V": keys * w.dv, "result": rows * w.dv}
-
-
-def _tape(w: Attention, sizes: dict[str, Number], nodes: list[Node], more: dict[str, Number]) -> Tape:
+def _tape(w: Attention, nodes: list[Node], more: dict[str, Number]) -> Tape:
     """Inputs are there already and so is the gradient of the result: only their own gradients, and the result, take bytes."""
-    inputs = ("Q", "K", "V")
-    views = {**{name: sizes[name] for name in inputs}, "result": 0}
-    return Tape("Q", {**dict.fromkeys(inputs, 0), "result": sizes["result"], **more}, nodes, views=views)
+    keys, rows = w.batch * w.kv_heads * w.kv_len * w.dtype.size, w.batch * w.heads * w.n * w.dtype.size
+    views = {"Q": rows * w.d, "K": keys * w.d, "V": keys * w.dv, "result": 0}
+    return Tape("Q", {**dict.fromkeys(views, 0), "result": rows * w.dv, **more}, nodes, views=views)
 
 
 def _eager(w: Attention) -> Tape:
-    sizes = _sizes(w)
     scores = w.batch * w.heads * w.n * w.kv_len * w.dtype.size
     steps = ["Q K^T", "scaled", *(["masked"] if w.causal else [])]
     nodes = [Node("Q K^T", ("Q", "K"), (steps[0],))]
@@ -73,7 +64,7 @@ def _eager(w: Attention) -> Tape:
     # backward multiplies softmax with its gradient before it adds up the rows
     nodes.append(Node("softmax", (steps[-1],), ("softmax",), ("softmax",), backward_scratch=scores))
     nodes.append(Node("P V", ("softmax", "V"), ("result",), ("softmax",), scratch=scores))  # the scores still have a name
-    return _tape(w, sizes, nodes, dict.fromkeys((*steps, "softmax"), scores))
+    return _tape(w, nodes, dict.fromkeys((*steps, "softmax"), scores))
 
 
 def _flash(w: Attention) -> Tape:
@@ -81,10 +72,9 @@ def _flash(w: Attention) -> Tape:
 
     Source: aten/src/ATen/native/transformers/cuda/flash_attn/flash_api.cpp, mha_bwd. Grouped heads get gradients of K and V each.
     """
-    sizes = _sizes(w)
     rows = w.batch * w.heads * ceil_div(w.n, 128) * 128
     sums = STATISTIC_SIZE * rows * (ceil_div(w.d, 32) * 32 + 1)
-    each = 0 if w.heads == w.kv_heads else (sizes["K"] + sizes["V"]) * (w.heads // w.kv_heads)
+    each = 0 if w.heads == w.kv_heads else w.batch * w.heads * w.kv_len * w.dtype.size * (w.d + w.dv)
     kept = STATISTIC_SIZE * w.batch * w.heads * w.n + RANDOM_STATE
     node = Node("attention", ("Q", "K", "V"), ("result", "logsumexp"), ("logsumexp",), backward_scratch=sums + each)
-    return _tape(w, sizes, [node], {"logsumexp": kept})
+    return _tape(w, [node], {"logsumexp": kept})

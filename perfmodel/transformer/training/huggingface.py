@@ -150,7 +150,7 @@ class HuggingFace(Recorder):
         q, k, v = (self.tensor(f"{name}, copied", rows) for name in ("Q", "K", "V"))
         self.add_node("Q K^T", self.heads[:2], [self.tensor("scores", scores), q, k], [q, k])
         scaled = self.node("scale", ("scores",), "scores, scaled", scores)
-        self.tape.nodes.append(Node("mask", (scaled,), (self.tensor("scores, masked", scores),), adds=True))
+        self.sum("mask", (scaled,), "scores, masked", scores)
         made = self.node("softmax", ("scores, masked",), "softmax", wide, ("softmax",), wide)  # its product with the gradient
         if wide != scores:
             made = self.node("softmax, rounding", (made,), "softmax, rounded", scores)

@@ -89,7 +89,15 @@ def kept(training: Training, stage: int = 0, implementation: str = FUSED) -> lis
     """
     shape, frame, parallel = shape_of(training), bare(training.model), training.parallel
     flight = in_flight(parallel, stage, training.micro_batches)
-    found = _of(end_tape(frame, shape, implementation, EMBEDDING), EMBEDDING, flight[0]) if stage == 0 else []
+    found: list[Kept] = []
+
+    def add(tape: Tape, where: str, count: int, names: dict[str, str]) -> None:
+        sizes = {name: tape.sizes[name] for name in names if tape.sizes[name]}
+        found.extend(Kept(where, tape.parts[name], name, size, count, names[name]) for name, size in sizes.items())
+
+    if stage == 0:
+        tape = end_tape(frame, shape, implementation, EMBEDDING)
+        add(tape, EMBEDDING, flight[0], tape.saved())
     counts, chunks = dict[Layer, int](), [chunk for _, chunk in chunks_of(training.model, parallel, stage)]
     for chunk, times in zip(chunks, flight, strict=True):
         for layer in _whose(chunk, training.recompute):
@@ -97,30 +105,16 @@ def kept(training: Training, stage: int = 0, implementation: str = FUSED) -> lis
     titles = kind_titles(layer for chunk in chunks for layer, _ in chunk)
     for layer, count in counts.items():
         tape = layer_tape(frame, layer, shape, implementation, training.recompute.kind == SELECTIVE)
-        found += [_input(tape, titles[layer], count)] if training.recompute.kind in (FULL, EVERY) else _of(tape, titles[layer], count)
-    return found + (_of_head(end_tape(frame, shape, implementation, HEAD), flight[-1]) if stage == parallel.pp - 1 else [])
+        add(tape, titles[layer], count, {tape.stream: "recomputation"} if training.recompute.kind in (FULL, EVERY) else tape.saved())
+    if stage == parallel.pp - 1:
+        tape = end_tape(frame, shape, implementation, HEAD)
+        names = tape.saved()
+        names.setdefault(tape.out, tape.nodes[-1].name)  # the backward pass begins with the loss
+        add(tape, HEAD, flight[-1], names)
+    return found
 
 
 def _whose(chunk: Sequence[Run], recompute: Recompute) -> list[Layer]:
     """Layers of ``chunk`` that leave something: each, or the first of each segment."""
     layers = [layer for layer, count in chunk for _ in range(count)]
     return layers[:: recompute.every] if recompute.kind == EVERY else layers
-
-
-def _of(tape: Tape, where: str, count: int) -> list[Kept]:
-    return [
-        Kept(where, tape.parts[name], name, tape.sizes[name], count, freed_by)
-        for name, freed_by in tape.saved().items()
-        if tape.sizes[name]
-    ]
-
-
-def _of_head(tape: Tape, count: int) -> list[Kept]:
-    """What the head keeps, and the loss, with which the backward pass begins."""
-    loss = tape.out
-    found = _of(tape, HEAD, count)
-    return found if loss in tape.saved() else [*found, Kept(HEAD, tape.parts[loss], loss, tape.sizes[loss], count, tape.nodes[-1].name)]
-
-
-def _input(tape: Tape, where: str, count: int) -> Kept:
-    return Kept(where, tape.parts[tape.stream], tape.stream, tape.sizes[tape.stream], count, "recomputation")

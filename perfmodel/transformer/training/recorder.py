@@ -109,6 +109,10 @@ class Recorder:
         """One more entry; ``more``: bytes of gradients that stay, of scratch and of scratch in the backward pass."""
         self.tape.nodes.append(Node(name, tuple(reads), tuple(writes), tuple(saves), *more))
 
+    def sum(self, name: str, reads: tuple[str, ...], writes: str, size: Number) -> None:
+        """A sum: keeps nothing, and hands its gradient to each of ``reads``."""
+        self.tape.nodes.append(Node(name, reads, (self.tensor(writes, size),), adds=True))
+
     def tokens(self, op: Operation) -> Number:
         """Tokens of what ``op`` writes."""
         return self.shape.own_tokens if op.own else self.shape.tokens
@@ -153,8 +157,7 @@ class Recorder:
         stays, passing = self.gradients(rank * sum(matrix.outputs for matrix in adapted))
         result = self.made(f"{outputs}, adapter's part", tokens, sum(matrix.outputs for matrix in adapted))
         self.add_node(f"{op.name}, B", [between], [result], [between], stays, 0, passing)
-        self.tensor(outputs, self.tape.sizes[frozen])
-        self.tape.nodes.append(Node(f"{op.name}, sum", (frozen, result), (outputs,), adds=True))
+        self.sum(f"{op.name}, sum", (frozen, result), outputs, self.tape.sizes[frozen])
 
     # Operations without matrices
 
@@ -193,9 +196,8 @@ class Recorder:
         return outputs
 
     def add(self, op: Operation) -> None:
-        """The sum of the residual stream and a branch: keeps nothing, and hands its gradient to both."""
-        self.tensor(op.writes, self.tape.sizes[op.reads[0]])
-        self.tape.nodes.append(Node(op.name, op.reads, (op.writes,), adds=True))
+        """The sum of the residual stream and a branch."""
+        self.sum(op.name, op.reads, op.writes, self.tape.sizes[op.reads[0]])
 
     join = add
 

@@ -22,10 +22,9 @@ from perfmodel.transformer.spec import Layer, ModelSpec, MoeMlp
 from perfmodel.transformer.step import Step, share
 from perfmodel.transformer.training.lora import is_targeted
 from perfmodel.transformer.training.step import exchange
-from perfmodel.transformer.training.step.backward import attention, backward
 from perfmodel.transformer.training.step.exchange import TENSOR, Exchange
 from perfmodel.transformer.training.step.frame import Frame
-from perfmodel.transformer.training.step.row import OTHERS, StepOp, gradients, pointwise, priced, product
+from perfmodel.transformer.training.step.row import OTHERS, StepOp, attention, backward, gradients, pointwise, priced, product
 
 LOGITS = "logits"
 VOCABULARY_STEP = 128
