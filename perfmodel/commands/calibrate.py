@@ -43,7 +43,7 @@ def calibrate(asked: CalibrationQuestion, to: _Fits) -> None:
     """
     to.check(["profile"] if asked.from_records else ["records", "profile"])
     from perfmodel.catalog import calibrated_devices, find_device
-    from perfmodel.commands._progress import Bar
+    from perfmodel.commands._progress import ProgressBar
     from perfmodel.core.errors import UnavailableError
     from perfmodel.report.calibration import report
     from perfmodel.validation.calibration_run import How, this_machine
@@ -51,7 +51,7 @@ def calibrate(asked: CalibrationQuestion, to: _Fits) -> None:
 
     names = asked.implementation or []
     with _Kept(to.files) as kept:
-        with Bar() as bar:
+        with ProgressBar() as bar:
             how = How(asked.quick, os.cpu_count() or 1, bar.done, kept.write, kept.timings)
             if asked.from_records:
                 paths, one = record_paths(asked.from_records), any(name.endswith(".yaml") for name in to.files)

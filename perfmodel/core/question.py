@@ -107,8 +107,8 @@ class Question:
         >>> SoftmaxQuestion(rows=4, store=True).given()
         {'rows': 4}
         """
-        values = {one.name: getattr(self, one.name) for one in fields(self)}
-        return {one.name: values[one.name] for one in fields(self) if values[one.name] not in (None, (), [], one.default)}
+        found = {one.name: (getattr(self, one.name), one.default) for one in fields(self)}
+        return {name: value for name, (value, default) in found.items() if value not in (None, (), [], default)}
 
     def updated(self, options: Mapping[str, Any]) -> Self:
         """This question with every one of ``options`` that it has, and that is not None, put in its place."""
@@ -122,14 +122,13 @@ class Question:
                 raise UsageError(f"{as_typed(one)} is missing", f"such as: perfmodel {example}")
         return [getattr(self, name) for name in names]
 
-    def check_read(self) -> Self:
-        """This question; UsageError for an option that is given and that it does not read."""
+    def check_read(self) -> None:
+        """UsageError for an option that is given and that this question does not read."""
         given = self.given()
         for one in fields(self):
             reader = one.metadata["option"].reader
             if reader is not None and one.name in given:
                 reader.check(as_typed(one, given[one.name]), self)
-        return self
 
 
 def as_typed(one: Any, value: Any = True) -> str:
