@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from perfmodel.catalog import find_device, load_device
-from perfmodel.commands._progress import Bar
+from perfmodel.commands._progress import ProgressBar
 from perfmodel.timing.base import find_model, model_of
 from perfmodel.timing.models import flash_prefill, gemm, register_tiles
 from perfmodel.timing.models.gemm import plans, worth_timing
@@ -375,7 +375,7 @@ def test_timings_of_another_machine_are_not_taken_up(run, tmp_path, monkeypatch,
 
 def test_lines_say_the_time_left(capsys):
     now = [0.0]
-    with Bar(lambda: now[0]) as bar:
+    with ProgressBar(lambda: now[0]) as bar:
         bar.done(0.0)
         bar("begun")
         now[0] = 10.0
@@ -397,7 +397,7 @@ def test_lines_say_the_time_left(capsys):
 
 def test_a_terminal_gets_a_bar_and_whole_lines(capsys, monkeypatch):
     monkeypatch.setattr("sys.stderr.isatty", lambda: True, raising=False)
-    with Bar() as bar:
+    with ProgressBar() as bar:
         bar.done(0.0)
         bar("[one] of a family")
         bar.done(1.0)

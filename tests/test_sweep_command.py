@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 
 import perfmodel
 from perfmodel.catalog import data_folder
-from perfmodel.commands._progress import Teller
+from perfmodel.commands._progress import SweepProgress
 from perfmodel.sweep.study import WORKLOADS, read_study
 from perfmodel.sweep.summary import front
 from tools import bench
@@ -237,12 +237,12 @@ def test_a_sweep_loads_no_more_than_numpy() -> None:
 def test_progress_has_rate_and_time_left(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     clock = [0.0]
     monkeypatch.setattr("time.monotonic", lambda: clock[0])
-    teller = Teller()
-    tell = teller.expect(1000)
+    progress = SweepProgress()
+    tell = progress.expect(1000)
     for second, points in ((0.5, 100), (2.0, 100), (3.0, 100), (13.0, 100)):
         clock[0] = second
         tell(points)
-    teller.done()
+    progress.done()
     lines = capsys.readouterr().err.splitlines()
     assert lines == ["200 of 1,000 rows, 100 rows/s, 8 s left", "400 of 1,000 rows, 30.8 rows/s, 20 s left"]
 
@@ -251,12 +251,12 @@ def test_progress_on_a_terminal_is_one_line(capsys: pytest.CaptureFixture[str], 
     clock = [0.0]
     monkeypatch.setattr("time.monotonic", lambda: clock[0])
     monkeypatch.setattr("sys.stderr.isatty", lambda: True)
-    teller = Teller()
-    tell = teller.expect(100)
+    progress = SweepProgress()
+    tell = progress.expect(100)
     for second in (2.0, 2.2, 3.0):
         clock[0] = second
         tell(10)
-    teller.done()
+    progress.done()
     err = capsys.readouterr().err
     assert (err.count("\r"), err.count("\n")) == (3, 0)
     assert err.endswith("\r\x1b[K")

@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 from sweep_runs import AXES, ROWS, content, interrupted, names, rows_in, unfinished, wait_until, write
 
-from perfmodel.commands._progress import Teller
+from perfmodel.commands._progress import SweepProgress
 from perfmodel.core.errors import DataError, UsageError
 from perfmodel.sweep import parts
 from perfmodel.sweep.parts import kept
@@ -152,7 +152,7 @@ def test_an_interrupt_claims_no_rows_that_are_not_there(tmp_path: Path, capsys: 
     (tmp_path / "old.csv").write_text("n,d")
     (tmp_path / "folder").mkdir()
     for name in ("rows.csv", "old.csv", "folder", "no-folder"):
-        Teller().interrupted(tmp_path / name)
+        SweepProgress().interrupted(tmp_path / name)
         assert capsys.readouterr().err == "perfmodel: interrupted; no rows were written\n"
 
 

@@ -12,14 +12,14 @@ from typing import Any
 from perfmodel.commands._command import say
 
 
-class Bar:
+class ProgressBar:
     """A bar with the time left on a terminal, else plain lines: called with a text it says it, ``done`` moves it, 0 starts a phase."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self.clock, self.began, self.share = clock, clock(), 0.0
         self.rich: Any = None
 
-    def __enter__(self) -> Bar:
+    def __enter__(self) -> ProgressBar:
         if sys.stderr.isatty():
             from rich.console import Console
             from rich.progress import BarColumn, Progress, TaskProgressColumn, TimeRemainingColumn
@@ -59,7 +59,7 @@ class Bar:
         return f" ({self.share:.0%} done, about {left:.0f} s left)"
 
 
-class Teller:
+class SweepProgress:
     """Progress on stderr once a sweep takes over a second: twice a second on a terminal, else every ten."""
 
     def __init__(self) -> None:

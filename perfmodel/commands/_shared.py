@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-
-from perfmodel.core.question import Question, option
 
 if TYPE_CHECKING:
     from perfmodel.report import Report
@@ -16,17 +13,6 @@ if TYPE_CHECKING:
 
 SHIPPED = "shipped"
 """The name of the records that come with the package."""
-
-
-@dataclass(frozen=True, slots=True)
-class Common(Question):
-    """Options of several commands."""
-
-    attention: list[str] | None = option("Attention, such as 'n=4096 d=64 heads=16 batch=8 causal'. Repeatable.")
-    matmul: list[str] | None = option("Matmul, such as 8192x128x8192 or 'm=64 n=64 k=64 batch=8'. Repeatable.")
-    model: list[str] | None = option("Phase of a model: 'llama-3-8b decode batch=8 kv_len=2048'. Repeatable.")
-    baseline: str | None = option("A saved report (.json): arrows from its points to those of the same name.")
-    required: int | None = option("Exit code 2 if fewer than so many count; 0 accepts none. [default: 1]", "--require")
 
 
 def record_paths(names: Sequence[str]) -> list[Path]:

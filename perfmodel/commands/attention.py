@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from perfmodel.commands._command import ExplainedPicture, command, device_for
-from perfmodel.core.question import Question, hardware_option, implementation_option, option
+from perfmodel.core.question import Common, Question, as_in, option
 from perfmodel.kernels.attention.question import AttentionQuestion
 
 
@@ -14,8 +14,8 @@ class AttentionRun(Question):
     """Options of the command alone; the device is one of the question too."""
 
     config: str | None = option("Take options from a shipped configuration or a YAML file.")
-    hardware: str | None = hardware_option()
-    implementation: str | None = implementation_option()
+    hardware: str | None = as_in(Common, "hardware")
+    implementation: str | None = as_in(Common, "implementation")
     crossover: bool = option("Find the N, d and M at which tiling stops paying.", default=False)
 
 

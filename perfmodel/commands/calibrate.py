@@ -10,8 +10,8 @@ from types import TracebackType
 from typing import Any
 
 from perfmodel.commands._command import Destination, command, say
-from perfmodel.commands._shared import SHIPPED, Common, record_paths, require
-from perfmodel.core.question import Condition, Question, as_in, hardware_option, option
+from perfmodel.commands._shared import SHIPPED, record_paths, require
+from perfmodel.core.question import Common, Condition, Question, as_in, option
 
 _FITTED = Condition("is for --from-records", "leave it out", lambda asked: bool(asked.from_records))
 
@@ -22,7 +22,7 @@ class CalibrationQuestion(Question):
 
     from_records: list[str] | None = option(f"Fit recorded measurements, JSON Lines, or '{SHIPPED}', instead of measuring. Repeatable.")
     implementation: list[str] | None = option("Kernels to calibrate, such as torch-sdpa-flash. Repeatable. [default: the project's own]")
-    hardware: str | None = hardware_option()
+    hardware: str | None = as_in(Common, "hardware")
     required: int | None = as_in(Common, "required", reader=_FITTED)
     quick: bool = option(
         "Under a minute: two tiles per kernel, one in three library shapes, 30 points per fit. Intervals are rougher.", default=False
@@ -43,7 +43,7 @@ def calibrate(asked: CalibrationQuestion, to: _Fits) -> None:
     """
     to.check(["profile"] if asked.from_records else ["records", "profile"])
     from perfmodel.catalog import calibrated_devices, find_device
-    from perfmodel.commands._progress import Bar
+    from perfmodel.commands._progress import ProgressBar
     from perfmodel.core.errors import UnavailableError
     from perfmodel.report.hardware import calibration_report
     from perfmodel.validation.calibration_run import CalibrationOptions, this_machine
@@ -51,7 +51,7 @@ def calibrate(asked: CalibrationQuestion, to: _Fits) -> None:
 
     names = asked.implementation or []
     with _Kept(to.files) as kept:
-        with Bar() as bar:
+        with ProgressBar() as bar:
             options = CalibrationOptions(asked.quick, os.cpu_count() or 1, bar.done, kept.write, kept.timings)
             if asked.from_records:
                 paths, one = record_paths(asked.from_records), any(name.endswith(".yaml") for name in to.files)

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import typer
 
 from perfmodel.commands._command import Pictured, command
-from perfmodel.commands._shared import Common, command_line, share_of, workloads_of
-from perfmodel.core.question import Question, argument, as_in, option
+from perfmodel.commands._shared import command_line, share_of, workloads_of
+from perfmodel.core.question import Common, Question, argument, as_in, option
 
 if TYPE_CHECKING:
     from perfmodel.report import Report

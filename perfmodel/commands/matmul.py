@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from perfmodel.commands._command import Explained, command, device_for
-from perfmodel.core.question import implementation_option
+from perfmodel.core.question import Common, as_in
 from perfmodel.kernels.question import MatmulQuestion
 
 
@@ -13,7 +13,7 @@ from perfmodel.kernels.question import MatmulQuestion
 class MatmulRun(MatmulQuestion):
     """A matmul and the kernel that runs it."""
 
-    implementation: str | None = implementation_option()
+    implementation: str | None = as_in(Common, "implementation")
 
 
 @command

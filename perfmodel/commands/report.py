@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from perfmodel.commands._command import Pictured, command
-from perfmodel.commands._shared import Common, based, command_line
-from perfmodel.core.question import Question, argument, as_in
+from perfmodel.commands._shared import based, command_line
+from perfmodel.core.question import Common, Question, argument, as_in
 
 
 @dataclass(frozen=True, slots=True)

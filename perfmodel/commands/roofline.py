@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from perfmodel.commands._command import Pictured, command
-from perfmodel.commands._shared import Common, based, command_line, require, workloads_of
-from perfmodel.core.question import DEFAULT_DEVICE, Condition, Question, argument, as_in, implementation_option, option
+from perfmodel.commands._shared import based, command_line, require, workloads_of
+from perfmodel.core.question import DEFAULT_DEVICE, Common, Condition, Question, argument, as_in, option
 
 if TYPE_CHECKING:
     from perfmodel.report import Report
@@ -38,7 +38,7 @@ class RooflineQuestion(Question):
     flops: list[str] | None = option("FLOP that --ncu lacks: KERNEL=137.4GFLOP@fp16, by part of a name or by #ID. Repeatable.")
     ncu_command: bool = option("Print the ncu command that collects what --ncu reads.", default=False)
     hardware: list[str] | None = option("Device: id, words of one, or a profile's path. Repeatable.")
-    implementation: str | None = implementation_option(reader=_TIMED)
+    implementation: str | None = as_in(Common, "implementation", reader=_TIMED)
     baseline: str | None = as_in(Common, "baseline")
     required: int | None = as_in(Common, "required", reader=_MEASURED)
 

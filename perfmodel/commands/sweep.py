@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from perfmodel.commands._command import Command, Destination, add_command, new_app
-from perfmodel.commands._progress import Teller
+from perfmodel.commands._progress import SweepProgress
 from perfmodel.core.errors import UsageError, suggest
 from perfmodel.core.question import Question, argument, option
 
@@ -74,14 +74,14 @@ def sweep(asked: SweepQuestion, to: _Rows) -> None:
 
     study, search = complete(*merged(asked))
     budget = memory_bytes(asked.memory)
-    teller = Teller()
+    progress = SweepProgress()
     try:
         with _terminated_is_interrupted():
-            result = run_sweep(study, search, rows, budget, teller.expect)
+            result = run_sweep(study, search, rows, budget, progress.expect)
     except KeyboardInterrupt:
-        teller.interrupted(None if rows is None else rows.path)
+        progress.interrupted(None if rows is None else rows.path)
         raise
-    teller.done()
+    progress.done()
     _show(result, rows, shown)
 
 

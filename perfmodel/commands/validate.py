@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import typer
 
 from perfmodel.commands._command import Destination, command, say
-from perfmodel.commands._shared import SHIPPED, Common, record_paths, require, share_of
-from perfmodel.core.question import Condition, Question, as_in, hardware_option, option
+from perfmodel.commands._shared import SHIPPED, record_paths, require, share_of
+from perfmodel.core.question import Common, Condition, Question, as_in, option
 
 _RUN = {"backend", "counters"}
 _ALONE = {"counters_csv": {*_RUN, "records", "scoreboard"}, "records": _RUN, "scoreboard": _RUN}
@@ -22,7 +22,7 @@ class ValidationQuestion(Question):
 
     backend: str | None = option("Where kernels run: auto, cuda, cpu or simulator. [default: auto]")
     records: list[str] | None = option(f"Compare recorded measurements instead: a JSON Lines file, or '{SHIPPED}'. Repeatable.")
-    hardware: str | None = hardware_option(_TIMED)
+    hardware: str | None = as_in(Common, "hardware", reader=_TIMED)
     tolerance: str = option("Median error of a group from which the exit code is 3.", default="25%", reader=_TIMED)
     counters: bool = option("Run the GPU kernels under Nsight Compute too and compare its counters.", default=False)
     counters_csv: str | None = option("Compare the kernels in a file that 'ncu --csv' wrote.")

@@ -19,13 +19,6 @@ def whole(option: str, value: Number, least: int = 1) -> None:
         raise UsageError(f"--{option} {found}", f"give a whole number from {least} to {LARGEST_SIZE:.0e}")
 
 
-def given(option: str, value: Number | None, example: str) -> Number:
-    """``value`` of an option that a command cannot do without."""
-    if value is None:
-        raise UsageError(f"--{option} is missing", f"such as: perfmodel {example}")
-    return value
-
-
 def size_bytes(option: str, text: str, least: int = 1) -> int:
     """Bytes in ``text``.
 

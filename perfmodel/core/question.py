@@ -66,25 +66,6 @@ def as_in(question: type[Any], name: str, help: str = "", *, before: str = "", r
     return field(default=None if before else one.default, metadata={"option": asked._replace(help=text, reader=reader)})
 
 
-def hardware_option(reader: Condition | None = None, help: str = "Device: id, words of one, or a profile's path.") -> Any:
-    """The device, by name."""
-    return option(f"{help} [default: {DEFAULT_DEVICE}]", reader=reader)
-
-
-def dtype_option(help: str = "fp32, tf32, fp16, bf16 or fp8. [default: fp16]", reader: Condition | None = None) -> Any:
-    """The number format, by name."""
-    return option(help, reader=reader)
-
-
-def implementation_option(reader: Condition | None = None) -> Any:
-    """The kernel that is predicted, by name."""
-    return option(
-        "Kernel to predict and, of attention, to count the traffic of, such as torch-sdpa-flash. "
-        "[default: the fastest calibrated on the device, else the most certain one borrowed]",
-        reader=reader,
-    )
-
-
 class _WrittenNames:
     def __get__(self, question: Any, owner: type[Any]) -> dict[str, str]:
         """Fields of a question by their names in files, where these are other ones: ``pass`` is a keyword of Python."""
@@ -107,8 +88,8 @@ class Question:
         >>> SoftmaxQuestion(rows=4, store=True).given()
         {'rows': 4}
         """
-        values = {one.name: getattr(self, one.name) for one in fields(self)}
-        return {one.name: values[one.name] for one in fields(self) if values[one.name] not in (None, (), [], one.default)}
+        found = {one.name: (getattr(self, one.name), one.default) for one in fields(self)}
+        return {name: value for name, (value, default) in found.items() if value not in (None, (), [], default)}
 
     def updated(self, options: Mapping[str, Any]) -> Self:
         """This question with every one of ``options`` that it has, and that is not None, put in its place."""
@@ -122,14 +103,30 @@ class Question:
                 raise UsageError(f"{as_typed(one)} is missing", f"such as: perfmodel {example}")
         return [getattr(self, name) for name in names]
 
-    def check_read(self) -> Self:
-        """This question; UsageError for an option that is given and that it does not read."""
+    def check_read(self) -> None:
+        """UsageError for an option that is given and that this question does not read."""
         given = self.given()
         for one in fields(self):
             reader = one.metadata["option"].reader
             if reader is not None and one.name in given:
                 reader.check(as_typed(one, given[one.name]), self)
-        return self
+
+
+@dataclass(frozen=True, slots=True)
+class Common(Question):
+    """Options of several commands."""
+
+    hardware: str | None = option(f"Device: id, words of one, or a profile's path. [default: {DEFAULT_DEVICE}]")
+    dtype: str | None = option("fp32, tf32, fp16, bf16 or fp8. [default: fp16]")
+    implementation: str | None = option(
+        "Kernel to predict and, of attention, to count the traffic of, such as torch-sdpa-flash. "
+        "[default: the fastest calibrated on the device, else the most certain one borrowed]"
+    )
+    attention: list[str] | None = option("Attention, such as 'n=4096 d=64 heads=16 batch=8 causal'. Repeatable.")
+    matmul: list[str] | None = option("Matmul, such as 8192x128x8192 or 'm=64 n=64 k=64 batch=8'. Repeatable.")
+    model: list[str] | None = option("Phase of a model: 'llama-3-8b decode batch=8 kv_len=2048'. Repeatable.")
+    baseline: str | None = option("A saved report (.json): arrows from its points to those of the same name.")
+    required: int | None = option("Exit code 2 if fewer than so many count; 0 accepts none. [default: 1]", "--require")
 
 
 def as_typed(one: Any, value: Any = True) -> str:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from perfmodel.core.errors import UsageError, suggest
-from perfmodel.core.question import Question, dtype_option, hardware_option, option
+from perfmodel.core.question import Common, Question, as_in, option
 
 if TYPE_CHECKING:
     from perfmodel.core.hardware import Device
@@ -31,8 +31,8 @@ class MatmulQuestion(Question):
     tile_n: int | None = option("Tile columns. [default: 128, or the largest power of two that fits]")
     split_k: int = option("Blocks that share the k of a tile.", default=1)
     sram: str | None = option("SRAM per block, such as 163KiB. [default: the device's]")
-    dtype: str | None = dtype_option()
-    hardware: str | None = hardware_option()
+    dtype: str | None = as_in(Common, "dtype")
+    hardware: str | None = as_in(Common, "hardware")
 
     def on(self, device: Device) -> Device:
         """``device`` with the SRAM that was asked for."""
@@ -57,8 +57,8 @@ class SoftmaxQuestion(Question):
     rows: int | None = option("Rows.")
     cols: int | None = option("Elements of a row.")
     store: bool = option("Count the write of the output. [default: store]", "--store/--no-store", default=True)
-    dtype: str | None = dtype_option()
-    hardware: str | None = hardware_option()
+    dtype: str | None = as_in(Common, "dtype")
+    hardware: str | None = as_in(Common, "hardware")
 
     def workload(self, device: Device) -> Softmax:
         """The softmax, checked; UsageError names a wrong option."""
@@ -79,8 +79,8 @@ class MlpQuestion(Question):
     d_out: int | None = option("Columns of y.")
     direction: str = option("forward, backward or both.", "--pass", default="both")
     input_gradient: bool = option("Compute dx as well. [default: no]", "--input-gradient/--no-input-gradient", default=False)
-    dtype: str | None = dtype_option()
-    hardware: str | None = hardware_option()
+    dtype: str | None = as_in(Common, "dtype")
+    hardware: str | None = as_in(Common, "hardware")
 
     def passes(self) -> list[str]:
         """The single passes that are asked for."""
@@ -109,8 +109,8 @@ class FuseQuestion(Question):
     ops: int | None = option("Elementwise operations, one kernel each if unfused.")
     reads_per_op: int | None = option("Operands per operation; those beyond the first are earlier results. [default: 1]")
     example: str | None = option("sin-cos: x = sin(x) + cos(x) ten times on 1024 x 1024 fp32, beside published times.")
-    dtype: str | None = dtype_option("fp32, tf32, fp16, bf16 or fp8. [default: fp16; sin-cos: fp32]")
-    hardware: str | None = hardware_option()
+    dtype: str | None = option("fp32, tf32, fp16, bf16 or fp8. [default: fp16; sin-cos: fp32]")
+    hardware: str | None = as_in(Common, "hardware")
 
     def workload(self, device: Device) -> tuple[Chain, Published | None]:
         """The chain, and published times if it is an example; UsageError names a wrong option."""
@@ -142,8 +142,8 @@ class RecomputeQuestion(Question):
     size: str | None = option("Size of the tensor, such as 64MiB.", "--bytes")
     flops: str | None = option("FLOP to compute it once, such as 137.4GFLOP or 1.374e11.")
     times: int = option("Later uses of it.", default=1)
-    dtype: str | None = dtype_option("Sets the unit that recomputes: fp32 vector, fp16 tensor, ... [default: fp16]")
-    hardware: str | None = hardware_option()
+    dtype: str | None = option("Sets the unit that recomputes: fp32 vector, fp16 tensor, ... [default: fp16]")
+    hardware: str | None = as_in(Common, "hardware")
 
     def workload(self, device: Device) -> Recompute:
         """The tensor, checked; UsageError names a wrong option."""
@@ -163,7 +163,7 @@ class OccupancyQuestion(Question):
     sram: str | None = option("Shared memory per block, such as 48KiB. [default: none]")
     stride: int | None = option("Elements between the loads of neighbouring threads. [default: 1]")
     element_bytes: int | None = option("Bytes that a thread loads: 1, 2, 4, 8 or 16. [default: 4]")
-    hardware: str | None = hardware_option()
+    hardware: str | None = as_in(Common, "hardware")
 
     def block(self) -> Block:
         """The thread block; UsageError names a wrong option."""

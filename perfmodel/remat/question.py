@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from perfmodel.core.errors import UsageError
-from perfmodel.core.question import DEFAULT_DEVICE, Condition, Question, argument, dtype_option, hardware_option, option
+from perfmodel.core.question import DEFAULT_DEVICE, Condition, Question, argument, option
 
 if TYPE_CHECKING:
     from perfmodel.core.arith import Number
@@ -55,8 +55,8 @@ class RematQuestion(Question):
     width: str | None = option("Columns of linear layers: one number, or of x_0, x_1, ...", reader=_CHAIN)
     batch: int = option("Rows of linear layers, sequences of a model.", default=1, reader=_CHAIN)
     n: int | None = option("Tokens of a sequence. [default: 2048, or what the model takes]", reader=_OF_MODEL)
-    dtype: str | None = dtype_option("fp32, tf32, fp16, bf16 or fp8. [default: fp16; bf16 for a model]", reader=_CHAIN)
-    hardware: str | None = hardware_option(_CHAIN, "Device that times them.")
+    dtype: str | None = option("fp32, tf32, fp16, bf16 or fp8. [default: fp16; bf16 for a model]", reader=_CHAIN)
+    hardware: str | None = option(f"Device that times them. [default: {DEFAULT_DEVICE}]", reader=_CHAIN)
     graph: str | None = option("Any graph, as JSON or YAML; --memory then asks the exact solver.", metavar="FILE")
     exact: bool = option(
         "Ask the exact solver for the chain within --memory.",

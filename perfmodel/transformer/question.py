@@ -6,7 +6,7 @@ from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
 
 from perfmodel.core.errors import UsageError
-from perfmodel.core.question import Condition, Question, argument, as_in, dtype_option, hardware_option, option
+from perfmodel.core.question import Common, Condition, Question, argument, as_in, option
 
 if TYPE_CHECKING:
     from perfmodel.core.hardware import Device
@@ -62,7 +62,7 @@ class MemoryQuestion(Question):
     interleave: int = option("Chunks of layers per stage.", default=1)
     cp: int = option("GPUs that share each sequence.", default=1)
     ep: int = option("Groups of GPUs that hold different experts.", default=1)
-    hardware: str | None = hardware_option()
+    hardware: str | None = as_in(Common, "hardware")
 
     def training(self, model: ModelSpec) -> Training:
         """The step of ``model``; a length that is not given fits it."""
@@ -102,12 +102,12 @@ class PhaseQuestion(Question):
     batch: int = option("Sequences.", default=1)
     n: int | None = option("Tokens of the prompt. [default: 2048, or what the model takes at most]")
     kv_len: int | None = option("Tokens of a sequence at the end. [default: n; generate: n + 128]", reader=_INFERENCE)
-    dtype: str | None = dtype_option()
+    dtype: str | None = as_in(Common, "dtype")
     weights_dtype: str | None = option(
         "Format of the weights; int8 and int4 too. [default: as config.json says, else the dtype]", reader=_INFERENCE
     )
     kv_dtype: str | None = option("Format of the KV cache; int8 and int4 too. [default: the dtype]", reader=_INFERENCE)
-    hardware: str | None = hardware_option()
+    hardware: str | None = as_in(Common, "hardware")
     tp: int = as_in(MemoryQuestion, "tp")
     pp: int = as_in(MemoryQuestion, "pp")
     ep: int = as_in(MemoryQuestion, "ep")
@@ -217,10 +217,10 @@ class BatchQuestion(Question):
 
     name: str = as_in(PhaseQuestion, "name")
     kv_len: int | None = as_in(PhaseQuestion, "kv_len")
-    dtype: str | None = dtype_option()
+    dtype: str | None = as_in(Common, "dtype")
     weights_dtype: str | None = as_in(PhaseQuestion, "weights_dtype")
     kv_dtype: str | None = as_in(PhaseQuestion, "kv_dtype")
-    hardware: str | None = hardware_option()
+    hardware: str | None = as_in(Common, "hardware")
     tp: int = as_in(PhaseQuestion, "tp")
     pp: int = as_in(PhaseQuestion, "pp")
     ep: int = as_in(PhaseQuestion, "ep")
@@ -247,7 +247,7 @@ class CacheQuestion(Question):
     block_size: int = option("Tokens per page of a paged cache.", default=1)
     weights_dtype: str | None = option(f"Of the weights: {FORMATS}. [default: as config.json says, else a 16 or 32 bit --dtype, else fp16]")
     reserve: str | None = option("Memory for neither weights nor cache, such as 4GiB. [default: none]")
-    hardware: str | None = hardware_option()
+    hardware: str | None = as_in(Common, "hardware")
 
     def workload(self, model: ModelSpec) -> CacheWorkload:
         """The cache of ``model``, checked; UsageError names a wrong option."""

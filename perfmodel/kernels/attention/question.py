@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from perfmodel.core.errors import DataError, UsageError, suggest
-from perfmodel.core.question import Question, dtype_option, hardware_option, option
+from perfmodel.core.question import Common, Question, as_in, option
 
 if TYPE_CHECKING:
     from perfmodel.core.hardware import Device
@@ -29,7 +29,7 @@ class AttentionQuestion(Question):
     kv_heads: int | None = option("Key/value heads (GQA, MQA). [default: heads]")
     kv_len: int | None = option("Key/value length. [default: n]")
     dv: int | None = option("Head dim of V and O. [default: d]")
-    dtype: str | None = dtype_option()
+    dtype: str | None = as_in(Common, "dtype")
     causal: bool | None = option("Causal mask, aligned bottom right.", "--causal/--no-causal")
     direction: str | None = option("forward, backward or both. [default: forward]", "--pass")
     algorithm: list[str] | str | None = option(
@@ -50,7 +50,7 @@ class AttentionQuestion(Question):
     splits: int | None = option("Parts of the keys in split-kv. [default: FlashAttention-2's heuristic]")
     sparsity: float | None = option("Share of nonzero blocks for block-sparse, such as 0.25.")
     pattern: str | None = option("Nonzero blocks of --block-q x --block-kv, or 128 x 128: local-global, strided, butterfly, or a file.")
-    hardware: str | None = hardware_option()
+    hardware: str | None = as_in(Common, "hardware")
 
     def passes(self) -> list[str]:
         """The single passes that are asked for; none where there is no such pass."""
