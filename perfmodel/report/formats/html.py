@@ -148,10 +148,8 @@ def _formulas(formulas: list[Formula]) -> list[str]:
     first: dict[Formula, str] = {}
     parts = []
     for group in dict.fromkeys(formula.group for formula in formulas):
-        own = [formula for formula in formulas if formula.group == group]
-        known: dict[str, list[str]] = {}
-        rows = []
-        for formula in own:
+        rows, known = list[str](), dict[str, list[str]]()
+        for formula in (each for each in formulas if each.group == group):
             earlier = first.setdefault(replace(formula, group=""), group)
             if earlier == group:
                 rows.append(_formula(formula, sources))
@@ -161,9 +159,8 @@ def _formulas(formulas: list[Formula]) -> list[str]:
         title = f"Formulas{': ' * bool(group)}{clean(group)}"
         parts.append(f'<details><summary>{title}</summary><dl class="formula">{as_before}{"".join(rows)}</dl></details>')
     listed = "".join(f"<li>[{place}] {clean(source)}</li>" for place, source in enumerate(sources, 1))
-    return (
-        [*parts, f'<details><summary>Sources of the formulas</summary><ol class="footnotes">{listed}</ol></details>'] if listed else parts
-    )
+    footnotes = f'<details><summary>Sources of the formulas</summary><ol class="footnotes">{listed}</ol></details>'
+    return [*parts, footnotes] if listed else parts
 
 
 def _formula(formula: Formula, sources: list[str]) -> str:

@@ -88,10 +88,6 @@ class Pairwise:
         """Predictions where both are predicted throughout, else roofs."""
         return PREDICTED if self.first.predicted and self.other.predicted else ROOF
 
-    def gain(self, value: int) -> float:
-        """How many times faster the other one is."""
-        return seconds(self.first.found[value], self.basis) / seconds(self.other.found[value], self.basis)
-
     def side(self, swept: SweptSeries, value: int) -> Side:
         """``swept`` at ``value``, as a verdict takes it."""
         one = swept.found[value]
@@ -99,7 +95,8 @@ class Pairwise:
 
     def turns(self) -> list[SpeedCrossover]:
         """Where the order turns, by bisection between the values."""
-        leads, found = {value: self.gain(value) > 1 for value in self.values}, []
+        found, basis = [], self.basis
+        leads = {value: seconds(self.other.found[value], basis) < seconds(self.first.found[value], basis) for value in self.values}
         for low, high in pairwise(self.values):
             if leads[low] != leads[high]:
                 at = self._first(low, high, leads[high])
