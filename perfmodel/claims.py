@@ -23,7 +23,7 @@ from perfmodel.catalog import data_folder, find_device, read_yaml
 from perfmodel.core.arith import Number
 from perfmodel.core.errors import UsageError, suggest
 from perfmodel.core.plugins import docstring
-from perfmodel.core.trace import Step, Trace, Traced
+from perfmodel.core.trace import FormulaStep, Trace, Traced
 from perfmodel.core.units import parse
 
 HOLDS, RELABELLED, INCOMPLETE, WRONG = "holds", "holds with relabelling", "incomplete", "wrong"
@@ -37,7 +37,7 @@ _device = cache(find_device)
 
 
 @dataclass(frozen=True, slots=True)
-class Input:
+class ClaimInput:
     """What goes into an expression, and where it is from: given, or read off a device profile."""
 
     symbol: str
@@ -46,13 +46,13 @@ class Input:
     source: str
 
 
-def _input(name: str, given: Any) -> Input:
+def _input(name: str, given: Any) -> ClaimInput:
     """``given``: a number, or an expression for (profile, meaning, Quantity)."""
     symbol, meaning = _file()["symbols"].get(name, (name, ""))
     if not isinstance(given, str):
-        return Input(symbol, meaning, given, "given")
+        return ClaimInput(symbol, meaning, given, "given")
     profile, meaning, quantity = evaluate(given, {})
-    return Input(symbol, meaning, quantity.number, _device(profile).origin(quantity))
+    return ClaimInput(symbol, meaning, quantity.number, _device(profile).origin(quantity))
 
 
 # Expressions
@@ -203,7 +203,7 @@ class Claim:
         """The words in quotation marks, or what they come to."""
         return f'"{self.quote}"' if self.quote else f"In substance: {self.substance}"
 
-    def inputs(self, check: Check | None = None) -> dict[str, Input]:
+    def inputs(self, check: Check | None = None) -> dict[str, ClaimInput]:
         """Inputs of ``check``, or of the claim, by the name that its expressions have for them."""
         return {name: _input(name, value) for name, value in {**self.given, **(check.at if check else {})}.items()}
 
@@ -227,7 +227,7 @@ class Claim:
         named = [names().get(name) for name in names_in(check.of) if name not in self.given and name not in check.at]
         return [value for value in named if isfunction(value)]
 
-    def explain(self, check: Check) -> list[Step]:
+    def explain(self, check: Check) -> list[FormulaStep]:
         """How the number of ``check`` comes about: its inputs, then its formula in symbols and in values."""
         trace, source = Trace(), "; ".join(map(source_of, self.functions_of(check))) or self.source
         named = {name: given for name, given in self.inputs(check).items() if name in names_in(check.of)}
@@ -236,7 +236,7 @@ class Claim:
         steps = [replace(step, source=step.source or source) for step in trace.steps.values()]
         if isinstance(result, Traced):
             return steps
-        return [*steps, Step(check.what, check.base_unit, check.of, "", result, source)]
+        return [*steps, FormulaStep(check.what, check.base_unit, check.of, "", result, source)]
 
 
 def verdict_of(numbers: Sequence[Computed]) -> str:

@@ -45,7 +45,7 @@ def _summary(name: str) -> str:
     return (ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or "").partition("\n")[0]
 
 
-class Group(TyperGroup):
+class CommandGroup(TyperGroup):
     """Finds commands by file name; the first line of a module's docstring is its command's summary."""
 
     def list_commands(self, ctx: Any) -> list[str]:
@@ -92,7 +92,7 @@ class Group(TyperGroup):
 
 def main(args: list[str] | None = None) -> int:
     """Run the command line; returns the exit code: 0 ok, 1 failure, 2 usage, 3 out of tolerance, 130 interrupted."""
-    group = Group(name="perfmodel", help=_HELP.rstrip(), rich_markup_mode=None, add_help_option=False)
+    group = CommandGroup(name="perfmodel", help=_HELP.rstrip(), rich_markup_mode=None, add_help_option=False)
     if sys.stdout is None:
         return 1  # closed before the start: nobody to tell
     if sys.stderr is None:

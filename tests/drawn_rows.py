@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from perfmodel.catalog import find_device
-from perfmodel.validation.compare import Row, compare
+from perfmodel.validation.compare import RecordRow, compare
 from perfmodel.validation.records import as_record
 from perfmodel.validation.statistics import quantile
 
@@ -32,7 +32,7 @@ PROMISED, LEVEL = Fraction(4, 5), 0.01
 class Coverage:
     """Of one group and kind of shapes: rows with a prediction, and those without by reason."""
 
-    rows: list[Row] = field(default_factory=list)
+    rows: list[RecordRow] = field(default_factory=list)
     missing: Counter[str] = field(default_factory=Counter)
 
     @property

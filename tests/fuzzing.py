@@ -30,7 +30,7 @@ from hypothesis import strategies as st
 import perfmodel
 from perfmodel import catalog
 from perfmodel.catalog import device_ids, model_names
-from perfmodel.cli import Group, command_names, main
+from perfmodel.cli import CommandGroup, command_names, main
 from perfmodel.commands._command import examples_apart
 from perfmodel.core.errors import UnavailableError
 
@@ -124,7 +124,7 @@ def no_measuring(monkeypatch: Any) -> None:
 def read_once(monkeypatch: Any) -> None:
     """Profiles are read once, and parsers built once, as a process that asks again and again may do."""
     monkeypatch.setattr("perfmodel.catalog._shipped_device", cache(catalog._shipped_device))
-    monkeypatch.setattr(Group, "get_command", lambda group, context, name: parser(name))
+    monkeypatch.setattr(CommandGroup, "get_command", lambda group, context, name: parser(name))
 
 
 @contextmanager
@@ -216,13 +216,13 @@ def asks_for_json(args: list[str]) -> bool:
         return bool(context.params["json"])
 
 
-build = Group.get_command
+build = CommandGroup.get_command
 
 
 @cache
 def parser(name: str) -> Any:
     """The parser of the first word of a line."""
-    return build(Group(name="perfmodel"), None, name)
+    return build(CommandGroup(name="perfmodel"), None, name)
 
 
 def command(name: str) -> Any:

@@ -19,11 +19,11 @@ def leave_out(name: str, records: Iterable[Record], devices: Mapping[str, Device
     others = [record for record in listed if record.hardware != name]
     fits = calibrate(others, bare, "", lambda _: "", lambda text: None)
     halves = half_widths(points(others, bare), fits)
-    lenders = [replace(bare[key], calibration=blocks) for key, blocks in with_borrowed(fits, halves).items()]
+    fallbacks = [replace(bare[key], calibration=blocks) for key, blocks in with_borrowed(fits, halves).items()]
     found = []
     for own in points([r for r in listed if r.hardware == name], bare).values():
         for point in own:
             if held_out(point.record):
-                made = predict(point.case, point.record.workload, point.record.dtype, bare[name], point.lower_s, lambda: lenders)
+                made = predict(point.case, point.record.workload, point.record.dtype, bare[name], point.lower_s, lambda: fallbacks)
                 found.append((point.record, made))
     return found

@@ -82,4 +82,4 @@ def write(every: Iterable[Calibrated]) -> None:
 
 if __name__ == "__main__":
     options = CalibrationOptions(jobs=os.cpu_count() or 1)
-    write(from_records(shipped_records(), find_device, None, [], print, lenders=calibrated_devices, options=options))
+    write(from_records(shipped_records(), find_device, None, [], print, fallbacks=calibrated_devices, options=options))

@@ -16,8 +16,8 @@ from perfmodel.report.charts.schema import (
     LineChart,
     Mark,
     Pair,
-    Point,
     Roofline,
+    RooflinePoint,
     ScatterChart,
     Series,
 )
@@ -42,11 +42,11 @@ def ceilings(scale: float = 1.0) -> list[Ceiling]:
     ]
 
 
-def point(number: int, name: str, flops: float, dram: float, l2: float, roof_s: float, **more: object) -> Point:
+def point(number: int, name: str, flops: float, dram: float, l2: float, roof_s: float, **more: object) -> RooflinePoint:
     """A point of bf16 whose largest term is its roof."""
     terms = {"dram": dram / 4e12, "l2": l2 / 9e12, "tensor": flops / 1000e12}
     fields = {"dtype": "bf16", "lower_s": roof_s * 0.9, "roofline_s": roof_s, "terms": terms} | more
-    return Point(number, name, flops, {"l2": l2, "dram": dram}, **fields)  # type: ignore[arg-type]
+    return RooflinePoint(number, name, flops, {"l2": l2, "dram": dram}, **fields)  # type: ignore[arg-type]
 
 
 def example() -> Report:
@@ -74,7 +74,9 @@ def example() -> Report:
     ]
     second = [
         point(7, "flash N=4096", 512_000_000_000, 2.4e8, 4.8e9, 1068e-6, group="flash", predicted=Interval(2e-3, 1.8e-3, 2.3e-3)),
-        Point(8, "softmax", 3_000_000, {"dram": 1e6, "l2": 2e6}, "fp32", "vector", roofline_s=1e-6, terms={"dram": 1e-6, "sfu": 4e-7}),
+        RooflinePoint(
+            8, "softmax", 3_000_000, {"dram": 1e6, "l2": 2e6}, "fp32", "vector", roofline_s=1e-6, terms={"dram": 1e-6, "sfu": 4e-7}
+        ),
     ]
     sweep = [(256, 2e-5), (512, 4e-5), (1024, 9e-5), (2048, 3e-4), (4096, 9e-4)]
     return Report(

@@ -15,7 +15,7 @@ from perfmodel.report.validation import scoreboard_report
 from perfmodel.timing.base import MAX_PARAMETERS, SAME_KERNEL, find_model
 from perfmodel.timing.predict import CALIBRATED
 from perfmodel.validation.calibration_run import versions_of
-from perfmodel.validation.compare import Row, compare_files
+from perfmodel.validation.compare import RecordRow, compare_files
 from perfmodel.validation.records import held_out, profiled, read_records, shipped_records
 from perfmodel.validation.scoreboard import scoreboard
 from perfmodel.validation.statistics import quantile
@@ -25,15 +25,15 @@ H200 = "nvidia-h200-sxm"
 
 
 @cache
-def all_rows() -> list[Row]:
+def all_rows() -> list[RecordRow]:
     """Every shipped record beside the model."""
     return compare_files(shipped_records(), find_device, cache(calibrated_devices))
 
 
 @cache
-def rows() -> dict[tuple[str, str], list[Row]]:
+def rows() -> dict[tuple[str, str], list[RecordRow]]:
     """Held-out rows with a calibrated prediction, by device and group; fused attention of several queries and of one apart."""
-    found: dict[tuple[str, str], list[Row]] = defaultdict(list)
+    found: dict[tuple[str, str], list[RecordRow]] = defaultdict(list)
     for row in all_rows():
         if row.prediction is not None and row.prediction.kind == CALIBRATED and held_out(row.record):
             decode = " decode" if row.prediction.calibration.model == "flash-decode" else ""
@@ -65,7 +65,7 @@ def test_held_out_errors(hardware, group, median, p90):
     assert p90 is None or quantile(found, 0.9) <= p90
 
 
-def steps(phase: str, gpus: int) -> list[Row]:
+def steps(phase: str, gpus: int) -> list[RecordRow]:
     own = rows()[H200, "transformer/torch/forward"]
     return [row for row in own if (row.record.shape["phase"], row.record.shape["tensor_parallel"]) == (phase, gpus)]
 

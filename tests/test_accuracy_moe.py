@@ -7,7 +7,7 @@ from functools import cache
 import pytest
 
 from perfmodel.catalog import find_device
-from perfmodel.validation.compare import Row, compare_files
+from perfmodel.validation.compare import RecordRow, compare_files
 from perfmodel.validation.records import held_out, shipped_records
 from perfmodel.validation.statistics import quantile
 
@@ -16,11 +16,11 @@ TABLES = ("public-moe", "public-latent-attention", "public-fp8-matmul", "public-
 
 
 @cache
-def rows() -> list[Row]:
+def rows() -> list[RecordRow]:
     return list(compare_files([path for path in shipped_records() if path.stem in TABLES], find_device))
 
 
-def own(hardware: str, group: str) -> list[Row]:
+def own(hardware: str, group: str) -> list[RecordRow]:
     """Held-out rows of a device and group."""
     return [row for row in rows() if (row.record.hardware, row.record.group) == (hardware, group) and held_out(row.record)]
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from training_questions import FEW_DEVICES, FEW_MODELS, Question, answered, lenders, questions
+from training_questions import FEW_DEVICES, FEW_MODELS, Question, answered, fallbacks, questions
 from training_questions import layout as drawn_layout
 
 from perfmodel.catalog import device_ids, find_device, find_model, find_system, model_names, system_names
@@ -21,7 +21,7 @@ from perfmodel.transformer.answer import answer
 from perfmodel.transformer.op import COLLECTIVE
 from perfmodel.transformer.op_time import as_multiplied
 from perfmodel.transformer.step import Request, Split, formats
-from perfmodel.transformer.training.question import EVERY, FULL, Parallel, Training
+from perfmodel.transformer.training.question import EVERY, FULL, Parallel, TrainingConfig
 from perfmodel.transformer.training.step.estimate import TrainingEstimate, estimate
 from perfmodel.transformer.training.step.exchange import CONTEXT, DATA, EXPERT, TENSOR, Exchange
 from perfmodel.transformer.training.step.flops import utilization
@@ -98,15 +98,15 @@ def test_no_training_step_is_shorter_than_a_resource_is_busy(count, monkeypatch)
 def test_the_fastest_layout_of_gpt3_keeps_every_link_within_its_step():
     """1,024 A100s of Selene: sums of gradients and the weights of ZeRO 3 once hid behind the same backward pass."""
     system = find_system("selene-a100")
-    on = machine(find_device(system.device), lenders)
-    found = search(Training(find_model("gpt3-175b"), 1536, 2048), 1024, on, system, most=2)
+    on = machine(find_device(system.device), fallbacks)
+    found = search(TrainingConfig(find_model("gpt3-175b"), 1536, 2048), 1024, on, system, most=2)
     for layout in found.layouts:
-        step = estimate(layout.training, on.device, lenders, system)
+        step = estimate(layout.training, on.device, fallbacks, system)
         question = Question(layout.training, on.device, system, "fused", True)
         assert step.seconds == pytest.approx(layout.seconds)
         assert max(busy_links(question, step).values()) <= step.seconds
-    zero3 = Training(find_model("gpt3-175b"), 1536, 2048, 1, parallel=Parallel(cp=2, dp=512, zero=3))
-    step = estimate(zero3, on.device, lenders, system)
+    zero3 = TrainingConfig(find_model("gpt3-175b"), 1536, 2048, 1, parallel=Parallel(cp=2, dp=512, zero=3))
+    step = estimate(zero3, on.device, fallbacks, system)
     assert max(busy_links(Question(zero3, on.device, system, "fused", True), step).values()) > 16.7
     assert step.seconds > 16.7
 
@@ -176,7 +176,7 @@ def requests(count: int) -> Iterator[Request]:
 @pytest.mark.parametrize("count", [40, pytest.param(5_000, marks=pytest.mark.slow)])
 def test_no_pass_is_shorter_than_a_resource_is_busy(count):
     for asked in requests(count):
-        found = answer(asked, lenders)
+        found = answer(asked, fallbacks)
         [(one, _)] = found.steps
         rows = [row for row in one.rows if row.op.group != COLLECTIVE]
         wires = sum(float(row.op.count * least_bytes(row.op.timed.workload)) for row in one.rows if row.op.group == COLLECTIVE)

@@ -30,12 +30,12 @@ from perfmodel.timing.predict import nearest, with_parts
 from perfmodel.transformer.op import EXPONENTIALS, VECTOR_WORK
 from perfmodel.transformer.ops import layer_ops
 from perfmodel.transformer.spec import MoeMlp
-from perfmodel.transformer.step import DECODE, Step
+from perfmodel.transformer.step import DECODE, ModelPass
 from perfmodel.transformer.training.question import Parallel
 from perfmodel.transformer.training.step.exchange import DATA, Exchange
 from perfmodel.transformer.training.step.host import host_phases, longest_way, waiting
-from perfmodel.transformer.training.step.system import Level, System, calibrated, exchange_seconds, slower
-from perfmodel.transformer.training.tape import Node, Pass, Tape, backward, forward
+from perfmodel.transformer.training.step.system import LinkLevel, System, calibrated, exchange_seconds, slower
+from perfmodel.transformer.training.tape import Tape, TapeNode, TapePass, backward, forward
 from perfmodel.transformer.weight_formats import quantized
 
 MIB = 1 << 20
@@ -134,7 +134,7 @@ def test_parts_of_experts_move_what_they_read_and_write() -> None:
 def test_matmuls_of_experts_write_a_row_per_pair() -> None:
     model = find_model("mixtral-8x7b")
     layer = next(layer for layer, _ in model.layer_kinds if isinstance(layer.mlp, MoeMlp))
-    ops = {op.name: op for op in layer_ops(layer, model, Step(DECODE, 3, 1, 64, DTYPES["bf16"], 16, 16, False))}
+    ops = {op.name: op for op in layer_ops(layer, model, ModelPass(DECODE, 3, 1, 64, DTYPES["bf16"], 16, 16, False))}
     written = {name: op.kernel.bytes("write") for name, op in ops.items() if name.startswith("experts")}
     assert written == {"experts, gate and up": 3 * 2 * 2 * 14336 * 2, "experts, down": 3 * 2 * 4096 * 2}
 
@@ -239,7 +239,7 @@ TWO_LEVELS = System(
     "any",
     16,
     {"test": "by hand"},
-    [Level("inside", 8, quantity(100e9), None, quantity(1e-6)), Level("outside", 16, quantity(50e9), None, quantity(5e-6))],
+    [LinkLevel("inside", 8, quantity(100e9), None, quantity(1e-6)), LinkLevel("outside", 16, quantity(50e9), None, quantity(5e-6))],
     quantity(7e-6),
 )
 """Two domains of eight GPUs."""
@@ -303,7 +303,7 @@ def tapes(draw: st.DrawFn) -> Tape:
         reads = draw(st.lists(st.sampled_from(sorted(sizes)), min_size=1, max_size=2, unique=True)) if index > 1 else ["t0"]
         sizes[f"t{index}"] = draw(st.integers(1, 100))
         saves = draw(st.lists(st.sampled_from(sorted(sizes)), max_size=2, unique=True))
-        nodes.append(Node(f"op{index}", tuple(reads), (f"t{index}",), tuple(saves), scratch=draw(st.integers(0, 50))))
+        nodes.append(TapeNode(f"op{index}", tuple(reads), (f"t{index}",), tuple(saves), scratch=draw(st.integers(0, 50))))
     return Tape("t0", sizes, nodes)
 
 
@@ -327,14 +327,14 @@ def test_a_tensor_lives_from_its_making_to_its_last_use(tape: Tape) -> None:
 def test_a_residual_on_tape() -> None:
     """w = x + b(a(x)); a and b keep their inputs and have weights whose gradients stay: 3 and 5 bytes."""
     nodes = [
-        Node("a", ("x",), ("y",), ("x",), gradients=3),
-        Node("b", ("y",), ("z",), ("y",), gradients=5, backward_scratch=1),
-        Node("sum", ("x", "z"), ("w",), adds=True),
+        TapeNode("a", ("x",), ("y",), ("x",), gradients=3),
+        TapeNode("b", ("y",), ("z",), ("y",), gradients=5, backward_scratch=1),
+        TapeNode("sum", ("x", "z"), ("w",), adds=True),
     ]
     tape = Tape("x", dict.fromkeys("xyzw", 10), nodes)
-    assert forward(tape) == Pass(30, 20, "sum"), "y, z and w at once; x and y stay beside w, the stream that entered counts nothing"
+    assert forward(tape) == TapePass(30, 20, "sum"), "y, z and w at once; x and y stay beside w, the stream that entered counts nothing"
     # b: 5 of weights, dy, scratch; then y goes. a: 3 of weights, a second dx beside the shared one; then dy and x go.
-    assert backward(tape) == Pass(18, -12, "a")
+    assert backward(tape) == TapePass(18, -12, "a")
 
 
 # Weights

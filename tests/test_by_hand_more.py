@@ -18,7 +18,7 @@ from perfmodel.core.cost import READ, Access, Kernel, Launch, Tile
 from perfmodel.core.dtypes import DTYPES
 from perfmodel.core.errors import DataError, suggest
 from perfmodel.core.roofline import Estimate
-from perfmodel.core.trace import Step
+from perfmodel.core.trace import FormulaStep
 from perfmodel.core.workload import BACKWARD, FORWARD, Attention
 from perfmodel.kernels.attention.algorithms import find
 from perfmodel.kernels.attention.blocks import BlockGrid
@@ -37,11 +37,11 @@ from perfmodel.sweep import kv_cache, matmul, model
 from perfmodel.sweep.base import costs
 from perfmodel.timing.base import Case
 from perfmodel.timing.models import gemm, numba_flash1
-from perfmodel.timing.models._flash_blocks import TAIL, Blocks, _key_tile_visits, interleaved_cycles
-from perfmodel.timing.models._flash_plans import Plan, plan_of
+from perfmodel.timing.models._flash_blocks import TAIL, TileBlocks, _key_tile_visits, interleaved_cycles
+from perfmodel.timing.models._flash_plans import FlashPlan, plan_of
 from perfmodel.timing.models.flash_prefill import MODEL
 from perfmodel.timing.models.register_tiles import geometry
-from perfmodel.transformer.answer import GENERATE, Answer, answer
+from perfmodel.transformer.answer import GENERATE, ModelAnswer, answer
 from perfmodel.transformer.generation import with_cache
 from perfmodel.transformer.hf import parse
 from perfmodel.transformer.kv_cache import CacheFormat
@@ -51,7 +51,7 @@ from perfmodel.transformer.step import Request
 from perfmodel.transformer.training.implementations import FUSED, HUGGINGFACE, layer_tape
 from perfmodel.transformer.training.korthikanti import describes, stage_bytes
 from perfmodel.transformer.training.matrices import Holding
-from perfmodel.transformer.training.question import Parallel, Training
+from perfmodel.transformer.training.question import Parallel, TrainingConfig
 from perfmodel.transformer.training.shape import shape_of
 from perfmodel.transformer.training.state import state_bytes
 from perfmodel.transformer.training.step.estimate import training_step
@@ -107,14 +107,14 @@ KERNELS = [
 
 @pytest.mark.parametrize(("d", "direction", "kernel"), KERNELS)
 def test_tiles_of_memory_efficient_kernels_are_in_their_names(d: int, direction: str, kernel: str) -> None:
-    plan: Plan = plan_of(Case(attention(4096, d), "torch-sdpa-efficient", direction), A100)
+    plan: FlashPlan = plan_of(Case(attention(4096, d), "torch-sdpa-efficient", direction), A100)
     assert f"_{plan.br}x{plan.bc}_" in kernel
 
 
 @pytest.mark.parametrize(("alone", "gained"), [(1.0, 1.0), (2.0, 0.5), (3.0, 0.0)])
 def test_the_last_block_gains_of_neighbours_that_have_ended(alone: float, gained: float) -> None:
     """Three to a multiprocessor, a third of the speed each: three blocks of a tile end at 30, one of four tiles at 150; 70 is the mean."""
-    found = interleaved_cycles(Blocks((1, 1, 1, 4), 0, 0, sms=1, resident=3), 10.0, 0.0, alone)
+    found = interleaved_cycles(TileBlocks((1, 1, 1, 4), 0, 0, sms=1, resident=3), 10.0, 0.0, alone)
     assert found == pytest.approx(150 - TAIL * (150 - 70) * gained)
 
 
@@ -195,13 +195,13 @@ def test_scans_that_shrink_lose_the_mean_over_their_lengths(share: float, privat
 def test_copies_of_the_optimizer_are_of_its_own_share(zero: int, shares: int) -> None:
     """Square roots of Adam's second moments in fp32, of the parameters that a GPU updates."""
     gpt2 = find_model("gpt2")
-    state = state_bytes(Training(gpt2, 8, 1024, parallel=Parallel(dp=4, zero=zero), fused_optimizer=False))
+    state = state_bytes(TrainingConfig(gpt2, 8, 1024, parallel=Parallel(dp=4, zero=zero), fused_optimizer=False))
     assert state.temporary == 4 * -(-124439808 // shares)
 
 
 def test_parts_of_a_sequence_have_1024_tokens_at_least() -> None:
     def parts(n: int, *, flash: bool = True) -> set[int]:
-        return {t.parallel.cp for t in candidates(Training(find_model("llama-3-8b"), 8, n, flash=flash), 8, 8)}
+        return {t.parallel.cp for t in candidates(TrainingConfig(find_model("llama-3-8b"), 8, n, flash=flash), 8, 8)}
 
     assert (parts(1023), parts(1024), parts(2048), parts(8192)) == ({1}, {1}, {1, 2}, {1, 2, 4, 8})
     assert parts(8192, flash=False) == {1}
@@ -209,7 +209,7 @@ def test_parts_of_a_sequence_have_1024_tokens_at_least() -> None:
 
 def test_kernels_that_move_tokens_add_up_as_many_elements_as_pairs() -> None:
     """Of Mixtral: 2 experts to each of 4 x 512 tokens, 4096 wide, there and back, forward and backward."""
-    job = job_of(Training(find_model("mixtral-8x7b"), 4, 512), machine(H200, tuple))
+    job = job_of(TrainingConfig(find_model("mixtral-8x7b"), 4, 512), machine(H200, tuple))
     [layer] = {layer for layer, _ in job.training.model.layer_kinds}
     rows = layer_ops(layer, job.frame)
     moved = [row for row in (*rows.forward, *rows.backward) if "tokens by" in row.op.name or "weighted sum" in row.op.name]
@@ -220,7 +220,7 @@ def test_chunks_of_stages_keep_more() -> None:
     """Korthikanti et al. 2022, section 4.2.3: 1 + (p - 1) / (p m)."""
 
     def kept(interleave: int) -> float:
-        return stage_bytes(Training(find_model("gpt2"), 4, 1024, parallel=Parallel(pp=4, interleave=interleave)))
+        return stage_bytes(TrainingConfig(find_model("gpt2"), 4, 1024, parallel=Parallel(pp=4, interleave=interleave)))
 
     assert [kept(m) / kept(1) for m in (2, 3)] == pytest.approx([1 + 3 / 8, 1 + 3 / 12])
 
@@ -234,7 +234,7 @@ def test_the_account_of_korthikanti_is_of_plain_transformers() -> None:
 
 def test_rows_are_timed_by_the_bytes_that_they_count() -> None:
     """Of a step with dropout, whose kernels read or write a mask of a byte per element beside what they compute."""
-    dropped, seen = Training(find_model("gpt2"), 4, 512, dropout=True), 0
+    dropped, seen = TrainingConfig(find_model("gpt2"), 4, 512, dropout=True), 0
     for implementation in (FUSED, HUGGINGFACE):
         frame = job_of(dropped, machine(H200, tuple), implementation=implementation).frame
         found = layer_ops(dropped.model.layers[0], frame)
@@ -248,14 +248,14 @@ def test_rows_are_timed_by_the_bytes_that_they_count() -> None:
 
 def test_views_have_the_size_of_their_part() -> None:
     """Q, K and V of GPT-2 are views of one tensor: 768 elements of 2 B per token each."""
-    training = Training(find_model("gpt2"), 2, 512)
+    training = TrainingConfig(find_model("gpt2"), 2, 512)
     tape = layer_tape(training.model, training.model.layers[0], shape_of(training), HUGGINGFACE)
     assert tape.views == dict.fromkeys("QKV", 2 * 512 * 768 * 2)
 
 
 @pytest.mark.parametrize(("dtype", "bits"), [("bf16", 16), ("fp32", 32)])
 def test_weights_and_keys_of_a_training_step_are_as_wide_as_its_activations(dtype: str, bits: int) -> None:
-    forward = training_step(Training(find_model("gpt2"), 2, 512), DTYPES[dtype], FUSED).step
+    forward = training_step(TrainingConfig(find_model("gpt2"), 2, 512), DTYPES[dtype], FUSED).step
     assert (forward.weight_bits, forward.kv_bits) == (bits, bits)
 
 
@@ -276,7 +276,7 @@ def test_an_exchange_passes_through_memory_twice() -> None:
 
 def test_a_step_exchanges_as_long_as_its_busiest_stage() -> None:
     """Stages differ: the first looks tokens up, the last has the head. Without data parallelism nothing else is sent."""
-    training = Training(find_model("llama-3-8b"), 4, 1024, micro_batch=1, parallel=Parallel(tp=2, pp=4))
+    training = TrainingConfig(find_model("llama-3-8b"), 4, 1024, micro_batch=1, parallel=Parallel(tp=2, pp=4))
     job = job_of(training, machine(H200, tuple), find_system("h200-x8"))
     stages = [micro_batch(job, stage) for stage in range(4)]
     exchanged = [4 * (one.exposed_s + one.hidden_s) for one in stages]
@@ -301,7 +301,7 @@ def test_what_is_compulsory_is_counted_once_over_all_kernels(name: str, directio
     assert sum(access.compulsory for kernel in kernels for access in kernel.accesses) == compulsory_elements(w, direction)
 
 
-def generated() -> Answer:
+def generated() -> ModelAnswer:
     """32 tokens after 512, of which the decode steps are looked at a few at a time."""
     request = Request(find_model("llama-3-8b"), H200, GENERATE, 2, 512, 544)
     return answer(request, calibrated_devices)
@@ -347,7 +347,7 @@ def test_a_sweep_of_what_has_no_tile_says_0() -> None:
 def test_row_tiles_that_a_key_tile_meets(window: int | None, kv_len: int) -> None:
     """Rows of 2 heads to a query; a query sees keys up to its own place, counted from the end, and of them the last of a window."""
     w = Attention(n=70, kv_len=kv_len, d=16, dv=16, heads=2, kv_heads=1, causal=True, window=window, packed=True)
-    plan = Plan(16, 32)
+    plan = FlashPlan(16, 32)
     for j in range(-(-kv_len // 32)):
         keys = range(32 * j, min(32 * (j + 1), kv_len))
         places = [(row // 2 + kv_len - 70, row // 16) for row in range(140)]
@@ -412,7 +412,7 @@ def test_files_are_nested_20_levels_deep_at_most(levels: int, tmp_path: Path) ->
 
 
 def test_formulas_of_a_study_are_as_many_as_it_may_have() -> None:
-    steps = [Step(f"x{i}", "a number", "1", "1", 1) for i in range(MOST_FORMULAS)]
+    steps = [FormulaStep(f"x{i}", "a number", "1", "1", 1) for i in range(MOST_FORMULAS)]
     scope = Scope()
     assert len(scope.explain("all", "a group", lambda: steps)) == MOST_FORMULAS
     assert scope.explain("more", "a group", lambda: steps[:1]) == []

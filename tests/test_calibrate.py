@@ -19,7 +19,7 @@ from perfmodel.commands._progress import ProgressBar
 from perfmodel.timing.base import find_model, model_of
 from perfmodel.timing.models import flash_prefill, gemm, register_tiles
 from perfmodel.timing.models.gemm import plans, worth_timing
-from perfmodel.timing.schedule import Shares, _follow, drained, lanes, last_place
+from perfmodel.timing.schedule import SharedPlaces, _follow, drained, lanes, last_place
 from perfmodel.validation import calibrate as module
 from perfmodel.validation.bounds import case_of
 from perfmodel.validation.calibrate import FULL, QUICK, Effort, calibrate, cross_residuals, fitted, points, too_few
@@ -116,7 +116,7 @@ def test_a_schedule_kept_for_a_range_of_ratios_is_the_one_at_each(tiles, repeats
 @given(TILES, st.integers(1, 9), st.sampled_from([(1, 1), (2, 1), (3, 1), (2, 2), (4, 2), (1, 2)]), RATIOS)
 def test_lanes_kept_for_a_range_of_ratios_are_those_at_each(tiles, repeats, held, ratios):
     """Of places that fall free together the first takes the next block."""
-    shares = Shares(2, *held, tuple(Fraction(10, tenths) for tenths in (10, 17, 22, 25)))
+    shares = SharedPlaces(2, *held, tuple(Fraction(10, tenths) for tenths in (10, 17, 22, 25)))
     kept = lanes(tiles, repeats * len(tiles), shares)
     for ratio in [*ratios, *ratios]:
         exact = _follow([ratio + each for each in tiles], repeats * len(tiles), shares, Fraction(0))

@@ -95,7 +95,7 @@ def test_figures_in_profiles_are_those_of_their_parameters(monkeypatch: pytest.M
 @pytest.mark.slow
 def test_figures_in_profiles_are_those_of_a_new_fit() -> None:
     """Parameters, intervals and all: a quarter of an hour."""
-    found = from_records(shipped_records(), find_device, None, [], lambda _: None, lenders=calibrated_devices)
+    found = from_records(shipped_records(), find_device, None, [], lambda _: None, fallbacks=calibrated_devices)
     fitted = {name: value for each in found for name, value in figures(each.device.id, each.blocks).items()}
     assert {name: (STORED.get(name), value) for name, value in fitted.items() if value != STORED.get(name)} == {}
 

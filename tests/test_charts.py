@@ -32,7 +32,7 @@ from perfmodel.report.charts.roofline_metrics import (
 )
 from perfmodel.report.charts.roofline_roofs import limits, plot_of
 from perfmodel.report.charts.scene import Grid, Marker, Path, Rect, Scene, Shape, ShapeGroup, Text
-from perfmodel.report.charts.schema import Bar, BarChart, Interval, Limit, LineChart, Mark, Point, Roofline, Series
+from perfmodel.report.charts.schema import Bar, BarChart, Interval, Limit, LineChart, Mark, Roofline, RooflinePoint, Series
 from perfmodel.report.document import Report, Table
 from perfmodel.report.formats.svg import panel, scene, size_of
 from perfmodel.report.roofline_chart import ceilings as device_ceilings
@@ -97,7 +97,7 @@ def test_no_label_meets_another_or_leaves_the_frame(report: Report) -> None:
 def test_every_device_has_a_clean_picture(name: str) -> None:
     device, draw = find_device(name), random.Random(name)
     found = [
-        Point(
+        RooflinePoint(
             number, f"kernel {number}", flops := 10 ** draw.uniform(9, 12), {"dram": flops / 10 ** draw.uniform(-0.5, 3.5)},
             dtype=draw.choice(["bf16", "fp32"]), measured=Interval(flops / 10 ** draw.uniform(10, 14)),
         )
@@ -230,8 +230,8 @@ def test_what_a_point_says() -> None:
     assert flag(third) == ""
     assert "1.11x above its roof" in flag(fourth)
     assert "faster than its lower bound (440 us against 450 us)" in flag(replace(fourth, measured=Interval(440e-6)))
-    assert bound(Point(1, "x", 1)) is None
-    assert next_roof(Point(1, "x", 1, terms={"dram": 1.0})) is None
+    assert bound(RooflinePoint(1, "x", 1)) is None
+    assert next_roof(RooflinePoint(1, "x", 1, terms={"dram": 1.0})) is None
 
 
 def test_the_sentence_names_roof_share_gain_and_the_next_roof() -> None:
@@ -240,7 +240,7 @@ def test_the_sentence_names_roof_share_gain_and_the_next_roof() -> None:
     assert said.startswith("flash N=4096 is bound by L2 bandwidth (9 TB/s, measured), measured at 61% of its roof")
     assert "reaching it makes it at most 1.65x faster; the next roof, the tensor unit, is 1.04x away." in said
     assert "ABOVE ITS ROOF" in sentence(chart.points[3], chart.ceilings)
-    assert "no roof is known" in sentence(Point(1, "x", 1), [])
+    assert "no roof is known" in sentence(RooflinePoint(1, "x", 1), [])
     even = point(1, "even", 4_000, 1e6, 1e3, 0.25e-6, measured=Interval(0.25e-6))
     assert "there is nothing left to gain" in sentence(even, chart.ceilings)
 
@@ -417,7 +417,7 @@ def test_a_prediction_above_its_roof_is_said_to_be() -> None:
 def test_a_soft_roof_is_no_aim() -> None:
     """From 90 % of a soft roof on, the next hard one is; below, the caveat stands beside the advice."""
     ceilings = example().rooflines[0].ceilings
-    product = Point(1, "product", 4_000, {"l2": 1e6}, "bf16", roofline_s=20e-6, terms={"l2": 20e-6, "tensor": 16e-6}, soft="l2")
+    product = RooflinePoint(1, "product", 4_000, {"l2": 1e6}, "bf16", roofline_s=20e-6, terms={"l2": 20e-6, "tensor": 16e-6}, soft="l2")
     near = replace(product, predicted=Interval(21e-6))
     said = sentence(near, ceilings)
     assert "predicted at 95% of its roof: that roof is soft (it counts every tile's load, while clusters multicast" in said
@@ -536,7 +536,7 @@ def test_no_marker_lies_on_the_name_of_a_roof(size: Size) -> None:
     spots = [(1.0, 3.9e12, 0.4)] + [(1.0, r * 1e12, 0.02) for r in (2.8, 3.2, 3.6)] + [(4.0, 17e12, 0.4), (4.0, 3e12, 0.02)]
     spots += [(63.0, r * 1e12, 0.03) for r in (180, 220, 250, 270)]
     found = [
-        Point(n, f"kernel {n}", 10**12, {"dram": 1e12 / x}, "bf16", predicted=Interval(1e12 / rate), share=share)
+        RooflinePoint(n, f"kernel {n}", 10**12, {"dram": 1e12 / x}, "bf16", predicted=Interval(1e12 / rate), share=share)
         for n, (x, rate, share) in enumerate(spots, 1)
     ]
     chart = Roofline("t", "h200", "H200", device_ceilings(find_device("nvidia-h200-sxm")), found, level="dram")

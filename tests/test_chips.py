@@ -18,7 +18,7 @@ from perfmodel.core.workload import Attention
 from perfmodel.kernels.attention.algorithms import find
 from perfmodel.kernels.matmul import Matmul
 from perfmodel.kernels.matmul import kernels as matmul_kernels
-from perfmodel.validation.compare import Row, compare_files
+from perfmodel.validation.compare import RecordRow, compare_files
 
 DEVICES = [find_device(name) for name in device_ids()]
 BY_CHIP = sorted((device for device in DEVICES if device.chip), key=lambda device: str(device.chip))
@@ -158,7 +158,7 @@ def test_the_bound_uses_the_highest_clocks() -> None:
 NEAREST = Path(__file__).parent / "data" / "nearest_to_the_bound.jsonl"
 
 
-def rows(clocks: str = "max") -> list[Row]:
+def rows(clocks: str = "max") -> list[RecordRow]:
     """Compared at the highest clocks, or at the advertised ones."""
 
     def device(name: str) -> Device:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from perfmodel.core.trace import Trace, named
+from perfmodel.core.trace import Trace, label
 
 LINES = [
     "attention --n 96 --d 16 --heads 2 --batch 2 --algorithm all --pass both --block-q 16 --block-kv 16",
@@ -95,13 +95,13 @@ def test_explained_numbers_are_the_numbers(run, line):
     for explanation in data["explanation"]:
         result = results[explanation["algorithm"], explanation["pass"]]
         steps = {step["name"]: step for step in explanation["steps"]}
-        label = "total " if len(result["kernels"]) > 1 else ""
+        prefix = "total " if len(result["kernels"]) > 1 else ""
         for name, path in KEYS.items():
             value = at(result, path)
             if value:
-                assert steps[label + name]["value"] == pytest.approx(value, rel=1e-12), name
+                assert steps[prefix + name]["value"] == pytest.approx(value, rel=1e-12), name
         for term, seconds in result["time_s"]["terms"].items():
-            assert steps[f"{label}term {term}"]["value"] == pytest.approx(seconds, rel=1e-12)
+            assert steps[f"{prefix}term {term}"]["value"] == pytest.approx(seconds, rel=1e-12)
         assert steps["memory"]["value"] == result["memory_bytes"]
         assert steps["extra memory"]["value"] == result["extra_memory_bytes"]
         asked = line if explanation["pass"] == "backward" else line.replace(" --printed-backward", "")  # which forward nothing reads
@@ -156,4 +156,4 @@ def test_traced_arithmetic_brackets():
     assert (a > b, a >= 7, b < 3, b <= 3, a == 7) == (True, True, False, True, True)
     assert repr(a + b) == "a + b = 10"
     with pytest.raises(ValueError, match="stands for both"):
-        named("x", "", a + b) and named("x", "", a * b)
+        label("x", "", a + b) and label("x", "", a * b)

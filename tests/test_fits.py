@@ -12,7 +12,7 @@ from perfmodel.core.hardware import Calibration, Device
 from perfmodel.timing.base import Case, Model, Parameter, find_model
 from perfmodel.validation.bounds import case_of, evaluated
 from perfmodel.validation.calibrate import FitPoint, Residual, calibrate, cross_residuals, family_of, fitted, interval, points
-from perfmodel.validation.compare import Row
+from perfmodel.validation.compare import RecordRow
 from perfmodel.validation.cross_device import half_widths
 from perfmodel.validation.records import FITTED, HELD_OUT, Record, Seconds
 
@@ -47,7 +47,7 @@ def test_a_measurement_that_beats_its_bound_is_no_noise_and_fits_nothing() -> No
     assert lower is not None
     shares = (0.5, 0.98, 0.999, 1.001, 2.0)
     beside = [replace(record, time_s=Seconds(share * lower)) for share in shares]
-    assert [Row({}, one, lower, None, "").violates for one in beside] == [True, True, True, False, False]
+    assert [RecordRow({}, one, lower, None, "").violates for one in beside] == [True, True, True, False, False]
     [kept] = points(beside, {H200.id: H200}).values()
     assert [one.record for one in kept] == beside[3:]
 

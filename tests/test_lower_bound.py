@@ -28,7 +28,7 @@ from perfmodel.timing.base import Case
 from perfmodel.timing.case_bounds import lower_bound_s, roof_s
 from perfmodel.transformer.answer import answer
 from perfmodel.transformer.step import DECODE, GENERATE, PREFILL, Request
-from perfmodel.transformer.training.question import Training
+from perfmodel.transformer.training.question import TrainingConfig
 from perfmodel.transformer.training.step.estimate import estimate as training_estimate
 
 ABOVE = 1 + 1e-9
@@ -182,7 +182,7 @@ def test_training_steps_in_parts() -> None:
     """Micro-batches of their own; each part updates the weights, which one step does once."""
     for model in ("gpt2", "llama-3-8b"):
         for device in (A100, H200):
-            whole, *parts = (training_estimate(Training(find_model(model), batch, 1024), device).cost for batch in (8, 5, 3))
+            whole, *parts = (training_estimate(TrainingConfig(find_model(model), batch, 1024), device).cost for batch in (8, 5, 3))
             assert whole.lower_warm_s <= whole.lower_s <= whole.roofline_s
             assert whole.lower_s <= sum(part.lower_s for part in parts) * ABOVE
             assert whole.lower_s <= sum(part.roofline_s for part in parts) * ABOVE

@@ -22,11 +22,11 @@ from perfmodel.transformer.training.checks import checked, recompute_named
 from perfmodel.transformer.training.implementations import FUSED, implementation_named, kept
 from perfmodel.transformer.training.lora import adapters
 from perfmodel.transformer.training.matrices import in_flight, stage_holding
-from perfmodel.transformer.training.memory import BACKWARD, FORWARD, OPTIMIZER, Moment, _stage, evaluate, largest_micro_batch, peak
-from perfmodel.transformer.training.question import Parallel, Recompute, Training
+from perfmodel.transformer.training.memory import BACKWARD, FORWARD, OPTIMIZER, StepMoment, _stage, evaluate, largest_micro_batch, peak
+from perfmodel.transformer.training.question import Parallel, Recomputation, TrainingConfig
 from perfmodel.transformer.training.shape import shape_of
 from perfmodel.transformer.training.state import OPTIMIZERS, state_bytes
-from perfmodel.transformer.training.tape import Node, Pass, Tape, backward, forward
+from perfmodel.transformer.training.tape import Tape, TapeNode, TapePass, backward, forward
 
 BF16 = {"precision": "bf16"}
 
@@ -59,7 +59,7 @@ KINDS = {
 }
 
 
-def timeline(training: Training) -> tuple[Moment, ...]:
+def timeline(training: TrainingConfig) -> tuple[StepMoment, ...]:
     """The moments of a step on a GPU of the first stage."""
     return _stage(training, shape_of(training), 0, FUSED).moments()
 
@@ -70,9 +70,9 @@ def timeline(training: Training) -> tuple[Moment, ...]:
 def mlp(size: int = 8) -> Tape:
     """x W1, ReLU, W2: x and the result of ReLU are kept, each gradient of a weight takes 3 B."""
     nodes = [
-        Node("W1", ("x",), ("z",), ("x",), gradients=3),
-        Node("ReLU", ("z",), ("a",), ("a",)),
-        Node("W2", ("a",), ("y",), ("a",), gradients=3),
+        TapeNode("W1", ("x",), ("z",), ("x",), gradients=3),
+        TapeNode("ReLU", ("z",), ("a",), ("a",)),
+        TapeNode("W2", ("a",), ("y",), ("a",), gradients=3),
     ]
     return Tape("x", dict.fromkeys("xzay", size), nodes)
 
@@ -82,38 +82,38 @@ def test_forward_by_hand():
     tape = mlp()
     assert tape.saved() == {"x": "W1", "a": "ReLU"}
     assert sum(tape.sizes[name] for name in tape.saved()) == 16
-    assert forward(tape) == Pass(high=16, net=16, at="ReLU")
-    assert forward(tape, keep=()) == Pass(high=8, net=0, at="W1")
+    assert forward(tape) == TapePass(high=16, net=16, at="ReLU")
+    assert forward(tape, keep=()) == TapePass(high=8, net=0, at="W1")
 
 
 def test_backward_by_hand():
     """With dy: da and dW2, then dy goes. dz, then da and a go. dx and dW1, then dz and x go."""
-    assert backward(mlp()) == Pass(high=11, net=6 - 16, at="W2")
+    assert backward(mlp()) == TapePass(high=11, net=6 - 16, at="W2")
 
 
 def test_a_sum_hands_its_gradient_to_both():
     """y = x + f(x): dy is that of f's result and of x, to which f's own is added by way of one more."""
-    nodes = [Node("f", ("x",), ("fx",), ("x",)), Node("sum", ("x", "fx"), ("y",), adds=True)]
+    nodes = [TapeNode("f", ("x",), ("fx",), ("x",)), TapeNode("sum", ("x", "fx"), ("y",), adds=True)]
     tape = Tape("x", dict.fromkeys(("x", "fx", "y"), 4), nodes)
-    assert backward(tape) == Pass(high=4, net=-4, at="f")
-    assert forward(tape) == Pass(high=8, net=4, at="sum")
+    assert backward(tape) == TapePass(high=4, net=-4, at="f")
+    assert forward(tape) == TapePass(high=8, net=4, at="sum")
 
 
 def test_a_view_has_a_gradient_of_its_own():
-    nodes = [Node("split", ("x",), ("a", "b")), Node("product", ("a", "b"), ("y",), ("x",))]
+    nodes = [TapeNode("split", ("x",), ("a", "b")), TapeNode("product", ("a", "b"), ("y",), ("x",))]
     tape = Tape("x", {"x": 8, "a": 0, "b": 0, "y": 4}, nodes, views={"a": 4, "b": 4})
-    assert forward(tape) == Pass(high=4, net=4, at="product")
-    assert backward(tape) == Pass(high=8, net=8 - 8 - 4, at="product")
+    assert forward(tape) == TapePass(high=4, net=4, at="product")
+    assert backward(tape) == TapePass(high=8, net=8 - 8 - 4, at="product")
 
 
 def test_what_runs_again_keeps_nothing_of_its_own():
     """The middle keeps only what it reads, and stands in memory once more before its backward pass."""
     nodes = [
-        Node("in", ("x",), ("q",), ("x",)),
-        Node("scores", ("q",), ("s",), ("q",)),
-        Node("softmax", ("s",), ("p",), ("p",)),
-        Node("out", ("p",), ("y",), ("p",)),
-        Node("end", ("y",), ("z",), ("y",)),
+        TapeNode("in", ("x",), ("q",), ("x",)),
+        TapeNode("scores", ("q",), ("s",), ("q",)),
+        TapeNode("softmax", ("s",), ("p",), ("p",)),
+        TapeNode("out", ("p",), ("y",), ("p",)),
+        TapeNode("end", ("y",), ("z",), ("y",)),
     ]
     sizes = {"x": 1, "q": 1, "s": 100, "p": 100, "y": 1, "z": 1}
     whole = Tape("x", sizes, nodes)
@@ -126,7 +126,7 @@ def test_what_runs_again_keeps_nothing_of_its_own():
 
 
 def test_scratch_is_there_only_meanwhile():
-    tape = Tape("x", {"x": 1, "y": 1}, [Node("f", ("x",), ("y",), ("x",), scratch=10, backward_scratch=20)])
+    tape = Tape("x", {"x": 1, "y": 1}, [TapeNode("f", ("x",), ("y",), ("x",), scratch=10, backward_scratch=20)])
     assert (forward(tape).high, backward(tape).high) == (11, 21)
     assert (forward(tape).net, backward(tape).net) == (1, -1)
 
@@ -150,7 +150,7 @@ def test_scratch_is_there_only_meanwhile():
     ],
 )
 def test_bytes_per_parameter(options, each):
-    state = state_bytes(Training(find_model("gpt2"), 1, 128, **options))
+    state = state_bytes(TrainingConfig(find_model("gpt2"), 1, 128, **options))
     assert state.total == each * 124_439_808
     assert state.total == sum(part.bytes for part in state.parts)
 
@@ -158,7 +158,7 @@ def test_bytes_per_parameter(options, each):
 def test_optimizers_that_go_by_shape():
     model = find_model("llama-3.2-1b")
     vectors = 16 * 2 * 2048 + 2048
-    sizes = {name: state_bytes(Training(model, 1, 8, optimizer=name, **BF16)).optimizer for name in OPTIMIZERS}
+    sizes = {name: state_bytes(TrainingConfig(model, 1, 8, optimizer=name, **BF16)).optimizer for name in OPTIMIZERS}
     assert sizes["adam"] == sizes["adamw"] == 4 * total(model)
     sums = 16 * (2048 + 2048 + 2 * (2048 + 512) + 2048 + 2048 + 3 * (2048 + 8192)) + 128256 + 2048 + vectors
     assert sizes["adafactor"] == 2 * sums
@@ -171,7 +171,7 @@ def test_optimizers_that_go_by_shape():
 @pytest.mark.parametrize("options", [{}, {"gradients": "fp32"}, BF16], ids=str)
 def test_gradients_on_tape_are_those_of_the_state(name, options):
     """Every weight of every model has its gradient in exactly one operation."""
-    training = Training(find_model(name), 1, 64, **options)
+    training = TrainingConfig(find_model(name), 1, 64, **options)
     assert state_bytes(training).parameters == total(training.model)
     moments = timeline(training)
     assert [moment.phase for moment in moments][-1] == OPTIMIZER
@@ -191,13 +191,13 @@ def test_shares_add_up(kind, split):
         assert copies == 0
     assert whole.parameters <= total(model)
     if split.interleave == 1:
-        moments = timeline(Training(model, 8, 64, parallel=split))
+        moments = timeline(TrainingConfig(model, 8, 64, parallel=split))
         assert moments[-2].bytes == moments[-1].bytes
 
 
 def test_experts_are_shared_by_other_groups():
     """Four data-parallel GPUs in groups of two: each expert lives on two of them, all else on four."""
-    state = state_bytes(Training(EXPERTS, 4, 64, parallel=Parallel(dp=4, ep=2, zero=1)))
+    state = state_bytes(TrainingConfig(EXPERTS, 4, 64, parallel=Parallel(dp=4, ep=2, zero=1)))
     shards = {part.name: part.shards for part in state.parts}
     assert shards["fp32 master weights"] == 4
     assert shards["fp32 master weights of experts"] == 2
@@ -208,7 +208,7 @@ def test_experts_are_shared_by_other_groups():
 @pytest.mark.parametrize("zero", range(4))
 def test_zero_divides_in_turn(zero):
     p = total(GPT)
-    state = state_bytes(Training(GPT, 16, 64, parallel=Parallel(dp=4, zero=zero)))
+    state = state_bytes(TrainingConfig(GPT, 16, 64, parallel=Parallel(dp=4, zero=zero)))
     share = -(-p // 4)
     assert state.weights == 2 * (share if zero == 3 else p)
     assert state.gradients == 2 * (share if zero >= 2 else p)
@@ -216,7 +216,7 @@ def test_zero_divides_in_turn(zero):
 
 
 def test_context_parallel_gpus_share_state_too():
-    by_dp, by_cp = (state_bytes(Training(GPT, 16, 64, parallel=p)) for p in (Parallel(dp=4, zero=3), Parallel(dp=2, cp=2, zero=3)))
+    by_dp, by_cp = (state_bytes(TrainingConfig(GPT, 16, 64, parallel=p)) for p in (Parallel(dp=4, zero=3), Parallel(dp=2, cp=2, zero=3)))
     assert by_dp == by_cp
 
 
@@ -234,7 +234,7 @@ def test_context_parallel_gpus_share_state_too():
 )
 def test_adapters_as_published(name, rank, targets, trained):
     """What PEFT prints for Llama; Hu et al. 2021, Table 4, print 4.7 M at rank 1, which is 18.9 M at rank 4."""
-    training = Training(find_model(name), 1, 128, lora=rank, lora_targets=targets)
+    training = TrainingConfig(find_model(name), 1, 128, lora=rank, lora_targets=targets)
     assert state_bytes(training).trained == trained
     state = state_bytes(training)
     assert state.weights == 2 * (total(training.model) + trained)
@@ -243,13 +243,15 @@ def test_adapters_as_published(name, rank, targets, trained):
 
 def test_frozen_matrices_keep_no_input():
     def names(**options: object) -> set[str]:
-        return {row.name for row in kept(Training(small(), 2, 32, **options))}  # type: ignore[arg-type]
+        return {row.name for row in kept(TrainingConfig(small(), 2, 32, **options))}  # type: ignore[arg-type]
 
     everything, few, all_ = names(), names(lora=2, lora_targets="qv"), names(lora=2)
     assert everything - few == {"MLP input", "activation", "head input"}
     assert everything - all_ == {"head input"}
     assert {"attention result, low rank"} <= all_ - few
-    assert peak(Training(small(), 2, 32, lora=2)).moments[-1].bytes == state_bytes(Training(small(), 2, 32, lora=2)).total + 8 * 64
+    assert (
+        peak(TrainingConfig(small(), 2, 32, lora=2)).moments[-1].bytes == state_bytes(TrainingConfig(small(), 2, 32, lora=2)).total + 8 * 64
+    )
 
 
 def test_experts_and_tables_have_no_adapters():
@@ -263,7 +265,7 @@ def test_experts_and_tables_have_no_adapters():
 OPTIONS = st.fixed_dictionaries(
     {
         "precision": st.sampled_from(["mixed", "bf16", "fp32"]),
-        "recompute": st.sampled_from([Recompute(), Recompute("selective"), Recompute("full"), Recompute("every", 3)]),
+        "recompute": st.sampled_from([Recomputation(), Recomputation("selective"), Recomputation("full"), Recomputation("every", 3)]),
         "flash": st.booleans(),
         "dropout": st.booleans(),
         "gradient_life": st.sampled_from(["freed", "kept"]),
@@ -278,7 +280,7 @@ OPTIONS = st.fixed_dictionaries(
 @settings(max_examples=150, deadline=None)
 @given(st.sampled_from(sorted(KINDS)), st.integers(1, 3), st.integers(1, 9), OPTIONS)
 def test_a_step_ends_as_it_began(kind, micro_batch, n, options):
-    training = checked(Training(KINDS[kind], 12, 8 * n, micro_batch=micro_batch, **options))
+    training = checked(TrainingConfig(KINDS[kind], 12, 8 * n, micro_batch=micro_batch, **options))
     found = peak(training)
     moments, state = found.moments, found.state
     for before, after in pairwise(moments[:-1]):
@@ -300,34 +302,34 @@ def test_a_step_ends_as_it_began(kind, micro_batch, n, options):
 @settings(max_examples=40, deadline=None)
 @given(st.sampled_from(sorted(KINDS)), st.integers(1, 8), OPTIONS)
 def test_more_takes_more_and_recomputing_keeps_less(kind, batch, options):
-    one = Training(KINDS[kind], batch, 32, **{**options, "parallel": Parallel()})
+    one = TrainingConfig(KINDS[kind], batch, 32, **{**options, "parallel": Parallel()})
     assert peak(one).bytes < peak(replace(one, batch=batch + 1)).bytes
     stored = [
         peak(replace(one, recompute=recompute)).stored
-        for recompute in (Recompute(), Recompute("selective"), Recompute("full"), Recompute("every", 4))
+        for recompute in (Recomputation(), Recomputation("selective"), Recomputation("full"), Recomputation("every", 4))
     ]
     assert stored == sorted(stored, reverse=True)
-    assert peak(replace(one, recompute=Recompute("every", 1))) == peak(replace(one, recompute=Recompute("full")))
+    assert peak(replace(one, recompute=Recomputation("every", 1))) == peak(replace(one, recompute=Recomputation("full")))
 
 
 def test_segments_keep_their_inputs():
     """Ten layers by fours keep three residual streams, of 2 B; by ones ten."""
     model = small(layers=10)
     for every, inputs in ((1, 10), (4, 3), (10, 1)):
-        rows = kept(Training(model, 2, 32, recompute=Recompute("every", every)))
+        rows = kept(TrainingConfig(model, 2, 32, recompute=Recomputation("every", every)))
         assert [(row.name, row.count, row.bytes) for row in rows if row.where.startswith("layer")] == [("layer input", inputs, 2 * 64 * 64)]
 
 
 def test_kinds_of_equal_words_are_numbered():
-    rows = kept(Training(TWO_KINDS, 2, 32))
+    rows = kept(TrainingConfig(TWO_KINDS, 2, 32))
     assert list(dict.fromkeys(row.where for row in rows)) == ["layer: GQA, MLP", "layer: GQA, MLP (2)", "head"]
     sizes = {row.where: row.bytes for row in rows if row.name == "V"}
     assert sizes == {"layer: GQA, MLP": 2 * 64 * 2 * 16, "layer: GQA, MLP (2)": 2 * 64 * 2 * 32}
-    assert [moment.where for moment in timeline(Training(TWO_KINDS, 2, 32))][1:5] == ["layer 1", "layer 2", "layer 3", "layer 4"]
+    assert [moment.where for moment in timeline(TrainingConfig(TWO_KINDS, 2, 32))][1:5] == ["layer 1", "layer 2", "layer 3", "layer 4"]
 
 
 def test_gradients_grow_as_activations_go():
-    found = peak(Training(small(), 2, 32))
+    found = peak(TrainingConfig(small(), 2, 32))
     by_phase = {phase: [moment for moment in found.moments if moment.phase == phase] for phase in (FORWARD, BACKWARD, OPTIMIZER)}
     assert all(moment.gradients == 0 for moment in by_phase[FORWARD])
     assert [moment.where for moment in by_phase[BACKWARD]] == ["head", "layers 1 to 4", "embedding"]
@@ -336,25 +338,25 @@ def test_gradients_grow_as_activations_go():
 
 def test_life_of_gradients():
     def held(**options: object) -> int:
-        return peak(Training(GPT, 2, 8, **options)).moments[0].start  # type: ignore[arg-type, no-any-return]
+        return peak(TrainingConfig(GPT, 2, 8, **options)).moments[0].start  # type: ignore[arg-type, no-any-return]
 
     gradients = 2 * total(GPT)
     assert held(gradient_life="kept") - held() == gradients
     assert held(micro_batch=1) - held(micro_batch=2) == gradients - 8 * 8
-    applied = peak(Training(GPT, 2, 8, gradient_life="applied"))
+    applied = peak(TrainingConfig(GPT, 2, 8, gradient_life="applied"))
     assert applied.moments[-1].bytes == 14 * total(GPT) + 8 * 16
-    assert applied.bytes < peak(Training(GPT, 2, 8)).bytes
+    assert applied.bytes < peak(TrainingConfig(GPT, 2, 8)).bytes
 
 
 def test_foreach_makes_copies():
-    fused, foreach = (peak(Training(GPT, 1, 1, fused_optimizer=fused)) for fused in (True, False))
+    fused, foreach = (peak(TrainingConfig(GPT, 1, 1, fused_optimizer=fused)) for fused in (True, False))
     assert foreach.moments[-1].high - fused.moments[-1].high == 4 * total(GPT)
     assert foreach.moment.phase == OPTIMIZER
 
 
 def test_weights_put_together_by_the_third_stage():
     """A layer's weights beyond the own share are there while it runs."""
-    stages = [peak(Training(small(), 4, 4, parallel=Parallel(dp=4, zero=zero))) for zero in (2, 3)]
+    stages = [peak(TrainingConfig(small(), 4, 4, parallel=Parallel(dp=4, zero=zero))) for zero in (2, 3)]
     layer = 64 * 64 * 2 + 2 * 64 * 32 + 3 * 64 * 176 + 2 * 64
     gathered = 2 * (layer - layer // 4)
     layers = [next(moment for moment in found.moments if moment.where == "layers 1 to 4") for found in stages]
@@ -384,14 +386,14 @@ def test_micro_batches_in_flight_against_a_schedule(pp, turns):
 
 def test_first_stage_holds_most_micro_batches():
     """Two stages of two layers: the first keeps two micro-batches of 2 layers, the last one of 2 and the head."""
-    training = Training(small(), 8, 32, micro_batch=1, parallel=Parallel(pp=2))
+    training = TrainingConfig(small(), 8, 32, micro_batch=1, parallel=Parallel(pp=2))
     layer = sum(row.bytes for row in kept(training) if row.where.startswith("layer"))
     assert peak(training).stored == (2 * 2 * layer if peak(training).stage == 0 else 2 * layer + _head(training))
     assert not any(row.where == "head" for row in kept(training, 0))
     assert any(row.where == "head" for row in kept(training, 1))
 
 
-def _head(training: Training) -> int:
+def _head(training: TrainingConfig) -> int:
     return sum(row.bytes for row in kept(training, 1) if row.where == "head")
 
 
@@ -403,14 +405,14 @@ def _head(training: Training) -> int:
     [
         ("gpt2-xl", 1024, {"flash": False, "dropout": True}),
         ("gpt2", 512, {"precision": "bf16", "micro_batch": 2}),
-        ("llama-3.2-1b", 4096, {"recompute": Recompute("full"), "parallel": Parallel(dp=8, zero=3)}),
+        ("llama-3.2-1b", 4096, {"recompute": Recomputation("full"), "parallel": Parallel(dp=8, zero=3)}),
     ],
 )
 def test_largest_micro_batch_fits_and_the_next_does_not(model, n, options):
     device = find_device("a100-sxm-80gb")
     assert device.dram.capacity is not None
     capacity = device.dram.capacity.number
-    training = Training(find_model(model), 16, n, **options)
+    training = TrainingConfig(find_model(model), 16, n, **options)
     largest = largest_micro_batch(training, capacity)
     assert largest > 0
     for sequences, fits in ((largest, True), (largest + 1, False)):
@@ -419,7 +421,7 @@ def test_largest_micro_batch_fits_and_the_next_does_not(model, n, options):
 
 
 def test_what_no_device_holds():
-    result = evaluate(Training(find_model("llama-3.1-405b"), 1, 128), find_device("h200"))
+    result = evaluate(TrainingConfig(find_model("llama-3.1-405b"), 1, 128), find_device("h200"))
     assert (result.largest, result.fits) == (0, False)
 
 
@@ -468,7 +470,7 @@ def test_grouped_heads_get_gradients_each():
         ({"lora": 0}, "--lora 0"),
         ({"lora": 65}, "--lora 65"),
         ({"lora_targets": "mlp"}, "--lora-targets"),
-        ({"recompute": Recompute("every", 5)}, "has 4 layers"),
+        ({"recompute": Recomputation("every", 5)}, "has 4 layers"),
         ({"parallel": Parallel(zero=4)}, "--zero 4"),
         ({"parallel": Parallel(sp=True)}, "--sp"),
         ({"parallel": Parallel(tp=3)}, "--tp 3"),
@@ -482,13 +484,13 @@ def test_grouped_heads_get_gradients_each():
 )
 def test_mistakes_are_named(options, words):
     with pytest.raises(UsageError, match=words) as caught:
-        checked(replace(Training(small(), 4, 32), **options))
+        checked(replace(TrainingConfig(small(), 4, 32), **options))
     assert caught.value.fix
 
 
 def test_expert_groups_are_data_parallel_gpus():
     with pytest.raises(UsageError, match="--ep 2 does not divide --dp 3"):
-        checked(Training(EXPERTS, 6, 32, parallel=Parallel(dp=3, ep=2)))
+        checked(TrainingConfig(EXPERTS, 6, 32, parallel=Parallel(dp=3, ep=2)))
 
 
 @pytest.mark.parametrize("text", ["", "some", "every", "every:", "every:0", "every:-2", "every:x", "full:2"])
@@ -502,15 +504,15 @@ def test_unknown_implementations():
         implementation_named("hugginface")
     for model in (EXPERTS, LATENT):
         with pytest.raises(UnavailableError, match="known as huggingface's"):
-            peak(Training(model, 1, 8, **BF16), "huggingface")
+            peak(TrainingConfig(model, 1, 8, **BF16), "huggingface")
     with pytest.raises(UnavailableError, match="one GPU"):
-        peak(Training(small(), 1, 8, parallel=Parallel(tp=2)), "huggingface")
+        peak(TrainingConfig(small(), 1, 8, parallel=Parallel(tp=2)), "huggingface")
 
 
 # What is listed
 
 
-def memory_questions(count: int) -> Iterator[tuple[Training, str]]:
+def memory_questions(count: int) -> Iterator[tuple[TrainingConfig, str]]:
     """Models, layouts, and every way to recompute."""
     rng = random.Random(count)
     while count:
@@ -519,13 +521,13 @@ def memory_questions(count: int) -> Iterator[tuple[Training, str]]:
             rng.choice(["none", "selective", "full", "every", "every"]),
             layout.pp if layout.interleave > 1 else rng.choice([1, 2, 4]),
         )
-        training = Training(
+        training = TrainingConfig(
             find_model(rng.choice(["gpt2-medium", "llama-3-8b", "mixtral-8x7b", "gemma-2-9b", "deepseek-v2", "gpt-oss-20b"])),
             layout.dp * times * 2,
             layout.cp * rng.choice([32, 1000]),
             2,
             precision=rng.choice(["mixed", "bf16", "fp32"]),
-            recompute=Recompute(kind, rng.randint(1, 7) if kind == "every" else 1),
+            recompute=Recomputation(kind, rng.randint(1, 7) if kind == "every" else 1),
             flash=rng.random() < 0.6,
             lora=rng.choice([None, None, 8]),
             dropout=rng.random() < 0.4,
@@ -554,5 +556,5 @@ def test_what_is_listed_as_kept_is_what_is_stored(count):
 def test_layers_in_turns_leave_an_input_per_segment():
     """gemma-2-9b: 42 layers, windowed and full in turns, so that each segment of three begins with the other kind."""
     for every, inputs in ((2, 21), (3, 14), (4, 11)):
-        rows = kept(Training(find_model("gemma-2-9b"), 1, 1024, recompute=Recompute("every", every)))
+        rows = kept(TrainingConfig(find_model("gemma-2-9b"), 1, 1024, recompute=Recomputation("every", every)))
         assert sum(row.count for row in rows if row.name == "layer input") == inputs

@@ -17,7 +17,7 @@ from perfmodel.transformer.spec import DenseMlp, GroupedAttention, Layer, ModelS
 from perfmodel.transformer.training.attention_peak import attention_peak
 from perfmodel.transformer.training.implementations import kept
 from perfmodel.transformer.training.memory import BACKWARD, FORWARD, OPTIMIZER, Peak, peak
-from perfmodel.transformer.training.question import Recompute, Training
+from perfmodel.transformer.training.question import Recomputation, TrainingConfig
 from perfmodel.transformer.training.state import state_bytes
 from perfmodel.validation.bounds import training_of
 from perfmodel.validation.records import as_record
@@ -83,7 +83,7 @@ def test_parts_of_a_step(record):
 )
 def test_state_of_a_step(record):
     """Weights and gradients to the byte; AdamW's two moments beside a 4-byte counter per tensor."""
-    state, memory = state_bytes(Training(find_model(record["shape"]["model"]), 1, 1, precision="bf16")), record["memory"]
+    state, memory = state_bytes(TrainingConfig(find_model(record["shape"]["model"]), 1, 1, precision="bf16")), record["memory"]
     assert (state.weights, state.gradients) == (memory["weights_bytes"], memory["gradients_bytes"])
     layers = len(find_model(record["shape"]["model"]).layers)
     assert memory["optimizer_bytes"] - state.optimizer == 4 * (12 * layers + 4)
@@ -129,13 +129,13 @@ def tiny(name: str, **attention: bool) -> ModelSpec:
 )
 def test_saved_tensors_to_the_byte(name, options, hooked, elsewhere):
     model = tiny(name, qk_norm=name == "qwen3")
-    found = kept(Training(model, 2, 32, **{"precision": "bf16", **options}), implementation=HF)
+    found = kept(TrainingConfig(model, 2, 32, **{"precision": "bf16", **options}), implementation=HF)
     assert sum(row.bytes * row.count for row in found if row.name != "loss") == hooked - elsewhere, "the loss is there, but not saved"
 
 
 def test_saved_tensors_of_llama_one_by_one():
     """In 16 bits of 64 tokens; what is written out in fp32 takes twice as much, and so does the softmax before it is rounded."""
-    rows = {row.name: row.bytes for row in kept(Training(tiny("llama"), 2, 32, precision="bf16", flash=False), implementation=HF)}
+    rows = {row.name: row.bytes for row in kept(TrainingConfig(tiny("llama"), 2, 32, precision="bf16", flash=False), implementation=HF)}
     hidden, width, scores = 2 * 64 * 64, 2 * 64 * 176, 2 * 64 * 4 * 32
     assert rows["norm before attention: input in fp32"] == 2 * hidden
     assert rows["norm before attention: scaled"] == rows["attention input"] == rows["Q, copied"] == rows["K, copied"] == hidden
@@ -150,7 +150,9 @@ def test_gelu_of_gpt2_keeps_five_tensors():
     u = 2 * 1024 * 1024
     for implementation, factor, names in ((HF, 56, {"up", "tanh", "x / 2", "1 + tanh", "activation"}), ("fused", 32, {"up", "activation"})):
         rows = [
-            row for row in kept(Training(model, 2, 1024, **{"precision": "bf16"}), implementation=implementation) if "layer" in row.where
+            row
+            for row in kept(TrainingConfig(model, 2, 1024, **{"precision": "bf16"}), implementation=implementation)
+            if "layer" in row.where
         ]
         assert {row.name for row in rows if row.part == "MLP"} == names
         assert sum(row.bytes for row in rows) == factor * u + 16 * 2048 + 4 * 2048 * 16
@@ -161,18 +163,18 @@ def test_gelu_of_gpt2_keeps_five_tensors():
     [
         # bytes above the weights that a dispatch mode saw live: after forward, and the most in backward
         ("gpt2", 64, 40, 3, {"flash": False}, 1_631_240, 1_762_184),
-        ("gpt2", 64, 40, 3, {"flash": False, "recompute": Recompute("full")}, 120_840, 927_880),
+        ("gpt2", 64, 40, 3, {"flash": False, "recompute": Recomputation("full")}, 120_840, 927_880),
         ("llama", 64, 40, 3, {"flash": False}, 1_815_048, 1_929_352),
         ("qwen3", 64, 40, 3, {}, 1_412_616, 1_526_920),
-        ("qwen3", 16, 2000, 4, {"recompute": Recompute("full")}, 290_312, 886_152),
-        ("llama", 64, 40, 3, {"recompute": Recompute("full")}, 141_320, 703_624),
+        ("qwen3", 16, 2000, 4, {"recompute": Recomputation("full")}, 290_312, 886_152),
+        ("llama", 64, 40, 3, {"recompute": Recomputation("full")}, 141_320, 703_624),
     ],
 )
 def test_a_step_followed_storage_by_storage(name, n, vocab, layers, options, after, back):
     """Within 0.2 % where all is kept; of layers that run again PyTorch names a residual stream longer than it needs."""
     model = replace(tiny(name, qk_norm=name == "qwen3"), vocab=vocab, max_positions=n)
     model = replace(model, layers=model.layers * layers)
-    found = peak(Training(model, 2, n, precision="bf16", **options), HF)
+    found = peak(TrainingConfig(model, 2, n, precision="bf16", **options), HF)
     base = found.moments[0].start
     ends = [moment for moment in found.moments if moment.phase == FORWARD][-1].bytes - base
     high = max(moment.high for moment in found.moments if moment.phase == BACKWARD) - base

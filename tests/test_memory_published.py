@@ -14,11 +14,11 @@ from perfmodel.transformer.training import korthikanti
 from perfmodel.transformer.training.implementations import kept
 from perfmodel.transformer.training.korthikanti import layer_bytes
 from perfmodel.transformer.training.memory import peak
-from perfmodel.transformer.training.question import Parallel, Recompute, Training
+from perfmodel.transformer.training.question import Parallel, Recomputation, TrainingConfig
 from perfmodel.transformer.training.state import state_bytes
 
 GIB = 2**30
-SELECTIVE = Recompute("selective")
+SELECTIVE = Recomputation("selective")
 
 
 def selective_share(s: float, h: float, a: float) -> float:
@@ -53,10 +53,10 @@ MODELS = {
 """Table 3 of Korthikanti et al.: model, layout, batch, micro-batch."""
 
 
-def training(name: str, *, sp: bool = False, recompute: Recompute | None = None) -> Training:
+def training(name: str, *, sp: bool = False, recompute: Recomputation | None = None) -> TrainingConfig:
     model, parallel, batch, micro_batch = MODELS[name]
     options = {"flash": False, "dropout": True, "gradients": "fp32", "micro_batch": micro_batch}
-    return Training(model, batch, 2048, recompute=recompute or Recompute(), parallel=replace(parallel, sp=sp), **options)
+    return TrainingConfig(model, batch, 2048, recompute=recompute or Recomputation(), parallel=replace(parallel, sp=sp), **options)
 
 
 # Korthikanti et al. 2022
@@ -181,7 +181,7 @@ def test_figure_7(name, sp, selective, both, full):
 def test_both_accounts_of_a_layer_agree(parallel, recompute):
     """Tensor by tensor a GPT layer keeps what the formula says, and 8 B of statistics per token for each of two norms."""
     model = gpt(1024, 16, 2)
-    asked = Training(model, 3, 256, flash=False, dropout=True, recompute=Recompute(recompute), parallel=parallel)
+    asked = TrainingConfig(model, 3, 256, flash=False, dropout=True, recompute=Recomputation(recompute), parallel=parallel)
     found = sum(row.bytes for row in kept(asked) if row.where.startswith("layer"))
     statistics = 0 if recompute == "full" else 16 * 3 * 256 // (parallel.tp if parallel.sp else 1)
     assert found - statistics == layer_bytes(256, 3, 1024, 16, parallel.tp, sp=parallel.sp, recompute=recompute)
@@ -189,7 +189,7 @@ def test_both_accounts_of_a_layer_agree(parallel, recompute):
 
 def test_ends_of_the_model():
     """Equation 5 without stages: 4 sbh (1 + v / h) and the mask of the embedding's dropout; fp32 logits, 4 sbv of it."""
-    asked = Training(gpt(1024, 16, 2), 2, 128, flash=False, dropout=True)
+    asked = TrainingConfig(gpt(1024, 16, 2), 2, 128, flash=False, dropout=True)
     sbh = 2 * 128 * 1024
     assert korthikanti.ends_bytes(asked) == sbh + 4 * sbh * (1 + 51200 / 1024)
     ends = {row.name: row.bytes for row in kept(asked) if row.where in ("head", "embedding")}
@@ -201,7 +201,7 @@ def test_ends_of_the_model():
 
 def test_flash_drops_the_scores():
     """34 sbh and a logsumexp of 4 abs with FlashAttention; dropout's mask is made again from its seed."""
-    asked = Training(gpt(1024, 16, 2), 3, 256, dropout=True)
+    asked = TrainingConfig(gpt(1024, 16, 2), 3, 256, dropout=True)
     found = sum(row.bytes for row in kept(asked) if row.where.startswith("layer"))
     assert found == 3 * 256 * (34 * 1024 + 4 * 16 + 16)
 
@@ -209,7 +209,7 @@ def test_flash_drops_the_scores():
 def test_megatrons_formula_is_for_mlps_without_gate():
     """theoretical_memory_usage.py of Megatron-LM has sbh (18 + 4 f / h) for every model: 32 sbh for Llama-3-8B, against 34 kept."""
     model = find_model("llama-3-8b")
-    found = sum(row.bytes for row in kept(Training(model, 1, 1024)) if row.where.startswith("layer"))
+    found = sum(row.bytes for row in kept(TrainingConfig(model, 1, 1024)) if row.where.startswith("layer"))
     statistics = 4 * 2 + 4 * 32
     assert found == 1024 * (34 * 4096 + statistics)
     assert 18 + 4 * 14336 / 4096 == 32
@@ -219,7 +219,7 @@ def test_megatrons_formula_is_for_mlps_without_gate():
 def test_bytes_per_parameter_of_megatron(dp, cp):
     """18 B, or 6 + 12 / n with the distributed optimizer over n = dp x cp GPUs."""
     model = find_model("llama-3-8b")
-    asked = Training(model, 64, 1024, gradients="fp32", parallel=Parallel(dp=dp, cp=cp, zero=1))
+    asked = TrainingConfig(model, 64, 1024, gradients="fp32", parallel=Parallel(dp=dp, cp=cp, zero=1))
     state = state_bytes(asked)
     assert state.total == pytest.approx((6 + 12 / (dp * cp)) * state.parameters, abs=24)
 
@@ -253,7 +253,7 @@ def test_zero_figure_1():
     assert [f"{7.5 * zero.bytes_per_parameter(64, stage):.1f}" for stage in range(4)] == ["120.0", "31.4", "16.6", "1.9"]
     model = find_model("llama-2-7b")
     for stage in range(4):
-        state = state_bytes(Training(model, 64, 128, parallel=Parallel(dp=64, zero=stage)))
+        state = state_bytes(TrainingConfig(model, 64, 128, parallel=Parallel(dp=64, zero=stage)))
         assert state.total == pytest.approx(zero.bytes_per_parameter(64, stage) * state.parameters, abs=16)
 
 
@@ -281,7 +281,7 @@ def test_zero_table_2(model_parallel, printed):
 
 def test_zero_state_of_gpt2():
     """1.5 B parameters: at least 24 GB of state, of which 3 GB are weights (section 3.1)."""
-    state = state_bytes(Training(find_model("gpt2-xl"), 1, 1024))
+    state = state_bytes(TrainingConfig(find_model("gpt2-xl"), 1, 1024))
     assert (round(state.weights / 1e9), round(state.total / 1e9)) == (3, 25)
     assert 16 * 1.5 == 24
 
@@ -289,9 +289,9 @@ def test_zero_state_of_gpt2():
 def test_zero_activations_of_gpt2_are_a_fifth_of_what_is_kept():
     """About 60 GB for a batch of 32 x 1024 (section 3.2): 24 B x sbh per layer. A layer with stored scores keeps 114 sbh."""
     assert round(zero.activation_bytes(1600, 32, 1024, 48) / 1e9) == 60
-    asked = Training(find_model("gpt2-xl"), 32, 1024, flash=False, dropout=True)
+    asked = TrainingConfig(find_model("gpt2-xl"), 32, 1024, flash=False, dropout=True)
     layers = sum(row.bytes * row.count for row in kept(asked) if row.where.startswith("layer"))
     assert round(layers / zero.activation_bytes(1600, 32, 1024, 48), 2) == 4.75
-    checkpointed = Training(find_model("gpt2-xl"), 32, 1024, flash=False, dropout=True, recompute=Recompute("full"))
+    checkpointed = TrainingConfig(find_model("gpt2-xl"), 32, 1024, flash=False, dropout=True, recompute=Recomputation("full"))
     inputs = sum(row.bytes * row.count for row in kept(checkpointed) if row.where.startswith("layer"))
     assert f"{inputs / 1e9:.1f}" == "5.0", "about 8 GB is printed, with what else there is"

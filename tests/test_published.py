@@ -13,7 +13,7 @@ from perfmodel.core.dtypes import DTYPES
 from perfmodel.core.workload import Attention
 from perfmodel.timing.base import Case
 from perfmodel.timing.models import flash_prefill, flash_published
-from perfmodel.validation.compare import Row, compare_files
+from perfmodel.validation.compare import RecordRow, compare_files
 from perfmodel.validation.records import held_out, shipped_records
 from perfmodel.validation.statistics import quantile
 
@@ -23,7 +23,7 @@ A100_40, A100_80 = "nvidia-a100-sxm-40gb", "nvidia-a100-sxm-80gb"
 
 
 @cache
-def rows() -> list[Row]:
+def rows() -> list[RecordRow]:
     return compare_files(PATHS, find_device)
 
 

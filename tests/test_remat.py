@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from perfmodel.core.errors import DataError, UnavailableError, UsageError
 from perfmodel.remat import lecture
-from perfmodel.remat.chain import Chain, Layer, uniform
-from perfmodel.remat.evaluate import Question, evaluate, explain
+from perfmodel.remat.chain import Chain, ChainLayer, uniform
+from perfmodel.remat.evaluate import ScheduleQuestion, evaluate, explain
 from perfmodel.remat.optimal_dp import Program
 from perfmodel.remat.schedule import LOSS, Action, Plan, drop, forward
 from perfmodel.remat.simulate import columns, simulate
@@ -148,7 +148,7 @@ def test_every_schedule_gives_the_gradients_in_the_steps_and_memory_counted(name
 
 
 whole = st.integers(1, 5)
-layers = st.builds(Layer, whole, whole, whole, st.sampled_from([0, 0, 1, 4]), st.integers(0, 2), st.integers(0, 2))
+layers = st.builds(ChainLayer, whole, whole, whole, st.sampled_from([0, 0, 1, 4]), st.integers(0, 2), st.integers(0, 2))
 chains = st.builds(lambda found, first: Chain(tuple(found), first), st.lists(layers, min_size=1, max_size=12), whole)
 
 
@@ -199,7 +199,7 @@ def test_rounding_sizes_up_keeps_a_schedule_within_its_memory():
 
 def test_the_lecture_example():
     """Claims S047 and S048: ten layers, the output of layer 5 kept."""
-    answer = evaluate(Question(uniform(10), Plan(checkpoints=(5,)), "ten layers").check())
+    answer = evaluate(ScheduleQuestion(uniform(10), Plan(checkpoints=(5,)), "ten layers").check())
     costs = {row.strategy.name: row.run.cost for row in answer.rows if row.run}
     wanted = {
         "keep-all": 30,
@@ -272,7 +272,7 @@ def test_revolve_closed_form_dp_and_schedule():
 @given(st.lists(st.integers(1, 9), min_size=2, max_size=10), st.integers(1, 4))
 @settings(max_examples=60, deadline=None)
 def test_revolve_of_unequal_costs_beats_the_placement_for_equal_ones(costs, slots):
-    chain = Chain(tuple(Layer(cost, 2 * cost) for cost in costs))
+    chain = Chain(tuple(ChainLayer(cost, 2 * cost) for cost in costs))
     placed = list(revolve(uniform(len(costs)), Plan(slots=min(slots, len(costs)))))
     assert simulate(chain, revolve(chain, Plan(slots=slots))).cost <= simulate(chain, placed).cost
 
@@ -349,7 +349,7 @@ def test_a_plan_that_means_nothing(plan, message):
 @pytest.mark.parametrize("interior", [0, 2])
 @pytest.mark.parametrize("plan", PLANS)
 def test_explanations_end_in_what_the_simulation_counted(plan, interior):
-    answer = evaluate(Question(uniform(30, interior=interior), plan, "").check())
+    answer = evaluate(ScheduleQuestion(uniform(30, interior=interior), plan, "").check())
     for (name, _, steps), row in zip(explain(answer), [row for row in answer.rows if row.run], strict=True):
         found = {step.name: int(step.value) for step in steps}
         assert row.run is not None

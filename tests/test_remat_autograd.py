@@ -11,7 +11,7 @@ from perfmodel.core.arith import Number
 from perfmodel.core.dtypes import DTYPES
 from perfmodel.kernels.mlp import Mlp, backward_flops, cached, forward_flops
 from perfmodel.remat.autograd import eager_bytes, lazy_bytes, picture, records, tape
-from perfmodel.remat.chain import Chain, Layer, uniform
+from perfmodel.remat.chain import Chain, ChainLayer, uniform
 from perfmodel.remat.device_chain import (
     ATTENTION_BACKWARD_OVER_FORWARD,
     BACKWARD_OVER_FORWARD,
@@ -49,7 +49,7 @@ def test_the_lecture_example():
 
 @pytest.mark.parametrize("relu", [False, True])
 def test_what_is_freed_and_when(relu):
-    chain = Chain((Layer(output=3), Layer(output=5), Layer(output=2)), 7)
+    chain = Chain((ChainLayer(output=3), ChainLayer(output=5), ChainLayer(output=2)), 7)
     found = tape(chain, relu)
     kept = found.saved()
     assert set(kept) == {"x0", "x1", "x2"}, "neither z nor the last output"
@@ -65,7 +65,7 @@ sizes = st.lists(st.integers(1, 9), min_size=2, max_size=8)
 @settings(max_examples=60, deadline=None)
 def test_the_timeline_takes_what_the_tape_and_the_schedule_take(found, relu):
     """Forward: with the input there. Backward: with everything kept and the gradient of the output."""
-    chain, count = Chain(tuple(Layer(output=size) for size in found[1:]), found[0]), len(found) - 1
+    chain, count = Chain(tuple(ChainLayer(output=size) for size in found[1:]), found[0]), len(found) - 1
     steps, made = picture(chain, relu).lazy, tape(chain, relu)
     nodes = len(made.nodes)
     assert steps[-1][0] == 3 * count

@@ -14,15 +14,15 @@ from remat_search import LARGEST, cheapest
 
 from perfmodel.core.errors import DataError, UnavailableError
 from perfmodel.remat import checkmate
-from perfmodel.remat.chain import Chain, Layer, uniform
+from perfmodel.remat.chain import Chain, ChainLayer, uniform
 from perfmodel.remat.evaluate import curve
-from perfmodel.remat.graph import FREE, MAKE, Graph, Node, Step, graph_of, keep_all, parse, read_graph, run, training
+from perfmodel.remat.graph import FREE, MAKE, Graph, GraphNode, GraphStep, graph_of, keep_all, parse, read_graph, run, training
 from perfmodel.remat.optimal_dp import Program
 from perfmodel.remat.simulate import simulate
 
 whole = st.integers(1, 4)
 chains = st.builds(
-    lambda found, first: Chain(tuple(found), first), st.lists(st.builds(Layer, whole, whole, whole), min_size=1, max_size=5), whole
+    lambda found, first: Chain(tuple(found), first), st.lists(st.builds(ChainLayer, whole, whole, whole), min_size=1, max_size=5), whole
 )
 
 
@@ -33,7 +33,7 @@ def with_solver() -> None:
 def random_graph(seed: int, count: int = 5) -> Graph:
     rng = random.Random(seed)
     nodes = [
-        Node(
+        GraphNode(
             f"n{i}",
             rng.randint(1, 5),
             rng.randint(1, 6),
@@ -45,7 +45,7 @@ def random_graph(seed: int, count: int = 5) -> Graph:
     return Graph(tuple(nodes), rng.randint(0, 3))
 
 
-def execute(forward: Graph, steps: list[Step]) -> None:
+def execute(forward: Graph, steps: list[GraphStep]) -> None:
     """Run a training graph on numbers, with nothing but what is in memory: a value is the product of its inputs and one more."""
     full = training(forward)
     values: list[float] = []
@@ -113,7 +113,7 @@ def test_equal_stretches_are_priced_once(interior):
 def test_solver_and_search_agree_on_chains(seed):
     with_solver()
     rng = random.Random(seed)
-    chain = Chain(tuple(Layer(rng.randint(1, 4), rng.randint(1, 4), rng.randint(1, 4)) for _ in range(4)), rng.randint(1, 4))
+    chain = Chain(tuple(ChainLayer(rng.randint(1, 4), rng.randint(1, 4), rng.randint(1, 4)) for _ in range(4)), rng.randint(1, 4))
     graph = graph_of(chain)
     kept = run(graph, keep_all(graph))
     for memory in range(4, kept.peak + 1):
@@ -257,7 +257,7 @@ def test_no_schedule_in_time_is_said():
 
 def test_an_impossible_schedule_is_an_error():
     graph = graph_of(uniform(2))
-    for steps in ([Step(MAKE, 1)], [Step(MAKE, 0), Step(MAKE, 0)], [Step(FREE, 0)], [Step(MAKE, 0)]):
+    for steps in ([GraphStep(MAKE, 1)], [GraphStep(MAKE, 0), GraphStep(MAKE, 0)], [GraphStep(FREE, 0)], [GraphStep(MAKE, 0)]):
         with pytest.raises(DataError, match="schedule"):
             run(graph, steps)
 

@@ -17,10 +17,10 @@ from report_example import GOLDEN, HOSTILE, ceilings, crowded, example, long_nam
 
 from perfmodel.catalog import calibrated_devices, data_folder, find_device
 from perfmodel.core.errors import DataError, UsageError
-from perfmodel.core.trace import Step
+from perfmodel.core.trace import FormulaStep
 from perfmodel.report import check_output, formats, render_for, write
 from perfmodel.report.charts.chart_tables import numbers
-from perfmodel.report.charts.schema import Interval, Point, Roofline, Series
+from perfmodel.report.charts.schema import Interval, Roofline, RooflinePoint, Series
 from perfmodel.report.document import Column, DataTable, Report, Table
 from perfmodel.report.formats import html, png, readable
 from perfmodel.report.formats._html_parts import data_table as as_html_table
@@ -396,17 +396,17 @@ def test_a_record_beside_the_model_is_a_point() -> None:
 
 
 def test_shares_and_baselines() -> None:
-    now = [Point(1, "a", 1, measured=Interval(3.0)), Point(2, "b", 1, predicted=Interval(1.0)), Point(3, "c", 1)]
+    now = [RooflinePoint(1, "a", 1, measured=Interval(3.0)), RooflinePoint(2, "b", 1, predicted=Interval(1.0)), RooflinePoint(3, "c", 1)]
     assert [p.share for p in with_shares(now)] == [0.75, 0.25, 0.0]
-    assert with_shares([Point(1, "a", 1)])[0].share is None
-    compared = with_baseline(now, [Point(9, "a", 2, {"dram": 5}, measured=Interval(4.0)), Point(8, "b", 1)], "v1")
+    assert with_shares([RooflinePoint(1, "a", 1)])[0].share is None
+    compared = with_baseline(now, [RooflinePoint(9, "a", 2, {"dram": 5}, measured=Interval(4.0)), RooflinePoint(8, "b", 1)], "v1")
     assert compared[0].before is not None
     assert (compared[0].before.name, compared[0].before.time_s, compared[0].before.flops) == ("v1", 4.0, 2)
     assert [p.before for p in compared[1:]] == [None, None]
 
 
 def test_formulas_and_profiles_are_named() -> None:
-    step = Step("F", "FLOP", "2 m n k", "2 * 1 * 1 * 1", 2, "by definition")
+    step = FormulaStep("F", "FLOP", "2 m n k", "2 * 1 * 1 * 1", 2, "by definition")
     assert formulas("matmul", [step])[0].group == "matmul"
     device = find_device("nvidia-a100-sxm-80gb")
     used = profile_use(device)

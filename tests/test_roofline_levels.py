@@ -13,11 +13,11 @@ from perfmodel.report.charts.frame import PICTURE, Axis
 from perfmodel.report.charts.roofline import scene
 from perfmodel.report.charts.roofline_roofs import limits
 from perfmodel.report.charts.scene import Marker, Path, Rect, Shape, ShapeGroup, Text
-from perfmodel.report.charts.schema import COMPUTE, Interval, Point, Roofline
+from perfmodel.report.charts.schema import COMPUTE, Interval, Roofline, RooflinePoint
 from perfmodel.report.roofline_chart import ceilings, roofline
 from perfmodel.report.saved import from_data
 from perfmodel.study.base import Scope
-from perfmodel.study.kinds.roofline import Section
+from perfmodel.study.kinds.roofline import RooflineSection
 from perfmodel.study.workloads import workload_of
 
 WORKLOADS = [
@@ -87,7 +87,7 @@ def test_no_point_lies_above_the_roof_of_its_own_axis(device: str) -> None:
     every = [workload_of(kind, f"{words} dtype={dtype}", None) for kind, words in (WORKLOADS if tiled else UNTILED)]
     apart = [[one] for one in [*every, workload_of(*MODEL, None)]] if device in PREDICTED else [every]
     for asked in apart:
-        [chart] = Section([device], asked).build(scope()).charts
+        [chart] = RooflineSection([device], asked).build(scope()).charts
         assert isinstance(chart, Roofline)
         assert not any(point.measured for point in chart.points)
         check(chart)
@@ -111,8 +111,8 @@ def test_a_product_is_not_drawn_above_its_axis(run) -> None:
 def test_a_measurement_above_the_roof_is_told(level: str) -> None:
     device = find_device("nvidia-h200-sxm")
     bandwidth = max(c.value for c in ceilings(device) if c.level == level)
-    fast = Point(1, "fast", 10**9, {level: 10**9}, "bf16", measured=Interval(10**9 / bandwidth / 1.5), terms={level: 1.0})
-    slow = Point(2, "slow", 10**9, {level: 10**9}, "bf16", measured=Interval(10**9 / bandwidth * 1.5), terms={level: 1.0})
+    fast = RooflinePoint(1, "fast", 10**9, {level: 10**9}, "bf16", measured=Interval(10**9 / bandwidth / 1.5), terms={level: 1.0})
+    slow = RooflinePoint(2, "slow", 10**9, {level: 10**9}, "bf16", measured=Interval(10**9 / bandwidth * 1.5), terms={level: 1.0})
     chart = roofline(device, [fast, slow])
     assert notes_of(chart, level) == "ABOVE THE ROOF: 1"
     assert "ABOVE THE ROOF: 1" in point_notes([chart])

@@ -24,7 +24,7 @@ from perfmodel.report.document import Report
 from perfmodel.report.saved import read_report
 from perfmodel.study.base import MOST_FORMULAS, Scope
 from perfmodel.study.build import build
-from perfmodel.study.kinds.sweep import Section as Sweep
+from perfmodel.study.kinds.sweep import SweepSection as Sweep
 from perfmodel.study.recorded import RecordChoice, rows_of
 from perfmodel.study.schema import kind_names, read_section, read_study, study_names
 from perfmodel.study.workloads import with_kv_heads

@@ -14,13 +14,13 @@ from hypothesis import strategies as st
 import perfmodel
 from perfmodel.catalog import device_ids
 from perfmodel.core.errors import DataError, UsageError
-from perfmodel.sweep.base import Input
+from perfmodel.sweep.base import SweepInput
 from perfmodel.sweep.grid import SubGrid, grid_of
 from perfmodel.sweep.run import blocks_of, chunks
 from perfmodel.sweep.study import WORKLOADS, SweepStudy, read_study, workload_named
 from perfmodel.sweep.values import is_expression, values_of
 
-WHOLE, SIZE = Input("n", "whole", ""), Input("sram", "size", "")
+WHOLE, SIZE = SweepInput("n", "whole", ""), SweepInput("sram", "size", "")
 
 
 @pytest.mark.parametrize(
@@ -56,8 +56,8 @@ def test_sizes_flags_and_names() -> None:
     assert values_of(SIZE, "16KiB:64KiB:x2") == [16384, 32768, 65536]
     assert list(values_of(SIZE, "16KiB:48KiB:+16KiB")) == [16384, 32768, 49152]
     assert values_of(SIZE, "1.5KiB, 2 kB") == [1536, 2000]
-    assert values_of(Input("causal", "flag", ""), "both") == [False, True]
-    assert values_of(Input("causal", "flag", ""), [True, "no"]) == [True, False]
+    assert values_of(SweepInput("causal", "flag", ""), "both") == [False, True]
+    assert values_of(SweepInput("causal", "flag", ""), [True, "no"]) == [True, False]
     study = grid_of(SweepStudy("attention", {"n": 64, "d": 64, "hardware": "all,h200", "algorithm": "flash, flash2, standard"}))
     assert study.choices["hardware"] == tuple(device_ids())
     assert study.choices["algorithm"] == ("flash2", "standard")
@@ -89,14 +89,14 @@ def test_sizes_flags_and_names() -> None:
         (WHOLE, "1:10:x1.0000001", "23,025,853 steps"),
         (WHOLE, "1:10:x2KiB", "'2KiB' is no factor"),
         (WHOLE, "1:10:+2KiB", "'2KiB' is no step"),
-        (Input("dropout", "number", "", least=0, most=1, below=1), "1", "up to, not including, 1"),
+        (SweepInput("dropout", "number", "", least=0, most=1, below=1), "1", "up to, not including, 1"),
         (WHOLE, [[3]], "is no number"),
         (WHOLE, True, "is no number"),
-        (Input("causal", "flag", ""), "maybe", "true, false or both"),
-        (Input("kind", "name", "", names=lambda: ["one"]), "two", "unknown kind 'two'"),
+        (SweepInput("causal", "flag", ""), "maybe", "true, false or both"),
+        (SweepInput("kind", "name", "", names=lambda: ["one"]), "two", "unknown kind 'two'"),
     ],
 )
-def test_values_without_meaning(one: Input, raw: Any, words: str) -> None:
+def test_values_without_meaning(one: SweepInput, raw: Any, words: str) -> None:
     with pytest.raises(UsageError) as caught:
         values_of(one, raw)
     assert words in str(caught.value)
@@ -108,7 +108,7 @@ def test_what_is_an_expression() -> None:
     assert is_expression(WHOLE, "1__0")
     assert not is_expression(WHOLE, "512:1024:x2,7")
     assert not is_expression(SIZE, "64KiB")
-    assert not is_expression(Input("hardware", "name", "", choice=True), "h200")
+    assert not is_expression(SweepInput("hardware", "name", "", choice=True), "h200")
 
 
 def test_derived_axes() -> None:

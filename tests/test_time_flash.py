@@ -12,7 +12,7 @@ from perfmodel.core.workload import BACKWARD, FORWARD, Attention
 from perfmodel.kernels.attention.walk import visited_tiles
 from perfmodel.timing.base import MAX_PARAMETERS, Case
 from perfmodel.timing.models._flash_blocks import ROUNDS, blocks_of
-from perfmodel.timing.models._flash_plans import IMPLEMENTATIONS, Plan, plan_of
+from perfmodel.timing.models._flash_plans import IMPLEMENTATIONS, FlashPlan, plan_of
 from perfmodel.timing.models.flash_prefill import MODEL, covers, seconds
 
 A100, H100, B200 = (find_device(name) for name in ("nvidia-a100-sxm-80gb", "nvidia-h100-sxm-80gb", "nvidia-b200-sxm"))
@@ -53,7 +53,7 @@ SMALL = [
 @pytest.mark.parametrize("packed", [False, True])
 @pytest.mark.parametrize("longest_first", [False, True])
 def test_blocks_are_those_of_a_loop_over_all_scores(w, direction, packed, longest_first):
-    plan = Plan(16, 8, 16, packed=packed, longest_first=longest_first)
+    plan = FlashPlan(16, 8, 16, packed=packed, longest_first=longest_first)
     of_walk = visits(w, plan, direction)
     walks = w.kv_heads if packed else w.heads
     assert list(blocks_of(w, plan, direction, 1000).last) == (of_walk[::-1] if longest_first else of_walk) * walks
@@ -61,18 +61,18 @@ def test_blocks_are_those_of_a_loop_over_all_scores(w, direction, packed, longes
 
 def test_sections_advance_their_heads_together():
     w = attention(n=32, heads=3, kv_heads=3, batch=2)
-    plan = Plan(16, 16, longest_first=True, group=3, section=2)
+    plan = FlashPlan(16, 16, longest_first=True, group=3, section=2)
     assert blocks_of(w, plan, FORWARD, 100).last == (2, 2, 1, 1, 2, 1) * 2
 
 
 def test_splits_share_the_tiles_of_a_block():
     w = attention(n=16, kv_len=80, heads=1, kv_heads=1, causal=False)
-    assert sorted(blocks_of(w, Plan(16, 16, splits=2), FORWARD, 100).last) == [2, 3]
+    assert sorted(blocks_of(w, FlashPlan(16, 16, splits=2), FORWARD, 100).last) == [2, 3]
 
 
 @pytest.mark.parametrize("direction", [FORWARD, BACKWARD])
 def test_blocks_left_out_are_counted(direction):
-    w, plan = attention(n=4096, heads=8, batch=16), Plan(128, 64)
+    w, plan = attention(n=4096, heads=8, batch=16), FlashPlan(128, 64)
     blocks = blocks_of(w, plan, direction, 16)
     assert len(blocks.last) == ROUNDS * 16
     assert blocks.count == 8 * 16 * (4096 // (128 if direction == FORWARD else 64))

@@ -9,8 +9,8 @@ from perfmodel.core.dtypes import DTYPES
 from perfmodel.core.errors import UnavailableError
 from perfmodel.core.workload import BACKWARD, FORWARD, Attention
 from perfmodel.timing.base import Case
-from perfmodel.timing.models._flash_blocks import Blocks, blocks_of, equal_cycles, interleaved_cycles, listed_cycles
-from perfmodel.timing.models._flash_plans import Plan, plan_of
+from perfmodel.timing.models._flash_blocks import TileBlocks, blocks_of, equal_cycles, interleaved_cycles, listed_cycles
+from perfmodel.timing.models._flash_plans import FlashPlan, plan_of
 from perfmodel.timing.models.flash_prefill import MODEL, covers, seconds
 
 H200, A100 = find_device("nvidia-h200-sxm"), find_device("nvidia-a100-sxm-80gb")
@@ -46,9 +46,9 @@ def test_flash_splits_its_keys_as_profiled(shape, grid):
 
 def test_splits_are_cut_from_all_keys():
     w = attention(1, 1, 1, 64, 16, True)
-    fixed = blocks_of(w, Plan(16, 16, splits=2, fixed_splits=True), FORWARD, 100).last
+    fixed = blocks_of(w, FlashPlan(16, 16, splits=2, fixed_splits=True), FORWARD, 100).last
     assert fixed == (0, 1, 0, 2, 1, 2, 2, 2)  # row tile i sees i + 1 of four key tiles; last split first in the list's pairs
-    assert blocks_of(w, Plan(16, 16, splits=2), FORWARD, 100).last != fixed
+    assert blocks_of(w, FlashPlan(16, 16, splits=2), FORWARD, 100).last != fixed
 
 
 @pytest.mark.parametrize(
@@ -79,26 +79,26 @@ def test_keys_past_the_end_are_masked_in_every_tile():
 
 
 def test_equal_blocks_run_in_whole_rounds():
-    few, more = Blocks((4,) * 5, 0, 0, 2, 1), Blocks((4,) * 6, 0, 0, 2, 1)
+    few, more = TileBlocks((4,) * 5, 0, 0, 2, 1), TileBlocks((4,) * 6, 0, 0, 2, 1)
     assert equal_cycles(few, 10.0, 7.0, 1.0) == 3 * (7 + 40)  # three on one of two multiprocessors
     assert equal_cycles(more, 10.0, 7.0, 1.0) == 3 * (7 + 40)
-    assert equal_cycles(Blocks((4,) * 4, 0, 0, 2, 2), 10.0, 7.0, 1.5) == 7 + 2 * 40
-    assert equal_cycles(Blocks((4,) * 2, 0, 0, 2, 2), 10.0, 7.0, 1.5) == 7 + 1.5 * 40
+    assert equal_cycles(TileBlocks((4,) * 4, 0, 0, 2, 2), 10.0, 7.0, 1.5) == 7 + 2 * 40
+    assert equal_cycles(TileBlocks((4,) * 2, 0, 0, 2, 2), 10.0, 7.0, 1.5) == 7 + 1.5 * 40
 
 
 def test_a_round_of_unequal_blocks():
     # blocks 0 and 2 share the first multiprocessor: 1 tile each at half speed, then 4 tiles alone
-    assert interleaved_cycles(Blocks((1, 3, 5), 0, 0, 2, 2), 10.0, 7.0, 1.5) == 7 + 2 * 10 + 4 * 15
+    assert interleaved_cycles(TileBlocks((1, 3, 5), 0, 0, 2, 2), 10.0, 7.0, 1.5) == 7 + 2 * 10 + 4 * 15
 
 
 def test_without_latency_interleaving_changes_nothing():
-    several = Blocks(tuple(range(1, 30)), 8, 100, 4, 2)
+    several = TileBlocks(tuple(range(1, 30)), 8, 100, 4, 2)
     plain, interleaved = (cycles(several, 10.0, 1e-9, 2.0) for cycles in (listed_cycles, interleaved_cycles))
     assert interleaved == pytest.approx(plain, rel=1e-6)
 
 
 def test_neighbours_hide_latency_as_far_as_one_fills_the_multiprocessor():
-    many = Blocks((10,) * 400, 0, 0, 4, 2)
+    many = TileBlocks((10,) * 400, 0, 0, 4, 2)
     hidden, halfway, exposed = (interleaved_cycles(many, 10.0, 50.0, alone) for alone in (1.0, 1.5, 2.0))
     assert hidden < halfway < exposed == pytest.approx(50 * (50 + 2 * 100), rel=1e-6)
     assert hidden > 50 * 2 * 100  # never below the work

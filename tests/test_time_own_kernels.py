@@ -16,7 +16,7 @@ from perfmodel.catalog import find_device
 from perfmodel.core.dtypes import DTYPES
 from perfmodel.core.errors import UnavailableError, UsageError
 from perfmodel.core.hardware import Calibration, Device
-from perfmodel.core.occupancy import Block
+from perfmodel.core.occupancy import ThreadBlock
 from perfmodel.core.workload import BACKWARD, FORWARD, Attention, Stream
 from perfmodel.kernels.matmul import Matmul
 from perfmodel.timing.base import MAX_PARAMETERS, Case, Model, models_of
@@ -35,7 +35,7 @@ from perfmodel.timing.models import (
 )
 from perfmodel.timing.models import register_tiles as tiles
 from perfmodel.timing.models.register_tiles import EDGES, Geometry, geometry, grid_seconds, instruction_costs, launches_seconds
-from perfmodel.timing.schedule import Shares, shared_makespan
+from perfmodel.timing.schedule import SharedPlaces, shared_makespan
 
 SMS = 132
 FLASH = tiles.MODEL.starts()
@@ -73,7 +73,7 @@ def workload_of(name: str) -> Any:
 # shared_makespan, against a simulation in time steps from one end of a block to the next
 
 
-def simulated(works: Sequence[float], shares: Shares) -> float:
+def simulated(works: Sequence[float], shares: SharedPlaces) -> float:
     """Each lane keeps the work that its blocks still have to do; all of them share its speed."""
     lanes: list[list[float]] = [[] for _ in range(shares.multiprocessors * shares.lanes)]
     for number, work in enumerate(works[: shares.slots]):
@@ -92,18 +92,18 @@ def simulated(works: Sequence[float], shares: Shares) -> float:
 
 
 SHARES = [
-    Shares(1, 1, 1, (1.0,)),
-    Shares(3, 1, 1, (1.0,)),
-    Shares(2, 3, 1, (1.0, 0.7, 0.5)),
-    Shares(2, 4, 2, (1.0, 0.55)),
-    Shares(3, 3, 2, (1.0, 0.6)),
-    Shares(2, 5, 4, (1.0, 0.8)),
+    SharedPlaces(1, 1, 1, (1.0,)),
+    SharedPlaces(3, 1, 1, (1.0,)),
+    SharedPlaces(2, 3, 1, (1.0, 0.7, 0.5)),
+    SharedPlaces(2, 4, 2, (1.0, 0.55)),
+    SharedPlaces(3, 3, 2, (1.0, 0.6)),
+    SharedPlaces(2, 5, 4, (1.0, 0.8)),
 ]
 
 
 @pytest.mark.parametrize("shares", SHARES, ids=str)
 @pytest.mark.parametrize("count", [1, 2, 5, 11, 20])
-def test_blocks_that_share_end_when_a_simulation_says(shares: Shares, count: int) -> None:
+def test_blocks_that_share_end_when_a_simulation_says(shares: SharedPlaces, count: int) -> None:
     count = min(count, 4 * shares.slots)
     works = [random.Random(f"{count} {place}").uniform(1, 5) for place in range(count)]
     assert shared_makespan(works, 1, shares) == pytest.approx(simulated(works, shares))
@@ -111,14 +111,14 @@ def test_blocks_that_share_end_when_a_simulation_says(shares: Shares, count: int
 
 @pytest.mark.parametrize("shares", SHARES, ids=str)
 @pytest.mark.parametrize("count", [1, 3, 6, 13, 17])
-def test_equal_blocks_end_when_a_simulation_says(shares: Shares, count: int) -> None:
+def test_equal_blocks_end_when_a_simulation_says(shares: SharedPlaces, count: int) -> None:
     count = min(count, 4 * shares.slots)
     assert shared_makespan([2.0], count, shares) == pytest.approx(simulated([2.0] * count, shares))
 
 
 @given(st.lists(st.floats(0.5, 4), min_size=1, max_size=9), st.integers(1, 200), st.sampled_from(SHARES))
 @settings(deadline=None)
-def test_long_lists_take_their_work_and_at_most_one_slow_block_more(works: list[float], repeats: int, shares: Shares) -> None:
+def test_long_lists_take_their_work_and_at_most_one_slow_block_more(works: list[float], repeats: int, shares: SharedPlaces) -> None:
     """List scheduling leaves no slot empty while blocks wait; a full multiprocessor does more in all than one less full."""
     whole = repeats * sum(works) / shares.rate
     assert whole * (1 - 1e-9) <= shared_makespan(works, repeats, shares) <= whole + max(works) / min(shares.speeds) + 1e-9
@@ -262,7 +262,7 @@ def test_costs_are_those_of_the_device_and_launches_add_up() -> None:
 
 def test_a_grid_fills_multiprocessors_before_it_shares_them() -> None:
     """Blocks of one scheduler's worth of warps: 4 x 132 run as fast as one; 8 x 132 twice as long if issue is all that counts."""
-    block = Block(32, 32, 0)
+    block = ThreadBlock(32, 32, 0)
     one, full, double = (grid_seconds(lambda _, warps: 1000 * warps, count, block, H200) for count in (1, 4 * SMS, 8 * SMS))
     assert one == pytest.approx(1000 / CLOCK)
     assert full == pytest.approx(one)

@@ -16,9 +16,9 @@ from perfmodel.core.workload import BACKWARD, FORWARD, Attention
 from perfmodel.report.validation import beyond
 from perfmodel.timing.base import SAME_KERNEL, VARIANTS, Case, find_model, kernel_name, models_of
 from perfmodel.timing.models import eager_published
-from perfmodel.timing.models._flash_plans import MMA_SYNC_FLOP, WGMMA, Plan, slowdown
+from perfmodel.timing.models._flash_plans import MMA_SYNC_FLOP, WGMMA, FlashPlan, slowdown
 from perfmodel.timing.predict import BORROWED, CALIBRATED, predict, with_parts
-from perfmodel.validation.compare import Row, compare_files
+from perfmodel.validation.compare import RecordRow, compare_files
 from perfmodel.validation.records import held_out, shipped_records
 from perfmodel.validation.statistics import quantile
 
@@ -29,18 +29,18 @@ SHAPE = "--n 4096 --d 64 --heads 16 --batch 8"
 
 
 @cache
-def lenders():
+def fallbacks():
     return calibrated_devices()
 
 
 @cache
-def rows() -> list[Row]:
+def rows() -> list[RecordRow]:
     """Attention of papers on A100 and H100, with calibrations to borrow."""
     paths = [path for path in shipped_records() if path.name == "published.jsonl" and path.parent.name in (A100_40, A100_80, H100)]
-    return [row for row in compare_files(paths, find_device, lenders) if row.record.workload == "attention"]
+    return [row for row in compare_files(paths, find_device, fallbacks) if row.record.workload == "attention"]
 
 
-def unseen(row: Row) -> bool:
+def unseen(row: RecordRow) -> bool:
     """No fit sees both passes together, nor what is held out."""
     return row.record.direction == "both" or held_out(row.record)
 
@@ -87,7 +87,7 @@ def test_unseen_errors(hardware, implementation, median, request):
 
 def gains() -> list[float]:
     """Predicted over measured gain of each fused kernel over standard attention, of A100 tables, neither row of which a fit saw."""
-    tables: dict[str, dict[str, Row]] = {}
+    tables: dict[str, dict[str, RecordRow]] = {}
     for row in rows():
         if row.record.hardware in A100 and unseen(row):
             key = json.dumps([row.record.source, row.record.direction, row.record.shape], sort_keys=True)
@@ -119,13 +119,15 @@ def work(n: int = 4096, d: int = 64, **changes) -> Attention:
 def test_one_kernel_is_one_model(alias, direction, name):
     device = find_device(name)
     for w in (work(), work(1000, 128), work(causal=True), replace(work(512, 128), kv_heads=4)):
-        times = [predict(Case(w, one, direction), "attention", "fp16", device, 0.0, lenders).seconds for one in (alias, kernel_name(alias))]
+        times = [
+            predict(Case(w, one, direction), "attention", "fp16", device, 0.0, fallbacks).seconds for one in (alias, kernel_name(alias))
+        ]
         assert times[0] == times[1]
 
 
 def test_a_kernel_is_calibrated_under_one_name():
     """Where a model holds what is known of kernels, no further name has parameters of its own."""
-    for device in lenders():
+    for device in fallbacks():
         for block in device.calibration:
             if block.implementation in SAME_KERNEL:
                 assert block.model == "flash-few", (device.id, block.implementation)
@@ -146,12 +148,12 @@ def test_predictions_say_whose_kernel_it_is():
 
 def test_flash_attention_3_runs_on_hopper_alone():
     with pytest.raises(UnavailableError, match=r"9\.0"):
-        predict(Case(work(), "fa3", FORWARD), "attention", "fp16", find_device(A100_80), 0.0, lenders)
+        predict(Case(work(), "fa3", FORWARD), "attention", "fp16", find_device(A100_80), 0.0, fallbacks)
 
 
 def test_older_instructions_reach_less_of_newer_tensor_units():
     ampere, hopper, blackwell = 2048.0, 4096.0, 8192.0
-    plan = Plan(128, 64)
+    plan = FlashPlan(128, 64)
     assert slowdown(plan, ampere, 2) == 1.0
     assert slowdown(plan, hopper, 2) == pytest.approx(hopper / MMA_SYNC_FLOP) == pytest.approx(1 / 0.629)
     assert slowdown(plan, blackwell, 2) == pytest.approx(2 / 0.629)
@@ -195,14 +197,14 @@ def test_sweeps_predict_standard_attention(run, tmp_path):
 
 def test_parts_come_from_the_nearest_device_that_has_them():
     bare = replace(find_device(A100_80), calibration=[])
-    lent = with_parts(bare, "eager-attention", lenders).calibration
+    lent = with_parts(bare, "eager-attention", fallbacks).calibration
     assert {block.workload for block in lent} == {"matmul", "scale", "softmax"}
     assert next(block for block in lent if block.workload == "matmul") in find_device(A100_80).calibration
-    assert with_parts(bare, "flash-prefill", lenders) is bare
+    assert with_parts(bare, "flash-prefill", fallbacks) is bare
     own = find_device(H200)
-    assert with_parts(own, "eager-attention", lenders) is own
+    assert with_parts(own, "eager-attention", fallbacks) is own
     case = Case(work(), "torch-eager", FORWARD)
-    assert predict(case, "attention", "fp16", find_device(B200), 0.0, lenders).kind == BORROWED
+    assert predict(case, "attention", "fp16", find_device(B200), 0.0, fallbacks).kind == BORROWED
 
 
 def eager(implementation: str = STANDARD, direction: str = FORWARD, **changes) -> list[str]:
@@ -228,7 +230,7 @@ def test_softmax_is_fitted_where_versions_of_pytorch_differ():
 
 
 def test_short_sequences_wait_for_the_host():
-    device = with_parts(find_device(A100_80), "eager-published", lenders)
+    device = with_parts(find_device(A100_80), "eager-published", fallbacks)
     times = [eager_published.seconds(Case(work(n), STANDARD, cold=False), device, {"softmax": 1.0}) for n in (16, 128, 4096)]
     assert times[0] == pytest.approx(eager_published.HOST_S, rel=0.05)
     assert times[1] < 2 * times[0] < times[2] / 10

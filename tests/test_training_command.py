@@ -8,7 +8,7 @@ import pytest
 
 from perfmodel.catalog import find_model
 from perfmodel.transformer.training.memory import peak
-from perfmodel.transformer.training.question import Training
+from perfmodel.transformer.training.question import TrainingConfig
 
 SMALL = "model gpt2-medium --phase train --batch 8 --n 1024 --hardware h200"
 SPREAD = "model llama-3-8b --phase train --batch 32 --n 4096 --micro-batch 1 --tp 2 --sp --pp 2 --dp 2 --zero 1 --system h200-x8"
@@ -54,7 +54,7 @@ def test_a_long_causal_sequence_uses_no_more_than_the_peak(run, model):
 
 def test_memory_is_that_of_the_memory_command(run):
     data = run(f"{SMALL} --json").json
-    assert data["memory"]["peak"] == peak(Training(find_model("gpt2-medium"), 8, 1024)).bytes
+    assert data["memory"]["peak"] == peak(TrainingConfig(find_model("gpt2-medium"), 8, 1024)).bytes
     assert data["memory"]["peak"] == run("memory gpt2-medium --batch 8 --n 1024 --json").json["bytes"]["peak"]
     assert data["memory"]["fits"] is True
     assert run(f"{SMALL} --batch 512 --json").json["memory"]["fits"] is False

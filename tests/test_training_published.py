@@ -15,7 +15,7 @@ import pytest
 
 from perfmodel.catalog import calibrated_devices, find_device, find_system
 from perfmodel.transformer.spec import DenseMlp, GroupedAttention, Layer, ModelSpec
-from perfmodel.transformer.training.question import FULL_GRADIENTS, Parallel, Recompute, Training
+from perfmodel.transformer.training.question import FULL_GRADIENTS, Parallel, Recomputation, TrainingConfig
 from perfmodel.transformer.training.step.estimate import TrainingAnswer, answer
 
 ROWS = list(csv.DictReader((Path(__file__).parent / "data" / "training_published.csv").read_text().splitlines()))
@@ -52,12 +52,12 @@ def predicted(index: int) -> TrainingAnswer:
         interleave=int(row["interleave"]),
         dp=int(row["data_parallel"]),
     )
-    training = Training(
+    training = TrainingConfig(
         gpt(row),
         int(row["batch"]),
         2048,
         int(row["micro_batch"]),
-        recompute=Recompute(row["recompute"]),
+        recompute=Recomputation(row["recompute"]),
         flash=False,
         dropout=True,
         parallel=parallel,

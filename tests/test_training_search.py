@@ -12,24 +12,24 @@ from perfmodel.catalog import calibrated_devices, find_device, find_model, find_
 from perfmodel.core.errors import PerfmodelError, UnavailableError
 from perfmodel.transformer.training.checks import checked
 from perfmodel.transformer.training.memory import peak
-from perfmodel.transformer.training.question import Parallel, Training
+from perfmodel.transformer.training.question import Parallel, TrainingConfig
 from perfmodel.transformer.training.step.job import job_of
 from perfmodel.transformer.training.step.layer_time import machine
 from perfmodel.transformer.training.step.search import candidates, parallels, search
 from perfmodel.transformer.training.step.step_time import step_time
 
 H200, NODE = find_device("nvidia-h200-sxm"), find_system("h200-x8")
-SMALL = Training(find_model("gpt2-medium"), 16, 1024)
+SMALL = TrainingConfig(find_model("gpt2-medium"), 16, 1024)
 
 
 @cache
-def lenders():
+def fallbacks():
     return calibrated_devices()
 
 
 @cache
 def on_h200():
-    return machine(H200, lenders)
+    return machine(H200, fallbacks)
 
 
 def test_the_best_is_what_trying_each_layout_finds():
@@ -53,7 +53,7 @@ def test_less_memory_leaves_fewer_layouts_and_none_that_is_too_large():
 
 @pytest.mark.parametrize(("name", "gpus", "batch"), [("llama-3-70b", 64, 128), ("mixtral-8x7b", 32, 64), ("gpt2-xl", 24, 48)])
 def test_every_layout_is_one_that_can_be_asked_for(name, gpus, batch):
-    training = Training(find_model(name), batch, 4096, flash=name != "gpt2-xl")
+    training = TrainingConfig(find_model(name), batch, 4096, flash=name != "gpt2-xl")
     seen = list(candidates(training, gpus, 8))
     assert {t.parallel.gpus for t in seen} == {gpus}
     assert all(t.parallel.tp <= 8 for t in seen)
@@ -68,7 +68,7 @@ def test_layouts_that_the_search_leaves_out_cannot_be_asked_for():
     offered = {p.tp for p in parallels(model, 8, 16, 1024, 8, True)}
     for tp in (1, 2, 4, 8):
         try:
-            checked(Training(model, 16, 1024, parallel=Parallel(tp=tp)))
+            checked(TrainingConfig(model, 16, 1024, parallel=Parallel(tp=tp)))
         except PerfmodelError:
             assert tp not in offered
         else:
@@ -78,7 +78,7 @@ def test_layouts_that_the_search_leaves_out_cannot_be_asked_for():
 def test_layouts_cost_little_each():
     """Calls of functions per layout, which a busy machine does not change: 3,300 when written, and half in large searches."""
     with calls() as counted:
-        found = search(SMALL, 8, machine(H200, lenders), NODE)
+        found = search(SMALL, 8, machine(H200, fallbacks), NODE)
     assert found.layouts
     assert counted["calls"] / found.tried < 5000
 
@@ -86,4 +86,4 @@ def test_layouts_cost_little_each():
 def test_a_device_without_a_capacity_is_refused():
     bare = replace(H200, memory=[replace(level, capacity=None) if level.level == "dram" else level for level in H200.memory])
     with pytest.raises(UnavailableError, match="capacity"):
-        search(SMALL, 8, machine(bare, lenders), NODE)
+        search(SMALL, 8, machine(bare, fallbacks), NODE)

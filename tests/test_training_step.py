@@ -25,8 +25,8 @@ from perfmodel.transformer.training.question import (
     SELECTIVE,
     SIXTEEN_BIT,
     Parallel,
-    Recompute,
-    Training,
+    Recomputation,
+    TrainingConfig,
 )
 from perfmodel.transformer.training.state import state_bytes
 from perfmodel.transformer.training.step.estimate import BACKWARD, FORWARD, RECOMPUTE, TrainingEstimate, answer, estimate
@@ -44,14 +44,14 @@ H200 = find_device("nvidia-h200-sxm")
 
 
 @cache
-def lenders():
+def fallbacks():
     return calibrated_devices()
 
 
-def step(training: Training, implementation: str = "fused", system: str | None = None, **options) -> TrainingEstimate:
+def step(training: TrainingConfig, implementation: str = "fused", system: str | None = None, **options) -> TrainingEstimate:
     joined = None if system is None else find_system(system)
     device = H200 if joined is None else find_device(joined.device)
-    return estimate(training, device, lenders, joined, implementation, **options)
+    return estimate(training, device, fallbacks, joined, implementation, **options)
 
 
 def flops(found: TrainingEstimate, part: str, group: str, *, executed: bool = False) -> int:
@@ -64,7 +64,7 @@ def flops(found: TrainingEstimate, part: str, group: str, *, executed: bool = Fa
 
 @pytest.mark.parametrize("name", ["gpt2-medium", "llama-3-8b", "mixtral-8x7b", "gemma-2-9b", "deepseek-v2"])
 def test_matmuls_cost_twice_as_much_backward(name):
-    found = step(Training(find_model(name), 4, 512))
+    found = step(TrainingConfig(find_model(name), 4, 512))
     assert flops(found, BACKWARD, MATMUL) == 2 * flops(found, FORWARD, MATMUL)
     assert flops(found, BACKWARD, ATTENTION) == 2 * flops(found, FORWARD, ATTENTION)
     ratio = flops(found, BACKWARD, ATTENTION, executed=True) / flops(found, FORWARD, ATTENTION, executed=True)
@@ -74,7 +74,9 @@ def test_matmuls_cost_twice_as_much_backward(name):
 @pytest.mark.parametrize("flash", [True, False])
 def test_what_runs_again_is_executed_but_not_needed(flash):
     model = find_model("gpt2-medium")
-    plain, selective, full = (step(Training(model, 4, 512, flash=flash, recompute=Recompute(kind))) for kind in (NONE, SELECTIVE, FULL))
+    plain, selective, full = (
+        step(TrainingConfig(model, 4, 512, flash=flash, recompute=Recomputation(kind))) for kind in (NONE, SELECTIVE, FULL)
+    )
     assert plain.cost.flops == selective.cost.flops == full.cost.flops
     assert plain.cost.lower_s == selective.cost.lower_s == full.cost.lower_s
     assert full.cost.executed_flops > selective.cost.executed_flops > plain.cost.executed_flops
@@ -82,14 +84,14 @@ def test_what_runs_again_is_executed_but_not_needed(flash):
     assert all("projection" not in name for name in again)
     layers = sum(line.cost.executed_flops for line in full.lines if line.part == FORWARD and line.row.op.name != "LM head")
     assert full.cost.executed_flops - plain.cost.executed_flops == layers
-    every = step(Training(model, 4, 512, flash=flash, recompute=Recompute(EVERY, 4)))
+    every = step(TrainingConfig(model, 4, 512, flash=flash, recompute=Recomputation(EVERY, 4)))
     assert every.seconds == pytest.approx(full.seconds), "each layer runs again once, whatever the segments"
 
 
 def test_frozen_weights_have_no_gradient():
     model = find_model("llama-3-8b")
     whole, adapted, few = (
-        step(Training(model, 4, 512, lora=rank, lora_targets=targets)) for rank, targets in ((None, "all"), (16, "all"), (16, "qv"))
+        step(TrainingConfig(model, 4, 512, lora=rank, lora_targets=targets)) for rank, targets in ((None, "all"), (16, "all"), (16, "qv"))
     )
     names = {line.row.op.name for line in adapted.lines}
     assert "QKV projection, gradient of weights" not in names
@@ -106,8 +108,8 @@ def test_frozen_weights_have_no_gradient():
 
 @pytest.mark.parametrize("row", PROFILED, ids=lambda row: f"{row['attention']}-{row['checkpointing']}")
 def test_kernels_are_those_of_the_profiled_steps(row):
-    recompute = Recompute(FULL if row["checkpointing"] else NONE)
-    training = Training(
+    recompute = Recomputation(FULL if row["checkpointing"] else NONE)
+    training = TrainingConfig(
         find_model("gpt2-medium"), row["batch"], row["n"], precision=BF16, flash=row["attention"] == "sdpa", recompute=recompute
     )
     found = step(training, "huggingface", attention="torch-sdpa-cudnn" if training.flash else None)
@@ -123,12 +125,12 @@ def test_kernels_are_those_of_the_profiled_steps(row):
 
 LAYOUTS = [
     ("gpt2-medium", "huggingface", None, {"precision": BF16}),
-    ("gpt2-medium", "huggingface", None, {"precision": BF16, "flash": False, "dropout": True, "recompute": Recompute(FULL)}),
-    ("gpt2-medium", "huggingface", None, {"precision": BF16, "micro_batch": 4, "recompute": Recompute(EVERY, 5)}),
+    ("gpt2-medium", "huggingface", None, {"precision": BF16, "flash": False, "dropout": True, "recompute": Recomputation(FULL)}),
+    ("gpt2-medium", "huggingface", None, {"precision": BF16, "micro_batch": 4, "recompute": Recomputation(EVERY, 5)}),
     ("llama-3-8b", "fused", "h200-x8", {"parallel": Parallel(dp=8, zero=3)}),
     ("llama-3-8b", "fused", "h200-x8", {"parallel": Parallel(tp=2, sp=True, pp=2, dp=2, zero=1), "micro_batch": 1, "dropout": True}),
     ("llama-3-8b", "fused", "h200-x8", {"parallel": Parallel(tp=2, pp=4, interleave=2), "micro_batch": 1, "flash": False}),
-    ("llama-3-8b", "fused", "h200-x8", {"parallel": Parallel(cp=4, dp=2), "recompute": Recompute(FULL)}),
+    ("llama-3-8b", "fused", "h200-x8", {"parallel": Parallel(cp=4, dp=2), "recompute": Recomputation(FULL)}),
     ("mixtral-8x7b", "fused", "h200-x8", {"parallel": Parallel(ep=8, dp=8, zero=1)}),
     ("gemma-2-9b", "fused", "h200-x8", {"parallel": Parallel(pp=3), "micro_batch": 2, "gradients": FULL_GRADIENTS}),
     ("deepseek-v2", "fused", "dgx-h100", {"parallel": Parallel(tp=4, sp=True, ep=8, dp=16, zero=2)}),
@@ -137,7 +139,7 @@ LAYOUTS = [
 
 @pytest.mark.parametrize(("name", "implementation", "system", "options"), LAYOUTS)
 def test_lines_add_up_to_parts_and_stay_above_their_bounds(name, implementation, system, options):
-    found = step(Training(find_model(name), 16, 1024, **options), implementation, system)
+    found = step(TrainingConfig(find_model(name), 16, 1024, **options), implementation, system)
     parts = found.time.parts
     assert all(seconds >= 0 for seconds in parts.values())
     kernels = ("forward", "recompute", "backward", "gradients added up", "optimizer", "gradients cleared")
@@ -154,10 +156,10 @@ def test_lines_add_up_to_parts_and_stay_above_their_bounds(name, implementation,
 
 
 def test_the_explanation_ends_at_the_reported_numbers():
-    training = Training(
-        find_model("llama-3-8b"), 64, 2048, 1, recompute=Recompute(FULL), parallel=Parallel(tp=2, sp=True, pp=4, interleave=2)
+    training = TrainingConfig(
+        find_model("llama-3-8b"), 64, 2048, 1, recompute=Recomputation(FULL), parallel=Parallel(tp=2, sp=True, pp=4, interleave=2)
     )
-    found = answer(training, H200, lenders, find_system("h200-x8"))
+    found = answer(training, H200, fallbacks, find_system("h200-x8"))
     steps = {step.name: step.value for step in explain(found)}
     assert steps["step"] == pytest.approx(found.found.seconds)
     assert steps["tokens/s"] == pytest.approx(found.found.tokens_per_s)
@@ -189,7 +191,7 @@ def test_the_longest_way_is_what_a_walk_over_kernels_takes(phases):
 
 
 def test_small_batches_wait_for_the_host_and_large_ones_do_not():
-    small, large = (step(Training(find_model("gpt2-medium"), batch, 512, precision=BF16), "huggingface") for batch in (1, 64))
+    small, large = (step(TrainingConfig(find_model("gpt2-medium"), batch, 512, precision=BF16), "huggingface") for batch in (1, 64))
     assert small.time.parts["waiting for the host"] > small.seconds / 2
     assert large.time.parts["waiting for the host"] == pytest.approx(0, abs=1e-9)
 
@@ -205,7 +207,7 @@ def uniform(layers: int) -> ModelSpec:
 @pytest.mark.parametrize(("pp", "turns", "micro_batches"), [(2, 1, 4), (8, 1, 8), (8, 2, 16), (8, 4, 64)])
 def test_the_bubble_of_equal_stages(pp, turns, micro_batches):
     """(p - 1) / (v m) of the time without it, apart from the ends of the model, which are small here."""
-    training = Training(uniform(64), micro_batches, 2048, 1, parallel=Parallel(pp=pp, interleave=turns))
+    training = TrainingConfig(uniform(64), micro_batches, 2048, 1, parallel=Parallel(pp=pp, interleave=turns))
     time = step(training, system="dgx-h100").time
     busy = time.seconds - time.parts["pipeline bubble"] - time.parts["optimizer"] - time.parts["gradients cleared"]
     assert time.parts["pipeline bubble"] / busy == pytest.approx((pp - 1) / turns / micro_batches, rel=0.02)
@@ -214,7 +216,7 @@ def test_the_bubble_of_equal_stages(pp, turns, micro_batches):
 def test_zero_moves_the_bytes_of_an_all_reduce_and_half_more_in_its_third_stage():
     model, moved = find_model("llama-3-8b"), {}
     for zero in range(4):
-        training = Training(model, 8, 1024, parallel=Parallel(dp=8, zero=zero))
+        training = TrainingConfig(model, 8, 1024, parallel=Parallel(dp=8, zero=zero))
         state = state_bytes(training)
         both = [*shared_gradients(training, state), *shared_weights(training, state)]
         moved[zero] = sum(each.bytes * each.count * (2 if each.op == "all_reduce" else 1) for each in both)
@@ -224,7 +226,7 @@ def test_zero_moves_the_bytes_of_an_all_reduce_and_half_more_in_its_third_stage(
 
 
 def test_exchanges_hide_behind_kernels_only_if_they_may():
-    training = Training(find_model("llama-3-8b"), 16, 4096, 1, parallel=Parallel(cp=2, dp=4, zero=3))
+    training = TrainingConfig(find_model("llama-3-8b"), 16, 4096, 1, parallel=Parallel(cp=2, dp=4, zero=3))
     beside, after = (step(training, system="h200-x8", overlap=overlap) for overlap in (True, False))
     assert beside.time.parts["data parallel"] < after.time.parts["data parallel"] / 5
     assert beside.time.parts["context parallel"] < after.time.parts["context parallel"]
@@ -233,17 +235,17 @@ def test_exchanges_hide_behind_kernels_only_if_they_may():
 
 def test_parts_of_a_sequence_share_its_causal_work():
     model = find_model("llama-3-8b")
-    whole, parts = (step(Training(model, 1, 32768, parallel=Parallel(cp=cp)), system="h200-x8") for cp in (1, 4))
+    whole, parts = (step(TrainingConfig(model, 1, 32768, parallel=Parallel(cp=cp)), system="h200-x8") for cp in (1, 4))
     for part in (FORWARD, BACKWARD):
         assert flops(parts, part, ATTENTION) == pytest.approx(flops(whole, part, ATTENTION) / 4, rel=1e-3)
         assert flops(parts, part, MATMUL) == flops(whole, part, MATMUL) / 4
 
 
 def test_tensor_parallel_gpus_divide_every_matrix():
-    model, one = find_model("llama-3-8b"), Training(find_model("llama-3-8b"), 4, 1024)
+    model, one = find_model("llama-3-8b"), TrainingConfig(find_model("llama-3-8b"), 4, 1024)
     alone = step(one)
     for sp in (False, True):
-        shared = step(Training(model, 4, 1024, parallel=Parallel(tp=8, sp=sp)), system="h200-x8")
+        shared = step(TrainingConfig(model, 4, 1024, parallel=Parallel(tp=8, sp=sp)), system="h200-x8")
         assert flops(shared, FORWARD, MATMUL) == flops(alone, FORWARD, MATMUL) / 8
         assert shared.time.parts["tensor parallel"] > 0
     assert shared.seconds < alone.seconds / 3
@@ -341,10 +343,13 @@ def test_slower_links_inside_of_a_node_take_longer_where_nccl_is_calibrated():
 @pytest.mark.parametrize("flash", [True, False])
 def test_one_token_of_a_sequence_per_gpu_is_refused(name, parallel, flash):
     with pytest.raises(UsageError, match="1 token of a sequence") as caught:
-        answer(Training(find_model(name), 1, parallel.cp, flash=flash, parallel=parallel), H200, lenders, find_system("h200-x8"))
+        answer(TrainingConfig(find_model(name), 1, parallel.cp, flash=flash, parallel=parallel), H200, fallbacks, find_system("h200-x8"))
     assert f"--n {2 * parallel.cp}" in caught.value.fix
     assert (
-        answer(Training(find_model(name), 1, 2 * parallel.cp, parallel=parallel), H200, lenders, find_system("h200-x8")).found.seconds > 0
+        answer(
+            TrainingConfig(find_model(name), 1, 2 * parallel.cp, parallel=parallel), H200, fallbacks, find_system("h200-x8")
+        ).found.seconds
+        > 0
     )
 
 
@@ -354,7 +359,7 @@ def test_gradients_are_added_to_the_share_of_them_that_zero_leaves(name, gradien
     taken = {}
     for zero in (1, 2, 3):
         layout = Parallel(dp=8, ep=2 if name == "mixtral-8x7b" else 1, zero=zero)
-        found = step(Training(find_model(name), 16, 256, 1, gradients=gradients, parallel=layout), system="h200-x8")
+        found = step(TrainingConfig(find_model(name), 16, 256, 1, gradients=gradients, parallel=layout), system="h200-x8")
         taken[zero] = next(line.cost.dram.total for line in found.lines if line.row.op.name == "gradients added up")
     state = state_bytes(found.training)
     shares = {part.name.removeprefix("fp32 "): -(-part.elements // part.shards) for part in state.parts if part.group == "gradients"}
@@ -364,7 +369,7 @@ def test_gradients_are_added_to_the_share_of_them_that_zero_leaves(name, gradien
 
 @pytest.mark.parametrize(("dp", "zero", "known"), [(8, 3, True), (16, 1, True), (16, 2, False), (16, 3, False)])
 def test_dividing_gradients_over_a_network_is_not_validated(dp, zero, known):
-    training = Training(find_model("llama-3-8b"), dp, 512, parallel=Parallel(dp=dp, zero=zero))
+    training = TrainingConfig(find_model("llama-3-8b"), dp, 512, parallel=Parallel(dp=dp, zero=zero))
     assert step(training, system="dgx-h100").validated is known
 
 
@@ -388,7 +393,7 @@ def test_windows_bound_what_the_conventions_count(name, windowed):
 @pytest.mark.parametrize("recompute", [NONE, FULL])
 def test_what_kernels_execute_is_never_above_the_peak(name, recompute):
     """By convention long sequences can be: the masked half of the scores counts."""
-    found = answer(Training(find_model(name), 1, 131072, recompute=Recompute(recompute)), H200, lenders)
+    found = answer(TrainingConfig(find_model(name), 1, 131072, recompute=Recomputation(recompute)), H200, fallbacks)
     needed, executed = found.utilization
     assert 0 < needed <= executed < 1
     assert (found.run.model, found.run.hardware) == (found.found.cost.flops, found.found.cost.executed_flops)
@@ -400,30 +405,30 @@ def test_megatrons_formula_for_a_gpt(layers, hidden, batch, n):
     layer = Layer(GroupedAttention(hidden // 128, hidden // 128, 128), DenseMlp(4 * hidden, gated=False))
     model = ModelSpec("gpt", "gpt2", hidden, 51200, (layer,) * layers)
     formula = 72 * batch * layers * n * hidden**2 * (1 + n / (6 * hidden) + 51200 / (12 * layers * hidden))
-    training = Training(model, batch, n)
+    training = TrainingConfig(model, batch, n)
     assert megatron(training).model == pytest.approx(formula)
-    full = megatron(Training(model, batch, n, recompute=Recompute(FULL)))
+    full = megatron(TrainingConfig(model, batch, n, recompute=Recomputation(FULL)))
     assert full.hardware == pytest.approx(formula + 24 * batch * layers * n * hidden**2 * (1 + n / (6 * hidden)))
-    selective = megatron(Training(model, batch, n, recompute=Recompute(SELECTIVE)))
+    selective = megatron(TrainingConfig(model, batch, n, recompute=Recomputation(SELECTIVE)))
     assert selective.hardware == pytest.approx(formula + 4 * batch * layers * n**2 * hidden)
     assert selective.model == full.model == megatron(training).hardware == megatron(training).model
 
 
 @pytest.mark.parametrize("name", ["gpt2-medium", "gpt3-175b", "llama-3-8b", "mixtral-8x7b", "deepseek-v3"])
 def test_the_conventions_differ_by_vectors_only(name):
-    training = Training(find_model(name), 8, 2048)
+    training = TrainingConfig(find_model(name), 8, 2048)
     assert palm(training).model == pytest.approx(megatron(training).model, rel=1e-3)
     assert palm(training).model >= megatron(training).model
 
 
 def test_frozen_weights_need_two_passes_of_three():
     model = find_model("llama-3-8b")
-    whole, adapted = (palm(Training(model, 1, 1024, lora=rank)).model - 1024 * 3 * attention_flops(model, 1024) for rank in (None, 8))
+    whole, adapted = (palm(TrainingConfig(model, 1, 1024, lora=rank)).model - 1024 * 3 * attention_flops(model, 1024) for rank in (None, 8))
     assert adapted * 3 == whole * 2
 
 
 def test_exact_flops_are_those_of_megatron_less_the_masked_half():
-    training = Training(find_model("gpt2-medium"), 8, 1024)
+    training = TrainingConfig(find_model("gpt2-medium"), 8, 1024)
     found = step(training)
     masked = training.batch * training.n * 3 * attention_flops(training.model, training.n) * (1 - (training.n + 1) / (2 * training.n))
     assert float(found.cost.flops) == pytest.approx(megatron(training).model - masked, rel=1e-6)
@@ -434,8 +439,8 @@ def test_more_work_takes_longer(seed):
     rng = random.Random(seed)
     model = find_model("gpt2-medium")
     batch, n = rng.choice([8, 16, 32]), rng.choice([256, 512, 1024])
-    base = Training(model, batch, n)
-    assert step(Training(model, 2 * batch, n)).seconds > step(base).seconds
-    assert step(Training(model, batch, n, dropout=True)).seconds > step(base).seconds
-    assert step(Training(model, batch, n, flash=False)).seconds > step(base).seconds
+    base = TrainingConfig(model, batch, n)
+    assert step(TrainingConfig(model, 2 * batch, n)).seconds > step(base).seconds
+    assert step(TrainingConfig(model, batch, n, dropout=True)).seconds > step(base).seconds
+    assert step(TrainingConfig(model, batch, n, flash=False)).seconds > step(base).seconds
     assert step(base, "huggingface").seconds > step(base).seconds

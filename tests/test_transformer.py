@@ -35,19 +35,19 @@ from perfmodel.transformer.op_time import LARGEST_SAVING, LaunchCorrection, hand
 from perfmodel.transformer.ops import Rows, step_ops
 from perfmodel.transformer.parallel import hand_over, kv_bytes, stages, weight_bytes
 from perfmodel.transformer.spec import GroupedAttention, ModelSpec, MoeMlp
-from perfmodel.transformer.step import PHASES, Request, Split, Step, decode, prefill
+from perfmodel.transformer.step import PHASES, ModelPass, Request, Split, decode, prefill
 from perfmodel.transformer.training.matrices import stage_holding
 from perfmodel.transformer.training.question import Parallel
 from perfmodel.transformer.training.recorder import Recorder
 
 SMALL = ("gpt2", "llama-3.2-1b", "mixtral-8x7b", "gemma-2-9b", "deepseek-v2")
-lenders = cache(calibrated_devices)
+fallbacks = cache(calibrated_devices)
 
 
 def found(name: str, phase: str = "decode", device: str = "nvidia-h200-sxm", **options: object):
     lengths_of = {"n": 96, "kv_len": 128 if phase == "generate" else 96}
     values = {"batch": 2, **lengths_of, "dtype": DTYPES["bf16"], **options}
-    return answer(Request(find_model(name), find_device(device), phase, **values), lenders)  # type: ignore[arg-type]
+    return answer(Request(find_model(name), find_device(device), phase, **values), fallbacks)  # type: ignore[arg-type]
 
 
 def named(ops: list[Op], name: str) -> Op:
@@ -163,7 +163,7 @@ def test_quantized_weights_and_cache_count_at_their_width():
     wide, narrow = decode(1, 1000), decode(1, 1000, weight_bits=4, kv_bits=4)
     assert weight_bytes(model, wide) == 4 * weight_bytes(model, narrow)
     assert kv_bytes(model, wide) == 4 * kv_bytes(model, narrow)
-    rows = run_pass(model, narrow, find_device("h200"), lenders).rows
+    rows = run_pass(model, narrow, find_device("h200"), fallbacks).rows
     missing = {row.op.name: row.missing for row in rows if row.prediction is None}
     assert "4-bit weights" in missing["QKV projection"]
     assert "4-bit cache" in missing["attention"]
@@ -311,7 +311,7 @@ def test_without_a_calibration_of_steps_a_graph_saves_the_difference_of_the_laun
     assert saving == pytest.approx(2.5e-6 - 1.32e-6)
     assert eager.prediction[0] - graph.prediction[0] == pytest.approx(runs * saving)
     assert launch_saving_s(find_device("tpu-v5e")) is None
-    assert launch_correction(find_device("tpu-v5e"), lenders).parameters["graph_saving_us"] == 0
+    assert launch_correction(find_device("tpu-v5e"), fallbacks).parameters["graph_saving_us"] == 0
 
 
 def test_kernels_in_a_step_differ_from_kernels_alone_as_calibrated():
@@ -340,7 +340,7 @@ def test_a_step_is_predicted_with_the_interval_of_whole_steps():
     seconds, low, high = one.prediction
     assert seconds == pytest.approx(sum(row.prediction.seconds for row in one.rows))
     assert (low, high) == (pytest.approx(seconds * one.within.block.low), pytest.approx(seconds * one.within.block.high))
-    borrowed = run_pass(find_model("llama-3-8b"), decode(1, 2048, dtype=DTYPES["bf16"]), find_device("nvidia-a100-sxm-80gb"), lenders)
+    borrowed = run_pass(find_model("llama-3-8b"), decode(1, 2048, dtype=DTYPES["bf16"]), find_device("nvidia-a100-sxm-80gb"), fallbacks)
     assert borrowed.within.block is not None
     assert not borrowed.within.own
     assert borrowed.prediction[1] == pytest.approx(sum(row.prediction.low for row in borrowed.rows))
@@ -349,8 +349,8 @@ def test_a_step_is_predicted_with_the_interval_of_whole_steps():
 def test_generation_is_a_prefill_and_decode_steps():
     one = found("llama-3.2-1b", "generate", n=50, kv_len=60)
     model, device = find_model("llama-3.2-1b"), find_device("h200")
-    assert one.ttft_s == run_pass(model, replace(prefill(2, 50), dtype=DTYPES["bf16"]), device, lenders).seconds
-    steps = [run_pass(model, decode(2, length, dtype=DTYPES["bf16"]), device, lenders, graph=True).seconds for length in range(51, 60)]
+    assert one.ttft_s == run_pass(model, replace(prefill(2, 50), dtype=DTYPES["bf16"]), device, fallbacks).seconds
+    steps = [run_pass(model, decode(2, length, dtype=DTYPES["bf16"]), device, fallbacks, graph=True).seconds for length in range(51, 60)]
     assert one.seconds == pytest.approx(one.ttft_s + sum(steps))
     assert one.tpot_s == pytest.approx(sum(steps) / 9)
     assert one.tokens_per_s == pytest.approx(2 * 10 / one.seconds)
@@ -398,7 +398,7 @@ def test_the_knee_is_where_doubling_stops_paying(name):
 
 
 def test_throughput_and_latency_grow_with_the_batch():
-    shown = curve(Request(find_model("llama-2-7b"), find_device("h200"), "decode", 1, 2048, 2048), lenders)
+    shown = curve(Request(find_model("llama-2-7b"), find_device("h200"), "decode", 1, 2048, 2048), fallbacks)
     bounds = [point.step.cost.lower_s for point in shown.points]
     assert bounds == sorted(bounds)
     rates = [point.batch / bound for point, bound in zip(shown.points, bounds, strict=True)]
@@ -441,7 +441,7 @@ def test_windows_end_what_a_step_reads():
 
 def test_matmuls_round_up_to_tiles_but_need_less():
     model: ModelSpec = find_model("llama-3-8b")
-    step: Step = decode(1, 64)
+    step: ModelPass = decode(1, 64)
     for op in step_ops(model, step):
         if op.group == MATMUL:
             assert op.kernel.executed_flops >= op.kernel.flops == op.kernel.needed.tensor

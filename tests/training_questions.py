@@ -15,7 +15,17 @@ from perfmodel.core.errors import PerfmodelError
 from perfmodel.core.hardware import Device
 from perfmodel.core.roofline import rates_of
 from perfmodel.transformer.training.checks import timed
-from perfmodel.transformer.training.question import EVERY, FULL, GRADIENTS, NONE, PRECISIONS, SELECTIVE, Parallel, Recompute, Training
+from perfmodel.transformer.training.question import (
+    EVERY,
+    FULL,
+    GRADIENTS,
+    NONE,
+    PRECISIONS,
+    SELECTIVE,
+    Parallel,
+    Recomputation,
+    TrainingConfig,
+)
 from perfmodel.transformer.training.step.job import dtype_of
 from perfmodel.transformer.training.step.layer_time import Machine, machine
 from perfmodel.transformer.training.step.system import System
@@ -28,7 +38,7 @@ FEW_DEVICES = ("nvidia-h200-sxm", "nvidia-a100-sxm-80gb", "nvidia-rtx-3090", "nv
 class Question:
     """A step of ``training`` on GPUs like ``device``."""
 
-    training: Training
+    training: TrainingConfig
     device: Device
     system: System | None
     implementation: str
@@ -36,20 +46,20 @@ class Question:
 
 
 @cache
-def lenders() -> list[Device]:
+def fallbacks() -> list[Device]:
     return calibrated_devices()
 
 
 @cache
 def on(device: str) -> Machine:
     """One machine per device: what was worked out for one question serves the next."""
-    return machine(find_device(device), lenders)
+    return machine(find_device(device), fallbacks)
 
 
 def answered(question: Question, monkeypatch: pytest.MonkeyPatch) -> estimating.TrainingEstimate:
     monkeypatch.setattr(estimating, "machine", lambda device, *_: on(device.id))
     q = question
-    return estimating.estimate(q.training, q.device, lenders, q.system, q.implementation, overlap=q.overlap)
+    return estimating.estimate(q.training, q.device, fallbacks, q.system, q.implementation, overlap=q.overlap)
 
 
 def questions(count: int, seed: int = 0) -> Iterator[Question]:
@@ -74,9 +84,9 @@ def _drawn(rng: random.Random, models: list[str] | tuple[str, ...], devices: lis
     system = find_system(pick(system_names())) if rng.random() < 0.8 else None
     device = find_device(pick(devices) if system is None else system.device)
     p = Parallel() if system is None else layout(rng)
-    recompute = Recompute(pick([NONE, NONE, SELECTIVE, FULL])) if rng.random() < 0.8 else Recompute(EVERY, pick([1, 2, 3]))
+    recompute = Recomputation(pick([NONE, NONE, SELECTIVE, FULL])) if rng.random() < 0.8 else Recomputation(EVERY, pick([1, 2, 3]))
     micro_batch, times = pick([1, 1, 2, 8]), pick([1, 1, 2, 5]) * (p.pp if p.interleave > 1 else 1)
-    training = Training(
+    training = TrainingConfig(
         find_model(pick(models)),
         p.dp * micro_batch * times,
         p.cp * pick([2, 64, 1000, 2048, 4096, 8192, 131072]),

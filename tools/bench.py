@@ -23,7 +23,7 @@ from typing import Any
 
 from perfmodel import __version__
 from perfmodel.commands._command import Destination, say
-from perfmodel.core.checks import whole
+from perfmodel.core.checks import positive_int
 from perfmodel.core.errors import PerfmodelError
 from perfmodel.core.units import format_si, format_time
 from perfmodel.kernels.attention.algorithms import names
@@ -257,7 +257,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--output", "-o", action="append", help="write the report to FILE: .html, .json, .md or .txt; repeatable")
     options = parser.parse_args(arguments)
     try:
-        whole("rows", options.rows)
+        positive_int("rows", options.rows)
         to = Destination(options.json, options.output)
         to.check()
         to.emit(report(bench(options.rows, lambda what: say(f"measuring {what} ..."))))

@@ -48,19 +48,19 @@ def _training(asked: ModelQuestion, explained: bool) -> Report:
     device = device_for(system.device if asked.hardware is None and system is not None else asked.hardware)
     half, precision = asked.training_formats(device)
     implementation = implementation_named(asked.implementation or FUSED).name
-    training, lenders, overlap = asked.training(model, precision), cache(calibrated_devices), asked.overlap is not False
+    training, fallbacks, overlap = asked.training(model, precision), cache(calibrated_devices), asked.overlap is not False
     if gpus is not None:
         from perfmodel.report.train import search_report
         from perfmodel.transformer.training.step.layer_time import machine
         from perfmodel.transformer.training.step.search import search
 
         joined = _joined(gpus, device, system)
-        return search_report(search(timed(training), gpus, machine(device, lenders), joined, half=half, overlap=overlap))
+        return search_report(search(timed(training), gpus, machine(device, fallbacks), joined, half=half, overlap=overlap))
     from perfmodel.report.train import report
     from perfmodel.transformer.training.step.estimate import answer
 
     joined = _joined(timed(training).parallel.gpus, device, system)
-    return report(answer(training, device, lenders, joined, implementation, half=half, overlap=overlap), explained=explained)
+    return report(answer(training, device, fallbacks, joined, implementation, half=half, overlap=overlap), explained=explained)
 
 
 def _joined(gpus: int, device: Device, system: System | None) -> System | None:

@@ -29,13 +29,13 @@ def remat(asked: RematQuestion, to: Explained) -> None:
 
 def _schedules(asked: RematQuestion, explained: bool) -> Report:
     from perfmodel.remat.device_chain import choices
-    from perfmodel.remat.evaluate import Question, curve, evaluate
+    from perfmodel.remat.evaluate import ScheduleQuestion, curve, evaluate
     from perfmodel.report.remat import report
 
     source, named = asked.source(), tuple(asked.strategy or ())
     memory = asked.budget(source.sized)
     plan = asked.plan(memory)
-    question = Question(source.chain, plan, source.title, source.sized, source.timed, named, source.device, source.basis).check()
+    question = ScheduleQuestion(source.chain, plan, source.title, source.sized, source.timed, named, source.device, source.basis).check()
     found = evaluate(question)
     points = curve(source.chain) if memory is not None else []
     ranked = choices(source.tensors, source.dtype, source.device) if source.dtype and source.device and not named else []
@@ -67,9 +67,11 @@ def _graph(asked: RematQuestion) -> Report:
 
 def _autograd(asked: RematQuestion) -> Report:
     from perfmodel.remat.autograd import picture
-    from perfmodel.remat.evaluate import Question
+    from perfmodel.remat.evaluate import ScheduleQuestion
     from perfmodel.report.remat_graph import autograd_report
 
     source = asked.source()
-    question = Question(source.chain, asked.plan(None), source.title, source.sized, source.timed, device=source.device, basis=source.basis)
+    question = ScheduleQuestion(
+        source.chain, asked.plan(None), source.title, source.sized, source.timed, device=source.device, basis=source.basis
+    )
     return autograd_report(picture(source.chain, asked.relu), question.check())

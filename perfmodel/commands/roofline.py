@@ -83,7 +83,7 @@ def _of_options(asked: RooflineQuestion, line: str) -> Report:
     from perfmodel.report.charts.schema import Roofline
     from perfmodel.study.base import Scope
     from perfmodel.study.build import joined
-    from perfmodel.study.kinds.roofline import Section
+    from perfmodel.study.kinds.roofline import RooflineSection
     from perfmodel.study.recorded import NcuFile, records_of
 
     if asked.flops and not asked.ncu:
@@ -97,9 +97,9 @@ def _of_options(asked: RooflineQuestion, line: str) -> Report:
     if asked.hardware:
         choices, absent = _on(choices, asked.hardware, scope)
     devices = list(asked.hardware or ([] if choices and not workloads else [DEFAULT_DEVICE]))
-    sections = [Section([], records=choice) for choice in choices]
+    sections = [RooflineSection([], records=choice) for choice in choices]
     if workloads or asked.ncu or not choices:
-        sections.insert(0, Section(devices, workloads, ncu=NcuFile(asked.ncu, counts) if asked.ncu else None))
+        sections.insert(0, RooflineSection(devices, workloads, ncu=NcuFile(asked.ncu, counts) if asked.ncu else None))
     parts = [section.build(scope) for section in sections]
     if asked.records or asked.ncu:
         drawn = [chart for part in parts for chart in part.charts if isinstance(chart, Roofline)]

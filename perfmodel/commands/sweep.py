@@ -19,7 +19,7 @@ from perfmodel.core.question import Question, argument, option
 if TYPE_CHECKING:
     from perfmodel.sweep.parts import Output
     from perfmodel.sweep.run_sweep import Search, SweepResult
-    from perfmodel.sweep.study import StudyFile, SweepStudy
+    from perfmodel.sweep.study import SweepFile, SweepStudy
 
 app = new_app()
 
@@ -127,11 +127,11 @@ def _show(result: SweepResult, rows: Output | None, to: Destination) -> None:
 def merged(asked: SweepQuestion) -> tuple[SweepStudy, Search]:
     """The study that is named or spelt out, options before what its file says."""
     from perfmodel.sweep.run_sweep import Search
-    from perfmodel.sweep.study import WORKLOADS, StudyFile, SweepStudy, listed, read_study
+    from perfmodel.sweep.study import WORKLOADS, SweepFile, SweepStudy, listed, read_study
 
     words = asked.words or []
     named = words[:1] if words and not words[0].startswith("-") else []
-    file = StudyFile({}) if not named else StudyFile({}, workload=named[0]) if named[0] in WORKLOADS else read_study(named[0])
+    file = SweepFile({}) if not named else SweepFile({}, workload=named[0]) if named[0] in WORKLOADS else read_study(named[0])
     axes = {**file.axes, **axes_of(words[len(named) :], file)}
     columns = asked.columns.split(",") if asked.columns else file.columns
     where = (*listed(file.where), *listed(file.subject_to), *(asked.where or ()), *(asked.subject_to or ()))
@@ -146,7 +146,7 @@ def merged(asked: SweepQuestion) -> tuple[SweepStudy, Search]:
     return SweepStudy(file.workload, axes, where, None if columns is None else tuple(name.strip() for name in columns)), search
 
 
-def axes_of(words: Sequence[str], file: StudyFile) -> dict[str, Any]:
+def axes_of(words: Sequence[str], file: SweepFile) -> dict[str, Any]:
     """``--n 512 --causal`` as axes; an option given twice has both values."""
     from perfmodel.sweep.study import workload_named
 

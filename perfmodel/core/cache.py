@@ -33,8 +33,8 @@ from functools import reduce
 from perfmodel.core.arith import Number, ceil_div, clip, floor, maximum, minimum, power
 from perfmodel.core.cost import Access, Kernel, Launch
 from perfmodel.core.hardware import Device
-from perfmodel.core.occupancy import Block, block_limits, multiprocessor
-from perfmodel.core.trace import named, plain
+from perfmodel.core.occupancy import ThreadBlock, block_limits, multiprocessor
+from perfmodel.core.trace import label, plain
 
 SCAN_SURVIVES, SCAN_IS_LOST = 0.18, 0.5
 """W / L2 up to which a cyclic scan finds all of itself again, and from which it finds nothing."""
@@ -63,26 +63,26 @@ def resident_blocks(launch: Launch, device: Device) -> Number:
     sm, registers = multiprocessor(device), device.limits.max_registers_per_thread
     if sm.count is None:
         return 1
-    block = Block(launch.threads, None if registers is None else int(registers.number), plain(launch.sram_bytes))
+    block = ThreadBlock(launch.threads, None if registers is None else int(registers.number), plain(launch.sram_bytes))
     return sm.count * maximum(reduce(minimum, block_limits(block, sm).values(), MAX_BLOCKS), 1)
 
 
-def working_set_bytes(kernel: Kernel, launch: Launch, slots: Number, label: str = "") -> Number:
+def working_set_bytes(kernel: Kernel, launch: Launch, slots: Number, prefix: str = "") -> Number:
     """W: bytes of the re-read tensors of all groups that a wave of ``slots`` blocks touches."""
     reread = {access.tensor: access.footprint * access.element_size for access in kernel.accesses if access.reread and access.scans is None}
     per_group = sum(reread.values()) / launch.groups
     touched = 1 + minimum(launch.blocks, slots) * launch.groups / launch.blocks
-    return named(f"{label}W", "working set of the heads that run at once", per_group * minimum(touched, launch.groups))
+    return label(f"{prefix}W", "working set of the heads that run at once", per_group * minimum(touched, launch.groups))
 
 
-def _passing_bytes(kernel: Kernel, launch: Launch, label: str) -> Number:
+def _passing_bytes(kernel: Kernel, launch: Launch, prefix: str) -> Number:
     """Bytes of what all heads read that pass between two scans of a head's own tensors: all of it, or what one pass of a block meets."""
     scans = [_scan_bytes(access) for access in kernel.accesses if access.scans is not None]
     if not scans:
         return 0
     own = next(access for access in kernel.accesses if access.reread)
     part = own.footprint / own.elements if launch.exclusive_stream else 1
-    return named(f"{label}passing", "bytes of what all heads read that pass between two scans", sum(scans) * part)
+    return label(f"{prefix}passing", "bytes of what all heads read that pass between two scans", sum(scans) * part)
 
 
 def _scan_bytes(access: Access) -> Number:
@@ -90,9 +90,9 @@ def _scan_bytes(access: Access) -> Number:
     return minimum(access.elements / access.scans, access.footprint) * access.element_size
 
 
-def dram_bytes(kernel: Kernel, device: Device, kind: str, label: str = "") -> Number:
-    """DRAM bytes of one ``kind`` of access of ``kernel``; never more than its SRAM bytes. ``label``: as for an estimate."""
-    return sum(_access_bytes(kernel, access, device, label) for access in kernel.accesses if access.kind == kind)
+def dram_bytes(kernel: Kernel, device: Device, kind: str, prefix: str = "") -> Number:
+    """DRAM bytes of one ``kind`` of access of ``kernel``; never more than its SRAM bytes. ``prefix``: as for an estimate."""
+    return sum(_access_bytes(kernel, access, device, prefix) for access in kernel.accesses if access.kind == kind)
 
 
 def held_bytes(device: Device, like: Number = 0) -> Number | None:
@@ -101,7 +101,7 @@ def held_bytes(device: Device, like: Number = 0) -> Number | None:
     if not levels or any(level.capacity is None for level in levels):
         return None
     caches = sum(int(level.capacity.number) for level in levels if level.capacity)
-    return named("caches", "bytes that the caches hold", caches, like, f"{device.id}: capacity of its shared caches")
+    return label("caches", "bytes that the caches hold", caches, like, f"{device.id}: capacity of its shared caches")
 
 
 def beyond_caches(size: Number, device: Device) -> Number:
@@ -118,7 +118,7 @@ def _handed_on(access: Access, size: Number, device: Device) -> Number:
     return beyond_caches(size, device) if access.handoff else size
 
 
-def _access_bytes(kernel: Kernel, access: Access, device: Device, label: str) -> Number:
+def _access_bytes(kernel: Kernel, access: Access, device: Device, prefix: str) -> Number:
     launch, cache = kernel.launch, device.cache_bytes
     if cache is None:
         return access.bytes
@@ -129,33 +129,33 @@ def _access_bytes(kernel: Kernel, access: Access, device: Device, label: str) ->
         return first
     if launch is None or (launch.serial and access.scans is not None):
         ratio = 2 * _scan_bytes(access) / _named_cache(cache, access, device)
-        return first + minimum(floor(again * _lost_scan(access, ratio, label)), again)
-    slots = named(
-        f"{label}slots",
+        return first + minimum(floor(again * _lost_scan(access, ratio, prefix)), again)
+    slots = label(
+        f"{prefix}slots",
         "blocks that run at once",
         resident_blocks(launch, device),
         access.elements,
         f"{device.id}: multiprocessors x resident blocks by registers, SRAM and threads, as perfmodel occupancy",
     )
     cache = _named_cache(cache, access, device)
-    ratio = (working_set_bytes(kernel, launch, slots, label) + _passing_bytes(kernel, launch, label)) / cache
+    ratio = (working_set_bytes(kernel, launch, slots, prefix) + _passing_bytes(kernel, launch, prefix)) / cache
     if access.scans is not None:
         waves = minimum(ceil_div(launch.blocks, slots), access.scans)
-        return first + minimum(floor(maximum(waves * _scan_bytes(access) - distinct, 0) * _lost_scan(access, ratio, label)), again)
+        return first + minimum(floor(maximum(waves * _scan_bytes(access) - distinct, 0) * _lost_scan(access, ratio, prefix)), again)
     lost = _lost_share(launch, ratio)
     if isinstance(launch, MatmulLaunch):
-        lost = named(f"{label}lost", "share of a panel that a later wave does not find", lost)
-        missed = _panel_rescans(access, launch, slots, label) * distinct * lost
+        lost = label(f"{prefix}lost", "share of a panel that a later wave does not find", lost)
+        missed = _panel_rescans(access, launch, slots, prefix) * distinct * lost
     elif launch.lockstep:
-        waves = named(f"{label}waves", "waves of blocks", ceil_div(launch.blocks, slots))
-        scans = named(f"{label}scans", "pairs of wave and head that meet", minimum(launch.groups + waves - 1, launch.blocks))
+        waves = label(f"{prefix}waves", "waves of blocks", ceil_div(launch.blocks, slots))
+        scans = label(f"{prefix}scans", "pairs of wave and head that meet", minimum(launch.groups + waves - 1, launch.blocks))
         rescans = maximum(access.bytes * scans / launch.blocks - distinct, 0)
         drifted = clip(DRIFT_PER_EXCESS * (ratio - 1), 0, 1)
-        lost = named(f"{label}lost", "share of a scan that the next wave does not find", lost)
-        missed = rescans * lost + (again - rescans) * named(f"{label}drifted", "share of lockstep re-reads that miss", drifted)
+        lost = label(f"{prefix}lost", "share of a scan that the next wave does not find", lost)
+        missed = rescans * lost + (again - rescans) * label(f"{prefix}drifted", "share of lockstep re-reads that miss", drifted)
     else:
-        missed = again * named(
-            f"{label}missed",
+        missed = again * label(
+            f"{prefix}missed",
             "share of scattered re-reads that miss",
             power(maximum(1 - SCATTERED_SURVIVE / (ratio * launch.length_spread), 0), 2),
         )
@@ -163,13 +163,13 @@ def _access_bytes(kernel: Kernel, access: Access, device: Device, label: str) ->
 
 
 def _named_cache(size: int, access: Access, device: Device) -> Number:
-    return named("L2", "bytes of the last cache", size, access.elements, f"{device.id}: capacity of its last shared cache")
+    return label("L2", "bytes of the last cache", size, access.elements, f"{device.id}: capacity of its last shared cache")
 
 
-def _lost_scan(access: Access, ratio: Number, label: str) -> Number:
+def _lost_scan(access: Access, ratio: Number, prefix: str) -> Number:
     """Share of a scan of what all heads read that the next one does not find, by rule 2."""
     lost = clip((ratio - SCAN_SURVIVES) / (SCAN_IS_LOST - SCAN_SURVIVES), 0, 1)
-    return named(f"{label}lost {access.tensor}", "share of a scan that the next heads do not find", lost)
+    return label(f"{prefix}lost {access.tensor}", "share of a scan that the next heads do not find", lost)
 
 
 def _lost_share(launch: Launch, ratio: Number) -> Number:
@@ -183,10 +183,10 @@ def _lost_share(launch: Launch, ratio: Number) -> Number:
     return whole * (1 - launch.causal_share) + (1 - power(ends, 2) + ramp) * launch.causal_share
 
 
-def _panel_rescans(access: Access, grid: MatmulLaunch, slots: Number, label: str) -> Number:
+def _panel_rescans(access: Access, grid: MatmulLaunch, slots: Number, prefix: str) -> Number:
     """How often waves after the first read the panels of ``access`` again: tiles that share a panel, over those of one wave."""
     sharing = access.elements // access.footprint
     across = grid.blocks // (grid.groups * sharing)
     meet = maximum(floor(slots**0.5), slots // across)
-    meet = named(f"{label}slots {access.tensor}", "tiles of a wave that share a panel", meet)
+    meet = label(f"{prefix}slots {access.tensor}", "tiles of a wave that share a panel", meet)
     return ceil_div(sharing, meet) - 1

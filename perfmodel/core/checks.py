@@ -12,7 +12,7 @@ from perfmodel.core.units import parse
 from perfmodel.core.workload import LARGEST_SIZE
 
 
-def whole(option: str, value: Number, least: int = 1) -> None:
+def positive_int(option: str, value: Number, least: int = 1) -> None:
     """Fail unless ``least`` <= ``value`` <= 10^15."""
     if not least <= value <= LARGEST_SIZE:
         found = f"is {value}" if value < least else "is too large"

@@ -11,7 +11,7 @@ from perfmodel.core.cost import Access, Kernel
 from perfmodel.core.dtypes import Dtype
 from perfmodel.core.hardware import Device
 from perfmodel.core.roofline import Estimate, estimate, total, traced_rates
-from perfmodel.core.trace import Step, Trace
+from perfmodel.core.trace import FormulaStep, Trace
 
 _Workload = TypeVar("_Workload", bound=Any)
 
@@ -45,12 +45,12 @@ def with_symbols(trace: Trace, workload: _Workload, symbols: Mapping[str, tuple[
     return replace(workload, **traced)
 
 
-def sourced(trace: Trace, source: str) -> list[Step]:
+def sourced(trace: Trace, source: str) -> list[FormulaStep]:
     """The steps of ``trace``; ``source`` where a step has none of its own and is not from the roofline or the L2 model."""
     return [replace(step, source=step.source or _source(step, source)) for step in trace.steps.values()]
 
 
-def _source(step: Step, given: str) -> str:
+def _source(step: FormulaStep, given: str) -> str:
     first = step.name.removeprefix("total ").rsplit("] ", 1)[-1].split()[0]
     if first in _L2_NAMES:
         return L2_SOURCE

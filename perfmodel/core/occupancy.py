@@ -12,7 +12,7 @@ from functools import reduce
 
 from perfmodel.core.arith import Number, ceil_div, is_deferred, minimum
 from perfmodel.core.hardware import Device, Quantity
-from perfmodel.core.trace import Trace, named
+from perfmodel.core.trace import Trace, label
 
 SOURCE = "CUDA occupancy rules, cuda_occupancy.h of the CUDA toolkit (units, sub-partitions, reserve)"
 
@@ -32,7 +32,7 @@ LIMIT_WORDS = {
 
 
 @dataclass(frozen=True, slots=True)
-class Block:
+class ThreadBlock:
     """A thread block. ``registers`` per thread, None if they are no limit; ``sram_bytes`` of shared memory."""
 
     threads: Number
@@ -95,33 +95,33 @@ def multiprocessor(device: Device, trace: Trace | None = None) -> Multiprocessor
     )
 
 
-def warps_per_block(block: Block, sm: Multiprocessor) -> Number:
+def warps_per_block(block: ThreadBlock, sm: Multiprocessor) -> Number:
     """Warps of one block; a partial one counts whole."""
-    return named("warps", "warps per block", ceil_div(block.threads, sm.warp))
+    return label("warps", "warps per block", ceil_div(block.threads, sm.warp))
 
 
-def block_limits(block: Block, sm: Multiprocessor) -> dict[str, Number]:
+def block_limits(block: ThreadBlock, sm: Multiprocessor) -> dict[str, Number]:
     """Blocks per multiprocessor that each resource allows; a resource the profile does not know is left out.
 
     Source: cuda_occupancy.h. Assumes no user preference for a smaller shared memory.
 
-    >>> block_limits(Block(256, 40, 0), Multiprocessor(registers=65536, threads=2048, register_unit=256, partitions=4))
+    >>> block_limits(ThreadBlock(256, 40, 0), Multiprocessor(registers=65536, threads=2048, register_unit=256, partitions=4))
     {'registers': 6, 'threads': 8}
     """
     limits: dict[str, Number] = {}
     warps = warps_per_block(block, sm)
     if sm.registers is not None and block.registers is not None:
         unit = sm.register_unit
-        per_warp = named("registers per warp", "as given out", ceil_div(block.registers * sm.warp, unit) * unit)
-        held = named("warps by registers", "warps per multiprocessor", sm.registers // sm.partitions // per_warp * sm.partitions)
-        limits["registers"] = named("blocks by registers", "blocks per multiprocessor", held // warps)
+        per_warp = label("registers per warp", "as given out", ceil_div(block.registers * sm.warp, unit) * unit)
+        held = label("warps by registers", "warps per multiprocessor", sm.registers // sm.partitions // per_warp * sm.partitions)
+        limits["registers"] = label("blocks by registers", "blocks per multiprocessor", held // warps)
     if sm.sram_bytes is not None:
         used = block.sram_bytes + sm.sram_reserve
-        allocated = named("SRAM per block", "B, as given out", ceil_div(used, sm.sram_unit) * sm.sram_unit)
+        allocated = label("SRAM per block", "B, as given out", ceil_div(used, sm.sram_unit) * sm.sram_unit)
         if is_deferred(allocated) or allocated > 0:  # what is not known yet is the need of a tile, never nothing
-            limits["sram"] = named("blocks by SRAM", "blocks per multiprocessor", sm.sram_bytes // allocated)
+            limits["sram"] = label("blocks by SRAM", "blocks per multiprocessor", sm.sram_bytes // allocated)
     if sm.threads is not None:
-        limits["threads"] = named("blocks by threads", "blocks per multiprocessor", sm.threads // sm.warp // warps)
+        limits["threads"] = label("blocks by threads", "blocks per multiprocessor", sm.threads // sm.warp // warps)
     if sm.blocks is not None:
         limits["blocks"] = sm.blocks
     return limits
@@ -143,12 +143,12 @@ class Occupancy:
     limited_by: list[str]
 
 
-def occupancy(block: Block, sm: Multiprocessor) -> Occupancy:
+def occupancy(block: ThreadBlock, sm: Multiprocessor) -> Occupancy:
     """How ``block`` fills ``sm``; 0 blocks if one does not fit."""
     limits = block_limits(block, sm)
-    blocks = named("blocks", "blocks active per multiprocessor", least(limits))
-    warps = named("active warps", "per multiprocessor", blocks * warps_per_block(block, sm))
-    threads = named("active threads", "per multiprocessor", blocks * block.threads)
+    blocks = label("blocks", "blocks active per multiprocessor", least(limits))
+    warps = label("active warps", "per multiprocessor", blocks * warps_per_block(block, sm))
+    threads = label("active threads", "per multiprocessor", blocks * block.threads)
     return Occupancy(limits, blocks, warps, threads, [name for name, limit in limits.items() if limit == blocks])
 
 
@@ -163,7 +163,7 @@ def most_threads(sm: Multiprocessor, per_block: Number | None) -> Number | None:
     if sm.count is None or sm.threads is None:
         return None
     held = sm.threads if sm.blocks is None or per_block is None else minimum(sm.threads, sm.blocks * per_block)
-    return named("most threads", "threads that the device holds at once", sm.count * held)
+    return label("most threads", "threads that the device holds at once", sm.count * held)
 
 
 def mark(trace: Trace, source: str) -> None:

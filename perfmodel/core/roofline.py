@@ -18,7 +18,7 @@ from perfmodel.core.dtypes import Dtype
 from perfmodel.core.errors import UnavailableError
 from perfmodel.core.hardware import Device, Quantity
 from perfmodel.core.lower_bound import Needs, needs_of
-from perfmodel.core.trace import Trace, named
+from perfmodel.core.trace import Trace, label
 
 TERMS = ("dram", "l2", "tensor", "vector", "sfu", "interconnect")
 
@@ -130,23 +130,23 @@ def rates_of(device: Device, dtype: Dtype) -> Rates:
     )
 
 
-def estimate(kernel: Kernel, device: Device, rates: Rates | None = None, label: str = "") -> Estimate:
+def estimate(kernel: Kernel, device: Device, rates: Rates | None = None, prefix: str = "") -> Estimate:
     """Counts, lower bound and roof of ``kernel`` on ``device``, at the device's own rates unless given.
 
-    ``label`` goes before the names of an explanation. UnavailableError if the device has no peak for the kernel's dtype.
+    ``prefix`` goes before the names of an explanation. UnavailableError if the device has no peak for the kernel's dtype.
     """
     rates = rates or rates_of(device, kernel.dtype)
 
     def name(what: str, meaning: str, value: Number) -> Number:
-        return named(label + what, meaning, value)
+        return label(prefix + what, meaning, value)
 
     sram = Traffic(
         name("SRAM read bytes", "bytes from the L2 into SMs", kernel.bytes(READ)),
         name("SRAM write bytes", "bytes from SMs to the L2", kernel.bytes(WRITE)),
     )
     dram = Traffic(
-        name("DRAM read bytes", "bytes from DRAM after the L2 has caught re-reads", dram_bytes(kernel, device, READ, label)),
-        name("DRAM write bytes", "bytes to DRAM", dram_bytes(kernel, device, WRITE, label)),
+        name("DRAM read bytes", "bytes from DRAM after the L2 has caught re-reads", dram_bytes(kernel, device, READ, prefix)),
+        name("DRAM write bytes", "bytes to DRAM", dram_bytes(kernel, device, WRITE, prefix)),
     )
     work = Work(
         name("work tensor", "FLOP on the tensor unit", kernel.work.tensor),

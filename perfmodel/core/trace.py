@@ -16,7 +16,7 @@ _SUM, _PRODUCT, _POWER, _ATOM = range(4)
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class FormulaStep:
     """One line of an explanation: ``name = formula = numbers = value``. ``source``: where the formula or value is from."""
 
     name: str
@@ -31,11 +31,11 @@ class Step:
 class Trace:
     """Steps in the order of their first use, by name."""
 
-    steps: dict[str, Step] = field(default_factory=dict)
+    steps: dict[str, FormulaStep] = field(default_factory=dict)
 
     def symbol(self, name: str, value: Any, meaning: str, source: str = "") -> Traced:
         """An input: a symbol with a value and no formula."""
-        self.steps.setdefault(name, Step(name, meaning, "", "", value, source))
+        self.steps.setdefault(name, FormulaStep(name, meaning, "", "", value, source))
         return Traced(value, name, show(value), _ATOM, self)
 
     def define(self, name: str, meaning: str, result: Any, source: str = "") -> Any:
@@ -45,7 +45,7 @@ class Trace:
         known = self.steps.get(name)
         if known is not None and known.formula not in (result.formula, ""):
             raise ValueError(f"{name} stands for both {known.formula} and {result.formula}")
-        self.steps.setdefault(name, Step(name, meaning, result.formula, result.numbers, result.value, source))
+        self.steps.setdefault(name, FormulaStep(name, meaning, result.formula, result.numbers, result.value, source))
         return Traced(result.value, name, show(result.value), _ATOM, self)
 
 
@@ -54,7 +54,7 @@ def show(value: Any) -> str:
     return str(value) if isinstance(value, int) else f"{value:.6g}"
 
 
-def named(name: str, meaning: str, value: Any, like: Any = None, source: str = "") -> Any:
+def label(name: str, meaning: str, value: Any, like: Any = None, source: str = "") -> Any:
     """``value``, known as ``name`` from here on if it is traced; ``like`` lends its trace to a plain ``value``."""
     if isinstance(value, Traced):
         return value.trace.define(name, meaning, value, source)

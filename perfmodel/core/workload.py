@@ -9,7 +9,7 @@ from perfmodel.core.arith import Number
 from perfmodel.core.cost import READ, WRITE, Kernel, Tile, once
 from perfmodel.core.dtypes import DTYPES, Dtype
 from perfmodel.core.errors import UsageError
-from perfmodel.core.trace import named
+from perfmodel.core.trace import label
 
 FORWARD, BACKWARD = "forward", "backward"
 
@@ -86,7 +86,7 @@ class Attention:
     @property
     def group(self) -> Number:
         """Query heads per KV head."""
-        return named("g", "query heads per KV head", self.heads // self.kv_heads)
+        return label("g", "query heads per KV head", self.heads // self.kv_heads)
 
     @property
     def query_heads(self) -> Number:

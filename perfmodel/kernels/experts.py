@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from perfmodel.core.arith import Number
-from perfmodel.core.checks import whole
+from perfmodel.core.checks import positive_int
 from perfmodel.core.cost import READ, WRITE, Kernel, Tile, matmul_work, once
 from perfmodel.core.dtypes import DTYPES, Dtype
 from perfmodel.core.errors import UsageError
@@ -52,7 +52,7 @@ class Experts:
     def check(self) -> Experts:
         """This workload, if every value has a meaning; else UsageError names it."""
         for name in ("tokens", "hidden", "width", "experts", "experts_per_token", "touched"):
-            whole(name.replace("_", "-"), getattr(self, name))
+            positive_int(name.replace("_", "-"), getattr(self, name))
         most = min(self.experts, self.rows)
         if self.experts_per_token > self.experts:
             raise UsageError(f"--experts-per-token {self.experts_per_token} is more than {self.experts} experts", "give at most all")

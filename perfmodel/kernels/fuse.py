@@ -12,21 +12,21 @@ from collections import Counter
 from dataclasses import dataclass, replace
 
 from perfmodel.core.arith import Number, maximum
-from perfmodel.core.checks import whole
+from perfmodel.core.checks import positive_int
 from perfmodel.core.cost import READ, WRITE, Access, Kernel, Work, once
 from perfmodel.core.dtypes import DTYPES, Dtype
 from perfmodel.core.explain import sourced
 from perfmodel.core.hardware import Device, Quantity
 from perfmodel.core.lower_bound import Needs
 from perfmodel.core.roofline import Estimate, Traffic, estimate, traced_rates
-from perfmodel.core.trace import Step, Trace
+from perfmodel.core.trace import FormulaStep, Trace
 
 SOURCE = "one read per operand and one write per operation, each kernel max(launch, roof)"
 LAUNCH_SOURCE = "launch overhead of the profile, time per kernel in a saturated queue"
 
 
 @dataclass(frozen=True, slots=True)
-class Chain:
+class FusedChain:
     """``pattern``: operands of each operation of one round, repeated ``rounds`` times."""
 
     elements: Number
@@ -34,19 +34,19 @@ class Chain:
     rounds: Number = 1
     dtype: Dtype = DTYPES["fp16"]
 
-    def check(self) -> Chain:
+    def check(self) -> FusedChain:
         """This workload, if every value has a meaning; else UsageError names the option and the fix."""
-        whole("elements", self.elements)
-        whole("ops", self.rounds)
+        positive_int("elements", self.elements)
+        positive_int("ops", self.rounds)
         for operands in self.pattern:
-            whole("reads-per-op", operands)
+            positive_int("reads-per-op", operands)
         return self
 
     @property
     def ops(self) -> Number:
         """Operations, and kernels if each has its own.
 
-        >>> Chain(1024, (1, 1, 2), 10).ops
+        >>> FusedChain(1024, (1, 1, 2), 10).ops
         30
         """
         return len(self.pattern) * self.rounds
@@ -55,7 +55,7 @@ class Chain:
     def tensor_reads(self) -> Number:
         """Tensors read by all operations.
 
-        >>> Chain(1024, (1, 1, 2), 10).tensor_reads
+        >>> FusedChain(1024, (1, 1, 2), 10).tensor_reads
         40
         """
         return sum(self.pattern) * self.rounds
@@ -69,7 +69,7 @@ class Launches:
     count: Number
 
 
-def _kernel(w: Chain, name: str, operands: int, first: bool, last: bool, ops: Number = 1) -> Kernel:
+def _kernel(w: FusedChain, name: str, operands: int, first: bool, last: bool, ops: Number = 1) -> Kernel:
     """``first`` reads the input of the chain from memory, ``last`` writes its output there; the rest is handed on."""
     size, accesses = w.dtype.size, []
     if first:
@@ -81,10 +81,10 @@ def _kernel(w: Chain, name: str, operands: int, first: bool, last: bool, ops: Nu
     return Kernel(name, w.dtype, tuple(accesses), work=Work(0, ops * w.elements))
 
 
-def unfused(w: Chain) -> list[Launches]:
+def unfused(w: FusedChain) -> list[Launches]:
     """One kernel per operation, equal ones together; the first and the last stand apart.
 
-    >>> [(launches.kernel.name, launches.count) for launches in unfused(Chain(1024, (1,), 30))]
+    >>> [(launches.kernel.name, launches.count) for launches in unfused(FusedChain(1024, (1,), 30))]
     [('first', 1), ('middle', 28), ('last', 1)]
     """
     if w.ops == 1:
@@ -103,10 +103,10 @@ def unfused(w: Chain) -> list[Launches]:
     return [Launches(first, 1), *middle, Launches(last, 1)]
 
 
-def fused(w: Chain) -> list[Launches]:
+def fused(w: FusedChain) -> list[Launches]:
     """One kernel: the input read once, the output written once, every operation computed.
 
-    >>> [launches] = fused(Chain(1024, (1,), 30))
+    >>> [launches] = fused(FusedChain(1024, (1,), 30))
     >>> launches.kernel.elements("read", "write")
     2048
     """
@@ -114,7 +114,7 @@ def fused(w: Chain) -> list[Launches]:
 
 
 @dataclass(frozen=True, slots=True)
-class Result:
+class ChainResult:
     """One way to run the chain. Seconds: ``launch_s`` per kernel and ``total_s``, None where the profile has no launch overhead;
     ``memory_s`` without launches. ``sram``, ``dram``: bytes at that level.
     """
@@ -148,15 +148,15 @@ def launch_overhead(device: Device, kind: str) -> Quantity | None:
     return None if known is None else {"stream": known.stream, "graph": known.graph}[kind]
 
 
-def evaluate(w: Chain, device: Device) -> list[Result]:
+def evaluate(w: FusedChain, device: Device) -> list[ChainResult]:
     """The chain unfused, as a graph, and fused. UnavailableError if the device has no peak for the dtype."""
     return [_result(name, listed(w), device, launch_overhead(device, kind)) for name, listed, kind in VARIANTS]
 
 
-def _result(name: str, listed: list[Launches], device: Device, overhead: Quantity | None) -> Result:
+def _result(name: str, listed: list[Launches], device: Device, overhead: Quantity | None) -> ChainResult:
     parts = [(launches, estimate(launches.kernel, device)) for launches in listed]
     launch_s = None if overhead is None else float(overhead.number)
-    return Result(
+    return ChainResult(
         name=name,
         parts=parts,
         launches=sum(launches.count for launches in listed),
@@ -185,7 +185,7 @@ def with_launches(parts: list[tuple[Launches, Estimate]], launch_s: Number) -> N
     return sum(launches.count * maximum(launch_s, cost.roofline_s) for launches, cost in parts)
 
 
-def explain(result: Result, w: Chain, device: Device) -> list[Step]:
+def explain(result: ChainResult, w: FusedChain, device: Device) -> list[FormulaStep]:
     """How every number of ``result`` comes about; each step rests on earlier ones."""
     trace = Trace()
     _, listed, kind = next(variant for variant in VARIANTS if variant[0] == result.name)
@@ -231,7 +231,7 @@ class Published:
     source: str
 
 
-SIN_COS = Chain(2**20, (1, 1, 2), 10, DTYPES["fp32"])
+SIN_COS = FusedChain(2**20, (1, 1, 2), 10, DTYPES["fp32"])
 """x = sin(x) + cos(x), ten times, on 1024 x 1024 fp32: 30 kernels, 70 tensors of 4.2 MB moved."""
 SIN_COS_TIMES = Published(100, 0.0157, 0.0856, 0.0025, 0.18, 6.32, "lecture notes on CUDA graphs, 100 calls, device not named")
 EXAMPLES = {"sin-cos": (SIN_COS, SIN_COS_TIMES)}

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from perfmodel.core.arith import Number
-from perfmodel.core.checks import whole
+from perfmodel.core.checks import positive_int
 from perfmodel.core.cost import READ, WRITE, Kernel, Tile, in_bits, matmul_work, once, stored
 from perfmodel.core.dtypes import DTYPES, Dtype
 from perfmodel.core.workload import Attention
@@ -61,7 +61,7 @@ class LatentDecode:
     def check(self) -> LatentDecode:
         """This workload, if every value has a meaning; else UsageError names it."""
         for name in ("batch", "heads", "kv_len", "kv_lora_rank", "rope", "n"):
-            whole(name.replace("_", "-"), getattr(self, name))
+            positive_int(name.replace("_", "-"), getattr(self, name))
         return self
 
 

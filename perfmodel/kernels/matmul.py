@@ -10,14 +10,14 @@ from dataclasses import dataclass
 
 from perfmodel.core.arith import Number, ceil_div, maximum
 from perfmodel.core.cache import MatmulLaunch, resident_blocks
-from perfmodel.core.checks import whole
+from perfmodel.core.checks import positive_int
 from perfmodel.core.cost import READ, WRITE, Access, Kernel, Tile, Work, matmul_work, once
 from perfmodel.core.dtypes import DTYPES, Dtype
 from perfmodel.core.errors import UsageError
 from perfmodel.core.hardware import Device
 from perfmodel.core.occupancy import Occupancy, block_limits, multiprocessor, occupancy
 from perfmodel.core.roofline import Estimate, estimate, total
-from perfmodel.core.trace import named
+from perfmodel.core.trace import label
 from perfmodel.kernels.tile import (
     ACCUMULATOR_SIZE,
     TENSOR_TILE,
@@ -55,7 +55,7 @@ class Matmul:
     def check(self) -> Matmul:
         """This workload, if every value has a meaning; else UsageError names the option and the fix."""
         for option in ("m", "n", "k", "batch", "split_k"):
-            whole(option.replace("_", "-"), getattr(self, option))
+            positive_int(option.replace("_", "-"), getattr(self, option))
         if self.split_k > self.k:
             raise UsageError(f"--split-k {self.split_k} is more than --k {self.k}", f"give at most {self.k}")
         return self
@@ -98,12 +98,12 @@ def minimum_intensity(w: Matmul) -> Number:
 
 def row_tiles(w: Matmul, tile: Tile) -> Number:
     """T_m, tiles along the rows of C."""
-    return named("T_m", "tiles along the rows of C", ceil_div(w.m, tile.br))
+    return label("T_m", "tiles along the rows of C", ceil_div(w.m, tile.br))
 
 
 def column_tiles(w: Matmul, tile: Tile) -> Number:
     """T_n, tiles along the columns of C."""
-    return named("T_n", "tiles along the columns of C", ceil_div(w.n, tile.bc))
+    return label("T_n", "tiles along the columns of C", ceil_div(w.n, tile.bc))
 
 
 def tiled_loads(w: Matmul, tile: Tile) -> Number:
@@ -188,7 +188,7 @@ def kernels(w: Matmul, tile: Tile) -> list[Kernel]:
     if split:
         stores = (once("partial C", WRITE, w.split_k * w.outputs, ACCUMULATOR_SIZE, compulsory=0, handoff=True),)
     executed = 2 * w.batch * rows * tile.br * columns * tile.bc * w.k
-    blocks = named("grid", "thread blocks", w.batch * rows * columns * w.split_k)
+    blocks = label("grid", "thread blocks", w.batch * rows * columns * w.split_k)
     grid = MatmulLaunch(blocks, w.batch * w.split_k, slices_bytes(tile, size), tile.threads, lockstep=True)
     work, needed = matmul_work(w.dtype, executed), matmul_work(w.dtype, flops(w))
     product = Kernel("matmul", w.dtype, (*loads, *stores), flops(w), executed, work, needed, grid)
@@ -204,7 +204,7 @@ def _sum_of_parts(w: Matmul) -> Kernel:
 
 
 @dataclass(frozen=True, slots=True)
-class Result:
+class MatmulResult:
     """One matmul on one device. ``slots`` blocks run at once; None, like ``occupancy``, where the profile has no limits.
 
     ``tile_asked``: rows and columns that were asked for.
@@ -232,7 +232,7 @@ def default_columns(device: Device) -> int:
     return WIDE_COLUMNS if device.capability >= 9 else TENSOR_TILE
 
 
-def evaluate(w: Matmul, device: Device, br: int | None = None, bc: int | None = None) -> Result:
+def evaluate(w: Matmul, device: Device, br: int | None = None, bc: int | None = None) -> MatmulResult:
     """``w`` with the tile given or its default. UsageError if the tile does not fit, UnavailableError without SRAM or peak."""
     chip = on_chip(device)
     tile = choose_tile(w.dtype, chip, br, bc, default_columns(device))
@@ -241,4 +241,4 @@ def evaluate(w: Matmul, device: Device, br: int | None = None, bc: int | None = 
     sm, block = multiprocessor(device), tile_block(tile, w.dtype.size, device)
     filled = occupancy(block, sm) if sm.count is not None and block_limits(block, sm) else None
     slots = None if filled is None or listed[0].launch is None else resident_blocks(listed[0].launch, device)
-    return Result(w, device, tile, chip, costs, total(cost for _, cost in costs), filled, slots, (br, bc))
+    return MatmulResult(w, device, tile, chip, costs, total(cost for _, cost in costs), filled, slots, (br, bc))

@@ -9,14 +9,14 @@ from perfmodel.core.arith import Number
 from perfmodel.core.cost import Tile, memory_bytes
 from perfmodel.core.explain import explain_kernels, sourced, with_symbols
 from perfmodel.core.occupancy import SOURCE as OCCUPANCY_SOURCE
-from perfmodel.core.occupancy import Block, mark, multiprocessor, occupancy
-from perfmodel.core.trace import Step, Trace
+from perfmodel.core.occupancy import ThreadBlock, mark, multiprocessor, occupancy
+from perfmodel.core.trace import FormulaStep, Trace
 from perfmodel.kernels.matmul import (
     BOUND_SOURCE,
     COMPULSORY_SOURCE,
     MEMORY_SOURCE,
     SOURCE,
-    Result,
+    MatmulResult,
     extra_memory_bytes,
     io_lower_bound,
     kernels,
@@ -39,7 +39,7 @@ _SYMBOLS = {
 }
 
 
-def explain(result: Result) -> list[Step]:
+def explain(result: MatmulResult) -> list[FormulaStep]:
     """How every number of ``result`` comes about; each step rests on earlier ones."""
     trace, tile = Trace(), result.tile
     w = with_symbols(trace, result.workload, _SYMBOLS)
@@ -71,7 +71,7 @@ def explain(result: Result) -> list[Step]:
     return sourced(trace, SOURCE)
 
 
-def _explain_slots(trace: Trace, tile: Tile, result: Result) -> Number | None:
+def _explain_slots(trace: Trace, tile: Tile, result: MatmulResult) -> Number | None:
     """Occupancy of the tile, named; None where the profile has no limits."""
     if result.occupancy is None:
         return None
@@ -81,7 +81,7 @@ def _explain_slots(trace: Trace, tile: Tile, result: Result) -> Number | None:
     threads = trace.symbol("threads", block.threads, "threads per block", "128 sums per thread, as in CUTLASS")
     sram = trace.define("SRAM of slices", "B per block", slices_bytes(tile, result.workload.dtype.size), SOURCE)
     sm = multiprocessor(device, trace)
-    filled = occupancy(Block(threads, registers, sram), sm)
+    filled = occupancy(ThreadBlock(threads, registers, sram), sm)
     slots = trace.define("slots", "blocks that run at once", sm.count * filled.blocks)
     mark(trace, OCCUPANCY_SOURCE)
     return slots

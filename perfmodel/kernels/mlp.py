@@ -9,13 +9,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from perfmodel.core.arith import Number, ceil_div
-from perfmodel.core.checks import whole
+from perfmodel.core.checks import positive_int
 from perfmodel.core.cost import READ, WRITE, Access, Kernel, Work, matmul_work, memory_bytes, once
 from perfmodel.core.dtypes import DTYPES, Dtype
 from perfmodel.core.explain import explain_kernels, sourced, with_symbols
 from perfmodel.core.hardware import Device
 from perfmodel.core.roofline import Estimate, estimate, total
-from perfmodel.core.trace import Step, Trace
+from perfmodel.core.trace import FormulaStep, Trace
 from perfmodel.core.workload import BACKWARD, FORWARD
 
 SOURCE = "chain rule of a linear layer: y = x W, dW = x^T dy, dx = dy W^T; each operand moved once per kernel"
@@ -38,7 +38,7 @@ class Mlp:
     def check(self) -> Mlp:
         """This workload, if every value has a meaning; else UsageError names the option and the fix."""
         for option in ("batch", "d_in", "d_hidden", "d_out"):
-            whole(option.replace("_", "-"), getattr(self, option))
+            positive_int(option.replace("_", "-"), getattr(self, option))
         return self
 
     def sizes(self) -> dict[str, Number]:
@@ -154,7 +154,7 @@ def cached(w: Mlp) -> Cached:
 
 
 @dataclass(frozen=True, slots=True)
-class Result:
+class MlpResult:
     """One pass on one device: kernels, their estimates, the total, and the bytes of all tensors at once."""
 
     direction: str
@@ -166,11 +166,11 @@ class Result:
 KERNELS = {FORWARD: forward, BACKWARD: backward}
 
 
-def evaluate(w: Mlp, device: Device, direction: str) -> Result:
+def evaluate(w: Mlp, device: Device, direction: str) -> MlpResult:
     """One pass. UnavailableError if the device has no peak for the dtype."""
     kernels = [(kernel, estimate(kernel, device)) for kernel in KERNELS[direction](w)]
     memory = int(memory_bytes([kernel for kernel, _ in kernels]))
-    return Result(direction, kernels, total(cost for _, cost in kernels), memory)
+    return MlpResult(direction, kernels, total(cost for _, cost in kernels), memory)
 
 
 _SYMBOLS = {
@@ -181,7 +181,7 @@ _SYMBOLS = {
 }
 
 
-def explain(w: Mlp, device: Device, direction: str) -> list[Step]:
+def explain(w: Mlp, device: Device, direction: str) -> list[FormulaStep]:
     """How every number of one pass comes about; each step rests on earlier ones."""
     trace = Trace()
     w = with_symbols(trace, w, _SYMBOLS)

@@ -5,15 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from perfmodel.core.arith import Number, ceil_div, minimum
-from perfmodel.core.checks import whole
+from perfmodel.core.checks import positive_int
 from perfmodel.core.errors import UnavailableError, UsageError
 from perfmodel.core.hardware import Device
 from perfmodel.core.occupancy import (
     LIMIT_WORDS,
     SOURCE,
-    Block,
     Multiprocessor,
     Occupancy,
+    ThreadBlock,
     block_limits,
     mark,
     most_threads,
@@ -21,7 +21,7 @@ from perfmodel.core.occupancy import (
     occupancy,
     warps_per_block,
 )
-from perfmodel.core.trace import Step, Trace, named
+from perfmodel.core.trace import FormulaStep, Trace, label
 
 SECTOR_SOURCE = "CUDA C++ Best Practices Guide, coalesced access to global memory: 32-byte transactions"
 SECTOR_BYTES = 32
@@ -49,7 +49,7 @@ def sectors_per_request(stride: Number, element_bytes: Number, warp: Number = 32
     [1, 4, 8, 32, 32]
     """
     last_byte = (warp - 1) * stride * element_bytes + element_bytes - 1
-    return named("sectors", "32-byte sectors per request", minimum(last_byte // SECTOR_BYTES + 1, warp))
+    return label("sectors", "32-byte sectors per request", minimum(last_byte // SECTOR_BYTES + 1, warp))
 
 
 def sectors_needed(stride: Number, element_bytes: Number, warp: Number = 32) -> Number:
@@ -59,7 +59,7 @@ def sectors_needed(stride: Number, element_bytes: Number, warp: Number = 32) -> 
     (4, 1)
     """
     distinct = 1 + (warp - 1) * minimum(stride, 1)
-    return named("sectors needed", "if the elements lay side by side", ceil_div(distinct * element_bytes, SECTOR_BYTES))
+    return label("sectors needed", "if the elements lay side by side", ceil_div(distinct * element_bytes, SECTOR_BYTES))
 
 
 def sector_efficiency(stride: Number, element_bytes: Number, warp: Number = 32) -> Number:
@@ -74,7 +74,7 @@ def sector_efficiency(stride: Number, element_bytes: Number, warp: Number = 32) 
 
 def check_access(access: StridedLoad, device: Device) -> None:
     """UsageError for an access that no thread makes, UnavailableError where sectors are not known."""
-    whole("stride", access.stride, 0)
+    positive_int("stride", access.stride, 0)
     if access.element_bytes not in ELEMENT_SIZES:
         listed = ", ".join(map(str, ELEMENT_SIZES))
         raise UsageError(f"--element-bytes is {access.element_bytes}", f"a thread loads {listed} bytes at once")
@@ -98,21 +98,21 @@ class Filling:
     """How a block fills a device. ``access`` is None where none was asked about."""
 
     device: Device
-    block: Block
+    block: ThreadBlock
     sm: Multiprocessor
     occupancy: Occupancy
     most_threads: int | None
     access: StridedLoad | None
 
 
-def evaluate(block: Block, device: Device, access: StridedLoad | None = None) -> Filling:
+def evaluate(block: ThreadBlock, device: Device, access: StridedLoad | None = None) -> Filling:
     """How ``block`` fills ``device``.
 
     UsageError names an option that no block on ``device`` can have; UnavailableError if the profile knows no limits, or
     its sectors are not NVIDIA's.
     """
     sm = multiprocessor(device)
-    if sm.count is None or not block_limits(Block(1, 1, 1), sm):
+    if sm.count is None or not block_limits(ThreadBlock(1, 1, 1), sm):
         raise UnavailableError(f"{device.id} has no multiprocessor limits in its profile", "choose a GPU, such as --hardware h200")
     _check_block(block, device)
     if access is not None:
@@ -128,10 +128,10 @@ def _per_block(device: Device) -> int | None:
     return None if threads is None else int(threads.number)
 
 
-def _check_block(block: Block, device: Device) -> None:
-    whole("threads", block.threads)
+def _check_block(block: ThreadBlock, device: Device) -> None:
+    positive_int("threads", block.threads)
     if block.registers is not None:
-        whole("registers", block.registers)
+        positive_int("registers", block.registers)
     sram, limits = device.level("sram"), device.limits
     for option, value, most in (
         ("threads", block.threads, limits.max_threads_per_block),
@@ -143,7 +143,7 @@ def _check_block(block: Block, device: Device) -> None:
             raise UsageError(f"--{option} is {value}{unit}, more than a block on {device.id} can have", f"give at most {most.number}{unit}")
 
 
-def _no_room(block: Block, sm: Multiprocessor, filled: Occupancy) -> UsageError:
+def _no_room(block: ThreadBlock, sm: Multiprocessor, filled: Occupancy) -> UsageError:
     """A launch that fails: a block needs more than a whole multiprocessor has."""
     words = " and ".join(LIMIT_WORDS[name] for name in filled.limited_by)
     fix = "give fewer --threads or a smaller --sram"
@@ -154,14 +154,14 @@ def _no_room(block: Block, sm: Multiprocessor, filled: Occupancy) -> UsageError:
     return UsageError(f"one block does not fit a multiprocessor: too few {words}", fix)
 
 
-def explain(result: Filling) -> list[Step]:
+def explain(result: Filling) -> list[FormulaStep]:
     """How every number of ``result`` comes about; each step rests on earlier ones."""
     trace, block, device = Trace(), result.block, result.device
     registers = None if block.registers is None else trace.symbol("registers", block.registers, "per thread", "given")
     threads = trace.symbol("threads", block.threads, "threads per block", "given")
     sram = trace.symbol("SRAM", block.sram_bytes, "B of shared memory per block", "given")
     sm = multiprocessor(device, trace)
-    filled = occupancy(Block(threads, registers, sram), sm)
+    filled = occupancy(ThreadBlock(threads, registers, sram), sm)
     if sm.threads is not None:
         trace.define("occupancy", "share of the threads that a multiprocessor holds", filled.threads / sm.threads)
     if sm.count is not None:

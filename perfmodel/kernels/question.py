@@ -10,8 +10,8 @@ from perfmodel.core.question import Common, Question, as_in, option
 
 if TYPE_CHECKING:
     from perfmodel.core.hardware import Device
-    from perfmodel.core.occupancy import Block
-    from perfmodel.kernels.fuse import Chain, Published
+    from perfmodel.core.occupancy import ThreadBlock
+    from perfmodel.kernels.fuse import FusedChain, Published
     from perfmodel.kernels.matmul import Matmul
     from perfmodel.kernels.mlp import Mlp
     from perfmodel.kernels.occupancy import StridedLoad
@@ -112,19 +112,19 @@ class FuseQuestion(Question):
     dtype: str | None = option("fp32, tf32, fp16, bf16 or fp8. [default: fp16; sin-cos: fp32]")
     hardware: str | None = as_in(Common, "hardware")
 
-    def workload(self, device: Device) -> tuple[Chain, Published | None]:
+    def workload(self, device: Device) -> tuple[FusedChain, Published | None]:
         """The chain, and published times if it is an example; UsageError names a wrong option."""
         from perfmodel.core.checks import dtype_on
 
         chain, published = self._chain()
         return replace(chain, dtype=dtype_on(self.dtype, device, chain.dtype.name)), published
 
-    def _chain(self) -> tuple[Chain, Published | None]:
-        from perfmodel.kernels.fuse import EXAMPLES, Chain
+    def _chain(self) -> tuple[FusedChain, Published | None]:
+        from perfmodel.kernels.fuse import EXAMPLES, FusedChain
 
         if self.example is None:
             elements, ops = self.needed("fuse --elements 1048576 --ops 30", "elements", "ops")
-            return Chain(elements, (1 if self.reads_per_op is None else self.reads_per_op,), ops).check(), None
+            return FusedChain(elements, (1 if self.reads_per_op is None else self.reads_per_op,), ops).check(), None
         if self.example not in EXAMPLES:
             raise UsageError(f"--example: unknown example {self.example!r}", suggest(self.example, list(EXAMPLES)))
         chain, published = EXAMPLES[self.example]
@@ -165,13 +165,13 @@ class OccupancyQuestion(Question):
     element_bytes: int | None = option("Bytes that a thread loads: 1, 2, 4, 8 or 16. [default: 4]")
     hardware: str | None = as_in(Common, "hardware")
 
-    def block(self) -> Block:
+    def block(self) -> ThreadBlock:
         """The thread block; UsageError names a wrong option."""
         from perfmodel.core.checks import size_bytes
-        from perfmodel.core.occupancy import Block
+        from perfmodel.core.occupancy import ThreadBlock
 
         [threads] = self.needed("occupancy --threads 256 --registers 64 --sram 48KiB", "threads")
-        return Block(threads, self.registers, 0 if self.sram is None else size_bytes("sram", self.sram, 0))
+        return ThreadBlock(threads, self.registers, 0 if self.sram is None else size_bytes("sram", self.sram, 0))
 
     def access(self) -> StridedLoad | None:
         """The load of a warp, None where nothing of it was given."""

@@ -9,12 +9,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from perfmodel.core.arith import Number
-from perfmodel.core.checks import whole
+from perfmodel.core.checks import positive_int
 from perfmodel.core.dtypes import Dtype
 from perfmodel.core.explain import ROOF_SOURCE
 from perfmodel.core.hardware import Device
 from perfmodel.core.roofline import Rates, rates_of, traced_rates
-from perfmodel.core.trace import Step, Trace
+from perfmodel.core.trace import FormulaStep, Trace
 
 SOURCE = "store: one write and a read per use over bandwidth; recompute: FLOP per use over peak"
 
@@ -30,7 +30,7 @@ class Recompute:
 
     def check(self) -> Recompute:
         """This workload, if every value has a meaning; else UsageError names the option and the fix."""
-        whole("times", self.times)
+        positive_int("times", self.times)
         return self
 
 
@@ -76,7 +76,7 @@ class Level:
 
 
 @dataclass(frozen=True, slots=True)
-class Result:
+class RecomputeResult:
     """``levels``: DRAM, and the L2 where the device has one. ``best`` is the fastest level that the tensor fits."""
 
     workload: Recompute
@@ -102,7 +102,7 @@ class Result:
         return self.recompute_s < (self.best.store_s or 0.0)
 
 
-def evaluate(w: Recompute, device: Device) -> Result:
+def evaluate(w: Recompute, device: Device) -> RecomputeResult:
     """Both ways on ``device``. UnavailableError if it has no peak for the dtype or no DRAM bandwidth."""
     rates = rates_of(device, w.dtype)
     dram, l2 = device.dram.capacity, device.level("l2")
@@ -110,7 +110,7 @@ def evaluate(w: Recompute, device: Device) -> Result:
     if l2 is not None:
         capacity = l2.capacity
         levels.append(_level(w, rates, "l2", rates.l2, None if capacity is None else bool(w.size <= capacity.number)))
-    return Result(w, device, float(rates.matmul), float(recompute_s(w, rates.matmul)), levels)
+    return RecomputeResult(w, device, float(rates.matmul), float(recompute_s(w, rates.matmul)), levels)
 
 
 def _level(w: Recompute, rates: Rates, name: str, bandwidth: float | None, fits: bool | None) -> Level:
@@ -119,7 +119,7 @@ def _level(w: Recompute, rates: Rates, name: str, bandwidth: float | None, fits:
     return Level(name, fits, float(bandwidth), float(store_s(w, bandwidth)), float(break_even(w, rates.matmul, bandwidth)))
 
 
-def explain(result: Result) -> list[Step]:
+def explain(result: RecomputeResult) -> list[FormulaStep]:
     """How every number of ``result`` comes about."""
     trace, w = Trace(), result.workload
     traced = Recompute(

@@ -10,13 +10,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from perfmodel.core.arith import Number
-from perfmodel.core.checks import whole
+from perfmodel.core.checks import positive_int
 from perfmodel.core.cost import READ, WRITE, Access, Kernel, Launch, Work, memory_bytes, once
 from perfmodel.core.dtypes import DTYPES, Dtype
 from perfmodel.core.explain import explain_kernels, sourced, with_symbols
 from perfmodel.core.hardware import Device
 from perfmodel.core.roofline import Estimate, estimate
-from perfmodel.core.trace import Step, Trace
+from perfmodel.core.trace import FormulaStep, Trace
 
 SOURCE = "Milakov & Gimelshein 2018, arXiv 1805.02867, Algorithms 2 (safe) and 3 (online)"
 THREADS = 256
@@ -34,8 +34,8 @@ class Softmax:
 
     def check(self) -> Softmax:
         """This workload, if every value has a meaning; else UsageError names the option and the fix."""
-        whole("rows", self.rows)
-        whole("cols", self.columns)
+        positive_int("rows", self.rows)
+        positive_int("cols", self.columns)
         return self
 
     @property
@@ -88,7 +88,7 @@ def kernel(w: Softmax, variant: Variant) -> Kernel:
 
 
 @dataclass(frozen=True, slots=True)
-class Result:
+class SoftmaxResult:
     """One variant on one device. ``row_fits``: the row fits the SRAM of a block; None if unknown or not asked for."""
 
     variant: Variant
@@ -98,7 +98,7 @@ class Result:
     row_fits: bool | None
 
 
-def evaluate(w: Softmax, device: Device) -> list[Result]:
+def evaluate(w: Softmax, device: Device) -> list[SoftmaxResult]:
     """Every variant. UnavailableError if the device has no peak for the dtype."""
     sram = device.level("sram")
     room = None if sram is None or sram.per_block is None else int(sram.per_block.number)
@@ -106,11 +106,11 @@ def evaluate(w: Softmax, device: Device) -> list[Result]:
     for variant in VARIANTS:
         found = kernel(w, variant)
         row_fits = None if room is None or not variant.row_on_chip else bool(row_bytes(w) <= room)
-        results.append(Result(variant, found, estimate(found, device), int(memory_bytes([found])), row_fits))
+        results.append(SoftmaxResult(variant, found, estimate(found, device), int(memory_bytes([found])), row_fits))
     return results
 
 
-def explain(result: Result, w: Softmax, device: Device) -> list[Step]:
+def explain(result: SoftmaxResult, w: Softmax, device: Device) -> list[FormulaStep]:
     """How every number of ``result`` comes about; each step rests on earlier ones."""
     trace = Trace()
     w = with_symbols(trace, w, {"rows": ("R", "rows"), "columns": ("C", "columns")})

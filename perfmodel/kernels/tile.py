@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from perfmodel.core.arith import Number
-from perfmodel.core.checks import whole
+from perfmodel.core.checks import positive_int
 from perfmodel.core.cost import Tile
 from perfmodel.core.dtypes import TENSOR, Dtype
 from perfmodel.core.errors import UsageError
 from perfmodel.core.hardware import Device, MemoryLevel, Quantity
-from perfmodel.core.occupancy import RESERVED_BYTES, Block
+from perfmodel.core.occupancy import RESERVED_BYTES, ThreadBlock
 
 SLICE_DEPTH = 32
 """Depth of the slices of A and B in SRAM, the BK of CUTLASS's 16-bit kernels."""
@@ -87,7 +87,7 @@ def choose_tile(dtype: Dtype, chip: OnChip, br: int | None = None, bc: int | Non
     """
     for option, edge in (("tile-m", br), ("tile-n", bc)):
         if edge is not None:
-            whole(option, edge)
+            positive_int(option, edge)
     size, origin = dtype.size, "largest power-of-two square that fits"
     wide: int | None = None
     edges = (TENSOR_TILE >> shift for shift in range(TENSOR_TILE.bit_length()))
@@ -110,10 +110,10 @@ def _misfit(tile: Tile, size: int, chip: OnChip, square: int | None) -> UsageErr
     return UsageError(message, fix)
 
 
-def tile_block(tile: Tile, size: Number, device: Device) -> Block:
+def tile_block(tile: Tile, size: Number, device: Device) -> ThreadBlock:
     """The thread block of ``tile``: its slices in SRAM, and the most registers a thread can have, which large sums take."""
     most, held = device.limits.max_registers_per_thread, device.limits.registers_per_multiprocessor
     registers = None if most is None else int(most.number)
     if registers is not None and held is not None:
         registers = min(registers, int(held.number) // tile.threads // 8 * 8)  # nvcc allots them in eights
-    return Block(tile.threads, registers, slices_bytes(tile, size))
+    return ThreadBlock(tile.threads, registers, slices_bytes(tile, size))

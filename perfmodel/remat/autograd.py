@@ -14,12 +14,12 @@ from dataclasses import dataclass
 from itertools import accumulate
 
 from perfmodel.core.arith import Number
-from perfmodel.remat.chain import Chain, Layer
-from perfmodel.transformer.training.tape import Node, Tape
+from perfmodel.remat.chain import Chain, ChainLayer
+from perfmodel.transformer.training.tape import Tape, TapeNode
 
 
 @dataclass(frozen=True, slots=True)
-class Record:
+class TapeRecord:
     """One operation on the tape, the tensor that it ``keeps``, for which gradient, and whose backward step lets it go."""
 
     operation: str
@@ -29,7 +29,7 @@ class Record:
     freed_by: str
 
 
-def _operations(chain: Chain, relu: bool) -> Iterator[tuple[Node, str]]:
+def _operations(chain: Chain, relu: bool) -> Iterator[tuple[TapeNode, str]]:
     """The operations in order, each with the gradient that it keeps its tensor for."""
     last = len(chain) - 1
     for layer, record in enumerate(chain.layers):
@@ -37,9 +37,9 @@ def _operations(chain: Chain, relu: bool) -> Iterator[tuple[Node, str]]:
         activated = relu and layer < last
         made = f"z{layer}" if activated else result
         name = f"{made} = {source} W{layer}"
-        yield Node(name=name, reads=(source,), writes=(made,), saves=(source,), gradients=record.weights), f"dW{layer}"
+        yield TapeNode(name=name, reads=(source,), writes=(made,), saves=(source,), gradients=record.weights), f"dW{layer}"
         if activated:
-            yield Node(name=f"{result} = ReLU({made})", reads=(made,), writes=(result,), saves=(result,)), f"d{made}: its sign"
+            yield TapeNode(name=f"{result} = ReLU({made})", reads=(made,), writes=(result,), saves=(result,)), f"d{made}: its sign"
 
 
 def tape(chain: Chain, relu: bool = False) -> Tape:
@@ -50,13 +50,13 @@ def tape(chain: Chain, relu: bool = False) -> Tape:
     return Tape(stream="x0", sizes=sizes | inner, nodes=nodes)
 
 
-def records(chain: Chain, relu: bool = False) -> list[Record]:
+def records(chain: Chain, relu: bool = False) -> list[TapeRecord]:
     """Every operation with what it keeps, in the order of the forward pass; what is kept already takes nothing more."""
     found = tape(chain, relu)
     freed, told, lines = found.saved(), set[str](), []
     for node, purpose in _operations(chain, relu):
         [kept] = node.saves
-        lines.append(Record(node.name, kept, 0 if kept in told else found.sizes[kept], purpose, freed[kept]))
+        lines.append(TapeRecord(node.name, kept, 0 if kept in told else found.sizes[kept], purpose, freed[kept]))
         told.add(kept)
     return lines
 
@@ -88,7 +88,7 @@ class Picture:
     """(end, bytes) of every step: ``eager`` with gradients from the start, ``lazy`` with gradients as they are needed."""
 
     chain: Chain
-    records: Sequence[Record]
+    records: Sequence[TapeRecord]
     eager: Sequence[tuple[Number, Number]]
     lazy: Sequence[tuple[Number, Number]]
 
@@ -140,7 +140,7 @@ def _walk(chain: Chain, made: Tape) -> list[tuple[Number, Number]]:
     return steps
 
 
-def _costs(chain: Chain, made: Tape) -> dict[str, Layer]:
+def _costs(chain: Chain, made: Tape) -> dict[str, ChainLayer]:
     """The layer of each matmul by its name; a ReLU costs nothing."""
     matmuls = [node.name for node in made.nodes if node.reads[0] in node.saves]
-    return {node.name: Layer(0, 0) for node in made.nodes} | dict(zip(matmuls, chain.layers, strict=True))
+    return {node.name: ChainLayer(0, 0) for node in made.nodes} | dict(zip(matmuls, chain.layers, strict=True))

@@ -19,7 +19,7 @@ LARGEST_CHAIN = 20_000
 
 
 @dataclass(frozen=True, slots=True)
-class Layer:
+class ChainLayer:
     """``output``: size of x_(i+1). ``weights``: always in memory, and as much again for their gradient from backward on.
 
     ``interior``: what backward needs besides x_i and only a forward run of this layer gives, such as the scores of an attention
@@ -38,7 +38,7 @@ class Layer:
 class Chain:
     """``input``: size of x_0."""
 
-    layers: tuple[Layer, ...]
+    layers: tuple[ChainLayer, ...]
     input: Number = 1
 
     def __len__(self) -> int:
@@ -107,7 +107,7 @@ def uniform(length: int, **fields: Number) -> Chain:
     >>> len(uniform(10)), uniform(10).forward_cost(2, 5), uniform(10).backward_cost
     (10, 3, 20)
     """
-    layer = Layer(**fields)
+    layer = ChainLayer(**fields)
     return Chain((layer,) * length, layer.output)
 
 

@@ -17,7 +17,7 @@ from typing import Any
 
 from perfmodel.core.arith import Number
 from perfmodel.core.errors import UnavailableError
-from perfmodel.remat.graph import FREE, MAKE, Graph, GraphRun, Step, keep_all, run
+from perfmodel.remat.graph import FREE, MAKE, Graph, GraphRun, GraphStep, keep_all, run
 
 LARGEST = 64
 """Nodes of a graph: the program has the square of it in binary variables, twice."""
@@ -63,7 +63,7 @@ def answer(title: str, graph: Graph, sized: bool, memory: Number | None, seconds
 class Solution:
     """``proved``: nothing is cheaper; else ``bound`` says below what no schedule's cost lies."""
 
-    steps: list[Step]
+    steps: list[GraphStep]
     proved: bool
     bound: float
 
@@ -173,7 +173,7 @@ class _Program:
             options={"time_limit": seconds, "mip_rel_gap": 0.0},
         )
 
-    def steps(self, x: Any) -> Iterator[Step]:
+    def steps(self, x: Any) -> Iterator[GraphStep]:
         """The schedule that the values ``x`` of the variables mean; what nobody needs any more goes at once."""
         nodes, stages, held = self.graph.nodes, len(self.graph), set[int]()
         for stage in range(stages):
@@ -181,7 +181,7 @@ class _Program:
             later = {i for i in range(stage + 1) if stage + 1 < stages and x[self.carried[stage + 1, i]] > 0.5}
             for place, node in enumerate(made):
                 held.add(node)
-                yield Step(MAKE, node)
+                yield GraphStep(MAKE, node)
                 gone = held - later.union(*(nodes[other].inputs for other in made[place + 1 :]))
-                yield from (Step(FREE, value) for value in sorted(gone))
+                yield from (GraphStep(FREE, value) for value in sorted(gone))
                 held -= gone

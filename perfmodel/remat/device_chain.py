@@ -27,18 +27,18 @@ from perfmodel.core.roofline import estimate
 from perfmodel.core.workload import FORWARD
 from perfmodel.kernels.matmul import Matmul, kernels
 from perfmodel.kernels.mlp import layer_flops
-from perfmodel.kernels.recompute import Recompute, Result, evaluate
-from perfmodel.remat.chain import Chain, Layer, check_length
+from perfmodel.kernels.recompute import Recompute, RecomputeResult, evaluate
+from perfmodel.remat.chain import Chain, ChainLayer, check_length
 from perfmodel.remat.source import Source, Tensor, length_of, quantities
-from perfmodel.timing.predict import Lenders
+from perfmodel.timing.predict import FallbackDevices
 from perfmodel.timing.select_kernel import select_kernel
 from perfmodel.transformer import spec
 from perfmodel.transformer.op import ATTENTION, Op
 from perfmodel.transformer.op_time import op_estimate, predict_op
 from perfmodel.transformer.ops import layer_ops, merged
-from perfmodel.transformer.step import Step, prefill
+from perfmodel.transformer.step import ModelPass, prefill
 from perfmodel.transformer.training.matrices import bare
-from perfmodel.transformer.training.question import BF16, FP32, Training
+from perfmodel.transformer.training.question import BF16, FP32, TrainingConfig
 from perfmodel.transformer.training.recorder import Recorder
 from perfmodel.transformer.training.shape import Shape, shape_of
 from perfmodel.transformer.training.tape import backward, forward
@@ -60,7 +60,7 @@ def _predicted_if_all(times: Mapping[_Kind, tuple[_Time, _Time | None]]) -> tupl
 # Linear layers
 
 
-def linear(layers: int | None, batch: int, width: str, dtype: Dtype, device: Device, lenders: Lenders) -> Source:
+def linear(layers: int | None, batch: int, width: str, dtype: Dtype, device: Device, fallbacks: FallbackDevices) -> Source:
     """Linear layers: ``width`` is one width for all, or that of every value."""
     widths, unit = quantities("width", width, "B")
     if unit or not all(isinstance(value, int) for value in widths):
@@ -69,20 +69,22 @@ def linear(layers: int | None, batch: int, width: str, dtype: Dtype, device: Dev
     if len(widths) not in (1, length + 1):
         raise UsageError(f"--width has {len(widths)} values for {length} layers", f"give one for all, or {length + 1}")
     each = widths * (length + 1) if len(widths) == 1 else widths
-    chain, origin = linear_chain(batch, each, dtype, device, lenders)
+    chain, origin = linear_chain(batch, each, dtype, device, fallbacks)
     ends = " -> ".join(map(str, each)) if length < 8 else f"{each[0]} -> ... -> {each[-1]}"
     shape = f"{widths[0]} columns" if len(set(each)) == 1 else ends
     title = f"{length:,} linear layer{'s' * (length > 1)}, {batch} rows, {shape}, {dtype.name} on {device.name}"
     return Source(chain, title, True, True, device, dtype, tuple(linear_tensors(batch, each, dtype, device)), (origin,))
 
 
-def linear_chain(rows: Number, widths: Sequence[Number], dtype: Dtype, device: Device, lenders: Lenders = tuple) -> tuple[Chain, str]:
+def linear_chain(
+    rows: Number, widths: Sequence[Number], dtype: Dtype, device: Device, fallbacks: FallbackDevices = tuple
+) -> tuple[Chain, str]:
     """The chain, and where its times are from. UnavailableError if the device has no peak for the dtype."""
     shapes = [_matmuls(rows, inputs, outputs, dtype) for inputs, outputs in pairwise(widths)]
-    seconds, predicted = _predicted_if_all({w: _matmul_seconds(w, device, lenders) for triple in shapes for w in triple})
+    seconds, predicted = _predicted_if_all({w: _matmul_seconds(w, device, fallbacks) for triple in shapes for w in triple})
     size = dtype.size
     layers = tuple(
-        Layer(seconds[ahead], seconds[weights] + seconds[inputs], output=rows * ahead.n * size, weights=ahead.k * ahead.n * size)
+        ChainLayer(seconds[ahead], seconds[weights] + seconds[inputs], output=rows * ahead.n * size, weights=ahead.k * ahead.n * size)
         for ahead, weights, inputs in shapes
     )
     origin = "predicted by a calibrated model" if predicted else "those of the roofline"
@@ -98,12 +100,12 @@ def _matmuls(rows: Number, inputs: Number, outputs: Number, dtype: Dtype) -> tup
     )
 
 
-def _matmul_seconds(w: Matmul, device: Device, lenders: Lenders) -> tuple[float, float | None]:
+def _matmul_seconds(w: Matmul, device: Device, fallbacks: FallbackDevices) -> tuple[float, float | None]:
     """Roofline and predicted time."""
     [kernel] = kernels(w, Tile(min(EDGE, w.m), min(EDGE, w.n)))
     cost = estimate(kernel, device)
     try:
-        known = select_kernel("matmul", w.dtype.name, w, FORWARD, device, float(cost.lower_s), None, lambda name: True, lenders)
+        known = select_kernel("matmul", w.dtype.name, w, FORWARD, device, float(cost.lower_s), None, lambda name: True, fallbacks)
     except UnavailableError:
         return float(cost.roofline_s), None
     return float(cost.roofline_s), known.seconds
@@ -122,27 +124,29 @@ def linear_tensors(rows: Number, widths: Sequence[Number], dtype: Dtype, device:
 # Layers of a model
 
 
-def of_model(model: spec.ModelSpec, batch: int, n: int, dtype: Dtype, device: Device, lenders: Lenders) -> Source:
+def of_model(model: spec.ModelSpec, batch: int, n: int, dtype: Dtype, device: Device, fallbacks: FallbackDevices) -> Source:
     """The layers of ``model`` for ``batch`` sequences of ``n`` tokens."""
-    chain, origin = model_chain(model, batch, n, dtype, device, lenders)
+    chain, origin = model_chain(model, batch, n, dtype, device, fallbacks)
     left_out = "Embedding, head, weights and optimizer are left out of memory and time: perfmodel memory counts them."
     title = f"{len(chain)} layers of {model.name}, {batch} x {n:,} tokens, {dtype.name} on {device.name}"
     return Source(chain, title, True, True, device, dtype, tuple(model_tensors(model, batch, n, dtype, device)), (origin, left_out))
 
 
-def model_chain(model: spec.ModelSpec, batch: int, n: int, dtype: Dtype, device: Device, lenders: Lenders = tuple) -> tuple[Chain, str]:
+def model_chain(
+    model: spec.ModelSpec, batch: int, n: int, dtype: Dtype, device: Device, fallbacks: FallbackDevices = tuple
+) -> tuple[Chain, str]:
     """The chain for ``batch`` sequences of ``n`` tokens, and where its times are from."""
     step = prefill(batch, n, dtype=dtype, weight_bits=8 * dtype.size, cached=False)
-    training = Training(model, batch, n, precision=FP32 if dtype.size == 4 else BF16)
+    training = TrainingConfig(model, batch, n, precision=FP32 if dtype.size == 4 else BF16)
     shape = replace(shape_of(training), kept_gradient=0)
-    seconds, predicted = _predicted_if_all({layer: _layer_seconds(layer, model, step, device, lenders) for layer, _ in model.layer_kinds})
+    seconds, predicted = _predicted_if_all({layer: _layer_seconds(layer, model, step, device, fallbacks) for layer, _ in model.layer_kinds})
     links = {layer: _link(layer, model, shape, times) for layer, times in seconds.items()}
     origin = "predicted by calibrated models" if predicted else "those of the roofline"
     text = f"Times of the layers' kernels on {device.name} are {origin}; backward takes 2x a kernel's forward time, 2.5x for attention."
     return Chain(tuple(links[layer] for layer in model.layers), step.tokens * model.hidden * dtype.size), text
 
 
-def _link(layer: spec.Layer, model: spec.ModelSpec, shape: Shape, seconds: tuple[float, float]) -> Layer:
+def _link(layer: spec.Layer, model: spec.ModelSpec, shape: Shape, seconds: tuple[float, float]) -> ChainLayer:
     tape = Recorder.layer(bare(model), layer, shape)
     stream, output, saved = tape.stream, tape.sizes[tape.out], tape.saved()
     interior = sum(tape.sizes[name] for name in saved if name != stream)
@@ -150,18 +154,18 @@ def _link(layer: spec.Layer, model: spec.ModelSpec, shape: Shape, seconds: tuple
     passing = forward(tape, {stream}).high - output
     taping = forward(tape, {stream, *saved}).high - output - interior
     turning = backward(tape).high - tape.sizes[stream]
-    return Layer(*seconds, output=output, interior=interior, scratch=max(0, passing, taping, turning))
+    return ChainLayer(*seconds, output=output, interior=interior, scratch=max(0, passing, taping, turning))
 
 
 def _layer_seconds(
-    layer: spec.Layer, model: spec.ModelSpec, step: Step, device: Device, lenders: Lenders
+    layer: spec.Layer, model: spec.ModelSpec, step: ModelPass, device: Device, fallbacks: FallbackDevices
 ) -> tuple[tuple[float, float], tuple[float, float] | None]:
     """Forward and backward of one layer: at the roofline, and predicted if every kernel is."""
     ops = merged(layer_ops(layer, model, step))
     costs = [op_estimate(op, device) for op in ops]
     roof = _both_passes(ops, [float(cost.roofline_s) for cost in costs])
     try:
-        times = [predict_op(op, device, float(cost.lower_s), lenders).seconds for op, cost in zip(ops, costs, strict=True)]
+        times = [predict_op(op, device, float(cost.lower_s), fallbacks).seconds for op, cost in zip(ops, costs, strict=True)]
     except PerfmodelError:
         return roof, None
     return roof, _both_passes(ops, times)
@@ -197,7 +201,7 @@ class Choice:
     """Both ways for one tensor, its inputs at hand."""
 
     tensor: Tensor
-    result: Result
+    result: RecomputeResult
 
     @property
     def freed_bytes_per_s(self) -> float:

@@ -9,7 +9,7 @@ from typing import Any
 from perfmodel.core.arith import Number
 from perfmodel.core.errors import UnavailableError, UsageError
 from perfmodel.core.hardware import Device
-from perfmodel.core.trace import Step, Trace
+from perfmodel.core.trace import FormulaStep, Trace
 from perfmodel.remat.chain import Chain
 from perfmodel.remat.optimal_dp import LARGEST, Program
 from perfmodel.remat.schedule import Plan, Strategy
@@ -22,7 +22,7 @@ _FEATURED = ("optimal", "segments", "every-k", "sqrt-n")
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
+class ScheduleQuestion:
     """``sized``: sizes are bytes, else values; ``timed``: costs are seconds, else forward steps.
 
     ``title``: the chain in words; ``basis``: where costs and sizes are from. ``strategies``: by name; none for all that apply.
@@ -37,7 +37,7 @@ class Question:
     device: Device | None = None
     basis: tuple[str, ...] = ()
 
-    def check(self) -> Question:
+    def check(self) -> ScheduleQuestion:
         """This question, if it has a meaning; else UsageError names the option and the fix."""
         self.plan.check(self.chain)
         for name in self.strategies:
@@ -50,7 +50,7 @@ class Question:
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class ScheduleRow:
     """One strategy and what its schedule took; None if there is none, and ``missing`` says why."""
 
     strategy: Strategy
@@ -59,12 +59,12 @@ class Row:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class ScheduleAnswer:
     """``featured``: the row whose timeline is drawn."""
 
-    question: Question
-    rows: Sequence[Row]
-    featured: Row | None = None
+    question: ScheduleQuestion
+    rows: Sequence[ScheduleRow]
+    featured: ScheduleRow | None = None
 
     def of(self, name: str) -> Run | None:
         """The run of the strategy called ``name``; None if it was not asked for or there is none."""
@@ -78,7 +78,7 @@ class Answer:
         return sorted(done, key=lambda found: found[1].cost)
 
 
-def evaluate(question: Question) -> Answer:
+def evaluate(question: ScheduleQuestion) -> ScheduleAnswer:
     """Every strategy asked for, or all that apply, simulated."""
     chain, plan = question.chain, question.plan
     chosen = [find(name) for name in question.strategies or names()]
@@ -86,21 +86,21 @@ def evaluate(question: Question) -> Answer:
     done = {row.strategy.name: row for row in rows if row.run is not None}
     wanted = [*question.strategies, *_FEATURED]
     featured = next((done[name] for name in wanted if name in done), next(iter(done.values()), None))
-    return Answer(question, rows, featured)
+    return ScheduleAnswer(question, rows, featured)
 
 
-def _row(strategy: Strategy, question: Question) -> Row:
+def _row(strategy: Strategy, question: ScheduleQuestion) -> ScheduleRow:
     try:
-        return Row(strategy, simulate(question.chain, strategy.schedule(question.chain, question.plan)))
+        return ScheduleRow(strategy, simulate(question.chain, strategy.schedule(question.chain, question.plan)))
     except UnavailableError as error:
-        return Row(strategy, None, error.message)
+        return ScheduleRow(strategy, None, error.message)
 
 
 # What memory buys
 
 
 @dataclass(frozen=True, slots=True)
-class Point:
+class CurvePoint:
     """The least ``memory`` for a schedule of ``cost``, forward and backward; ``overhead``: relative to everything kept."""
 
     memory: Number
@@ -108,7 +108,7 @@ class Point:
     overhead: float
 
 
-def curve(chain: Chain, stops: int = 8) -> list[Point]:
+def curve(chain: Chain, stops: int = 8) -> list[CurvePoint]:
     """From the least memory that will do to what keeping everything takes, in about ``stops`` steps; nothing for a long chain."""
     if len(chain) > LARGEST:
         return []
@@ -122,18 +122,18 @@ def curve(chain: Chain, stops: int = 8) -> list[Point]:
     chosen = dict.fromkeys(
         max((point for point in found if point[0] <= target * (1 + 1e-12)), key=lambda point: point[0]) for target in targets
     )
-    return [Point(memory, cost + chain.backward_cost, (cost + chain.backward_cost) / whole.cost - 1) for memory, cost in chosen]
+    return [CurvePoint(memory, cost + chain.backward_cost, (cost + chain.backward_cost) / whole.cost - 1) for memory, cost in chosen]
 
 
 # Closed forms behind the counts of equal layers
 
 
-def explain(answer: Answer) -> list[tuple[str, dict[str, Any], list[Step]]]:
+def explain(answer: ScheduleAnswer) -> list[tuple[str, dict[str, Any], list[FormulaStep]]]:
     """One part per strategy: its counts in closed form where the layers are equal, else as the simulation counted them."""
     return [(row.strategy.name, {"strategy": row.strategy.name}, _steps(row, answer)) for row in answer.rows if row.run is not None]
 
 
-def _steps(row: Row, answer: Answer) -> list[Step]:
+def _steps(row: ScheduleRow, answer: ScheduleAnswer) -> list[FormulaStep]:
     assert row.run is not None
     trace, run, strategy = Trace(), row.run, row.strategy
     chain, plan = answer.question.chain, answer.question.plan
@@ -156,5 +156,5 @@ def _steps(row: Row, answer: Answer) -> list[Step]:
         if closed_form:
             trace.define(name, meaning, closed_form(n, plan), source)
         if name not in trace.steps:
-            trace.steps[name] = Step(name, meaning, "", "", counted, source)
+            trace.steps[name] = FormulaStep(name, meaning, "", "", counted, source)
     return list(trace.steps.values())

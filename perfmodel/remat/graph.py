@@ -21,7 +21,7 @@ MAKE, FREE = "make", "free"
 
 
 @dataclass(frozen=True, slots=True)
-class Node:
+class GraphNode:
     """A value of ``size`` that ``cost`` makes out of the nodes ``inputs``, given by number, all before it; one used twice is one input.
 
     ``backward``: cost of the gradients of its inputs, and of weights, once its own gradient is there.
@@ -42,7 +42,7 @@ class Node:
 class Graph:
     """``base``: size of what is always in memory: the inputs of the graph, weights."""
 
-    nodes: tuple[Node, ...]
+    nodes: tuple[GraphNode, ...]
     base: Number = 0
 
     def __len__(self) -> int:
@@ -79,9 +79,9 @@ def training(forward: Graph) -> Graph:
         cost = sum(forward.nodes[user].backward for user in users if user not in charged)
         charged |= set(users)
         gradient[value] = len(nodes)
-        nodes.append(Node(f"d{node.name}", cost, node.size, tuple(sorted(sources or {value}))))
+        nodes.append(GraphNode(f"d{node.name}", cost, node.size, tuple(sorted(sources or {value}))))
         if node.backward and not node.inputs:
-            nodes.append(Node(f"backward of {node.name}", node.backward, 0, (gradient[value],)))
+            nodes.append(GraphNode(f"backward of {node.name}", node.backward, 0, (gradient[value],)))
     return Graph(tuple(nodes), forward.base)
 
 
@@ -90,15 +90,15 @@ def graph_of(chain: Chain) -> Graph:
     if chain.taped:
         raise UnavailableError("layers whose runs leave an interior make no plain graph", "take --strategy optimal for such a chain")
     count = len(chain)
-    values = [Node(f"x{i + 1}", layer.forward, layer.output, (i - 1,) if i else ()) for i, layer in enumerate(chain.layers)]
-    gradients = [Node(f"dx{count}", 0, chain.sizes[count], (count - 1,))]
+    values = [GraphNode(f"x{i + 1}", layer.forward, layer.output, (i - 1,) if i else ()) for i, layer in enumerate(chain.layers)]
+    gradients = [GraphNode(f"dx{count}", 0, chain.sizes[count], (count - 1,))]
     for layer in reversed(range(count)):
         value = (layer - 1,) if layer else ()
-        gradients.append(Node(f"dx{layer}", chain.layers[layer].backward, chain.sizes[layer], (*value, count + len(gradients) - 1)))
+        gradients.append(GraphNode(f"dx{layer}", chain.layers[layer].backward, chain.sizes[layer], (*value, count + len(gradients) - 1)))
     return Graph((*values, *gradients), chain.input)
 
 
-class Step(NamedTuple):
+class GraphStep(NamedTuple):
     """``make`` or ``free`` node ``node``."""
 
     kind: str
@@ -108,7 +108,7 @@ class Step(NamedTuple):
 class GraphMoment(NamedTuple):
     """Memory while ``step`` runs, its end in cost."""
 
-    step: Step
+    step: GraphStep
     end: Number
     during: Number
 
@@ -132,7 +132,7 @@ class GraphRun:
         return max(moment.during for moment in self.moments)
 
 
-def run(graph: Graph, steps: Iterable[Step]) -> GraphRun:
+def run(graph: Graph, steps: Iterable[GraphStep]) -> GraphRun:
     """Run ``steps``; DataError if one is impossible or a node is never made."""
     held, made, moments = set[int](), [0] * len(graph), list[GraphMoment]()
     memory, now = graph.base, 0
@@ -155,13 +155,13 @@ def run(graph: Graph, steps: Iterable[Step]) -> GraphRun:
     return GraphRun(graph, moments, made)
 
 
-def keep_all(graph: Graph) -> list[Step]:
+def keep_all(graph: Graph) -> list[GraphStep]:
     """Each node made once, and freed after its last use."""
     last = [max(users, default=index) for index, users in enumerate(graph.users)]
-    steps: list[Step] = []
+    steps: list[GraphStep] = []
     for index in range(len(graph)):
-        steps.append(Step(MAKE, index))
-        steps += [Step(FREE, value) for value in {*graph.nodes[index].inputs, index} if last[value] == index]
+        steps.append(GraphStep(MAKE, index))
+        steps += [GraphStep(FREE, value) for value in {*graph.nodes[index].inputs, index} if last[value] == index]
     return steps
 
 
@@ -182,7 +182,7 @@ def parse(raw: Any) -> tuple[Graph, bool]:
 
     >>> graph, sized = parse({"inputs": {"x": 1}, "nodes": [{"name": "a", "inputs": ["x"], "size": 2, "cost": 3}]})
     >>> graph.nodes, graph.base, sized
-    ((Node(name='a', cost=3, size=2, inputs=(), backward=6),), 1, False)
+    ((GraphNode(name='a', cost=3, size=2, inputs=(), backward=6),), 1, False)
     """
     if not isinstance(raw, dict) or not isinstance(raw.get("nodes"), list) or not raw["nodes"]:
         raise DataError("no list 'nodes' in it", 'such as {"inputs": {"x": "32 MB"}, "nodes": [{"name": "a", "inputs": ["x"], ...}]}')
@@ -191,7 +191,7 @@ def parse(raw: Any) -> tuple[Graph, bool]:
         raise DataError("'inputs' is no mapping of names to sizes")
     read = [(f"input {name}", quantity(size, "B", f"input {name}")) for name, size in given.items()]
     places: dict[str, int] = {}
-    nodes: list[Node] = []
+    nodes: list[GraphNode] = []
     for index, entry in enumerate(raw["nodes"]):
         node, sized = _node(entry, index, places, given)
         read.append((f"node {node.name}", (node.size, sized)))
@@ -204,7 +204,7 @@ def parse(raw: Any) -> tuple[Graph, bool]:
     return Graph(tuple(nodes), sum(size for name, (size, _) in read if name.startswith("input "))), units == {True}
 
 
-def _node(entry: Any, index: int, places: Mapping[str, int], given: Mapping[str, Any]) -> tuple[Node, bool]:
+def _node(entry: Any, index: int, places: Mapping[str, int], given: Mapping[str, Any]) -> tuple[GraphNode, bool]:
     """One node, and whether its size is in bytes."""
     if not isinstance(entry, dict) or not isinstance(entry.get("name"), str):
         raise DataError(f"node {index}: no mapping with a name")
@@ -226,4 +226,4 @@ def _node(entry: Any, index: int, places: Mapping[str, int], given: Mapping[str,
     cost: Number = quantity(entry["cost"], "", f"node {name}, cost")[0]
     backward: Number = quantity(entry.get("backward", 2 * cost), "", f"node {name}, backward")[0]
     size, sized = quantity(entry["size"], "B", f"node {name}, size")
-    return Node(name, cost, size, tuple(places[source] for source in sources if source in places), backward), sized
+    return GraphNode(name, cost, size, tuple(places[source] for source in sources if source in places), backward), sized

@@ -83,7 +83,7 @@ class RematQuestion(Question):
     def source(self) -> Source:
         """The chain: by numbers and lists, of linear layers, or of a model. UsageError for options that do not go together."""
         from perfmodel.catalog import calibrated_devices, find_device, find_model
-        from perfmodel.core.checks import dtype_on, whole
+        from perfmodel.core.checks import dtype_on, positive_int
         from perfmodel.remat.device_chain import linear, of_model
         from perfmodel.remat.source import listed
 
@@ -94,7 +94,7 @@ class RematQuestion(Question):
             return listed(self.layers, self.cost, self.backward, self.size, self.interior)
         self._check_shape()
         device = find_device(self.hardware or DEFAULT_DEVICE)
-        whole("batch", self.batch)
+        positive_int("batch", self.batch)
         if self.width is not None:
             return linear(self.layers, self.batch, self.width, dtype_on(self.dtype, device), device, calibrated_devices)
         model = find_model(str(self.model))

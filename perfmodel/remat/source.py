@@ -11,7 +11,7 @@ from perfmodel.core.errors import DataError, UsageError
 from perfmodel.core.hardware import Device
 from perfmodel.core.units import parse
 from perfmodel.core.workload import LARGEST_SIZE
-from perfmodel.remat.chain import Chain, Layer, check_length, spread
+from perfmodel.remat.chain import Chain, ChainLayer, check_length, spread
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +51,7 @@ def listed(layers: int | None, cost: str | None, backward: str | None, size: str
     for name, other, unit in (("backward", "cost", timed), ("interior", "size", sized)):
         if name in read and read[name][1] != unit:
             raise UsageError(f"--{name} is not in the unit of --{other}", "give both with a unit or without")
-    chain = Chain(tuple(Layer(*fields) for fields in zip(forward, back, outputs, inside, strict=True)), outputs[0])
+    chain = Chain(tuple(ChainLayer(*fields) for fields in zip(forward, back, outputs, inside, strict=True)), outputs[0])
     return Source(chain, f"{length:,} layer{'s' * (length > 1)}", sized, timed)
 
 

@@ -11,7 +11,7 @@ from perfmodel.core.hardware import Device
 from perfmodel.core.roofline import Estimate
 from perfmodel.core.units import format_binary, format_si
 from perfmodel.core.workload import BACKWARD, FORWARD
-from perfmodel.kernels.attention.evaluate import BOTH, Result
+from perfmodel.kernels.attention.evaluate import BOTH, AttentionResult
 from perfmodel.kernels.attention.evaluate import memory as memory_of
 from perfmodel.kernels.attention.io_bounds import COMPULSORY_SOURCE, THETA_SOURCE, compulsory_elements, theta
 from perfmodel.kernels.attention.request import Comparison
@@ -85,7 +85,7 @@ def data(comparison: Comparison, predictions: Predictions) -> dict[str, Any]:
     }
 
 
-def _result(result: Result, comparison: Comparison, predictions: Predictions) -> dict[str, Any]:
+def _result(result: AttentionResult, comparison: Comparison, predictions: Predictions) -> dict[str, Any]:
     return {
         "algorithm": result.algorithm.name,
         "pass": result.direction,
@@ -97,7 +97,7 @@ def _result(result: Result, comparison: Comparison, predictions: Predictions) ->
     }
 
 
-def _kernel(result: Result, kernel: Kernel, cost: Estimate, comparison: Comparison) -> dict[str, Any]:
+def _kernel(result: AttentionResult, kernel: Kernel, cost: Estimate, comparison: Comparison) -> dict[str, Any]:
     size, extra = memory_of([kernel], comparison.workload)
     return {
         **{"name": kernel.name, "algorithm": result.algorithm.name, "pass": result.direction, "implementation": result.implementation},
@@ -106,7 +106,7 @@ def _kernel(result: Result, kernel: Kernel, cost: Estimate, comparison: Comparis
     }
 
 
-def _tile(result: Result) -> dict[str, Any] | None:
+def _tile(result: AttentionResult) -> dict[str, Any] | None:
     return None if result.tile is None else {"br": result.tile.br, "bc": result.tile.bc, "origin": result.tile.origin}
 
 
@@ -129,14 +129,14 @@ def _ratios(comparison: Comparison, predictions: Predictions) -> dict[str, Any]:
     return ratios
 
 
-def _predicted_ratio(result: Result, predictions: Predictions) -> Interval | None:
+def _predicted_ratio(result: AttentionResult, predictions: Predictions) -> Interval | None:
     """Predicted time of standard attention over its own; None for standard itself and where one of the two is not predicted."""
     name = result.algorithm.name
     old, new = (seconds(predictions.get((one, result.direction))) for one in ("standard", name))
     return None if name == "standard" or old is None or new is None else ratio(old, new)
 
 
-def _metrics(result: Result, comparison: Comparison, predictions: Predictions) -> list[Metric]:
+def _metrics(result: AttentionResult, comparison: Comparison, predictions: Predictions) -> list[Metric]:
     known = seconds(predictions.get((result.algorithm.name, result.direction)))
     return [*of_cost(result.total, known, LABELS), *of_memory(result.memory_bytes, comparison.device, result.extra_memory_bytes)]
 
@@ -172,7 +172,7 @@ def _tables(comparison: Comparison, predictions: Predictions) -> list[Table]:
     return tables
 
 
-def _column(result: Result, comparison: Comparison, predictions: Predictions) -> list[Metric]:
+def _column(result: AttentionResult, comparison: Comparison, predictions: Predictions) -> list[Metric]:
     tile, reference, known = result.tile, comparison.standard(result.direction), _predicted_ratio(result, predictions)
     gain = None if reference is None else reference.total.roofline_s / result.total.roofline_s
     return [
@@ -197,25 +197,25 @@ def _summary(comparison: Comparison, predictions: Predictions) -> list[str]:
     return small + [f"{against(first, side)}. {_roofs(reference, result)}" for side, result in pairs]
 
 
-def _side(result: Result, comparison: Comparison, predictions: Predictions) -> Side:
+def _side(result: AttentionResult, comparison: Comparison, predictions: Predictions) -> Side:
     known = predictions.get((result.algorithm.name, result.direction))
     by = "" if known is None else known.calibration.implementation
     left = left_out(result, comparison.device)
     return Side(result.algorithm.name, float(result.total.roofline_s), seconds(known), by=by, left_out=left)
 
 
-def left_out(result: Result, device: Device) -> tuple[str, ...]:
+def left_out(result: AttentionResult, device: Device) -> tuple[str, ...]:
     """What the roof of ``result`` leaves out although it dominates, in words."""
     name = result.algorithm.name
     found = idle_and_launch(name, len(result.kernels), _blocks(result), float(result.total.roofline_s), device)
     return tuple(found or [EAGER] * (name == "standard"))
 
 
-def _blocks(result: Result) -> int:
+def _blocks(result: AttentionResult) -> int:
     return max((int(kernel.launch.blocks) for kernel, _ in result.kernels if kernel.launch), default=0)
 
 
-def _roofs(reference: Result, result: Result) -> str:
+def _roofs(reference: AttentionResult, result: AttentionResult) -> str:
     """What bounds the two at their roofs, and why one of these is lower."""
     gain = reference.total.roofline_s / result.total.roofline_s
     if abs(gain - 1) <= ROOFS_EVEN:
@@ -226,7 +226,7 @@ def _roofs(reference: Result, result: Result) -> str:
     return f"At their roofs standard is bound by {bound_by(reference.total)}, {result.algorithm.name} by {bound_by(result.total)}: {why}."
 
 
-def _why_faster(reference: Result, result: Result) -> str:
+def _why_faster(reference: AttentionResult, result: AttentionResult) -> str:
     reasons = []
     if reference.total.bound in ("dram", "l2") and _fewer(reference, result) > 1 + ROOFS_EVEN:
         reasons.append(f"its scores stay on the chip, so it moves {_moved(reference, result)}")
@@ -236,7 +236,7 @@ def _why_faster(reference: Result, result: Result) -> str:
     return " and ".join(reasons) or f"one fused kernel overlaps what {len(reference.kernels)} kernels do in turn"
 
 
-def _why_slower(reference: Result, result: Result) -> str:
+def _why_slower(reference: AttentionResult, result: AttentionResult) -> str:
     wasted = result.total.executed_flops / result.total.flops
     if result.total.bound in ("dram", "l2"):
         return f"re-reading tiles, it moves {_moved(reference, result)}"
@@ -244,14 +244,14 @@ def _why_slower(reference: Result, result: Result) -> str:
     return f"{_moved(reference, result)}, but it is held back by {BOUND_WORDS.get(result.total.bound or '', 'its work')}{extra}"
 
 
-def _fewer(reference: Result, result: Result) -> float:
+def _fewer(reference: AttentionResult, result: AttentionResult) -> float:
     """Bytes of ``reference`` over those of ``result``, at the level that bounds ``reference``, DRAM where none does."""
     if reference.total.bound == "l2":
         return float(reference.total.sram.total / result.total.sram.total)
     return float(reference.total.dram.total / result.total.dram.total)
 
 
-def _moved(reference: Result, result: Result) -> str:
+def _moved(reference: AttentionResult, result: AttentionResult) -> str:
     level, fewer = "through the L2" if reference.total.bound == "l2" else "over DRAM", _fewer(reference, result)
     if abs(fewer - 1) <= ROOFS_EVEN:
         return f"as many bytes {level}"

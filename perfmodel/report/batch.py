@@ -8,7 +8,7 @@ from perfmodel.report.document import Report
 from perfmodel.report.metrics import Metric, as_json, as_rows
 from perfmodel.report.model import gpus_of, inputs_of, least, most, weights_notes
 from perfmodel.report.op_common import head
-from perfmodel.transformer.batch import PAYS, Curve, Point
+from perfmodel.transformer.batch import PAYS, BatchPoint, Curve
 from perfmodel.transformer.estimate import CONVENTION
 
 PARTS = ("time_s.parts.weights", "time_s.parts.KV cache", "time_s.parts.compute")
@@ -31,7 +31,7 @@ def report(found: Curve) -> Report:
     return Report(title, summary, [as_rows("", points, labels=COLUMNS)], _notes(found) + ratio_notes(summary), data)
 
 
-def _metrics(point: Point, found: Curve) -> list[Metric]:
+def _metrics(point: BatchPoint, found: Curve) -> list[Metric]:
     step, cost = point.step, point.step.cost
     seconds, low, high = step.prediction or (None, None, None)
     return [
@@ -72,7 +72,7 @@ def _summary(found: Curve) -> list[str]:
     return [f"Per token, {against(_side(first), _side(last))}{step}. {stops}. {sides}"]
 
 
-def _side(point: Point) -> Side:
+def _side(point: BatchPoint) -> Side:
     """Seconds per token."""
     known = point.step.prediction
     time = None if known is None else Interval(*(float(seconds) / point.batch for seconds in known))

@@ -10,7 +10,7 @@ from typing import Any
 from perfmodel.core.errors import DataError
 from perfmodel.report.against import MEASURED, PREDICTED, Side, against, ends, ratio, ratio_notes, times, way
 from perfmodel.report.charts.format_number import text
-from perfmodel.report.charts.schema import Interval, Point, Roofline
+from perfmodel.report.charts.schema import Interval, Roofline, RooflinePoint
 from perfmodel.report.document import Column, DataTable, Report, Value
 from perfmodel.report.metrics import Metric, Metrics
 from perfmodel.report.saved import SCHEMA, from_data
@@ -251,7 +251,7 @@ def of_report(report: Report) -> list[Metric]:
     return _once([*found, *(one for table in report.data_tables for one in _of_table(table))])
 
 
-def of_point(point: Point, chart: Roofline, several: bool = False) -> list[Metric]:
+def of_point(point: RooflinePoint, chart: Roofline, several: bool = False) -> list[Metric]:
     """Time, FLOP and bytes of a point."""
     what = f"{point.name}, {chart.device_name}" if several else point.name
     known, kind = point.measured or point.predicted, "measured" if point.measured else "predicted"

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from perfmodel.core.hardware import Device
 from perfmodel.core.units import format_count, format_si, format_time
-from perfmodel.kernels.fuse import LAUNCH_SOURCE, SOURCE, Chain, Published, Result, explain, with_launches
+from perfmodel.kernels.fuse import LAUNCH_SOURCE, SOURCE, ChainResult, FusedChain, Published, explain, with_launches
 from perfmodel.report.against import MEASURED, Side, against
 from perfmodel.report.charts.schema import Interval
 from perfmodel.report.document import Report
@@ -14,7 +14,9 @@ from perfmodel.report.metrics import Metric, as_json, as_table, of_fields, of_tr
 from perfmodel.report.op_common import head, unknown_rates, with_steps
 
 
-def report(w: Chain, device: Device, results: list[Result], *, published: Published | None = None, explained: bool = False) -> Report:
+def report(
+    w: FusedChain, device: Device, results: list[ChainResult], *, published: Published | None = None, explained: bool = False
+) -> Report:
     """``results`` as a Report; its data follows the schema perfmodel.fuse/1. ``explained``: with every formula."""
     title = f"Elementwise chain: {w.ops} operations on {format_count(w.elements)} elements, {w.dtype.name} on {device.name}"
     sizes = {name: getattr(w, name) for name in ("elements", "ops", "tensor_reads", "rounds")}
@@ -35,7 +37,7 @@ def report(w: Chain, device: Device, results: list[Result], *, published: Publis
     return with_steps(plain, [(result.name, {"algorithm": result.name}, explain(result, w, device)) for result in results])
 
 
-def _metrics(result: Result, reference: Result) -> list[Metric]:
+def _metrics(result: ChainResult, reference: ChainResult) -> list[Metric]:
     return [
         Metric("algorithm", result.name),
         Metric("launches", result.launches, "launches"),
@@ -57,7 +59,7 @@ def _over(before: float | None, after: float | None) -> float | None:
     return None if before is None or after is None else before / after
 
 
-def _published(w: Chain, times: Published) -> list[Metric]:
+def _published(w: FusedChain, times: Published) -> list[Metric]:
     return [
         *of_fields(times, "calls", "eager_s", "graph_s", "fused_s", "printed_speedup", "printed_graph_speedup", "source"),
         Metric("eager_per_call_s", times.eager_s / times.calls, "eager, per call", "s"),
@@ -69,7 +71,7 @@ def _published(w: Chain, times: Published) -> list[Metric]:
     ]
 
 
-def _modelled(w: Chain, results: list[Result], published: list[Metric]) -> list[Metric]:
+def _modelled(w: FusedChain, results: list[ChainResult], published: list[Metric]) -> list[Metric]:
     """What the model says in place of each published number."""
     unfused, _, fused = (result.total_s for result in results)
     in_graph = _fused_in_graph(results)
@@ -84,13 +86,13 @@ def _modelled(w: Chain, results: list[Result], published: list[Metric]) -> list[
     return [replace(metric, value=values[metric.key]) for metric in published if metric.key in values]
 
 
-def _fused_in_graph(results: list[Result]) -> float | None:
+def _fused_in_graph(results: list[ChainResult]) -> float | None:
     """Seconds of the fused kernel with the launch overhead of a graph."""
     _, graph, fused = results
     return None if graph.launch_s is None else with_launches(fused.parts, graph.launch_s)
 
 
-def _summary(device: Device, results: list[Result]) -> str:
+def _summary(device: Device, results: list[ChainResult]) -> str:
     unfused, graph, fused = results
     if unfused.launches == 1:
         return "One operation is one kernel: there is nothing to fuse."
@@ -103,7 +105,7 @@ def _summary(device: Device, results: list[Result]) -> str:
     return f"{against(Side('unfused', unfused.total_s), Side('fused', fused.total_s))}{in_graph}. {moved}. {bound}."
 
 
-def _published_summary(results: list[Result], times: Published) -> str:
+def _published_summary(results: list[ChainResult], times: Published) -> str:
     """What the published times teach, and how much of it launches explain."""
     known = {"eager": times.eager_s, "fusion alone": times.fused_s, "fusion with CUDA graphs": times.graph_s}
     eager, alone, graphed = (Side(name, 0.0, Interval(seconds), MEASURED) for name, seconds in known.items())
@@ -117,7 +119,7 @@ def _published_summary(results: list[Result], times: Published) -> str:
     return f"{taught} {one}; what a graph cost there, {lost} per call, is not modelled."
 
 
-def _notes(w: Chain, device: Device, results: list[Result], times: Published | None) -> list[str]:
+def _notes(w: FusedChain, device: Device, results: list[ChainResult], times: Published | None) -> list[str]:
     notes = [
         f"Each operation reads its operands and writes one tensor of {format_si(w.elements * w.dtype.size, 'B')}; {SOURCE}.",
         "Intermediates that fit the caches cost no DRAM traffic and are priced at L2 bandwidth. 1 vector operation per element.",

@@ -7,7 +7,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from perfmodel.core.hardware import Calibration, Device, Microbenchmark, Quantity, quantities
-from perfmodel.core.trace import Step, Trace, Traced
+from perfmodel.core.trace import FormulaStep, Trace, Traced
 from perfmodel.core.units import format_binary
 from perfmodel.report.charts.format_number import text
 from perfmodel.report.document import Report, Table
@@ -116,7 +116,7 @@ def _ridge_points(device: Device) -> dict[str, tuple[Quantity, float]]:
     return {f"{unit} {dtype}": (peak, peak.number / bandwidth) for unit, peaks in units for dtype, peak in peaks.items()}
 
 
-def _ridge_steps(device: Device) -> list[Step]:
+def _ridge_steps(device: Device) -> list[FormulaStep]:
     """Each ridge point as peak over bandwidth; both from the profile."""
     trace, bandwidth = Trace(), device.dram.bandwidth or device.dram.measured_bandwidth
     if bandwidth is None:

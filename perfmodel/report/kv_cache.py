@@ -10,7 +10,7 @@ from perfmodel.report.document import Report, Table
 from perfmodel.report.metrics import Metric, as_json, as_rows, as_table
 from perfmodel.report.model import TIMES, file_notes, least
 from perfmodel.report.op_common import head, with_steps
-from perfmodel.transformer.answer import Answer
+from perfmodel.transformer.answer import ModelAnswer
 from perfmodel.transformer.cache_plan import CacheResult
 from perfmodel.transformer.estimate import MIXED, ROOF
 from perfmodel.transformer.explain import explain_cache
@@ -20,7 +20,7 @@ from perfmodel.transformer.op import MATMUL
 from perfmodel.transformer.op_time import as_multiplied
 from perfmodel.transformer.spec import GroupedAttention
 
-Generated = tuple[Answer, Answer] | UnavailableError
+Generated = tuple[ModelAnswer, ModelAnswer] | UnavailableError
 """A generation with a cache and without, or why there is no time for it."""
 
 
@@ -124,7 +124,7 @@ def _generation(result: CacheResult, times: Generated) -> tuple[list[Metric], li
     return _generated(result.cached, times[0], roof, time), _generated(result.uncached, times[1], roof, time)
 
 
-def _generated(cost: Generation, found: Answer | None, roof: str, time: str) -> list[Metric]:
+def _generated(cost: Generation, found: ModelAnswer | None, roof: str, time: str) -> list[Metric]:
     """``roofline_s``, ``lower_s``: sums over the rows of ``perfmodel model``; ``seconds``: predicted ones, roofs elsewhere.
 
     ``roof``, ``time``: labels of the times that a table has.

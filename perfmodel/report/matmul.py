@@ -10,7 +10,7 @@ from perfmodel.core.roofline import rates_of
 from perfmodel.core.units import format_binary, format_count
 from perfmodel.kernels.matmul import (
     BOUND_SOURCE,
-    Result,
+    MatmulResult,
     extra_memory_bytes,
     io_lower_bound,
     minimum_elements,
@@ -32,7 +32,7 @@ from perfmodel.report.roofline_chart import multicasts
 from perfmodel.timing.predict import Prediction
 
 
-def report(result: Result, *, prediction: Prediction | None = None, unpredicted: str = "", explained: bool = False) -> Report:
+def report(result: MatmulResult, *, prediction: Prediction | None = None, unpredicted: str = "", explained: bool = False) -> Report:
     """``result`` as a Report; its data follows the schema perfmodel.matmul/1.
 
     ``prediction``: a time to show beside bound and roof, ``unpredicted`` why there is none. ``explained``: with every formula.
@@ -46,7 +46,7 @@ def report(result: Result, *, prediction: Prediction | None = None, unpredicted:
     return with_steps(plain, [("every number", {"algorithm": "tiled"}, explain(result))]) if explained else plain
 
 
-def data(result: Result, prediction: Prediction | None = None) -> dict[str, Any]:
+def data(result: MatmulResult, prediction: Prediction | None = None) -> dict[str, Any]:
     """The object of schema perfmodel.matmul/1."""
     w = result.workload
     inputs = {name: getattr(w, name) for name in ("m", "n", "k", "batch", "split_k")} | {"dtype": w.dtype.name}
@@ -66,7 +66,7 @@ def data(result: Result, prediction: Prediction | None = None) -> dict[str, Any]
     return {**head("matmul", inputs, result.device), "results": [entry], "io_lower_bound": as_json(_io_lower_bound(result))}
 
 
-def _metrics(result: Result, prediction: Prediction | None) -> list[Metric]:
+def _metrics(result: MatmulResult, prediction: Prediction | None) -> list[Metric]:
     w, size = result.workload, memory_bytes([kernel for kernel, _ in result.kernels])
     return [
         *of_cost(result.total, seconds(prediction)),
@@ -76,12 +76,12 @@ def _metrics(result: Result, prediction: Prediction | None) -> list[Metric]:
     ]
 
 
-def tiled_elements(result: Result) -> int:
+def tiled_elements(result: MatmulResult) -> int:
     """Elements of A, B and C that the tiles move, without the partial sums of split-k."""
     return int(tiled_loads(result.workload, result.tile) + result.workload.outputs)
 
 
-def _traffic(result: Result) -> list[Metric]:
+def _traffic(result: MatmulResult) -> list[Metric]:
     w, least, tiled = result.workload, minimum_elements(result.workload), tiled_elements(result)
     return [
         Metric("minimum_traffic.elements", least, "minimum traffic"),
@@ -92,7 +92,7 @@ def _traffic(result: Result) -> list[Metric]:
     ]
 
 
-def _io_lower_bound(result: Result) -> list[Metric]:
+def _io_lower_bound(result: MatmulResult) -> list[Metric]:
     w, chip, tiled = result.workload, result.chip, tiled_elements(result)
     bound, in_sram = (io_lower_bound(w, size / w.dtype.size) for size in (chip.total, chip.sram))
     return [
@@ -108,7 +108,7 @@ def _io_lower_bound(result: Result) -> list[Metric]:
     ]
 
 
-def _fill(result: Result) -> list[Metric]:
+def _fill(result: MatmulResult) -> list[Metric]:
     """The tile, and how tiles fill the device; without its limits no waves."""
     w, tile, filled, slots = result.workload, result.tile, result.occupancy, result.slots
     found = [
@@ -136,7 +136,7 @@ def _fill(result: Result) -> list[Metric]:
     ]
 
 
-def _tables(result: Result, prediction: Prediction | None) -> list[Table]:
+def _tables(result: MatmulResult, prediction: Prediction | None) -> list[Table]:
     tile, bound = result.tile, {one.label: one.value for one in _io_lower_bound(result) if one.label}
     counts = {"IO lower bound": bound["IO lower bound"]} | {one.label: one.value for one in _traffic(result) if one.label}
     over = {label: f"{value:.3g}x" for label, value in bound.items()} | {"IO lower bound": "1x"}
@@ -153,7 +153,7 @@ def _elements(count: float) -> str:
     return format_count(count) if isinstance(count, int) else f"{count:,.0f}"
 
 
-def _summary(result: Result, prediction: Prediction | None) -> str:
+def _summary(result: MatmulResult, prediction: Prediction | None) -> str:
     """How long it takes, as far as that is predicted, which side of the ridge point it is on, and what bounds this tiling."""
     w, device, rates = result.workload, result.device, rates_of(result.device, result.workload.dtype)
     best, ridge = minimum_intensity(w), rates.matmul / rates.dram
@@ -167,7 +167,7 @@ def _summary(result: Result, prediction: Prediction | None) -> str:
     return f"{took}. At best it is {side}: {reason}. {tiled}{soft}."
 
 
-def _notes(result: Result) -> list[str]:
+def _notes(result: MatmulResult) -> list[str]:
     chip, tile = result.chip, result.tile
     registers = f" and {format_binary(chip.registers)} of registers" if chip.registers else ""
     notes = [

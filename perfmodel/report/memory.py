@@ -17,9 +17,9 @@ from perfmodel.transformer.training import korthikanti
 from perfmodel.transformer.training.explain import explain
 from perfmodel.transformer.training.huggingface import WORKSPACES
 from perfmodel.transformer.training.implementations import HUGGINGFACE, Kept
-from perfmodel.transformer.training.memory import BACKWARD, FORWARD, MemoryResult, Moment
-from perfmodel.transformer.training.question import ALL, EVERY, FULL, MIXED, NONE, SELECTIVE, Parallel, Training
-from perfmodel.transformer.training.state import Part
+from perfmodel.transformer.training.memory import BACKWARD, FORWARD, MemoryResult, StepMoment
+from perfmodel.transformer.training.question import ALL, EVERY, FULL, MIXED, NONE, SELECTIVE, Parallel, TrainingConfig
+from perfmodel.transformer.training.state import StatePart
 
 
 def report(result: MemoryResult, *, explained: bool = False) -> Report:
@@ -55,7 +55,7 @@ PARALLEL = {"zero": "zero", "tensor_parallel": "tp", "sequence_parallel": "sp", 
 PARALLEL |= {"context_parallel": "cp", "expert_parallel": "ep", "data_parallel": "dp"}
 
 
-def question(t: Training) -> dict[str, Any]:
+def question(t: TrainingConfig) -> dict[str, Any]:
     """A training question under the names of its options."""
     return {
         "model": t.model.name,
@@ -71,7 +71,7 @@ def question(t: Training) -> dict[str, Any]:
     }
 
 
-def recompute_text(training: Training) -> str:
+def recompute_text(training: TrainingConfig) -> str:
     """The kind as the option writes it."""
     kind = training.recompute.kind
     return f"{kind}:{training.recompute.every}" if kind == EVERY else kind
@@ -105,7 +105,7 @@ def _parts(place: str, *sizes: Number) -> list[Metric]:
     return [Metric(place + name, number, name, "B") for name, number in zip(names, sizes, strict=True)]
 
 
-def _state(part: Part) -> list[Metric]:
+def _state(part: StatePart) -> list[Metric]:
     return [
         *of_fields(part, "name", "group"),
         Metric("parameters", part.elements),
@@ -125,7 +125,7 @@ def _kept(row: Kept) -> list[Metric]:
     ]
 
 
-def _moment(moment: Moment) -> list[Metric]:
+def _moment(moment: StepMoment) -> list[Metric]:
     return [
         Metric("phase", moment.phase, "phase", "text"),
         Metric("", moment.where or None, "where", "text"),
@@ -264,7 +264,7 @@ def _notes(result: MemoryResult) -> list[str]:
     return [*found, *_parallel_notes(training, p), *unread_notes(training.model)]
 
 
-def shared_notes(t: Training) -> list[str]:
+def shared_notes(t: TrainingConfig) -> list[str]:
     """On GPUs with fewer sequences than others, and on how many tokens an expert gets."""
     found, largest = [], t.sequences * t.micro_batches
     if t.batch % t.parallel.dp:
@@ -274,13 +274,13 @@ def shared_notes(t: Training) -> list[str]:
     return [*found, *["Every expert is taken to get as many tokens as any other."] * t.model.is_moe]
 
 
-def _targets(training: Training) -> str:
+def _targets(training: TrainingConfig) -> str:
     if training.lora_targets == ALL and training.model.is_moe:
         return "all matrices of attention and MLP, experts without adapters"
     return {"all": "all matrices of attention and MLP", "attention": "all matrices of attention", "qv": "Q and V"}[training.lora_targets]
 
 
-def _parallel_notes(training: Training, p: Parallel) -> Iterable[str]:
+def _parallel_notes(training: TrainingConfig, p: Parallel) -> Iterable[str]:
     if p.zero and p.dp * p.cp == 1:
         yield f"--zero {p.zero} divides nothing among one GPU: give --dp."
     if p.zero == 3:

@@ -8,7 +8,7 @@ from perfmodel.core.hardware import Device
 from perfmodel.core.roofline import total
 from perfmodel.core.units import format_si
 from perfmodel.core.workload import BACKWARD, FORWARD
-from perfmodel.kernels.mlp import SOURCE, Mlp, Result, backward_flops, cached, explain, forward_flops, layer_flops
+from perfmodel.kernels.mlp import SOURCE, Mlp, MlpResult, backward_flops, cached, explain, forward_flops, layer_flops
 from perfmodel.report.document import Report, Table
 from perfmodel.report.metrics import NO_EXPONENTIALS, Metric, as_json, as_rows, as_table, bound_by, of_cost, of_memory
 from perfmodel.report.op_common import head, unknown_rates, with_steps
@@ -16,7 +16,7 @@ from perfmodel.report.op_common import head, unknown_rates, with_steps
 BOTH = "both"
 
 
-def report(w: Mlp, device: Device, results: list[Result], *, explained: bool = False) -> Report:
+def report(w: Mlp, device: Device, results: list[MlpResult], *, explained: bool = False) -> Report:
     """``results`` as a Report; its data follows the schema perfmodel.mlp/1. ``explained``: with every formula."""
     passes = BOTH if len(results) > 1 else results[0].direction
     title = f"MLP {passes}: batch {w.batch}, {w.d_in} -> {w.d_hidden} -> {w.d_out}, {w.dtype.name} on {device.name}"
@@ -28,7 +28,7 @@ def report(w: Mlp, device: Device, results: list[Result], *, explained: bool = F
     return with_steps(plain, [(result.direction, {"pass": result.direction}, explain(w, device, result.direction)) for result in results])
 
 
-def data(w: Mlp, device: Device, results: list[Result]) -> dict[str, Any]:
+def data(w: Mlp, device: Device, results: list[MlpResult]) -> dict[str, Any]:
     """The object of schema perfmodel.mlp/1."""
     sizes = {name: getattr(w, name) for name in ("batch", "d_in", "d_hidden", "d_out", "input_gradient")}
     kept = cached(w)
@@ -40,16 +40,16 @@ def data(w: Mlp, device: Device, results: list[Result]) -> dict[str, Any]:
     }
 
 
-def _shown(results: list[Result]) -> list[Result]:
+def _shown(results: list[MlpResult]) -> list[MlpResult]:
     """Forward and backward also as one: everything added up, but for the memory, which is the larger one's."""
     if len(results) < 2:
         return results
     kernels = [kernel for result in results for kernel in result.kernels]
     largest = max(result.memory_bytes for result in results)
-    return [*results, Result(BOTH, kernels, total(result.total for result in results), largest)]
+    return [*results, MlpResult(BOTH, kernels, total(result.total for result in results), largest)]
 
 
-def _entry(result: Result, device: Device) -> dict[str, Any]:
+def _entry(result: MlpResult, device: Device) -> dict[str, Any]:
     return {
         **{"algorithm": "unfused", "pass": result.direction, "implementation": None},
         **as_json(_metrics(result, device)),
@@ -57,7 +57,7 @@ def _entry(result: Result, device: Device) -> dict[str, Any]:
     }
 
 
-def _metrics(result: Result, device: Device) -> list[Metric]:
+def _metrics(result: MlpResult, device: Device) -> list[Metric]:
     return [*of_cost(result.total), *of_memory(result.memory_bytes, device)]
 
 
@@ -79,7 +79,7 @@ def _layer(name: str, forward: int, gradients: int) -> list[Metric]:
 KERNELS = {"name": "kernel", "flops": "FLOP", "traffic.sram.bytes": "SRAM traffic", "time_s.roofline": "roofline", "bound": "bound by"}
 
 
-def _tables(w: Mlp, device: Device, results: list[Result]) -> list[Table]:
+def _tables(w: Mlp, device: Device, results: list[MlpResult]) -> list[Table]:
     both = [Metric("", "both", "layer"), Metric("", forward_flops(w), FORWARD, "FLOP"), Metric("", backward_flops(w), BACKWARD, "FLOP")]
     kernels = [[Metric("name", kernel.name), *of_cost(cost)] for result in results for kernel, cost in result.kernels]
     kept = cached(w)
@@ -96,7 +96,7 @@ def _tables(w: Mlp, device: Device, results: list[Result]) -> list[Table]:
     ]
 
 
-def _summary(w: Mlp, results: list[Result]) -> str:
+def _summary(w: Mlp, results: list[MlpResult]) -> str:
     ratio = backward_flops(w) / forward_flops(w)
     why = "each layer has two gradients" if w.input_gradient else "two gradients per layer, but the first needs none of its input"
     bounds = " and ".join(f"{result.direction} is bound by {bound_by(result.total)}" for result in results)

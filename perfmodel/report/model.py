@@ -13,7 +13,7 @@ from perfmodel.report.metrics import BOUND_WORDS, Metric, as_json, as_rows, as_t
 from perfmodel.report.op_common import head, unknown_rates, with_steps
 from perfmodel.timing.base import find_model
 from perfmodel.timing.predict import Prediction
-from perfmodel.transformer.answer import Answer, Line
+from perfmodel.transformer.answer import Line, ModelAnswer
 from perfmodel.transformer.estimate import CONVENTION, MIXED, PREDICTED, ROOF
 from perfmodel.transformer.op import CACHE, COLLECTIVE, WEIGHTS
 from perfmodel.transformer.op_time import MODEL as STEP_MODEL
@@ -28,7 +28,7 @@ TIMES = {PREDICTED: "predicted", ROOF: "roof", MIXED: "predicted; roof where not
 """Of what a time is made, in words."""
 
 
-def report(found: Answer, *, explained: bool = False) -> Report:
+def report(found: ModelAnswer, *, explained: bool = False) -> Report:
     """``found`` as a Report; its data follows the schema perfmodel.model/1. ``explained``: with the formulas of its passes."""
     r = found.request
     sizes = {
@@ -82,7 +82,7 @@ def _phases(r: Request) -> list[str]:
     return [phase for phase in (PREFILL, DECODE) if r.phase in (phase, GENERATE)]
 
 
-def data(found: Answer) -> dict[str, Any]:
+def data(found: ModelAnswer) -> dict[str, Any]:
     """The object of schema perfmodel.model/1. Rows of ``ops`` are sums over ``count`` runs: they add up to ``totals``."""
     r = found.request
     return {
@@ -106,7 +106,7 @@ TOTALS = ("flops", *TIMES_OF_STEP, "time_s.at_least", "ttft_s", "tpot_s", "token
 STEP_LABELS = {"time_s.lower": "lower bound", "time_s.lower_warm": "  caches warm from the step before"}
 
 
-def _op(line: Line, found: Answer) -> list[Metric]:
+def _op(line: Line, found: ModelAnswer) -> list[Metric]:
     """One row: with the phase where there are two."""
     op, times = line.row.op, line.times
     runs = line.count / op.count
@@ -137,13 +137,13 @@ def of_source(p: Prediction | None, missing: str, otherwise: str) -> list[Metric
     return [Metric("implementation", name), Metric("prediction", source), Metric("", f"{name}, {p.kind}", "source", "text")]
 
 
-def _totals(found: Answer) -> list[Metric]:
+def _totals(found: ModelAnswer) -> list[Metric]:
     """Sums over all rows."""
     at_least = Metric("time_s.at_least", found.seconds, "  roof where nothing is calibrated", "s", before="at least ")
     return [*of_cost(found.cost, found.prediction and Interval(*found.prediction), STEP_LABELS), at_least]
 
 
-def _rates(found: Answer) -> list[Metric]:
+def _rates(found: ModelAnswer) -> list[Metric]:
     made = found.times_from
     return [
         Metric("ttft_s", found.ttft_s, "time to the first token", "s", before=least(made)),
@@ -153,7 +153,7 @@ def _rates(found: Answer) -> list[Metric]:
     ]
 
 
-def _memory(found: Answer) -> list[Metric]:
+def _memory(found: ModelAnswer) -> list[Metric]:
     r, memory = found.request, found.memory
     whole = memory.weights + draft_bytes(r.model, True) if r.weights_from_file and r.split.gpus == 1 else None
     return [
@@ -168,7 +168,7 @@ def _memory(found: Answer) -> list[Metric]:
     ]
 
 
-def _tables(found: Answer) -> list[Table]:
+def _tables(found: ModelAnswer) -> list[Table]:
     title = "totals" + (" (times as if it fitted)" if found.memory.fits is False else "")
     hidden = set() if found.times_from == MIXED else {"time_s.at_least"}
     return [
@@ -178,7 +178,7 @@ def _tables(found: Answer) -> list[Table]:
     ]
 
 
-def _share(line: Line, found: Answer) -> float:
+def _share(line: Line, found: ModelAnswer) -> float:
     """Part of the whole time, both of predictions as far as there are some, of roofs elsewhere."""
     return line.seconds / found.seconds
 
@@ -193,7 +193,7 @@ def most(times_from: str) -> str:
     return "" if times_from == PREDICTED else "at most "
 
 
-def _summary(found: Answer) -> list[str]:
+def _summary(found: ModelAnswer) -> list[str]:
     """How long, what for, how near to the bound, and whether it fits."""
     r, cost, made, memory = found.request, found.cost, found.times_from, found.memory
     what = {PREFILL: "Prefill", DECODE: "A decode step", GENERATE: "Generation"}[r.phase]
@@ -213,7 +213,7 @@ def _summary(found: Answer) -> list[str]:
     return [f"It does not fit: {held}; {_spare(found)}. Times are those of a GPU with more memory.", sentence]
 
 
-def _spare(found: Answer) -> str:
+def _spare(found: ModelAnswer) -> str:
     """What would fit instead."""
     r, memory = found.request, found.memory
     if memory.max_batch:
@@ -223,7 +223,7 @@ def _spare(found: Answer) -> str:
     return f"beside the weights not even one sequence of {max(r.n, r.kv_len):,} tokens fits"
 
 
-def _notes(found: Answer) -> list[str]:
+def _notes(found: ModelAnswer) -> list[str]:
     r = found.request
     stages = ", of one GPU per stage" if r.split.gpus > 1 else ""
     mean = "; here the mean over the steps" if r.phase == GENERATE else ""
@@ -244,7 +244,7 @@ def _notes(found: Answer) -> list[str]:
     return [*words, *_prediction_notes(found), *_split_notes(r), *unknown_rates([found.cost], r.device)]
 
 
-def _prediction_notes(found: Answer) -> list[str]:
+def _prediction_notes(found: ModelAnswer) -> list[str]:
     r, words, within = found.request, [], found.steps[0][0].within
     missing = list(dict.fromkeys(f"{line.row.op.name} ({line.row.missing})" for line in found.lines if line.row.prediction is None))
     if missing:

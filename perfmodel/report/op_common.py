@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Any
 from perfmodel import __version__
 from perfmodel.core.hardware import Device
 from perfmodel.core.roofline import Estimate
-from perfmodel.core.trace import Step
+from perfmodel.core.trace import FormulaStep
 from perfmodel.report.document import Report, Table
 from perfmodel.report.metrics import BOUND_WORDS, Metric
 from perfmodel.timing.base import find_model
 from perfmodel.timing.predict import Prediction
 
 if TYPE_CHECKING:
-    from perfmodel.kernels.fuse import Result as Chained
+    from perfmodel.kernels.fuse import ChainResult as Chained
 
 
 def head(name: str, inputs: dict[str, Any] | None = None, device: Device | None = None) -> dict[str, Any]:
@@ -41,12 +41,12 @@ class Sources:
         return [f"[{number}] {source}" for source, number in self._numbers.items()]
 
 
-def of_step(step: Step) -> Metric:
+def of_step(step: FormulaStep) -> Metric:
     """One line of an explanation as a metric: what it is, its formula in symbols and in numbers, its source."""
     return Metric(step.name, step.value, step.meaning, formula=step.formula, numbers=step.numbers, source=step.source)
 
 
-Explained = tuple[str, dict[str, Any], Sequence[Step]]
+Explained = tuple[str, dict[str, Any], Sequence[FormulaStep]]
 """Of an explanation: the title of its table, what names it in the JSON object, its steps."""
 
 

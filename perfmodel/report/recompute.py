@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from perfmodel.core.units import format_si, format_time
-from perfmodel.kernels.recompute import SOURCE, Level, Result, explain, stored_bytes
+from perfmodel.kernels.recompute import SOURCE, Level, RecomputeResult, explain, stored_bytes
 from perfmodel.report.against import Side, against
 from perfmodel.report.document import Report
 from perfmodel.report.metrics import Metric, as_json, as_rows
@@ -12,7 +12,7 @@ from perfmodel.report.op_common import head, with_steps
 COLUMNS = {"choice": "", "recompute_s": "time", "store_s": "time", "break_even_flop_per_byte": "recompute below", "fits": "fits"}
 
 
-def report(result: Result, *, explained: bool = False) -> Report:
+def report(result: RecomputeResult, *, explained: bool = False) -> Report:
     """``result`` as a Report; its data follows the schema perfmodel.recompute/1. ``explained``: with every formula."""
     w, device = result.workload, result.device
     uses = f"{w.times} uses" if w.times > 1 else "one use"
@@ -47,7 +47,7 @@ def _level(level: Level) -> list[Metric]:
     ]
 
 
-def _summary(result: Result) -> str:
+def _summary(result: RecomputeResult) -> str:
     if result.levels[0].fits is False:
         return f"Recompute it, {format_time(result.recompute_s)}: the tensor does not fit the DRAM."
     best = result.best

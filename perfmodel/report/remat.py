@@ -9,7 +9,7 @@ from typing import Any
 from perfmodel.core.arith import Number
 from perfmodel.remat.chain import uniform
 from perfmodel.remat.device_chain import Choice
-from perfmodel.remat.evaluate import Answer, Point, Question, Row, explain
+from perfmodel.remat.evaluate import CurvePoint, ScheduleAnswer, ScheduleQuestion, ScheduleRow, explain
 from perfmodel.remat.lecture import input_only_steps, late_bound_steps, printed_steps
 from perfmodel.remat.schedule import LOSS
 from perfmodel.remat.simulate import Run, columns
@@ -65,7 +65,7 @@ class Units:
         return "B" if self.sized else "count"
 
 
-def report(answer: Answer, points: Sequence[Point] = (), ranked: Sequence[Choice] = (), *, explained: bool = False) -> Report:
+def report(answer: ScheduleAnswer, points: Sequence[CurvePoint] = (), ranked: Sequence[Choice] = (), *, explained: bool = False) -> Report:
     """``answer`` as a Report; its data follows the schema perfmodel.remat/1. ``explained``: with every closed form.
 
     ``points``: what memory buys; ``ranked``: tensors to keep or compute again.
@@ -81,7 +81,7 @@ def report(answer: Answer, points: Sequence[Point] = (), ranked: Sequence[Choice
     return with_steps(plain, explain(answer)) if explained else plain
 
 
-def data(answer: Answer, units: Units) -> dict[str, Any]:
+def data(answer: ScheduleAnswer, units: Units) -> dict[str, Any]:
     """The object of schema perfmodel.remat/1."""
     question, plan, row = answer.question, answer.question.plan, answer.featured
     inputs: dict[str, Any] = {"layers": len(question.chain), "checkpoints": None if plan.checkpoints is None else list(plan.checkpoints)}
@@ -96,7 +96,7 @@ def data(answer: Answer, units: Units) -> dict[str, Any]:
     }
 
 
-def _timeline(row: Row, run: Run) -> dict[str, Any]:
+def _timeline(row: ScheduleRow, run: Run) -> dict[str, Any]:
     listed = [str(moment.action) for moment in run.moments] if len(run.moments) <= POINTS else None
     return {"strategy": row.strategy.name, "cost": run.cost, "memory": _bars(run, POINTS), "actions": listed}
 
@@ -105,7 +105,7 @@ def _bars(run: Run, width: int, *, whole_steps: bool = False) -> list[Number]:
     return columns([(moment.end, moment.during) for moment in run.moments], width, whole_steps=whole_steps)
 
 
-def _metrics(row: Row, question: Question, units: Units) -> list[Metric]:
+def _metrics(row: ScheduleRow, question: ScheduleQuestion, units: Units) -> list[Metric]:
     run, memory = row.run, question.plan.memory
     named = [Metric("strategy", row.strategy.name, unit="text"), Metric("source", row.strategy.source)]
     if run is None:
@@ -127,7 +127,7 @@ def _metrics(row: Row, question: Question, units: Units) -> list[Metric]:
     ]
 
 
-def _point(point: Point, units: Units) -> list[Metric]:
+def _point(point: CurvePoint, units: Units) -> list[Metric]:
     return [
         Metric("memory", point.memory, "memory", units.size_unit),
         Metric("cost", point.cost, "time" if units.timed else "steps", units.cost_unit),
@@ -150,7 +150,7 @@ def _tensor(choice: Choice) -> list[Metric]:
     ]
 
 
-def _tables(answer: Answer, units: Units) -> list[Table]:
+def _tables(answer: ScheduleAnswer, units: Units) -> list[Table]:
     before, behind = ({"cost": "time"}, {}) if units.timed else ({}, {"cost": "steps"})
     labels = {"strategy": "strategy", **before, "forward_steps": "forward", "extra_steps": "rebuilt", **behind}
     labels |= {"values": "values", "peak": "peak", "summary": "kept; rebuilt"}
@@ -173,7 +173,7 @@ def _chart(name: str, run: Run, units: Units) -> Table:
     return memory_chart(title, bars, run.peak, parts, units.size, units.rows(run.peak))
 
 
-def _summary(answer: Answer, units: Units) -> list[str]:
+def _summary(answer: ScheduleAnswer, units: Units) -> list[str]:
     question = answer.question
     if question.plan.memory is not None:
         return [_budget(answer, question.plan.memory, units)]
@@ -197,7 +197,7 @@ def _sum(run: Run, units: Units) -> str:
     return f"{units.cost(run.cost)}{parts}{'' if units.timed else ' steps'}"
 
 
-def _kept_or_not(answer: Answer, units: Units) -> list[str]:
+def _kept_or_not(answer: ScheduleAnswer, units: Units) -> list[str]:
     kept, nothing = answer.of("keep-all"), answer.of("keep-none")
     if kept is None or nothing is None:
         return []
@@ -209,7 +209,7 @@ def _kept_or_not(answer: Answer, units: Units) -> list[str]:
     ]
 
 
-def _checkpoints(answer: Answer, units: Units) -> list[str]:
+def _checkpoints(answer: ScheduleAnswer, units: Units) -> list[str]:
     """Two counts a line: everything or nothing kept; each value rebuilt on its own; each segment rebuilt as a whole."""
     layers = sorted(set(answer.question.plan.checkpoints or ()))
     listed = ", ".join(map(str, layers[:8])) + (f" and {len(layers) - 8} more" if len(layers) > 8 else "")
@@ -226,7 +226,7 @@ def _checkpoints(answer: Answer, units: Units) -> list[str]:
     return [f"{part[:1].upper()}{part[1:]}." for part in parts if part]
 
 
-def _printed(question: Question) -> list[str]:
+def _printed(question: ScheduleQuestion) -> list[str]:
     """Where the count of a lecture's code comes from, for one checkpoint in equal layers."""
     n, kept = len(question.chain), set(question.plan.checkpoints or ())
     if len(kept) != 1 or n < 2 or question.timed or question.chain != uniform(n):
@@ -242,7 +242,7 @@ def _printed(question: Question) -> list[str]:
     ]
 
 
-def _budget(answer: Answer, memory: Number, units: Units) -> str:
+def _budget(answer: ScheduleAnswer, memory: Number, units: Units) -> str:
     if not answer.fitting:
         least = min((row.run.peak for row in answer.rows if row.run is not None), default=None)
         tail = "" if least is None else f"; the least that any of them takes is {units.amount(least)}"
@@ -254,7 +254,7 @@ def _budget(answer: Answer, memory: Number, units: Units) -> str:
     return f"{within}: {_sum(run, units)}{more}, {units.amount(run.peak)} at the peak."
 
 
-def _notes(answer: Answer) -> list[str]:
+def _notes(answer: ScheduleAnswer) -> list[str]:
     question, chain, notes = answer.question, answer.question.chain, []
     if not question.timed and chain.uniform and chain.layers[0].backward == 2 * chain.layers[0].forward:
         notes.append("A step runs one layer forward: a matmul, if it is linear. Backward takes two, for its weights and for its input.")
@@ -273,7 +273,7 @@ def _notes(answer: Answer) -> list[str]:
     return [*notes, *question.basis, *(f"{', '.join(names)}: {paper}." for paper, names in papers.items())]
 
 
-def _settings(question: Question) -> dict[str, str]:
+def _settings(question: ScheduleQuestion) -> dict[str, str]:
     """What strategies chose for themselves or were given."""
     plan, length = question.plan, len(question.chain)
     chosen = "as many as the checkpoints and x_0" if plan.checkpoints else "the fewest for which no layer runs more than twice"

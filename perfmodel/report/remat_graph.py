@@ -6,9 +6,9 @@ from dataclasses import replace
 from typing import Any
 
 from perfmodel.core.arith import Number
-from perfmodel.remat.autograd import Picture, Record, eager_bytes, lazy_bytes
+from perfmodel.remat.autograd import Picture, TapeRecord, eager_bytes, lazy_bytes
 from perfmodel.remat.checkmate import GraphAnswer
-from perfmodel.remat.evaluate import Question
+from perfmodel.remat.evaluate import ScheduleQuestion
 from perfmodel.remat.graph import GraphRun
 from perfmodel.remat.simulate import columns
 from perfmodel.report.document import Report, Table
@@ -100,7 +100,7 @@ def _graph_summary(found: GraphAnswer, units: Units) -> str:
 # What autograd keeps
 
 
-def autograd_report(picture: Picture, question: Question) -> Report:
+def autograd_report(picture: Picture, question: ScheduleQuestion) -> Report:
     """``picture`` as a Report; its data follows the schema perfmodel.autograd/1."""
     units, found = Units(question.timed, question.sized), autograd_data(picture, question)
     early, late = found["forward"].values()
@@ -120,7 +120,7 @@ def autograd_report(picture: Picture, question: Question) -> Report:
     return Report(f"What autograd keeps: {question.title}", summary, tables, _notes(picture, question), found)
 
 
-def autograd_data(picture: Picture, question: Question) -> dict[str, Any]:
+def autograd_data(picture: Picture, question: ScheduleQuestion) -> dict[str, Any]:
     """The object of schema perfmodel.autograd/1."""
     chain, layers, units = picture.chain, range(1, len(picture.chain) + 1), Units(question.timed, question.sized)
     return {
@@ -136,7 +136,7 @@ def autograd_data(picture: Picture, question: Question) -> dict[str, Any]:
     }
 
 
-def _record(record: Record, units: Units) -> list[Metric]:
+def _record(record: TapeRecord, units: Units) -> list[Metric]:
     return [
         Metric("operation", record.operation, "operation", "text"),
         Metric("keeps", record.keeps, "keeps", "text"),
@@ -165,7 +165,7 @@ def _autograd_summary(picture: Picture, eager: Number, lazy: Number, kept: Numbe
     return [f"{per_layer}{grows}", f"Backward needs {units.size(kept)} of it and of the input; {goes}."]
 
 
-def _notes(picture: Picture, question: Question) -> list[str]:
+def _notes(picture: Picture, question: ScheduleQuestion) -> list[str]:
     notes = ["Layers count from 0; layer i makes x_(i+1) of x_i. W_i is kept by nobody: it is there anyway, and dx_i needs it."]
     if any("ReLU" in record.operation for record in picture.records):
         sign = "The sign of a ReLU's result is one bit per element"

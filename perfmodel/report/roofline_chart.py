@@ -11,17 +11,17 @@ from perfmodel.core.errors import UnavailableError
 from perfmodel.core.files import sha256
 from perfmodel.core.hardware import Device, Microbenchmark, Quantity
 from perfmodel.core.roofline import Estimate
-from perfmodel.core.trace import Step
+from perfmodel.core.trace import FormulaStep
 from perfmodel.core.units import parse_any
 from perfmodel.report.charts.roofline_metrics import bound, flag, overcounted, sentence, time_s
-from perfmodel.report.charts.schema import COMPUTE, LEVELS, MEASURED, MEMORY, Before, Ceiling, Interval, Point, Roofline
+from perfmodel.report.charts.schema import COMPUTE, LEVELS, MEASURED, MEMORY, Before, Ceiling, Interval, Roofline, RooflinePoint
 from perfmodel.report.document import Formula, ProfileUse
 from perfmodel.report.metrics import seconds
 
 if TYPE_CHECKING:
     from perfmodel.timing.base import Case
     from perfmodel.timing.predict import Prediction
-    from perfmodel.validation.compare import Row
+    from perfmodel.validation.compare import RecordRow
 
 PROBES = {"sram": "shared memory read", "l2": "L2 read, plateau", "dram": "DRAM read, largest"}
 """The microbenchmark that says what a memory level reached."""
@@ -70,13 +70,13 @@ def _reached(device: Device, probe: Microbenchmark, kind: Roof, name: str, **pla
     return Ceiling(kind, name, parse_any(probe.value), MEASURED, source=source, **place)
 
 
-def roofline(device: Device, points: Sequence[Point], title: str = "", caption: str = "") -> Roofline:
+def roofline(device: Device, points: Sequence[RooflinePoint], title: str = "", caption: str = "") -> Roofline:
     """The roofline of ``device`` with ``points``; it opens at the level that limits most of them, of those above their roofs if any are."""
     heading = title or f"Roofline of {device.name}"
     return Roofline(heading, device.id, device.name, ceilings(device), list(points), level=_level(points), caption=caption)
 
 
-def _level(points: Sequence[Point]) -> str:
+def _level(points: Sequence[RooflinePoint]) -> str:
     """A point above its roof is seen to be at the level of that roof alone: such points choose before the others."""
     wrong = [point for point in points if flag(point) and bound(point) in LEVELS]
     limits = [
@@ -108,7 +108,7 @@ def point(
     group: str = "",
     note: str = "",
     tiled: bool = False,
-) -> Point:
+) -> RooflinePoint:
     """``cost`` as a point. ``unit``: the one that its matmuls prefer. Without matmuls the FLOP of the vector unit count.
 
     ``tiled``: it is a matrix product, whose tiles several SMs load.
@@ -116,7 +116,7 @@ def point(
     matmul = cost.flops > 0
     runs_on = device.matmul_unit(dtype, unit) if matmul else "vector"
     words = [note, "" if matmul or not cost.work.vector else NO_MATMUL, _executed(cost), predicted_by(prediction)]
-    return Point(
+    return RooflinePoint(
         number=number,
         name=name,
         flops=cost.flops if matmul else cost.work.vector,
@@ -155,7 +155,7 @@ def _executed(cost: Estimate) -> str:
     return f"executes {ratio:.3g}x the FLOP counted (recomputed, masked or padding): its place shows the ones counted, its bound all"
 
 
-def point_of_row(number: int, row: Row, group: str = "", name: str = "") -> Point | None:
+def point_of_row(number: int, row: RecordRow, group: str = "", name: str = "") -> RooflinePoint | None:
     """A measurement beside the model; None where its kernels or its device are unknown."""
     from perfmodel.kernels.matmul import Matmul
     from perfmodel.validation.compare import label
@@ -189,7 +189,7 @@ def _cost(case: Case, device: Device) -> Estimate:
     return total(cost if case.cold or not cost.dram.total else warm(cost) for cost in costs)
 
 
-def with_shares(points: Iterable[Point]) -> list[Point]:
+def with_shares(points: Iterable[RooflinePoint]) -> list[RooflinePoint]:
     """``points`` with the share each has of the time of all: measured, else predicted, else at the roof."""
     found = list(points)
     spent = [time_s(point) or point.roofline_s or 0.0 for point in found]
@@ -197,7 +197,7 @@ def with_shares(points: Iterable[Point]) -> list[Point]:
     return [replace(point, share=time / whole if whole else None) for point, time in zip(found, spent, strict=True)]
 
 
-def with_baseline(points: Iterable[Point], baseline: Iterable[Point], name: str = "") -> list[Point]:
+def with_baseline(points: Iterable[RooflinePoint], baseline: Iterable[RooflinePoint], name: str = "") -> list[RooflinePoint]:
     """``points``, each with the point of the same name in ``baseline`` as what it was before, where that has a time."""
     before = {old.name: Before(name or old.name, old.flops, old.bytes, spent) for old in baseline if (spent := time_s(old)) is not None}
     return [replace(point, before=before.get(point.name)) for point in points]
@@ -208,7 +208,7 @@ def sentences(chart: Roofline) -> list[str]:
     return [verdict_on(point, chart) for point in chart.points]
 
 
-def verdict_on(point: Point, chart: Roofline) -> str:
+def verdict_on(point: RooflinePoint, chart: Roofline) -> str:
     """The verdict on ``point``; where kernels follow each other, their roofs add up to more than the largest that is named."""
     text = sentence(replace(point, name=brief(point.name)), chart.ceilings)
     if point.roofline_s is None or point.roofline_s <= max(point.terms.values(), default=0.0) * (1 + UNEQUAL):
@@ -227,7 +227,7 @@ def brief(name: str) -> str:
     return name if len(name) <= MOST_LETTERS else f"{name[: MOST_LETTERS - 21]}…{name[-20:]}"
 
 
-def formulas(group: str, steps: Iterable[Step]) -> list[Formula]:
+def formulas(group: str, steps: Iterable[FormulaStep]) -> list[Formula]:
     """The steps of an explanation."""
     return [Formula(s.name, s.meaning, s.formula, s.numbers, s.value, s.source, group) for s in steps]
 

@@ -6,14 +6,14 @@ from dataclasses import replace
 
 from perfmodel.core.hardware import Device
 from perfmodel.core.units import format_binary, format_si
-from perfmodel.kernels.softmax import SOURCE, Result, Softmax, explain, row_bytes
+from perfmodel.kernels.softmax import SOURCE, Softmax, SoftmaxResult, explain, row_bytes
 from perfmodel.report.against import ROOFS_EVEN, Side, against, idle_and_launch
 from perfmodel.report.document import Report
 from perfmodel.report.metrics import NO_MATMUL, Metric, as_json, as_table, bound_by, of_cost, of_memory
 from perfmodel.report.op_common import head, unknown_rates, with_steps
 
 
-def report(w: Softmax, device: Device, results: list[Result], *, explained: bool = False) -> Report:
+def report(w: Softmax, device: Device, results: list[SoftmaxResult], *, explained: bool = False) -> Report:
     """``results`` as a Report; its data follows the schema perfmodel.softmax/1. ``explained``: with every formula."""
     title = f"Softmax: {w.rows} rows of {w.columns}, {w.dtype.name} on {device.name}"
     found = {result.variant.name: _metrics(result, w, device) for result in results}
@@ -29,7 +29,7 @@ def report(w: Softmax, device: Device, results: list[Result], *, explained: bool
     return with_steps(plain, [(result.variant.name, {"algorithm": result.variant.name}, explain(result, w, device)) for result in results])
 
 
-def _metrics(result: Result, w: Softmax, device: Device) -> list[Metric]:
+def _metrics(result: SoftmaxResult, w: Softmax, device: Device) -> list[Metric]:
     memory = of_memory(result.memory_bytes, device, 0)
     if result.row_fits is False:
         memory = [replace(metric, value=False) if metric.key == "fits" else metric for metric in memory]
@@ -43,7 +43,7 @@ def _metrics(result: Result, w: Softmax, device: Device) -> list[Metric]:
     ]
 
 
-def _summary(w: Softmax, device: Device, results: list[Result]) -> str:
+def _summary(w: Softmax, device: Device, results: list[SoftmaxResult]) -> str:
     safe, fused = results[0], results[-1]
     if fused.row_fits is False:
         row = f"a row takes {format_si(row_bytes(w), 'B')}, more than the SRAM of a block on {device.id}"
@@ -55,12 +55,12 @@ def _summary(w: Softmax, device: Device, results: list[Result]) -> str:
     return f"{both}. fused is bound by {bound_by(fused.cost)}; it moves {fewer}{even}."
 
 
-def _side(result: Result, w: Softmax, device: Device) -> Side:
+def _side(result: SoftmaxResult, w: Softmax, device: Device) -> Side:
     name, roof = result.variant.name, float(result.cost.roofline_s)
     return Side(name, roof, left_out=tuple(idle_and_launch(name, 1, int(w.rows), roof, device)))
 
 
-def _notes(w: Softmax, device: Device, results: list[Result]) -> list[str]:
+def _notes(w: Softmax, device: Device, results: list[SoftmaxResult]) -> list[str]:
     sram = device.level("sram")
     notes = [f"{SOURCE}; one thread block per row, passes after the first find the row in the L2 as far as all running rows fit."]
     notes += [f"{r.variant.name}, {r.variant.vector} vector operations per element: {r.variant.operations}." for r in results]

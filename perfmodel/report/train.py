@@ -15,12 +15,12 @@ from perfmodel.report.op_common import head, unknown_rates, with_steps
 from perfmodel.transformer.op import COLLECTIVE, WEIGHTS
 from perfmodel.transformer.parameters import active, parts, total
 from perfmodel.transformer.training.implementations import HUGGINGFACE
-from perfmodel.transformer.training.question import EVERY, FULL, MIXED, Training
-from perfmodel.transformer.training.step.estimate import Line, TrainingAnswer
+from perfmodel.transformer.training.question import EVERY, FULL, MIXED, TrainingConfig
+from perfmodel.transformer.training.step.estimate import KernelLine, TrainingAnswer
 from perfmodel.transformer.training.step.explain import explain
 from perfmodel.transformer.training.step.flops import MEANING, MEGATRON, PALM, Counted, passes, utilization
 from perfmodel.transformer.training.step.job import job_of
-from perfmodel.transformer.training.step.search import Found, Layout
+from perfmodel.transformer.training.step.search import SearchResult, TimedLayout
 from perfmodel.transformer.training.step.step_time import BUBBLE, HOST
 from perfmodel.transformer.training.step.system import inside_source, over_network
 
@@ -87,7 +87,7 @@ SOURCES = {PALM: "PaLM: {}N + 12LHQT per token", MEGATRON: "Megatron-LM: matrice
 RUN = "MFU and HFU: visible, executed"
 
 
-def _op(line: Line, found: TrainingAnswer) -> list[Metric]:
+def _op(line: KernelLine, found: TrainingAnswer) -> list[Metric]:
     op = line.row.op
     return [
         Metric("name", op.name, "kernel", "text"),
@@ -226,7 +226,7 @@ def _notes(found: TrainingAnswer) -> list[str]:
     return [*words, *shared_notes(t), *_parallel_notes(found, t), *unread_notes(t.model), *unknown_rates([step.cost], found.device)]
 
 
-def _parallel_notes(found: TrainingAnswer, t: Training) -> list[str]:
+def _parallel_notes(found: TrainingAnswer, t: TrainingConfig) -> list[str]:
     p, job, words = t.parallel, found.found.job, []
     if p.tp > 1:
         words.append("Tensor parallel: partial sums are exchanged twice per layer and pass, with sequence parallelism as two halves.")
@@ -253,7 +253,7 @@ def _parallel_notes(found: TrainingAnswer, t: Training) -> list[str]:
 # The search for a layout
 
 
-def search_report(found: Found) -> Report:
+def search_report(found: SearchResult) -> Report:
     """``found`` as a Report; its data follows the schema perfmodel.model/1, with ``layouts``."""
     t, system = found.training, None if found.system is None else found.system.name
     where = "" if system is None else f", {system}"
@@ -271,7 +271,7 @@ def search_report(found: Found) -> Report:
     return Report(title, [_search_summary(found)], tables, _search_notes(found), data)
 
 
-def _layout(layout: Layout, found: Found) -> list[Metric]:
+def _layout(layout: TimedLayout, found: SearchResult) -> list[Metric]:
     return [
         Metric("step_s", layout.seconds, "step", "s"),
         Metric("tokens_per_s", layout.tokens_per_s, "tokens/s", ""),
@@ -281,16 +281,16 @@ def _layout(layout: Layout, found: Found) -> list[Metric]:
     ]
 
 
-def _mfu(layout: Layout, found: Found) -> float:
+def _mfu(layout: TimedLayout, found: SearchResult) -> float:
     """On visible scores."""
     return utilization(job_of(layout.training, found.on, found.system, half=found.half), layout.seconds)[0]
 
 
-def options(t: Training) -> str:
+def options(t: TrainingConfig) -> str:
     """A layout as the options that make it.
 
     >>> from perfmodel.transformer.spec import ModelSpec
-    >>> options(Training(ModelSpec("small", "llama", 8, 8, ()), 8, 16, micro_batch=2))
+    >>> options(TrainingConfig(ModelSpec("small", "llama", 8, 8, ()), 8, 16, micro_batch=2))
     '--micro-batch 2'
     """
     p = t.parallel
@@ -300,7 +300,7 @@ def options(t: Training) -> str:
     return " ".join([*found, *([f"--recompute {recompute_text(t)}"] if t.recompute.kind != "none" else [])])
 
 
-def _search_summary(found: Found) -> str:
+def _search_summary(found: SearchResult) -> str:
     t = found.training
     if not found.tried:
         divided = f"{t.batch:,} sequences and {t.model.name}'s heads and layers among {found.gpus:,} GPUs"
@@ -315,7 +315,7 @@ def _search_summary(found: Found) -> str:
     )
 
 
-def _search_notes(found: Found) -> list[str]:
+def _search_notes(found: SearchResult) -> list[str]:
     system = found.system
     unsure = system is not None and any(over_network(system, layout.training.parallel) for layout in found.layouts)
     timed = f"{format_count(found.tried)} layouts timed in {format_time(found.took_s, 3)}"

@@ -12,7 +12,7 @@ from perfmodel.report.document import Report, Table
 from perfmodel.report.metrics import Metric, as_json, as_rows
 from perfmodel.report.op_common import head
 from perfmodel.timing.predict import CALIBRATED
-from perfmodel.validation.compare import Count, Group, Row, groups, label
+from perfmodel.validation.compare import Count, RecordGroup, RecordRow, groups, label
 from perfmodel.validation.cuda.ncu_csv import CountedKernel, counters, seconds
 from perfmodel.validation.records import held_out
 from perfmodel.validation.run import ValidationRun
@@ -37,7 +37,7 @@ def report(session: ValidationRun, tolerance: float) -> Report:
     return Report(title, _summary(session, tolerance), _tables(session), notes, data(session), [row.raw for row in rows])
 
 
-def beyond(rows: list[Row], tolerance: float) -> list[Group]:
+def beyond(rows: list[RecordRow], tolerance: float) -> list[RecordGroup]:
     """Groups whose predictions miss by more than ``tolerance`` in the median; borrowed ones claim less, and do not count."""
     found = []
     for group in groups(rows, by_device=True):
@@ -82,7 +82,7 @@ MEMORY = {
 }
 
 
-def _row(row: Row) -> list[Metric]:
+def _row(row: RecordRow) -> list[Metric]:
     known, times = row.prediction, row.record.time_s
     low, high = times.p10 or times.median, times.p90 or times.median
     names = ("predicted_bytes", "measured_bytes", "memory_error") if row.measured_bytes is not None else ()
@@ -105,7 +105,7 @@ def _row(row: Row) -> list[Metric]:
     ]
 
 
-def _group(group: Group) -> list[Metric]:
+def _group(group: RecordGroup) -> list[Metric]:
     errors = [(held_out(row.record), abs(row.error)) for row in group.rows if row.error is not None]
     memory = [(held_out(row.record), abs(error)) for row in group.rows if (error := row.memory_error) is not None]
     return [

@@ -12,11 +12,11 @@ from typing import Any
 from perfmodel.catalog import calibrated_devices, find_device
 from perfmodel.core.files import sha256
 from perfmodel.core.hardware import Device
-from perfmodel.core.trace import Step
-from perfmodel.report.charts.schema import Chart, Number, Point
+from perfmodel.core.trace import FormulaStep
+from perfmodel.report.charts.schema import Chart, Number, RooflinePoint
 from perfmodel.report.document import DataTable, Formula, ProfileUse
 from perfmodel.report.roofline_chart import formulas, profile_use
-from perfmodel.timing.predict import Lenders
+from perfmodel.timing.predict import FallbackDevices
 from perfmodel.validation.records import Record, read_records
 
 XY = list[tuple[Number, Number]]
@@ -45,11 +45,11 @@ def together(parts: Sequence[SectionResult]) -> SectionResult:
 class Scope:
     """Where a study looks and what it has used so far: profiles, input files, and numbers of points.
 
-    ``folder``: of the study's file; names of files in it are relative to that. ``lenders``: devices whose calibrations may be borrowed.
+    ``folder``: of the study's file; names of files in it are relative to that. ``fallbacks``: those to borrow calibrations from.
     """
 
     folder: Path | None = None
-    lenders: Lenders = field(default_factory=lambda: cache(calibrated_devices))
+    fallbacks: FallbackDevices = field(default_factory=lambda: cache(calibrated_devices))
     profiles: dict[str, ProfileUse] = field(default_factory=dict)
     inputs: dict[str, str] = field(default_factory=dict)
     numbers: Iterator[int] = field(default_factory=lambda: count(1))
@@ -86,7 +86,7 @@ class Scope:
             self.recorded[path] = list(read_records(path))
         return self.recorded[path]
 
-    def explain(self, series: str, group: str, steps: Callable[[], Iterable[Step]]) -> list[Formula]:
+    def explain(self, series: str, group: str, steps: Callable[[], Iterable[FormulaStep]]) -> list[Formula]:
         """Every number of an answer as its formula, once per ``series``: others differ in numbers alone. At most MOST_FORMULAS in all."""
         if series in self.explained or sum(self.explained.values()) >= MOST_FORMULAS:
             return []
@@ -96,7 +96,7 @@ class Scope:
         self.explained[series] = len(found)
         return found
 
-    def numbered(self, points: Sequence[Point]) -> list[Point]:
+    def numbered(self, points: Sequence[RooflinePoint]) -> list[RooflinePoint]:
         """``points`` with the next numbers of the report."""
         return [replace(point, number=next(self.numbers)) for point in points]
 

@@ -10,7 +10,7 @@ from perfmodel.catalog import device_ids, find_device
 from perfmodel.core.errors import UnavailableError, UsageError, suggest
 from perfmodel.core.hardware import Device
 from perfmodel.kernels.attention.algorithms import find, names
-from perfmodel.report.charts.schema import COMPUTE, Point, Roofline
+from perfmodel.report.charts.schema import COMPUTE, Roofline, RooflinePoint
 from perfmodel.report.compare import of_point
 from perfmodel.report.metrics import Metric
 from perfmodel.report.roofline_chart import ceilings, roofline, with_baseline
@@ -43,7 +43,7 @@ class Operands:
 class _Points:
     """A point per answer on one device; why some have no time, which cannot run, and the kernels of those that are predicted."""
 
-    points: list[Point] = field(default_factory=list)
+    points: list[RooflinePoint] = field(default_factory=list)
     missing: list[str] = field(default_factory=list)
     cannot: list[str] = field(default_factory=list)
     kernels: dict[str, str] = field(default_factory=dict)
@@ -181,7 +181,7 @@ def _on_one(between: Sequence[str], workloads: Sequence[Workload], device: str |
     return Operands(first, other, chart if chart.points else None, list(dict.fromkeys(notes)), list(dict.fromkeys(warnings)))
 
 
-def _plainly(point: Point) -> Point:
+def _plainly(point: RooflinePoint) -> RooflinePoint:
     """Without the algorithm in its name: the two operands' points have one name."""
     series, comma, rest = point.name.partition(", ")
     return replace(point, name=rest if comma and series == point.group else point.name)

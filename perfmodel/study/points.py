@@ -9,9 +9,9 @@ from functools import partial
 from perfmodel.core.arith import Number
 from perfmodel.core.errors import PerfmodelError, UsageError
 from perfmodel.core.hardware import Device
-from perfmodel.core.trace import Step
+from perfmodel.core.trace import FormulaStep
 from perfmodel.core.workload import FORWARD
-from perfmodel.kernels.attention.evaluate import BOTH, Result
+from perfmodel.kernels.attention.evaluate import BOTH, AttentionResult
 from perfmodel.kernels.attention.explain import explain as explain_attention
 from perfmodel.kernels.attention.request import Comparison
 from perfmodel.kernels.matmul import evaluate as evaluate_matmul
@@ -19,7 +19,7 @@ from perfmodel.kernels.matmul_explain import explain as explain_matmul
 from perfmodel.report.attention import left_out
 from perfmodel.report.charts.format_number import text
 from perfmodel.report.charts.roofline_metrics import soft_bound
-from perfmodel.report.charts.schema import Interval, Point
+from perfmodel.report.charts.schema import Interval, RooflinePoint
 from perfmodel.report.roofline_chart import point, predicted_by, with_shares
 from perfmodel.study.base import Scope
 from perfmodel.study.workloads import Workload, request_words, shape_words
@@ -27,7 +27,7 @@ from perfmodel.timing.base import algorithm_of
 from perfmodel.timing.launched import as_launched
 from perfmodel.timing.predict import Prediction
 from perfmodel.timing.select_kernel import check_implementation, predictions, select_kernel
-from perfmodel.transformer.answer import Answer, answer
+from perfmodel.transformer.answer import ModelAnswer, answer
 
 UNNUMBERED = 0
 NO_ROOM = "CANNOT RUN: it does not fit the memory"
@@ -42,15 +42,15 @@ class WorkloadAnswer:
     ``steps``: every number as its formula.
     """
 
-    point: Point
+    point: RooflinePoint
     series: str
     accesses: Number | None = None
     memory: Number | None = None
     fits: bool | None = None
-    parts: Sequence[Point] = ()
+    parts: Sequence[RooflinePoint] = ()
     missing: Sequence[str] = ()
     left_out: tuple[str, ...] = ()
-    steps: Callable[[], Sequence[Step]] | None = field(default=None, compare=False)
+    steps: Callable[[], Sequence[FormulaStep]] | None = field(default=None, compare=False)
     kernel: str = ""
 
 
@@ -91,8 +91,8 @@ def _attention(w: Workload, device: Device, scope: Scope) -> list[WorkloadAnswer
     for counted in shown:
         name, direction = counted.algorithm.name, counted.direction
         own = replace(comparison, results=[one for one in comparison.results if one.algorithm.name == name])
-        predicted, missing = predictions(own, _implementation(w, name), scope.lenders)
-        named, _ = as_launched(own, _implementation(w, name), scope.lenders)
+        predicted, missing = predictions(own, _implementation(w, name), scope.fallbacks)
+        named, _ = as_launched(own, _implementation(w, name), scope.fallbacks)
         result = next(one for one in named.results if one.direction == direction)
         series = name if direction == FORWARD else f"{name} {direction if direction != BOTH else 'forward + backward'}"
         title, known = f"{series}, {label}" if len(shown) > 1 or not w.name else label, predicted.get((name, direction))
@@ -104,7 +104,7 @@ def _attention(w: Workload, device: Device, scope: Scope) -> list[WorkloadAnswer
     return found
 
 
-def _attention_steps(result: Result, comparison: Comparison) -> list[Step]:
+def _attention_steps(result: AttentionResult, comparison: Comparison) -> list[FormulaStep]:
     w, device = comparison.workload, comparison.device
     return [step for part in result.parts for step in explain_attention(part, w, device, comparison.sram_bytes)]
 
@@ -124,10 +124,10 @@ def _matmul(w: Workload, device: Device, scope: Scope) -> list[WorkloadAnswer]:
     named = w.implementation if isinstance(w.implementation, str) else None
     known, missing = None, list[str]()
     if named is not None:
-        check_implementation(named, "matmul", device, scope.lenders)
+        check_implementation(named, "matmul", device, scope.fallbacks)
     try:
         lower = float(result.total.lower_s)
-        known = select_kernel("matmul", form.name, work, FORWARD, device, lower, named, lambda name: True, scope.lenders)
+        known = select_kernel("matmul", form.name, work, FORWARD, device, lower, named, lambda name: True, scope.fallbacks)
     except PerfmodelError as error:
         missing = [f"matmul is not predicted: {error.message}."]
     label = w.name or f"matmul {shape_words(work)}"
@@ -140,7 +140,7 @@ def _matmul(w: Workload, device: Device, scope: Scope) -> list[WorkloadAnswer]:
 def _model(w: Workload, device: Device, scope: Scope) -> list[WorkloadAnswer]:
     assert w.model is not None
     request = w.model.request(device)
-    known = answer(request, scope.lenders)
+    known = answer(request, scope.fallbacks)
     label, series, form = w.name or request_words(request), w.name or f"{request.model.name} {request.phase}", request.dtype
     whole, parts = point(UNNUMBERED, label, known.cost, device, form.name, form.matmul_unit, group=series), _ops(known, device, label)
     soft = next((part.soft for part in parts if soft_bound(part)), "")
@@ -150,7 +150,7 @@ def _model(w: Workload, device: Device, scope: Scope) -> list[WorkloadAnswer]:
     return [WorkloadAnswer(whole, series, None, known.memory.total, known.memory.fits, parts, missing)]
 
 
-def _ops(known: Answer, device: Device, label: str) -> list[Point]:
+def _ops(known: ModelAnswer, device: Device, label: str) -> list[RooflinePoint]:
     """A point per row of the model, with its share of the time."""
     form, found, several = known.request.dtype, [], len({line.phase for line in known.lines}) > 1
     for line in known.lines:

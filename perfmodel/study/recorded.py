@@ -14,12 +14,12 @@ from perfmodel.core.hardware import Device
 from perfmodel.core.units import format_si
 from perfmodel.core.workload import Attention
 from perfmodel.kernels.matmul import Matmul
-from perfmodel.report.charts.schema import Interval, Point
+from perfmodel.report.charts.schema import Interval, RooflinePoint
 from perfmodel.report.roofline_chart import multicasts, with_shares
 from perfmodel.study.base import Scope
 from perfmodel.study.schema import Options
 from perfmodel.study.workloads import options_of, shape_words
-from perfmodel.validation.compare import Row, compare, device_or_error, label
+from perfmodel.validation.compare import RecordRow, compare, device_or_error, label
 from perfmodel.validation.ncu_points import COMMAND, FROM_REPORT, NO_TENSOR, NO_VECTOR, SECTIONS, KernelCount, read_kernels
 from perfmodel.validation.records import Record, held_out, profiled, shipped_records
 
@@ -76,7 +76,7 @@ def records_of(text: str) -> RecordChoice:
     return choice
 
 
-def rows_of(choice: RecordChoice, scope: Scope) -> list[Row]:
+def rows_of(choice: RecordChoice, scope: Scope) -> list[RecordRow]:
     """The chosen records beside the model, in the order of their groups. UsageError if there are none."""
     if choice.most is not None and choice.most < 1:
         raise UsageError(f"most is {choice.most}", "give a whole number of at least 1")
@@ -93,7 +93,7 @@ def rows_of(choice: RecordChoice, scope: Scope) -> list[Row]:
     for path in dict.fromkeys(path for path, *_ in taken):
         scope.file(str(path))
     chosen = thinned(list(groups.values()), choice.most)
-    return [compare(raw, record, device_or_error(record.hardware, scope.device), scope.lenders) for raw, record in chosen]
+    return [compare(raw, record, device_or_error(record.hardware, scope.device), scope.fallbacks) for raw, record in chosen]
 
 
 def devices_of(choice: RecordChoice, scope: Scope) -> list[str]:
@@ -133,12 +133,12 @@ def _even(group: list[Any], size: int) -> list[Any]:
     return [group[place * (len(group) - 1) // (size - 1)] for place in range(size)]
 
 
-def row_group(row: Row) -> str:
+def row_group(row: RecordRow) -> str:
     """Implementation, and pass unless forward."""
     return f"{row.record.implementation} {row.record.direction}".removesuffix(" forward")
 
 
-def row_name(row: Row) -> str:
+def row_name(row: RecordRow) -> str:
     """Implementation, pass unless forward, and shape in a few words."""
     work = None if row.case is None else row.case.workload
     return f"{row_group(row)}, {shape_words(work)}" if isinstance(work, (Attention, Matmul)) else label(row.record)
@@ -189,12 +189,12 @@ def _kernels_called(kernels: Sequence[KernelCount], name: str) -> list[KernelCou
     return [k for k in kernels if k.name.split(" #")[0] == name] or [k for k in kernels if name in k.name]
 
 
-def points_of(kernels: Sequence[KernelCount], device: Device) -> list[Point]:
+def points_of(kernels: Sequence[KernelCount], device: Device) -> list[RooflinePoint]:
     """A point per kernel that has a duration; its roof is the largest term of what was counted."""
     return with_shares([_point(kernel, device, kernel.time_s) for kernel in kernels if kernel.time_s])
 
 
-def _point(kernel: KernelCount, device: Device, time_s: float) -> Point:
+def _point(kernel: KernelCount, device: Device, time_s: float) -> RooflinePoint:
     peaks = {(unit, dtype): device.peaks_of(unit).get(dtype) for unit, dtype in kernel.flops}
     seconds = {key: flops / float(peak.number) for key, flops in kernel.flops.items() if (peak := peaks[key]) is not None}
     main = max(kernel.flops, key=lambda key: seconds.get(key, 0.0), default=UNKNOWN)
@@ -209,7 +209,7 @@ def _point(kernel: KernelCount, device: Device, time_s: float) -> Point:
     for (name, _), spent in seconds.items():
         if spent:
             terms[name] = terms.get(name, 0.0) + spent
-    return Point(
+    return RooflinePoint(
         number=UNNUMBERED,
         name=kernel.name,
         flops=_whole(kernel.flops.get(main, 0.0)),
@@ -235,12 +235,12 @@ def _whole(value: float) -> int | float:
     return int(value) if value == int(value) else value
 
 
-def known_flops(point: Point) -> bool:
+def known_flops(point: RooflinePoint) -> bool:
     """Whether FLOP were counted or given, if only that there are none."""
     return point.group != GROUP or bool(point.dtype)
 
 
-def certain(point: Point) -> bool:
+def certain(point: RooflinePoint) -> bool:
     """Whether FLOP of both units are known, so that its limiting roof is."""
     return known_flops(point) and not (point.group == GROUP and any(word in point.note for word in (NO_VECTOR, NO_TENSOR)))
 

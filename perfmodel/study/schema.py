@@ -61,7 +61,7 @@ def read_section(raw: Any) -> Any:
     kind = raw["kind"]
     if kind not in kind_names():
         raise _problem(("kind",), f"no kind of section is called {kind!r}; {suggest(kind, kind_names())}", raw)
-    section = import_module(f"{kinds.__name__}.{kind.replace('-', '_')}").Section
+    section = import_module(f"{kinds.__name__}.{kind.replace('-', '_')}").SECTION
     return TypeAdapter(section).validate_python({key: value for key, value in raw.items() if key != "kind"})
 
 

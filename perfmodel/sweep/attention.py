@@ -15,7 +15,7 @@ from perfmodel.core.hardware import Device
 from perfmodel.core.workload import BACKWARD, FORWARD, LARGEST_SIZE, Attention
 from perfmodel.kernels.attention.algorithms import find, names
 from perfmodel.kernels.attention.base import Algorithm
-from perfmodel.kernels.attention.evaluate import BOTH, Result, both, evaluate_tile, sram_bytes_for
+from perfmodel.kernels.attention.evaluate import BOTH, AttentionResult, both, evaluate_tile, sram_bytes_for
 from perfmodel.kernels.attention.patterns import block_pattern
 from perfmodel.kernels.attention.request import READ_BY, Comparison, check_read
 from perfmodel.kernels.attention.tiles import LARGEST_EDGE, fitting_tile, tallest
@@ -24,9 +24,9 @@ from perfmodel.sweep.base import (
     DEFAULT_DEVICE,
     MEMORY,
     PREDICTED,
-    Input,
     Skipped,
     SweepColumn,
+    SweepInput,
     SweepVariant,
     SweepWorkload,
     TileSizes,
@@ -34,7 +34,7 @@ from perfmodel.sweep.base import (
     costs,
     device_ids,
     device_named,
-    lenders,
+    fallbacks,
 )
 from perfmodel.timing.base import algorithm_of
 from perfmodel.timing.select_kernel import answered, check_compared, check_implementation
@@ -113,7 +113,7 @@ class AttentionVariant(SweepVariant):
         """Every column but predicted times."""
         return _columns(self._results(self._workload(numbers), numbers))
 
-    def _results(self, w: Attention, numbers: Mapping[str, Number]) -> list[Result]:
+    def _results(self, w: Attention, numbers: Mapping[str, Number]) -> list[AttentionResult]:
         """Each pass, and the sum of two."""
         results = [self._result(w, direction, numbers) for direction in self.passes]
         return [*results, both(*results)] if len(results) == 2 else results
@@ -126,7 +126,7 @@ class AttentionVariant(SweepVariant):
             sizes["kv_heads"] = heads  # rows that are left out, all of them; no group of heads would be divided by
         return replace(self.probe, **sizes, **options)
 
-    def _result(self, w: Attention, direction: str, numbers: Mapping[str, Number]) -> Result:
+    def _result(self, w: Attention, direction: str, numbers: Mapping[str, Number]) -> AttentionResult:
         if self.algorithm.tiling is None:
             return evaluate_tile(self.algorithm, w, self.device, direction, Tile(1, 1))
         br, bc, threads, head_dim = (numbers[f"{direction} {name}"] for name in _TILE)
@@ -139,14 +139,14 @@ class AttentionVariant(SweepVariant):
         results = self._results(w, {**values, **{name: int(size) for name, size in extra.items()}})
         br, bc = values.get("block_q"), values.get("block_kv")
         comparison = Comparison(w, self.device, results[-1].direction, self.sram_bytes, results, block_q=br, block_kv=bc)
-        found, known, _ = answered(comparison, self.implementation, lenders)
+        found, known, _ = answered(comparison, self.implementation, fallbacks)
         time = known.get((self.algorithm.name, results[-1].direction))
         ends = (None, None, None) if time is None else (time.seconds, time.low, time.high)
         numbers = _columns(found.results) | dict(zip((one.name for one in PREDICTED), ends, strict=True))
         return {name: None if (value := numbers[name]) is None else float(value) for name in columns}
 
 
-def _columns(results: Sequence[Result]) -> dict[str, Any]:
+def _columns(results: Sequence[AttentionResult]) -> dict[str, Any]:
     """Columns of the last of ``results``, the tile of the first."""
     result, tile = results[-1], results[0].tile
     edges = {"tile_br": 0 if tile is None else tile.br, "tile_bc": 0 if tile is None else tile.bc}
@@ -182,7 +182,7 @@ def variant(choices: Mapping[str, Any]) -> AttentionVariant:
         raise UsageError(f"{algorithm.name}: {obstacle}")
     implementation = choices["implementation"]
     if implementation is not None:
-        check_implementation(implementation, "attention", device, lenders)
+        check_implementation(implementation, "attention", device, fallbacks)
         implementation = implementation if algorithm_of(implementation) == algorithm.name else None
     sram = sram_bytes_for([algorithm], device) if not choices["sram_given"] else None
     return AttentionVariant(algorithm, device, _PASSES[choices["pass"]], probe, sram, implementation)
@@ -218,12 +218,12 @@ def check(choices: Mapping[str, Sequence[Any]], axes: Mapping[str, Any]) -> None
         check_compared(implementation, choices["algorithm"])
 
 
-def _whole(name: str, meaning: str, default: Any = None, **more: Any) -> Input:
-    return Input(name, "whole", meaning, default, **more)
+def _whole(name: str, meaning: str, default: Any = None, **more: Any) -> SweepInput:
+    return SweepInput(name, "whole", meaning, default, **more)
 
 
-def _choice(name: str, kind: Any, meaning: str, default: Any = None, **more: Any) -> Input:
-    return Input(name, kind, meaning, default, choice=True, **more)
+def _choice(name: str, kind: Any, meaning: str, default: Any = None, **more: Any) -> SweepInput:
+    return SweepInput(name, kind, meaning, default, choice=True, **more)
 
 
 @cache
@@ -231,7 +231,7 @@ def _canonical(name: str) -> str:
     return find(name).name
 
 
-def _flag(name: str, meaning: str, default: bool | None = False) -> Input:
+def _flag(name: str, meaning: str, default: bool | None = False) -> SweepInput:
     return _choice(name, "flag", meaning, default)
 
 
@@ -263,7 +263,7 @@ WORKLOAD = SweepWorkload(
         _whole("splits", "parts of the keys, split-kv"),
         _whole("block_q", "tile rows"),
         _whole("block_kv", "tile columns"),
-        Input("sram", "size", "SRAM per block", most=LARGEST_SIZE, unit="B"),
+        SweepInput("sram", "size", "SRAM per block", most=LARGEST_SIZE, unit="B"),
     ),
     columns=(
         *COSTS,

@@ -27,7 +27,7 @@ Kind = Literal["whole", "size", "number", "name", "flag"]
 
 
 @dataclass(frozen=True, slots=True)
-class Input:
+class SweepInput:
     """An option of the workload's command. ``default``: a value, the expression that gives it, or None to let a variant choose.
 
     ``choice``: whether it decides which formulas apply. ``names``: what ``all`` stands for. ``least``, ``most``: of a number, which
@@ -154,7 +154,7 @@ class SweepWorkload:
     """
 
     name: str
-    inputs: tuple[Input, ...]
+    inputs: tuple[SweepInput, ...]
     columns: tuple[SweepColumn, ...]
     variant: Callable[[Mapping[str, Any]], SweepVariant]
     shown: tuple[str, ...]
@@ -171,7 +171,7 @@ class SweepWorkload:
     meant: Callable[[Mapping[str, Any]], Mapping[str, Any]] | None = None
 
     @property
-    def named(self) -> dict[str, Input]:
+    def named(self) -> dict[str, SweepInput]:
         """Inputs by name."""
         return {one.name: one for one in self.inputs}
 
@@ -273,6 +273,6 @@ def device_ids() -> tuple[str, ...]:
 
 
 @cache
-def lenders() -> tuple[Device, ...]:
+def fallbacks() -> tuple[Device, ...]:
     """Devices whose calibrations may be borrowed."""
     return tuple(catalog.calibrated_devices())

@@ -25,7 +25,7 @@ import numpy as np
 
 from perfmodel.core.errors import DataError, UsageError, cut, suggest
 from perfmodel.core.units import parse_any
-from perfmodel.sweep.base import Input, SweepWorkload
+from perfmodel.sweep.base import SweepInput, SweepWorkload
 
 MAX_LENGTH = 1000
 MAX_TOKENS = 200
@@ -272,7 +272,7 @@ class _Checker:
                     parts[other] = (TEXT, self._word(choice, parts[other][1]))
         return (*tree[:2], *parts) if parts else tree
 
-    def _word(self, choice: Input, text: str) -> str:
+    def _word(self, choice: SweepInput, text: str) -> str:
         if choice.canonical is not None:
             try:
                 return choice.canonical(text)

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from perfmodel.core.errors import UsageError
-from perfmodel.sweep.base import Input, SweepWorkload
+from perfmodel.sweep.base import SweepInput, SweepWorkload
 from perfmodel.sweep.expression import Expression, parse, typecheck
 from perfmodel.sweep.study import SweepStudy, workload_named
 from perfmodel.sweep.values import checked, is_expression, values_of
@@ -153,7 +153,7 @@ def _inputs(workload: SweepWorkload, axes: Mapping[str, Any]) -> tuple[dict[str,
     return choices, numbers, _ordered(derived, workload)
 
 
-def _compute(workload: SweepWorkload, one: Input, raw: str, numbers: dict[str, Any], derived: dict[str, Expression]) -> None:
+def _compute(workload: SweepWorkload, one: SweepInput, raw: str, numbers: dict[str, Any], derived: dict[str, Expression]) -> None:
     """An expression is a derived input, or one value if it reads no other."""
     expression = typecheck(parse(raw, one.option, workload.numbers), workload, one.option)
     if expression.names:

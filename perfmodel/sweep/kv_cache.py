@@ -11,7 +11,7 @@ from perfmodel import catalog
 from perfmodel.core.arith import Number
 from perfmodel.core.errors import UsageError
 from perfmodel.core.hardware import Device
-from perfmodel.sweep.base import DEFAULT_DEVICE, Input, SweepColumn, SweepVariant, SweepWorkload, canonical, device_ids, device_named
+from perfmodel.sweep.base import DEFAULT_DEVICE, SweepColumn, SweepInput, SweepVariant, SweepWorkload, canonical, device_ids, device_named
 from perfmodel.transformer.cache_plan import CacheWorkload, stored_bytes, workload
 from perfmodel.transformer.kv_cache import (
     BITS,
@@ -37,7 +37,7 @@ def canonical_model(name: str) -> str:
     return name if name.endswith((".json", ".yaml", ".yml")) or "/" in name else found.name
 
 
-MODEL = Input(
+MODEL = SweepInput(
     "model", "name", "model, by name or the path of a config.json", None, True, True, names=catalog.model_names, canonical=canonical_model
 )
 """The axis of models."""
@@ -99,15 +99,15 @@ WORKLOAD = SweepWorkload(
     name="kv-cache",
     inputs=(
         MODEL,
-        Input("hardware", "name", "device", DEFAULT_DEVICE, True, names=device_ids, canonical=canonical),
-        Input("dtype", "name", "format of the cache", "fp16", True, names=lambda: list(BITS)),
-        Input("rope_dtype", "name", "of the rotated key of latent attention", choice=True, names=lambda: list(BITS)),
-        Input("scale_group", "whole", "elements that share a scale, if quantized", choice=True),
-        Input("weights_dtype", "name", "format of the weights", choice=True, names=lambda: list(BITS)),
-        Input("reserve", "size", "memory for neither weights nor cache", 0, True, least=0, unit="B"),
-        Input("n", "whole", "tokens of a sequence; by default the most that the model takes", varies=True),
-        Input("batch", "whole", "sequences", 1),
-        Input("block_size", "whole", "tokens per page", 1),
+        SweepInput("hardware", "name", "device", DEFAULT_DEVICE, True, names=device_ids, canonical=canonical),
+        SweepInput("dtype", "name", "format of the cache", "fp16", True, names=lambda: list(BITS)),
+        SweepInput("rope_dtype", "name", "of the rotated key of latent attention", choice=True, names=lambda: list(BITS)),
+        SweepInput("scale_group", "whole", "elements that share a scale, if quantized", choice=True),
+        SweepInput("weights_dtype", "name", "format of the weights", choice=True, names=lambda: list(BITS)),
+        SweepInput("reserve", "size", "memory for neither weights nor cache", 0, True, least=0, unit="B"),
+        SweepInput("n", "whole", "tokens of a sequence; by default the most that the model takes", varies=True),
+        SweepInput("batch", "whole", "sequences", 1),
+        SweepInput("block_size", "whole", "tokens per page", 1),
     ),
     columns=(
         SweepColumn("bytes_per_token", "B", "cache of one token, no window full", whole=True),

@@ -21,9 +21,9 @@ from perfmodel.sweep.base import (
     DEFAULT_DEVICE,
     MEMORY,
     PREDICTED,
-    Input,
     Skipped,
     SweepColumn,
+    SweepInput,
     SweepVariant,
     SweepWorkload,
     TileSizes,
@@ -31,7 +31,7 @@ from perfmodel.sweep.base import (
     costs,
     device_ids,
     device_named,
-    lenders,
+    fallbacks,
 )
 from perfmodel.timing.select_kernel import check_implementation, select_kernel
 
@@ -84,7 +84,7 @@ class MatmulVariant(SweepVariant):
         extra = {name: int(size) for name, size in self.prepare(values)[0].items()}
         lower = float(self.formulas({**values, **extra})["lower_s"])
         try:
-            found = select_kernel("matmul", w.dtype.name, w, FORWARD, self.device, lower, self.implementation, lambda name: True, lenders)
+            found = select_kernel("matmul", w.dtype.name, w, FORWARD, self.device, lower, self.implementation, lambda name: True, fallbacks)
         except PerfmodelError:
             return {"predicted_s": None, "predicted_low_s": None, "predicted_high_s": None}
         return {"predicted_s": found.seconds, "predicted_low_s": found.low, "predicted_high_s": found.high}
@@ -96,24 +96,24 @@ def variant(choices: Mapping[str, Any]) -> MatmulVariant:
     device = device if choices["sram"] is None else with_sram(device, choices["sram"])
     probe = Matmul(1, 1, choices["split_k"], 1, choices["split_k"], dtype_on(choices["dtype"], device)).check()
     if choices["implementation"] is not None:
-        check_implementation(choices["implementation"], "matmul", device, lenders)
+        check_implementation(choices["implementation"], "matmul", device, fallbacks)
     return MatmulVariant(device, on_chip(device), probe, choices["implementation"])
 
 
 WORKLOAD = SweepWorkload(
     name="matmul",
     inputs=(
-        Input("hardware", "name", "device", DEFAULT_DEVICE, True, names=device_ids, canonical=canonical),
-        Input("dtype", "name", "number format", "fp16", True, names=lambda: list(DTYPES)),
-        Input("split_k", "whole", "blocks that share the k of a tile", 1, True),
-        Input("sram", "size", "SRAM per block", choice=True, unit="B"),
-        Input("implementation", "name", "kernel of the predicted columns", choice=True, columns=tuple(one.name for one in PREDICTED)),
-        Input("m", "whole", "rows of A and C", required=True),
-        Input("n", "whole", "columns of B and C", required=True),
-        Input("k", "whole", "columns of A, rows of B", required=True),
-        Input("batch", "whole", "independent matmuls", 1),
-        Input("tile_m", "whole", "tile rows"),
-        Input("tile_n", "whole", "tile columns"),
+        SweepInput("hardware", "name", "device", DEFAULT_DEVICE, True, names=device_ids, canonical=canonical),
+        SweepInput("dtype", "name", "number format", "fp16", True, names=lambda: list(DTYPES)),
+        SweepInput("split_k", "whole", "blocks that share the k of a tile", 1, True),
+        SweepInput("sram", "size", "SRAM per block", choice=True, unit="B"),
+        SweepInput("implementation", "name", "kernel of the predicted columns", choice=True, columns=tuple(one.name for one in PREDICTED)),
+        SweepInput("m", "whole", "rows of A and C", required=True),
+        SweepInput("n", "whole", "columns of B and C", required=True),
+        SweepInput("k", "whole", "columns of A, rows of B", required=True),
+        SweepInput("batch", "whole", "independent matmuls", 1),
+        SweepInput("tile_m", "whole", "tile rows"),
+        SweepInput("tile_n", "whole", "tile columns"),
     ),
     columns=(
         *COSTS,

@@ -18,15 +18,15 @@ from perfmodel.core.hardware import Device
 from perfmodel.sweep.base import (
     DEFAULT_DEVICE,
     FITS,
-    Input,
     SweepColumn,
+    SweepInput,
     SweepVariant,
     SweepWorkload,
     canonical,
     computed,
     device_ids,
     device_named,
-    lenders,
+    fallbacks,
 )
 from perfmodel.sweep.kv_cache import MODEL, model_named
 from perfmodel.transformer.answer import answer
@@ -67,7 +67,7 @@ class ModelVariant(SweepVariant):
     def point(self, values: Mapping[str, int], columns: Sequence[str]) -> Mapping[str, float | None]:
         """Every column of one row."""
         try:
-            found = answer(self._request(values), lenders)
+            found = answer(self._request(values), fallbacks)
         except PerfmodelError as error:
             raise type(error)(_VALUE.sub(r"\1", error.message), error.fix) from None
         return {name: None if value is None else float(value) for name, value in computed(WORKLOAD.columns, found).items()}
@@ -107,21 +107,23 @@ WORKLOAD = SweepWorkload(
     name="model",
     inputs=(
         MODEL,
-        Input("hardware", "name", "device", DEFAULT_DEVICE, True, names=device_ids, canonical=canonical),
-        Input("phase", "name", "prefill, decode or generate", PREFILL, True, names=lambda: list(PHASES)),
-        Input("dtype", "name", "number format", "fp16", True, names=lambda: list(DTYPES)),
-        Input("weights_dtype", "name", "format of the weights", choice=True, names=lambda: list(BITS)),
-        Input("kv_dtype", "name", "format of the KV cache", choice=True, names=lambda: list(BITS)),
-        Input("fused", "flag", "element-wise operations inside other kernels", False, True),
-        Input("graph", "flag", "kernels launched as a CUDA graph; by default in decode", choice=True),
-        Input("kv_cache", "flag", "keep K and V", True, True),
-        Input("n", "whole", "tokens of the prompt; by default 2048, or what the model takes at most", varies=True),
-        Input("generated", "whole", "tokens after the prompt, where kv_len is not given; by default 128 in generate", least=0, varies=True),
-        Input("kv_len", "whole", "tokens of a sequence at the end", "n + generated"),
-        Input("batch", "whole", "sequences", 1),
-        Input("tp", "whole", "GPUs that share each matrix", 1),
-        Input("pp", "whole", "pipeline stages", 1),
-        Input("ep", "whole", "groups of GPUs that hold different experts", 1),
+        SweepInput("hardware", "name", "device", DEFAULT_DEVICE, True, names=device_ids, canonical=canonical),
+        SweepInput("phase", "name", "prefill, decode or generate", PREFILL, True, names=lambda: list(PHASES)),
+        SweepInput("dtype", "name", "number format", "fp16", True, names=lambda: list(DTYPES)),
+        SweepInput("weights_dtype", "name", "format of the weights", choice=True, names=lambda: list(BITS)),
+        SweepInput("kv_dtype", "name", "format of the KV cache", choice=True, names=lambda: list(BITS)),
+        SweepInput("fused", "flag", "element-wise operations inside other kernels", False, True),
+        SweepInput("graph", "flag", "kernels launched as a CUDA graph; by default in decode", choice=True),
+        SweepInput("kv_cache", "flag", "keep K and V", True, True),
+        SweepInput("n", "whole", "tokens of the prompt; by default 2048, or what the model takes at most", varies=True),
+        SweepInput(
+            "generated", "whole", "tokens after the prompt, where kv_len is not given; by default 128 in generate", least=0, varies=True
+        ),
+        SweepInput("kv_len", "whole", "tokens of a sequence at the end", "n + generated"),
+        SweepInput("batch", "whole", "sequences", 1),
+        SweepInput("tp", "whole", "GPUs that share each matrix", 1),
+        SweepInput("pp", "whole", "pipeline stages", 1),
+        SweepInput("ep", "whole", "groups of GPUs that hold different experts", 1),
     ),
     columns=(
         SweepColumn("flops", "FLOP", "matmul FLOP on visible scores", whole=True, of=lambda a: a.cost.flops),

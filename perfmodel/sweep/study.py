@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 
 from perfmodel import __version__
 from perfmodel.core.errors import DataError, UsageError, suggest
-from perfmodel.sweep.base import Input, SweepWorkload
+from perfmodel.sweep.base import SweepInput, SweepWorkload
 
 WORKLOADS = ("attention", "matmul", "kv-cache", "model")
 
@@ -75,7 +75,7 @@ def _listed_values(raw: Any) -> Any:
 
 
 @dataclass(frozen=True, slots=True)
-class StudyFile:
+class SweepFile:
     """The ``sweep:`` section of a YAML file. It names columns and values, never code."""
 
     __pydantic_config__: ClassVar[dict[str, str]] = {"extra": "forbid"}
@@ -98,7 +98,7 @@ def shipped_studies() -> dict[str, Path]:
     return {path.stem: path for path in sorted((data_folder("configs") / "sweeps").glob("*.yaml"))}
 
 
-def read_study(name: str) -> StudyFile:
+def read_study(name: str) -> SweepFile:
     """The study in a YAML file, or shipped under ``name``."""
     from perfmodel.catalog import load_config
 
@@ -109,12 +109,12 @@ def read_study(name: str) -> StudyFile:
             known = [*WORKLOADS, *shipped]
             raise UsageError(f"no study or workload is called {name!r}", f"{suggest(name, known)}; or give a path ending in .yaml")
         path = shipped[name]
-    file = load_config(str(path), "sweep", StudyFile)
+    file = load_config(str(path), "sweep", SweepFile)
     _check_axes(path, file)
     return file
 
 
-def _check_axes(path: Path, file: StudyFile) -> None:
+def _check_axes(path: Path, file: SweepFile) -> None:
     """DataError with file and line for a workload that is none, an axis that it lacks, or values that it cannot have."""
     try:
         workload = workload_named(file.workload)
@@ -129,7 +129,7 @@ def _check_axes(path: Path, file: StudyFile) -> None:
             raise _wrong(path, ("axes", name), message, error.fix) from None
 
 
-def _check_axis(one: Input, raw: Any, workload: SweepWorkload) -> None:
+def _check_axis(one: SweepInput, raw: Any, workload: SweepWorkload) -> None:
     from perfmodel.sweep.expression import parse
     from perfmodel.sweep.values import is_expression, values_of
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from perfmodel.core.errors import DataError, UsageError, suggest
 from perfmodel.core.units import parse as parse_quantity
-from perfmodel.sweep.base import Input
+from perfmodel.sweep.base import SweepInput
 
 MOST_VALUES = 10**7
 """Of one axis: each takes 8 bytes as long as the sweep runs."""
@@ -23,17 +23,17 @@ _FLAGS = {"true": (True,), "yes": (True,), "false": (False,), "no": (False,), "b
 _HOW = "give a number, a list such as 64,128, or a range such as 512:131072:x2 or 1:100:+3"
 
 
-def is_expression(one: Input, raw: Any) -> bool:
+def is_expression(one: SweepInput, raw: Any) -> bool:
     """Whether ``raw`` derives the input from others instead of listing its values."""
     if one.choice or not isinstance(raw, str) or raw.strip() == "":
         return False
     return not all(len(item) <= MOST_CHARACTERS and (_RANGE.fullmatch(item) or _QUANTITY.fullmatch(item)) for item in raw.split(","))
 
 
-def values_of(one: Input, raw: Any) -> Sequence[Any]:
+def values_of(one: SweepInput, raw: Any) -> Sequence[Any]:
     """Every value that ``raw`` lists, in its order, each once; UsageError names the option. A single range stays one.
 
-    >>> n = Input("n", "whole", "")
+    >>> n = SweepInput("n", "whole", "")
     >>> values_of(n, "512:4096:x2"), values_of(n, "1:10:+4,64"), values_of(n, [3, 3, 5])
     ([512, 1024, 2048, 4096], [1, 5, 9, 64], [3, 5])
     """
@@ -66,7 +66,7 @@ def scalar(value: Any) -> Any:
     return value.item() if hasattr(value, "item") and getattr(value, "ndim", None) == 0 else value
 
 
-def _listed(one: Input, item: Any) -> Iterable[Any]:
+def _listed(one: SweepInput, item: Any) -> Iterable[Any]:
     if one.kind == "flag":
         return _flags(one, item)
     if one.kind == "name":
@@ -79,7 +79,7 @@ def _listed(one: Input, item: Any) -> Iterable[Any]:
     return _range(one, match)
 
 
-def _flags(one: Input, item: Any) -> Iterable[bool]:
+def _flags(one: SweepInput, item: Any) -> Iterable[bool]:
     if isinstance(item, bool):
         return [item]
     if str(item).lower() not in _FLAGS:
@@ -87,7 +87,7 @@ def _flags(one: Input, item: Any) -> Iterable[bool]:
     return _FLAGS[str(item).lower()]
 
 
-def _names(one: Input, item: Any) -> Iterable[str]:
+def _names(one: SweepInput, item: Any) -> Iterable[str]:
     if not isinstance(item, str) or not item:
         raise UsageError(f"{one.option} is {item!r}", "give a name")
     if item == "all" and one.names is not None:
@@ -99,7 +99,7 @@ def _names(one: Input, item: Any) -> Iterable[str]:
     return [item]
 
 
-def _number(one: Input, item: Any) -> int | float:
+def _number(one: SweepInput, item: Any) -> int | float:
     """An int where it is whole; a size with its unit in bytes."""
     if isinstance(item, (int, float)) and not isinstance(item, bool):
         return item
@@ -126,7 +126,7 @@ def _plain(digits: str) -> int | float:
     return int(digits) if digits.replace("_", "").isdigit() else float(digits)
 
 
-def checked(one: Input, value: int | float) -> int | float:
+def checked(one: SweepInput, value: int | float) -> int | float:
     """``value``, if ``one`` may have it; UsageError names the option."""
     whole = one.kind in ("whole", "size")
     inside = one.least <= value <= one.most and (one.below is None or value < one.below)
@@ -137,7 +137,7 @@ def checked(one: Input, value: int | float) -> int | float:
     return int(value) if whole else value
 
 
-def _range(one: Input, match: re.Match[str]) -> Iterable[int | float]:
+def _range(one: SweepInput, match: re.Match[str]) -> Iterable[int | float]:
     first, last = (checked(one, _number(one, match[end].strip())) for end in ("first", "last"))
     text = match["step"] or "1"
     times = match["how"] == "x"
@@ -149,7 +149,7 @@ def _range(one: Input, match: re.Match[str]) -> Iterable[int | float]:
     return _multiplied(one, first, last, step) if times else _added(one, first, last, step)
 
 
-def _added(one: Input, first: int | float, last: int | float, step: int | float) -> Iterable[int | float]:
+def _added(one: SweepInput, first: int | float, last: int | float, step: int | float) -> Iterable[int | float]:
     count = int((last - first) // step) + 1
     if count > MOST_VALUES:
         raise UsageError(f"{one.option}: {count:,} values", f"an axis has at most {MOST_VALUES:,}: use a larger step")
@@ -158,7 +158,7 @@ def _added(one: Input, first: int | float, last: int | float, step: int | float)
     return [checked(one, first + index * step) for index in range(count)]
 
 
-def _multiplied(one: Input, first: int | float, last: int | float, factor: int | float) -> Iterable[int | float]:
+def _multiplied(one: SweepInput, first: int | float, last: int | float, factor: int | float) -> Iterable[int | float]:
     """Whole numbers stay whole: a fraction is rounded."""
     if first <= 0:
         raise UsageError(f"{one.option}: a range of factors cannot begin at {first}", "begin above zero")

@@ -24,7 +24,7 @@ from perfmodel.core.workload import BACKWARD, FORWARD, Attention
 from perfmodel.kernels.attention.algorithms import find
 from perfmodel.kernels.attention.algorithms.flash2 import computed_widths
 from perfmodel.kernels.attention.base import key_rows_stored, query_rows, query_write
-from perfmodel.kernels.attention.evaluate import BOTH, Result, both, evaluate_tile
+from perfmodel.kernels.attention.evaluate import BOTH, AttentionResult, both, evaluate_tile
 from perfmodel.kernels.attention.request import Comparison
 from perfmodel.kernels.attention.walk import key_tiles, streamed_query_rows, visited_tiles
 from perfmodel.kernels.attention.walk import row_tiles as row_count
@@ -34,7 +34,7 @@ from perfmodel.kernels.tile import TENSOR_TILE
 from perfmodel.timing.base import FUSED, Case, algorithm_of, calibrations, kernel_name
 from perfmodel.timing.models._flash_plans import IMPLEMENTATIONS, WGMMA, major, padded, plan_of
 from perfmodel.timing.models.gemm import SLICE_BYTES, WIDE_COPY, copy_bytes
-from perfmodel.timing.predict import Lenders, nearest
+from perfmodel.timing.predict import FallbackDevices, nearest
 
 EAGER, MATMUL = "torch-eager", "torch-matmul"
 HOPPER = 9
@@ -49,11 +49,11 @@ WIDEST_IN_REGISTERS = 128
 TileOf = Callable[[Matmul], tuple[Tile, bool]]
 
 
-def as_launched(comparison: Comparison, implementation: str | None, lenders: Lenders = tuple) -> tuple[Comparison, list[str]]:
+def as_launched(comparison: Comparison, implementation: str | None, fallbacks: FallbackDevices = tuple) -> tuple[Comparison, list[str]]:
     """``comparison`` with the results of the algorithm that ``implementation`` runs as it runs them; what the reader should know of it."""
     if implementation is None:
         return comparison, []
-    made: dict[tuple[str, str], Result] = {}
+    made: dict[tuple[str, str], AttentionResult] = {}
     notes: list[str] = []
     for result in comparison.results:
         key = (result.algorithm.name, result.direction)
@@ -64,18 +64,18 @@ def as_launched(comparison: Comparison, implementation: str | None, lenders: Len
             if result.direction == BOTH:
                 made[key] = both(*(made[result.algorithm.name, way] for way in (FORWARD, BACKWARD)))
             else:
-                made[key] = _launched(comparison, result, implementation, lenders)
+                made[key] = _launched(comparison, result, implementation, fallbacks)
                 notes.append(f"{' '.join(key)}: traffic, intensity and roofline are those of {implementation}'s kernels.")
         except PerfmodelError as error:
             notes.append(f"{' '.join(key)}: {error.message}.")
     return replace(comparison, results=list(made.values())), notes
 
 
-def _launched(comparison: Comparison, result: Result, implementation: str, lenders: Lenders) -> Result:
+def _launched(comparison: Comparison, result: AttentionResult, implementation: str, fallbacks: FallbackDevices) -> AttentionResult:
     w, device, tile = comparison.workload, comparison.device, result.tile
     given = {"br": int(tile.br), "bc": int(tile.bc)} if tile and comparison.tile_given else {}
     case = Case(w, implementation, result.direction, launch=given)
-    listed, own = kernels_of(case, device, lenders)
+    listed, own = kernels_of(case, device, fallbacks)
     if own is not None and not comparison.tile_given:
         result = evaluate_tile(result.algorithm, w, device, result.direction, own)
     pairs = [(kernel, estimate(kernel, device)) for kernel in listed]
@@ -88,12 +88,12 @@ def _counted_as(algorithm: Estimate, kernels: Estimate) -> Estimate:
     return replace(kernels, **{name: getattr(algorithm, name) for name in kept})
 
 
-def kernels_of(case: Case, device: Device, lenders: Lenders = tuple) -> tuple[list[Kernel], Tile | None]:
+def kernels_of(case: Case, device: Device, fallbacks: FallbackDevices = tuple) -> tuple[list[Kernel], Tile | None]:
     """What ``case.implementation`` launches, in order, and the tile of the main kernel; UnavailableError where that is not known."""
     w: Attention = case.workload
     known_as = kernel_name(case.implementation)
     if known_as == EAGER and w.group == 1:
-        return eager(w, case.direction, lambda product: matmul_tile(product, device, lenders)), None
+        return eager(w, case.direction, lambda product: matmul_tile(product, device, fallbacks)), None
     far = known_as == EFFICIENT and case.direction == BACKWARD  # it loads three to seven times what the algorithm does
     unknown = far or algorithm_of(case.implementation) != FUSED  # FlashAttention 1 passes its O through memory in fp32
     if case.implementation not in IMPLEMENTATIONS or unknown or w.n == 1 or w.sparsity is not None:
@@ -209,7 +209,7 @@ def _product(kernel: Kernel, w: Attention, tile_of: TileOf) -> Kernel:
     return replace(kernel, accesses=tuple(found), launch=matmul_kernels(product, tile)[0].launch)
 
 
-def matmul_tile(w: Matmul, device: Device, lenders: Lenders = tuple) -> tuple[Tile, bool]:
+def matmul_tile(w: Matmul, device: Device, fallbacks: FallbackDevices = tuple) -> tuple[Tile, bool]:
     """The tile that the calibrated model of torch.matmul finds fastest, the default one where nothing is calibrated; and whether
     tiles are loaded whole.
     """
@@ -220,7 +220,7 @@ def matmul_tile(w: Matmul, device: Device, lenders: Lenders = tuple) -> tuple[Ti
     def known(one: Device) -> bool:
         return bool(calibrations(one, "matmul", w.dtype.name, case))
 
-    lender = device if known(device) else nearest(device, [one for one in lenders() if known(one)])
+    lender = device if known(device) else nearest(device, [one for one in fallbacks() if known(one)])
     whole = major(device) >= HOPPER and copy_bytes(w.n, w.k, w.dtype.size) == WIDE_COPY
     if lender is None:
         return Tile(TENSOR_TILE, default_columns(device)), whole

@@ -21,7 +21,7 @@ SAME_ARCHITECTURE = math.sqrt(1 + 1 / 1)
 PARTS = dict.fromkeys(("eager-attention", "eager-published"), ("matmul", "scale", "softmax"))
 """Models of sequences, and the workloads of their parts, which may be calibrated on other devices alone."""
 
-Lenders = Callable[[], Iterable[Device]]
+FallbackDevices = Callable[[], Iterable[Device]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,17 +36,17 @@ class Prediction:
     calibration: Calibration
 
 
-def predict(case: Case, workload: str, dtype: str, device: Device, lower_s: float, lenders: Lenders = tuple) -> Prediction:
+def predict(case: Case, workload: str, dtype: str, device: Device, lower_s: float, fallbacks: FallbackDevices = tuple) -> Prediction:
     """The predicted time of ``case`` on ``device``, never below ``lower_s``.
 
-    ``lenders`` gives other devices whose calibrations may be borrowed. UnavailableError says why there is no prediction.
+    ``fallbacks`` gives other devices whose calibrations may be borrowed. UnavailableError says why there is no prediction.
     """
     own = calibrations(device, workload, dtype, case)
     if own and case.implementation not in VARIANTS:
         block = own[0]
         words = f"calibrated here: {block.points} points, {block.date}"
-        return _prediction(case, with_parts(device, block.model, lenders), block, (block.low, block.high), lower_s, CALIBRATED, words)
-    others = [device] if own else [one for one in lenders() if one.id != device.id and calibrations(one, workload, dtype, case)]
+        return _prediction(case, with_parts(device, block.model, fallbacks), block, (block.low, block.high), lower_s, CALIBRATED, words)
+    others = [device] if own else [one for one in fallbacks() if one.id != device.id and calibrations(one, workload, dtype, case)]
     lender = nearest(device, others)
     if lender is None:
         raise UnavailableError(_missing(case, workload, dtype, device))
@@ -59,15 +59,15 @@ def predict(case: Case, workload: str, dtype: str, device: Device, lower_s: floa
         interval = min(interval[0], block.low), max(interval[1], block.high)
     elif lender.architecture == device.architecture:  # one device of it tells this much of another
         interval = max(interval[0], block.low**SAME_ARCHITECTURE), min(interval[1], block.high**SAME_ARCHITECTURE)
-    return _prediction(case, with_parts(device, block.model, lenders), block, interval, lower_s, BORROWED, words)
+    return _prediction(case, with_parts(device, block.model, fallbacks), block, interval, lower_s, BORROWED, words)
 
 
-def with_parts(device: Device, model: str, lenders: Lenders) -> Device:
+def with_parts(device: Device, model: str, fallbacks: FallbackDevices) -> Device:
     """``device`` with the calibrations of the nearest others for parts of ``model`` that it has none of."""
     missing = set(PARTS.get(model, ())) - {block.workload for block in device.calibration}
     if not missing:
         return device
-    related = sorted((other for other in lenders() if other.vendor == device.vendor), key=lambda other: _distance(device, other))
+    related = sorted((other for other in fallbacks() if other.vendor == device.vendor), key=lambda other: _distance(device, other))
     lent = [block for other in related for block in other.calibration if block.workload in missing]
     return replace(device, calibration=[*device.calibration, *lent])
 
@@ -109,7 +109,7 @@ def nearest(device: Device, others: list[Device]) -> Device | None:
     return min(related, key=lambda other: _distance(device, other), default=None)
 
 
-def model_calibration(model: str, device: Device, lenders: Lenders) -> tuple[Calibration | None, bool]:
+def model_calibration(model: str, device: Device, fallbacks: FallbackDevices) -> tuple[Calibration | None, bool]:
     """The calibration of ``model`` of ``device``, or else of the nearest architecture; and whether it is the device's own."""
 
     def block_of(one: Device) -> Calibration | None:
@@ -118,7 +118,7 @@ def model_calibration(model: str, device: Device, lenders: Lenders) -> tuple[Cal
     own = block_of(device)
     if own is not None:
         return own, True
-    lender = nearest(device, [other for other in lenders() if block_of(other) is not None])
+    lender = nearest(device, [other for other in fallbacks() if block_of(other) is not None])
     return (None if lender is None else block_of(lender)), False
 
 

@@ -69,7 +69,7 @@ def _spread_early(classes: list[tuple[float, int]], skip: int, slots: int) -> tu
 
 
 @dataclass(frozen=True, slots=True)
-class Shares:
+class SharedPlaces:
     """How the blocks on a multiprocessor slow each other down.
 
     It has ``lanes`` parts that do not compete (a block of one warp uses one of four schedulers) and holds ``blocks`` blocks,
@@ -97,12 +97,12 @@ class Shares:
         return self.multiprocessors * sum(count * self.speeds[count - 1] for count in held if count)
 
 
-def shared_makespan(works: Sequence[float], repeats: int, shares: Shares) -> float:
+def shared_makespan(works: Sequence[float], repeats: int, shares: SharedPlaces) -> float:
     """When the last block ends. ``works``: seconds of each block alone, in order; the whole list comes ``repeats`` times.
 
     Blocks that share a lane slow each other down as long as both run, so a half empty last wave runs faster.
 
-    >>> one = Shares(multiprocessors=1, blocks=2, lanes=1, speeds=(1.0, 0.5))
+    >>> one = SharedPlaces(multiprocessors=1, blocks=2, lanes=1, speeds=(1.0, 0.5))
     >>> shared_makespan([1.0], 3, one), shared_makespan([2.0, 1.0], 1, one)
     (3.0, 3.0)
     """
@@ -113,19 +113,19 @@ def shared_makespan(works: Sequence[float], repeats: int, shares: Shares) -> flo
     return _follow(works, blocks - skip, shares, sum(works) * skip / len(works) / shares.rate)
 
 
-def spread_evenly(blocks: int, width: int, shares: Shares) -> int:
+def spread_evenly(blocks: int, width: int, shares: SharedPlaces) -> int:
     """How many of the first ``blocks`` are not followed: whole lists of ``width``."""
     return max(0, blocks // shares.slots - SHARED_ROUNDS) * shares.slots // width * width
 
 
-def _equal_rounds(blocks: int, shares: Shares) -> float:
+def _equal_rounds(blocks: int, shares: SharedPlaces) -> float:
     """Rounds, in times of one block alone, of equal blocks whose lanes are equally full: all end together."""
     full, rest = divmod(blocks, shares.slots)
     last = ceil_div(rest, shares.multiprocessors * shares.lanes)
     return full / shares.speeds[shares.blocks // shares.lanes - 1] + (1 / shares.speeds[last - 1] if rest else 0.0)
 
 
-def _follow(order: Sequence[float], blocks: int, shares: Shares, begin: float) -> float:
+def _follow(order: Sequence[float], blocks: int, shares: SharedPlaces, begin: float) -> float:
     """The makespan of ``blocks`` blocks, event by event.
 
     A lane's clock runs in work done per block: a block with work w that starts at clock c ends at clock c + w.
@@ -224,7 +224,7 @@ Lanes = frozenset[tuple[Sum, ...]]
 """Of the different lanes, what each of their places runs in all, the first to end first."""
 
 
-def lanes(tiles: Sequence[int], blocks: int, shares: Shares) -> ByRatio[Lanes]:
+def lanes(tiles: Sequence[int], blocks: int, shares: SharedPlaces) -> ByRatio[Lanes]:
     """How lanes that are equally full end, by ratio; ``blocks`` blocks, whose list of ``tiles`` comes again and again.
 
     While blocks wait, every lane is full and all run at one speed.

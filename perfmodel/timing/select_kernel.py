@@ -7,10 +7,10 @@ from typing import Any
 
 from perfmodel.core.errors import PerfmodelError, UnavailableError, UsageError, suggest
 from perfmodel.core.hardware import Device
-from perfmodel.kernels.attention.evaluate import BOTH, Result
+from perfmodel.kernels.attention.evaluate import BOTH, AttentionResult
 from perfmodel.kernels.attention.request import Comparison
 from perfmodel.timing.base import SAME_KERNEL, Case, algorithm_of, calibrations, models_of
-from perfmodel.timing.predict import Lenders, Prediction, added, predict
+from perfmodel.timing.predict import FallbackDevices, Prediction, added, predict
 
 OWN = ("numba-", "cpu-")
 """Implementations of this package: they are witnesses, not what people run."""
@@ -20,9 +20,9 @@ NAMED = (*SAME_KERNEL, "fa1", "megatron")
 """Predicted when named: further names of a kernel, and kernels that were replaced."""
 
 
-def check_implementation(name: str, workload: str, device: Device, lenders: Lenders) -> None:
+def check_implementation(name: str, workload: str, device: Device, fallbacks: FallbackDevices) -> None:
     """UsageError if no calibration of ``workload``, here or on a device to borrow from, is called ``name``."""
-    calibrated = known_implementations(workload, [device, *lenders()])
+    calibrated = known_implementations(workload, [device, *fallbacks()])
     known = sorted(calibrated | {alias for alias, kernel in SAME_KERNEL.items() if kernel in calibrated})
     if name not in known:
         raise UsageError(f"--implementation: none is called {name!r}", suggest(name, known))
@@ -42,7 +42,7 @@ def select_kernel(
     lower_s: float,
     implementation: str | None,
     suits: Callable[[str], bool],
-    lenders: Lenders,
+    fallbacks: FallbackDevices,
 ) -> Prediction:
     """The prediction for a ``workload`` called ``name``, buffers cold. ``suits``: which implementations run what was asked.
 
@@ -51,7 +51,7 @@ def select_kernel(
     is none.
     """
 
-    def predicted(names: Iterable[str], source: Lenders) -> list[Prediction]:
+    def predicted(names: Iterable[str], source: FallbackDevices) -> list[Prediction]:
         found = []
         for known in names:
             try:
@@ -63,11 +63,11 @@ def select_kernel(
     if implementation is not None:
         if not suits(implementation):
             raise UnavailableError(f"{implementation} is another algorithm")
-        return predict(Case(workload, implementation, direction), name, dtype, device, lower_s, lenders)
+        return predict(Case(workload, implementation, direction), name, dtype, device, lower_s, fallbacks)
     libraries = filter(suits, _libraries(name, direction, [device]))
     own = [known for known in libraries if calibrations(device, name, dtype, Case(workload, known, direction))]
-    others = [] if own else list(lenders())
-    found = predicted(own, lenders) if own else predicted(filter(suits, _libraries(name, direction, others)), lambda: others)
+    others = [] if own else list(fallbacks())
+    found = predicted(own, fallbacks) if own else predicted(filter(suits, _libraries(name, direction, others)), lambda: others)
     if not found:
         raise UnavailableError(f"no implementation of {name} in {dtype} is calibrated that covers this")
     return min(found, key=lambda one: (0.0 if own else _uncertainty(one), one.seconds))
@@ -97,7 +97,7 @@ def check_compared(implementation: str, algorithms: Iterable[str]) -> None:
         raise UsageError(f"--implementation {implementation} runs {runs}, which is not compared", f"add --algorithm {runs}")
 
 
-def predictions(comparison: Comparison, implementation: str | None, lenders: Lenders) -> tuple[Predictions, list[str]]:
+def predictions(comparison: Comparison, implementation: str | None, fallbacks: FallbackDevices) -> tuple[Predictions, list[str]]:
     """Predictions of the results that have one, and why the others have none, in words.
 
     ``implementation`` is the kernel of its algorithm; others are predicted for the one that ``select_kernel`` takes.
@@ -106,7 +106,7 @@ def predictions(comparison: Comparison, implementation: str | None, lenders: Len
     found: Predictions = {}
     missing: dict[str, None] = {}
     if implementation is not None:
-        check_implementation(implementation, "attention", comparison.device, lenders)
+        check_implementation(implementation, "attention", comparison.device, fallbacks)
         runs = algorithm_of(implementation)
         if all(runs != result.algorithm.name for result in comparison.results):
             missing[f"{implementation} runs {runs}, which is not compared: add --algorithm {runs}."] = None
@@ -116,7 +116,7 @@ def predictions(comparison: Comparison, implementation: str | None, lenders: Len
             if result.direction == BOTH:
                 found[name, BOTH] = added([found[name, part.direction] for part in result.passes])
             else:
-                found[name, result.direction] = _one(comparison, result, implementation, lenders)
+                found[name, result.direction] = _one(comparison, result, implementation, fallbacks)
         except KeyError:
             continue
         except PerfmodelError as error:
@@ -124,22 +124,22 @@ def predictions(comparison: Comparison, implementation: str | None, lenders: Len
     return found, list(missing)
 
 
-def answered(comparison: Comparison, implementation: str | None, lenders: Lenders) -> tuple[Comparison, Predictions, list[str]]:
+def answered(comparison: Comparison, implementation: str | None, fallbacks: FallbackDevices) -> tuple[Comparison, Predictions, list[str]]:
     """``comparison`` as ``implementation`` runs its algorithm, the predictions, and what the reader should know of both.
 
     UsageError if no calibration is of ``implementation``, or it runs none of the algorithms.
     """
     if implementation is None:
-        return comparison, *predictions(comparison, None, lenders)
+        return comparison, *predictions(comparison, None, fallbacks)
     from perfmodel.timing.launched import as_launched
 
     check_compared(implementation, [result.algorithm.name for result in comparison.results])
-    known, missing = predictions(comparison, implementation, lenders)
-    launched, notes = as_launched(comparison, implementation, lenders)
+    known, missing = predictions(comparison, implementation, fallbacks)
+    launched, notes = as_launched(comparison, implementation, fallbacks)
     return launched, known, [*missing, *notes]
 
 
-def _one(comparison: Comparison, result: Result, implementation: str | None, lenders: Lenders) -> Prediction:
+def _one(comparison: Comparison, result: AttentionResult, implementation: str | None, fallbacks: FallbackDevices) -> Prediction:
     w, name = comparison.workload, result.algorithm.name
 
     def suits(known: str) -> bool:
@@ -147,4 +147,4 @@ def _one(comparison: Comparison, result: Result, implementation: str | None, len
 
     named = implementation if implementation is not None and suits(implementation) else None
     lower_s = float(result.total.lower_s)
-    return select_kernel("attention", w.dtype.name, w, result.direction, comparison.device, lower_s, named, suits, lenders)
+    return select_kernel("attention", w.dtype.name, w, result.direction, comparison.device, lower_s, named, suits, fallbacks)

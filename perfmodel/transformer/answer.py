@@ -17,14 +17,14 @@ from perfmodel.core.cost import READ
 from perfmodel.core.dtypes import dtype_of_products
 from perfmodel.core.lower_bound import Needs
 from perfmodel.core.roofline import Estimate, rates_of, total
-from perfmodel.timing.predict import Lenders
-from perfmodel.transformer.estimate import Interval, Pass, Row, interval, run_pass, times_from
+from perfmodel.timing.predict import FallbackDevices
+from perfmodel.transformer.estimate import Interval, PassEstimate, PassRow, interval, run_pass, times_from
 from perfmodel.transformer.generation import flops_between
 from perfmodel.transformer.op import ATTENTION, Op
 from perfmodel.transformer.op_time import scaled
 from perfmodel.transformer.ops import layer_ops
 from perfmodel.transformer.parallel import Layout, layout
-from perfmodel.transformer.step import DECODE, GENERATE, PREFILL, Request, Step
+from perfmodel.transformer.step import DECODE, GENERATE, PREFILL, ModelPass, Request
 
 MOST_LENGTHS = 16
 """Lengths at which a long generation is reckoned, and a few more for windows; between them times are taken to be linear."""
@@ -38,7 +38,7 @@ class Line:
     """
 
     phase: str
-    row: Row
+    row: PassRow
     count: Number
     cost: Estimate
     times: Interval | None
@@ -46,24 +46,24 @@ class Line:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class ModelAnswer:
     """``steps``: passes with how often each is run. ``curved``: FLOP of rows, by phase and name, beyond those of these passes."""
 
     request: Request
-    steps: Sequence[tuple[Pass, int]]
+    steps: Sequence[tuple[PassEstimate, int]]
     memory: Layout
     curved: Mapping[tuple[str, str], int] = field(default_factory=dict)
 
     @property
     def lines(self) -> list[Line]:
         """Rows of all passes, those of one phase and name together."""
-        found: dict[tuple[str, str], list[tuple[Row, int]]] = {}
+        found: dict[tuple[str, str], list[tuple[PassRow, int]]] = {}
         for one, times in self.steps:
             for row in one.rows:
                 found.setdefault((one.step.phase, row.op.name), []).append((row, times))
         return [self._line(key, rows) for key, rows in found.items()]
 
-    def _line(self, key: tuple[str, str], rows: Sequence[tuple[Row, int]]) -> Line:
+    def _line(self, key: tuple[str, str], rows: Sequence[tuple[PassRow, int]]) -> Line:
         costs = [scaled(row.cost, times) for row, times in rows]
         cost = reduce(lambda before, one: replace(before + one, needs=before.needs.apart(one.needs)), costs)
         times = interval((row.interval, often) for row, often in rows)
@@ -122,7 +122,7 @@ class Answer:
         steps = self._of(DECODE)
         return _seconds(steps) / sum(times for _, times in steps) if steps else None
 
-    def _of(self, phase: str) -> list[tuple[Pass, int]]:
+    def _of(self, phase: str) -> list[tuple[PassEstimate, int]]:
         return [(one, times) for one, times in self.steps if one.step.phase == phase]
 
     @property
@@ -156,7 +156,7 @@ class Answer:
         return {name: float(rates_of(self.request.device, dtype_of_products(name)).matmul) for name in names}
 
 
-def _seconds(steps: Sequence[tuple[Pass, int]]) -> float:
+def _seconds(steps: Sequence[tuple[PassEstimate, int]]) -> float:
     return sum(one.seconds * times for one, times in steps)
 
 
@@ -164,7 +164,7 @@ def _with_flops(cost: Estimate, more: int) -> Estimate:
     return replace(cost, flops=cost.flops + more) if more else cost
 
 
-def answer(request: Request, lenders: Lenders = tuple) -> Answer:
+def answer(request: Request, fallbacks: FallbackDevices = tuple) -> ModelAnswer:
     """Every pass of ``request``, estimated and as far as it is calibrated predicted."""
     r = request.check()
     first = r.step(DECODE if r.phase == DECODE else PREFILL)
@@ -172,9 +172,9 @@ def answer(request: Request, lenders: Lenders = tuple) -> Answer:
     if r.phase == GENERATE:
         windows = sorted({int(w) for layer, _ in r.model.layer_kinds if (w := layer.attention.window) is not None})
         wanted += [(r.step(DECODE, length), times) for length, times in lengths(r.n + 1, r.kv_len - 1, windows)]
-    known: dict[tuple[Op, bool], Row] = {}
-    steps = [(run_pass(r.model, step, r.device, lenders, r.in_graph(step.phase), known), times) for step, times in wanted]
-    return Answer(r, steps, layout(r.model, replace(first, kv_len=r.kv_len), r.device), {} if r.cached else _curved(r, wanted))
+    known: dict[tuple[Op, bool], PassRow] = {}
+    steps = [(run_pass(r.model, step, r.device, fallbacks, r.in_graph(step.phase), known), times) for step, times in wanted]
+    return ModelAnswer(r, steps, layout(r.model, replace(first, kv_len=r.kv_len), r.device), {} if r.cached else _curved(r, wanted))
 
 
 def lengths(first: int, last: int, breaks: Sequence[int] = ()) -> list[tuple[int, int]]:
@@ -197,7 +197,7 @@ def lengths(first: int, last: int, breaks: Sequence[int] = ()) -> list[tuple[int
     return found
 
 
-def _curved(r: Request, wanted: Sequence[tuple[Step, int]]) -> dict[tuple[str, str], int]:
+def _curved(r: Request, wanted: Sequence[tuple[ModelPass, int]]) -> dict[tuple[str, str], int]:
     """FLOP of rows that grow with the square of the length, summed over all lengths, beyond those at the middles.
 
     Sum of f over the 2 d + 1 lengths around c: (2 d + 1) (f(c) + (d + 1) (f(c - d) - 2 f(c) + f(c + d)) / (6 d)).
@@ -215,7 +215,7 @@ def _curved(r: Request, wanted: Sequence[tuple[Step, int]]) -> dict[tuple[str, s
     return {key: more for key, more in found.items() if more}
 
 
-def _attention(r: Request, step: Step) -> list[Op]:
+def _attention(r: Request, step: ModelPass) -> list[Op]:
     """The rows of ``step`` whose FLOP are not linear in the length."""
     kinds = [(op, count) for layer, count in r.model.layer_kinds for op in layer_ops(layer, r.model, step)]
     return [op.times(count) for op, count in kinds if op.group == ATTENTION]

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from perfmodel.core.roofline import rates_of
-from perfmodel.timing.predict import Lenders
-from perfmodel.transformer.estimate import Pass, all_ops, pass_needs, run_pass
+from perfmodel.timing.predict import FallbackDevices
+from perfmodel.transformer.estimate import PassEstimate, all_ops, pass_needs, run_pass
 from perfmodel.transformer.op import CACHE, WEIGHTS, total_bytes
 from perfmodel.transformer.op_time import op_estimate, scaled
 from perfmodel.transformer.parallel import layout
@@ -23,11 +23,11 @@ LARGEST = 2**20
 
 
 @dataclass(frozen=True, slots=True)
-class Point:
+class BatchPoint:
     """One batch. ``parts``: seconds of weights and KV cache at DRAM bandwidth, and of arithmetic at the highest clock."""
 
     batch: int
-    step: Pass
+    step: PassEstimate
     parts: dict[str, float]
     memory: int
     fits: bool | None
@@ -48,25 +48,25 @@ class Curve:
     """``knee``: the batch from which doubling it brings less than ``PAYS`` in the bound's tokens/s; None beyond memory."""
 
     request: Request
-    points: Sequence[Point]
+    points: Sequence[BatchPoint]
     knee: int | None
     max_batch: int | None
 
 
-def curve(request: Request, lenders: Lenders = tuple) -> Curve:
+def curve(request: Request, fallbacks: FallbackDevices = tuple) -> Curve:
     """Decode at ``request.kv_len`` for batches 1, 2, 4, ... up to what fits, the knee and the largest batch among them."""
     r = replace(request, phase=DECODE).check()
     held = layout(r.model, r.step(DECODE), r.device)
     most = held.max_batch or UNKNOWN_CAPACITY
     found = knee(r, most)
     batches = sorted({*(2**i for i in range(min(most, LARGEST).bit_length())), most, *([found] if found else [])})
-    return Curve(r, [point(replace(r, batch=batch), lenders) for batch in batches], found, held.max_batch)
+    return Curve(r, [point(replace(r, batch=batch), fallbacks) for batch in batches], found, held.max_batch)
 
 
-def point(r: Request, lenders: Lenders) -> Point:
+def point(r: Request, fallbacks: FallbackDevices) -> BatchPoint:
     """One batch."""
     step = r.step(DECODE)
-    one, rates = run_pass(r.model, step, r.device, lenders, r.in_graph(DECODE)), rates_of(r.device, r.dtype)
+    one, rates = run_pass(r.model, step, r.device, fallbacks, r.in_graph(DECODE)), rates_of(r.device, r.dtype)
     ops = [row.op for row in one.rows]
     parts = {
         WEIGHTS_PART: float(total_bytes(ops, WEIGHTS) / rates.dram),
@@ -74,7 +74,7 @@ def point(r: Request, lenders: Lenders) -> Point:
         COMPUTE_PART: float(one.cost.needs.work_s),
     }
     memory = layout(r.model, step, r.device)
-    return Point(r.batch, one, parts, memory.total, memory.fits)
+    return BatchPoint(r.batch, one, parts, memory.total, memory.fits)
 
 
 def bound_s(r: Request, batch: int) -> float:

@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 
 from perfmodel.core.arith import Number
-from perfmodel.core.checks import dtype_on, whole
+from perfmodel.core.checks import dtype_on, positive_int
 from perfmodel.core.dtypes import DTYPES
 from perfmodel.core.errors import UnavailableError, UsageError
 from perfmodel.core.hardware import Device
-from perfmodel.timing.predict import Lenders
+from perfmodel.timing.predict import FallbackDevices
 from perfmodel.transformer import kv_cache
-from perfmodel.transformer.answer import Answer, answer
+from perfmodel.transformer.answer import ModelAnswer, answer
 from perfmodel.transformer.generation import MEASURED, Generation, Measured, with_cache, without_cache
 from perfmodel.transformer.kv_cache import CacheFormat, LayerCache
 from perfmodel.transformer.op import WEIGHTS, total_bytes
@@ -19,7 +19,7 @@ from perfmodel.transformer.ops import EMBEDDING, step_ops
 from perfmodel.transformer.parallel import weight_bytes as published_bytes
 from perfmodel.transformer.parameters import active, total
 from perfmodel.transformer.spec import ModelSpec
-from perfmodel.transformer.step import DECODE, GENERATE, Request, Step, formats, stored_as_published
+from perfmodel.transformer.step import DECODE, GENERATE, ModelPass, Request, formats, stored_as_published
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,7 @@ class CacheWorkload:
     def check(self) -> CacheWorkload:
         """This workload, if every value has a meaning; else UsageError names the option and the fix."""
         for option, value in (("n", self.n), ("batch", self.batch), ("block-size", self.form.block_size)):
-            whole(option, value)
+            positive_int(option, value)
         for option, name in (("dtype", self.form.dtype), ("weights-dtype", self.weights_dtype)):
             kv_cache.bits_of(option, name)
         if self.form.rope_dtype is not None:
@@ -48,7 +48,7 @@ class CacheWorkload:
             if all(attention.kind != "MLA" for attention, _ in kv_cache.attention_kinds(self.spec)):
                 raise UsageError(f"--rope-dtype: {self.spec.name} keeps no rotated key of its own", "it is for latent attention")
         if self.form.scale_group is not None:
-            whole("scale-group", self.form.scale_group)
+            positive_int("scale-group", self.form.scale_group)
             if kv_cache.BITS[self.form.dtype] > 8:
                 raise UsageError(f"--scale-group: {self.form.dtype} elements have no scales", "give it with --dtype fp8, int8 or int4")
         return self
@@ -134,12 +134,14 @@ def read_bytes(w: CacheWorkload) -> Number:
     return total_bytes((op for op in step_ops(w.spec, _step(w)) if op.name != EMBEDDING), WEIGHTS)
 
 
-def _step(w: CacheWorkload) -> Step:
+def _step(w: CacheWorkload) -> ModelPass:
     bits = formats(w.spec, DTYPES["fp16"], None, None)["weight_bits"]
-    return Step(DECODE, 1, 1, 1, weight_bits=bits, published=True)
+    return ModelPass(DECODE, 1, 1, 1, weight_bits=bits, published=True)
 
 
-def generation_on(w: CacheWorkload, device: Device, lenders: Lenders = tuple) -> tuple[Answer, Answer] | UnavailableError:
+def generation_on(
+    w: CacheWorkload, device: Device, fallbacks: FallbackDevices = tuple
+) -> tuple[ModelAnswer, ModelAnswer] | UnavailableError:
     """``w.n`` tokens of one sequence one by one, with a cache and without: ``perfmodel model --phase generate --n 1`` to one token more.
 
     Times leave out scales of the cache and a format of its own for the rotated key. UnavailableError: a rate that the profile lacks.
@@ -148,7 +150,7 @@ def generation_on(w: CacheWorkload, device: Device, lenders: Lenders = tuple) ->
     try:
         form = dtype_on(given if given in DTYPES and given != "fp8" else default_weights_dtype(w.form.dtype), device)
         request = Request(w.spec, device, GENERATE, 1, 1, w.n + 1, form, **formats(w.spec, form, given, w.form.dtype))
-        return answer(replace(request, cached=True), lenders), answer(replace(request, cached=False), lenders)
+        return answer(replace(request, cached=True), fallbacks), answer(replace(request, cached=False), fallbacks)
     except UnavailableError as error:
         return error
 

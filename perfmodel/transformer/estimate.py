@@ -18,7 +18,7 @@ from perfmodel.core.hardware import Device
 from perfmodel.core.lower_bound import Needs
 from perfmodel.core.roofline import Estimate, rates_of, total
 from perfmodel.kernels.matmul import default_columns
-from perfmodel.timing.predict import CALIBRATED, Lenders, Prediction
+from perfmodel.timing.predict import CALIBRATED, FallbackDevices, Prediction
 from perfmodel.transformer.op import CACHE, WEIGHTS, Op, total_bytes
 from perfmodel.transformer.op_time import (
     LaunchCorrection,
@@ -34,7 +34,7 @@ from perfmodel.transformer.op_time import (
 from perfmodel.transformer.ops import step_ops
 from perfmodel.transformer.parallel import hand_over
 from perfmodel.transformer.spec import ModelSpec
-from perfmodel.transformer.step import Split, Step
+from perfmodel.transformer.step import ModelPass, Split
 
 CONVENTION = "matmul FLOP of the model on scores that the mask leaves, over the datasheet's peak"
 """What an MFU counts. Kernels execute no less and take no less time than that at the peak, so that it is never above 1."""
@@ -56,7 +56,7 @@ def interval(known: Iterable[tuple[Interval | None, int]]) -> Interval | None:
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class PassRow:
     """All runs of one op: ``cost`` and ``prediction`` are sums over them. Without a prediction, ``missing`` says why."""
 
     op: Op
@@ -77,14 +77,14 @@ class Row:
 
 
 @dataclass(frozen=True, slots=True)
-class Pass:
+class PassEstimate:
     """One step of a model on a device, of one GPU per pipeline stage, stages one after the other."""
 
     model: ModelSpec
-    step: Step
+    step: ModelPass
     device: Device
     graph: bool
-    rows: Sequence[Row]
+    rows: Sequence[PassRow]
     within: LaunchCorrection
 
     @property
@@ -148,7 +148,7 @@ class Pass:
         return step_ops(self.model, replace(self.step, split=Split()))
 
 
-def times_from(rows: Iterable[Row]) -> str:
+def times_from(rows: Iterable[PassRow]) -> str:
     """Of what the sum of these rows' seconds is made: ``PREDICTED``, ``ROOF`` or ``MIXED``."""
     known = {row.prediction is not None for row in rows}
     return MIXED if len(known) > 1 else ROOF if False in known else PREDICTED
@@ -156,44 +156,44 @@ def times_from(rows: Iterable[Row]) -> str:
 
 def run_pass(
     model: ModelSpec,
-    step: Step,
+    step: ModelPass,
     device: Device,
-    lenders: Lenders = tuple,
+    fallbacks: FallbackDevices = tuple,
     graph: bool = False,
-    known: dict[tuple[Op, bool], Row] | None = None,
-) -> Pass:
-    """Estimates of every row. ``graph``: kernels are launched as a CUDA graph. ``lenders``: as for a prediction.
+    known: dict[tuple[Op, bool], PassRow] | None = None,
+) -> PassEstimate:
+    """Estimates of every row. ``graph``: kernels are launched as a CUDA graph. ``fallbacks``: as for a prediction.
 
     ``known``: rows of other passes on the device, by op and ``graph``; those of this one are added.
     """
-    within, known = launch_correction(device, lenders), {} if known is None else known
+    within, known = launch_correction(device, fallbacks), {} if known is None else known
     step = on_device(step, device)
     ops = all_ops(model, step)
     for op in ops:
         if (op, graph) not in known:
-            known[op, graph] = _row(op, device, lenders, graph, within)
-    return Pass(model, step, device, graph, [known[op, graph] for op in ops], within)
+            known[op, graph] = _row(op, device, fallbacks, graph, within)
+    return PassEstimate(model, step, device, graph, [known[op, graph] for op in ops], within)
 
 
-def on_device(step: Step, device: Device) -> Step:
+def on_device(step: ModelPass, device: Device) -> ModelPass:
     """``step`` with the tiles that matmuls have there."""
     return replace(step, tile_columns=default_columns(device))
 
 
-def all_ops(model: ModelSpec, step: Step) -> list[Op]:
+def all_ops(model: ModelSpec, step: ModelPass) -> list[Op]:
     """Kernels and collectives of ``step``."""
     return [*step_ops(model, step), *hand_over(model, step)]
 
 
-def _row(op: Op, device: Device, lenders: Lenders, graph: bool, within: LaunchCorrection) -> Row:
+def _row(op: Op, device: Device, fallbacks: FallbackDevices, graph: bool, within: LaunchCorrection) -> PassRow:
     cost = op_estimate(op, device)
     try:
-        alone = predict_op(op, device, float(cost.lower_s), lenders)
+        alone = predict_op(op, device, float(cost.lower_s), fallbacks)
         one = in_time(within.of(alone, op, device, graph, float(cost.lower_s)), cost, device)
     except PerfmodelError as error:
-        return Row(op, scaled(cost, op.count), None, error.message)
+        return PassRow(op, scaled(cost, op.count), None, error.message)
     times = {name: getattr(one, name) * op.count for name in ("seconds", "low", "high")}
-    return Row(op, scaled(cost, op.count), replace(one, **times))
+    return PassRow(op, scaled(cost, op.count), replace(one, **times))
 
 
 def pass_needs(rows: Sequence[tuple[Op, Estimate]], stages: int = 1) -> Needs:
@@ -213,13 +213,13 @@ class ModelStep:
     """``step`` of ``model``, launched as a CUDA graph or kernel by kernel. ``attention``: implementation of its fused attention."""
 
     model: ModelSpec
-    step: Step
+    step: ModelPass
     graph: bool
     attention: str | None = None
 
-    def on(self, device: Device, lenders: Lenders = tuple) -> Pass:
+    def on(self, device: Device, fallbacks: FallbackDevices = tuple) -> PassEstimate:
         """Its rows on ``device``."""
-        return run_pass(self.model, self.step, device, lenders, self.graph)
+        return run_pass(self.model, self.step, device, fallbacks, self.graph)
 
     def estimate(self, device: Device) -> Estimate:
         """Bound and roof of the whole step on ``device``."""

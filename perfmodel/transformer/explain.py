@@ -12,12 +12,12 @@ from perfmodel.core.explain import sourced
 from perfmodel.core.hardware import Device
 from perfmodel.core.lower_bound import Needs
 from perfmodel.core.roofline import Estimate, Rates, estimate, total, traced_rates
-from perfmodel.core.trace import Step as Line
+from perfmodel.core.trace import FormulaStep as Line
 from perfmodel.core.trace import Trace, Traced
 from perfmodel.kernels.collectives import Collective, collective_estimate, least_bytes, link_bandwidth
 from perfmodel.transformer import parameters
 from perfmodel.transformer.cache_plan import CacheResult
-from perfmodel.transformer.estimate import Pass, all_ops, pass_needs
+from perfmodel.transformer.estimate import PassEstimate, all_ops, pass_needs
 from perfmodel.transformer.generation import with_cache, without_cache
 from perfmodel.transformer.kv_cache import SCALE_SIZE, CacheFormat, batch_bytes, largest_batch, sequence_bytes, token_bytes, weight_bytes
 from perfmodel.transformer.op import Op
@@ -93,7 +93,7 @@ class RowsTrace(Trace):
         raise AssertionError("count() does not end")
 
 
-def explain(found: Pass) -> list[Line]:
+def explain(found: PassEstimate) -> list[Line]:
     """Steps of one pass; each rests on earlier ones."""
     trace = RowsTrace()
     model = traced(found.model, trace, PASS_SIZES, found.model.source or found.model.name)

@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from perfmodel.core.arith import Number, minimum
-from perfmodel.core.trace import named
+from perfmodel.core.trace import label
 from perfmodel.transformer.kv_cache import CacheFormat, attention_kinds, layer_token_bytes, weight_bytes
 from perfmodel.transformer.parameters import active, head_matrix, layer_matrices
 from perfmodel.transformer.spec import GroupedAttention, LatentAttention, ModelSpec
@@ -91,7 +91,7 @@ def without_cache(spec: ModelSpec, n: Number, weights_dtype: str) -> Generation:
 def _generation(spec: ModelSpec, n: Number, weights_dtype: str, tokens: Number, attention: Number, cache_read: Number) -> Generation:
     """``tokens``: that pass through the layers in all ``n`` steps."""
     matrices = sum(count * layer_matrices(spec, layer) for layer, count in spec.layer_kinds)
-    body, head = named("W_layers", "weights a token meets in the layers", matrices), 2 * head_matrix(spec) * n
+    body, head = label("W_layers", "weights a token meets in the layers", matrices), 2 * head_matrix(spec) * n
     return Generation(2 * body * tokens, head, attention, n * weight_bytes(active(spec), weights_dtype), cache_read)
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from perfmodel.core.arith import Number, ceil_div, maximum, minimum
 from perfmodel.core.errors import UsageError, suggest
-from perfmodel.core.trace import named, plain
+from perfmodel.core.trace import label, plain
 from perfmodel.core.workload import LARGEST_SIZE
 from perfmodel.transformer.spec import GroupedAttention, LatentAttention, ModelSpec
 
@@ -115,10 +115,10 @@ def layer_caches(kinds: Kinds, n: Number, form: CacheFormat, tokens: Callable[..
     """The cache of one sequence of ``n`` tokens, one entry for each kind of attention."""
     found = []
     for attention, count in kinds:
-        label = kind_label(attention)
-        size = named(f"{label} per token", "B in one layer", layer_token_bytes(attention, form))
-        held = named(f"{label} tokens", "tokens held", tokens(n, attention.window, form.block_size))
-        total = named(f"{label} sequence", f"B in {count} layers", count * size * held)
+        prefix = kind_label(attention)
+        size = label(f"{prefix} per token", "B in one layer", layer_token_bytes(attention, form))
+        held = label(f"{prefix} tokens", "tokens held", tokens(n, attention.window, form.block_size))
+        total = label(f"{prefix} sequence", f"B in {count} layers", count * size * held)
         found.append(LayerCache(attention, count, attention.kept, size, held, total))
     return found
 

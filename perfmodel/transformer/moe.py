@@ -23,7 +23,7 @@ from perfmodel.transformer.op import (
     widest,
 )
 from perfmodel.transformer.spec import DenseMlp, MoeMlp
-from perfmodel.transformer.step import Step, share
+from perfmodel.transformer.step import ModelPass, share
 from perfmodel.transformer.weight_formats._base import MatrixFormat
 
 
@@ -48,7 +48,7 @@ class Routing:
     ``mlp``: as one GPU of a tensor-parallel group sees it; ``matrices``: of an expert, into it and out.
     """
 
-    def __init__(self, mlp: MoeMlp, hidden: Number, step: Step, matrices: tuple[Matrix, ...]) -> None:
+    def __init__(self, mlp: MoeMlp, hidden: Number, step: ModelPass, matrices: tuple[Matrix, ...]) -> None:
         self.mlp, self.hidden, self.step = mlp, hidden, step
         self.pairs = share(step.all_tokens * mlp.experts_per_token, step.split.ep)
         self.touched = expected_touched(mlp.experts, mlp.experts_per_token, step.all_tokens) / step.split.ep
@@ -107,7 +107,7 @@ class Routing:
         return self._as_part(SUM, stream("weighted sum of experts", step, "add", moved, like))
 
 
-def activation_function(mlp: DenseMlp | MoeMlp, step: Step, rows: Number, width: Number) -> Op:
+def activation_function(mlp: DenseMlp | MoeMlp, step: ModelPass, rows: Number, width: Number) -> Op:
     """SiLU x gate, or the activation function alone, as a kernel of its own."""
     name = {"silu": "SiLU", "swish": "SiLU"}.get(mlp.activation, "GELU" if "gelu" in mlp.activation else mlp.activation)
     kind, implementation = ("silu-mul", "torch-silu-mul") if mlp.gated else ("gelu", "torch-scale")

@@ -19,7 +19,7 @@ from perfmodel.kernels.collectives import Collective
 from perfmodel.kernels.matmul import Matmul
 from perfmodel.kernels.matmul import kernels as matmul_kernels
 from perfmodel.transformer.layer import Matrix
-from perfmodel.transformer.step import Step
+from perfmodel.transformer.step import ModelPass
 from perfmodel.transformer.weight_formats._base import MatrixFormat
 
 WEIGHTS, CACHE = "weights", "KV cache"
@@ -85,7 +85,7 @@ def tile_rows(rows: Number) -> int:
     return min(max(1 << (int(rows) - 1).bit_length(), SMALLEST_ROWS), LARGEST_ROWS)
 
 
-def stored_as(step: Step, name: str) -> MatrixFormat:
+def stored_as(step: ModelPass, name: str) -> MatrixFormat:
     """The format of the matrix ``name``: the checkpoint's own, else that of all weights."""
     own = dict(step.formats).get(name)
     if own is not None:
@@ -94,17 +94,17 @@ def stored_as(step: Step, name: str) -> MatrixFormat:
     return MatrixFormat(f"{kind}{step.weight_bits}", step.weight_bits, multiplied="fp8" if (kind, step.weight_bits) == ("fp", 8) else "")
 
 
-def widest(step: Step, matrices: tuple[Matrix, ...]) -> MatrixFormat:
+def widest(step: ModelPass, matrices: tuple[Matrix, ...]) -> MatrixFormat:
     """Of the formats of matrices that are multiplied together, the one with the most bits."""
     return max((stored_as(step, name) for name in [matrix.stored for matrix in matrices] or [""]), key=lambda form: form.bits)
 
 
-def matrix_bytes(step: Step, matrices: tuple[Matrix, ...]) -> Number:
+def matrix_bytes(step: ModelPass, matrices: tuple[Matrix, ...]) -> Number:
     """Bytes of ``matrices``, scales included."""
     return sum(stored_as(step, matrix.stored).bytes(matrix.inputs, matrix.outputs) for matrix in matrices)
 
 
-def _read(access: Access, step: Step, matrices: tuple[Matrix, ...]) -> Access:
+def _read(access: Access, step: ModelPass, matrices: tuple[Matrix, ...]) -> Access:
     """``access`` to the elements of ``matrices`` with the bytes that they are stored in."""
     if not step.formats or not matrices:
         return in_bits(access, WEIGHTS, step.weight_bits)
@@ -115,7 +115,7 @@ def _read(access: Access, step: Step, matrices: tuple[Matrix, ...]) -> Access:
 
 def linear(
     name: str,
-    step: Step,
+    step: ModelPass,
     rows: Number,
     inputs: Number,
     outputs: Number,
@@ -141,7 +141,7 @@ def linear(
     return Op(name, MATMUL, 1, kernel, timed, form)
 
 
-def product_timed(w: Matmul, step: Step, form: MatrixFormat) -> tuple[Timed, Dtype | None]:
+def product_timed(w: Matmul, step: ModelPass, form: MatrixFormat) -> tuple[Timed, Dtype | None]:
     """What is asked of a product with weights in ``form``, and its ``Op.multiplied``.
 
     fp8 weights are multiplied in fp8, x rounded on the way. Others are dequantised on the way to a product in the format of the
@@ -157,7 +157,7 @@ def product_timed(w: Matmul, step: Step, form: MatrixFormat) -> tuple[Timed, Dty
     return Timed("matmul", w, implementations, obstacle), inside
 
 
-def multiplied_in(step: Step, form: MatrixFormat) -> Dtype | None:
+def multiplied_in(step: ModelPass, form: MatrixFormat) -> Dtype | None:
     """The narrower format in which products of 16-bit activations with weights in ``form`` may run."""
     return dtype_of_products(form.multiplied) if form.multiplied and step.dtype.size == 2 else None
 
@@ -169,7 +169,7 @@ EXPONENTIALS = {"silu-mul": 1, "gelu": 1}
 
 def stream(
     name: str,
-    step: Step,
+    step: ModelPass,
     op: str,
     moved: tuple[Number | None, Number | None],
     like: tuple[str, str, Number, Number],
@@ -203,7 +203,7 @@ _STREAM_OPS = {
 }
 
 
-def activation(kind: str, elements: Number, step: Step, tensor: str = "activations") -> Access:
+def activation(kind: str, elements: Number, step: ModelPass, tensor: str = "activations") -> Access:
     """``elements`` activations read or written once."""
     return once(tensor, kind, elements, step.dtype.size)
 
@@ -213,7 +213,7 @@ def total_bytes(ops: Iterable[Op], *tensors: str) -> Number:
     return sum(op.count * op.bytes_of(*tensors) for op in ops)
 
 
-def collective(op: str, world: int, elements: Number, step: Step) -> Op:
+def collective(op: str, world: int, elements: Number, step: ModelPass) -> Op:
     """A row for ``op`` on ``elements`` activations."""
     w = Collective(op, world, elements * step.dtype.size, step.dtype)
     kernel = Kernel(w.title, step.dtype, (once("buffer", READ, elements, step.dtype.size),))

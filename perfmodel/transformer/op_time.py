@@ -13,11 +13,11 @@ from perfmodel.core.roofline import Estimate, Traffic, estimate
 from perfmodel.core.workload import FORWARD
 from perfmodel.kernels.collectives import Collective, collective_estimate
 from perfmodel.timing.base import Parameter, algorithm_of
-from perfmodel.timing.predict import Lenders, Prediction, model_calibration
+from perfmodel.timing.predict import FallbackDevices, Prediction, model_calibration
 from perfmodel.timing.select_kernel import select_kernel
 from perfmodel.transformer.op import COLLECTIVE, ELEMENTWISE, Op
 from perfmodel.transformer.spec import GroupedAttention, ModelSpec
-from perfmodel.transformer.step import Split, Step
+from perfmodel.transformer.step import ModelPass, Split
 
 FUSED_ATTENTION = "flash2"
 
@@ -36,7 +36,7 @@ def as_multiplied(op: Op, device: Device) -> Kernel:
     return replace(op.kernel, dtype=op.multiplied)
 
 
-def predict_op(op: Op, device: Device, lower_s: float, lenders: Lenders, attention: str | None = None) -> Prediction:
+def predict_op(op: Op, device: Device, lower_s: float, fallbacks: FallbackDevices, attention: str | None = None) -> Prediction:
     """The prediction of one run alone, calibrated here or else borrowed; UnavailableError says why there is none.
 
     ``attention``: the implementation of fused attention, by default the fastest.
@@ -45,9 +45,9 @@ def predict_op(op: Op, device: Device, lower_s: float, lenders: Lenders, attenti
     if timed is None or timed.obstacle:
         raise UnavailableError(timed.obstacle if timed else f"no time model of {op.name}")
     if timed.implementations is None:
-        return select_kernel(timed.kind, op.kernel.dtype.name, timed.workload, FORWARD, device, lower_s, attention, _is_fused, lenders)
+        return select_kernel(timed.kind, op.kernel.dtype.name, timed.workload, FORWARD, device, lower_s, attention, _is_fused, fallbacks)
     asked, reason = [timed] if timed.preferred is None else [timed.preferred, timed], ""
-    for source in (tuple, lenders):
+    for source in (tuple, fallbacks):
         for one in asked:
             for name in one.implementations or ():
                 try:
@@ -165,9 +165,9 @@ def handed_bytes(op: Op, device: Device) -> float:
     return min(float(op.activation_bytes), float(device.cache_bytes or 0)) / 2
 
 
-def launch_correction(device: Device, lenders: Lenders = tuple) -> LaunchCorrection:
+def launch_correction(device: Device, fallbacks: FallbackDevices = tuple) -> LaunchCorrection:
     """The calibration of ``device``, or else of the nearest architecture, or else the launch overheads of its profile."""
-    block, own = model_calibration(MODEL, device, lenders)
+    block, own = model_calibration(MODEL, device, fallbacks)
     if block is not None:
         return LaunchCorrection(block.parameters, block, own)
     saving_us = 1e6 * (launch_saving_s(device) or 0.0)
@@ -182,7 +182,7 @@ def launch_saving_s(device: Device) -> float | None:
     return max(float(overhead.stream.number - overhead.graph.number), 0.0)
 
 
-def calibrated_for(model: ModelSpec, step: Step) -> bool:
+def calibrated_for(model: ModelSpec, step: ModelPass) -> bool:
     """Whether calibrated steps are like this one: dense layers in plain PyTorch, element-wise kernels apart, on one GPU or two."""
     dense = not model.is_moe and all(isinstance(layer.attention, GroupedAttention) for layer, _ in model.layer_kinds)
     return dense and not step.fused and step.cached and step.split in MEASURED_SPLITS

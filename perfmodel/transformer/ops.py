@@ -22,7 +22,7 @@ from perfmodel.transformer.layer import operations as layer_operations
 from perfmodel.transformer.moe import Routing, activation_function
 from perfmodel.transformer.op import ATTENTION, CACHE, WEIGHTS, Op, Timed, activation, collective, linear, stream, tile_rows
 from perfmodel.transformer.spec import GroupedAttention, LatentAttention, Layer, ModelSpec, MoeMlp
-from perfmodel.transformer.step import Step
+from perfmodel.transformer.step import ModelPass
 
 EMBEDDING = "embedding lookup"
 FRESH = "K and V"
@@ -33,7 +33,7 @@ BESIDE_SUMS = ("norm before attention", "norm before the MLP", LAST_NORM)
 """Norms that run with the residual add before them if element-wise operations are fused."""
 
 
-def step_ops(model: ModelSpec, step: Step) -> list[Op]:
+def step_ops(model: ModelSpec, step: ModelPass) -> list[Op]:
     """Every kernel of ``step`` on one GPU of each pipeline stage, all stages one after the other.
 
     The last norm and the matrix hidden -> vocab see the last position of each sequence only.
@@ -46,7 +46,7 @@ def step_ops(model: ModelSpec, step: Step) -> list[Op]:
     return merged([*ops, *head_ops(model, step)])
 
 
-def layer_ops(layer: Layer, model: ModelSpec, step: Step) -> list[Op]:
+def layer_ops(layer: Layer, model: ModelSpec, step: ModelPass) -> list[Op]:
     """One layer on one GPU."""
     if step.published:
         step = replace(step, formats=layer.formats)
@@ -54,7 +54,7 @@ def layer_ops(layer: Layer, model: ModelSpec, step: Step) -> list[Op]:
     return Rows(model, step, here).of(layer_operations(model, layer, step.split.tp))
 
 
-def head_ops(model: ModelSpec, step: Step) -> list[Op]:
+def head_ops(model: ModelSpec, step: ModelPass) -> list[Op]:
     """Last norm and LM head, whose columns are divided among tensor-parallel GPUs, which gather the logits."""
     if step.published and model.head_format is not None:
         step = replace(step, formats=((HEAD_ROW, model.head_format),))
@@ -78,7 +78,7 @@ class Rows:
     """
 
     def __init__(
-        self, model: ModelSpec, step: Step, layer: Layer | None = None, tokens: Number | None = None, own: Number | None = None
+        self, model: ModelSpec, step: ModelPass, layer: Layer | None = None, tokens: Number | None = None, own: Number | None = None
     ) -> None:
         self.model, self.step = model, step
         self.tokens = step.tokens if tokens is None else tokens
@@ -231,7 +231,7 @@ def _expanded(op: Op, w: Attention) -> Op:
     return replace(op, kernel=replace(op.kernel, accesses=fresh), timed=Timed("attention", w, None))
 
 
-def rotate_and_keep(step: Step, rotated: Number, kept: Number, queries: Number) -> list[Op]:
+def rotate_and_keep(step: ModelPass, rotated: Number, kept: Number, queries: Number) -> list[Op]:
     """RoPE over ``rotated`` elements per token, and ``kept`` elements per token written to the cache; one kernel if fused."""
     tokens = step.tokens
     written = stored(CACHE, WRITE, tokens * kept, step.kv_bits)
@@ -248,7 +248,7 @@ def rotate_and_keep(step: Step, rotated: Number, kept: Number, queries: Number) 
     return ops
 
 
-def attend(w: Attention, step: Step, *, sinks: Number = 0, latent: bool = False) -> Op:
+def attend(w: Attention, step: ModelPass, *, sinks: Number = 0, latent: bool = False) -> Op:
     """Attention over the cache. ``latent``: V is the first part of K. ``sinks``: learned scores that join the softmax.
 
     A single query sees the last ``window`` keys only: they are all the kernel is given.
@@ -272,7 +272,7 @@ def attend(w: Attention, step: Step, *, sinks: Number = 0, latent: bool = False)
     return Op(name, ATTENTION, 1, replace(kernel, name=name, accesses=accesses), timed, form)
 
 
-def _timed(w: Attention, step: Step, form: Dtype | None) -> Timed:
+def _timed(w: Attention, step: ModelPass, form: Dtype | None) -> Timed:
     """``form``: what it multiplies in, if that is narrower than the activations."""
     if form is None:
         same = step.kv_bits == 8 * step.dtype.size and not step.integer_kv
@@ -281,7 +281,7 @@ def _timed(w: Attention, step: Step, form: Dtype | None) -> Timed:
     return Timed("attention", NarrowCacheAttention(**sizes, packed=True, kv_bits=step.kv_bits), ("vllm-flash-attn-fp8-cache",))
 
 
-def _latent_timed(w: Attention, step: Step) -> Timed:
+def _latent_timed(w: Attention, step: ModelPass) -> Timed:
     """The cache's rows are K, the first ``dv`` elements of each V; Q is rotated and the cache written by other rows."""
     sizes = {name: getattr(w, name) for name in ("batch", "heads", "kv_len", "n", "dtype")}
     obstacle = "" if step.kv_bits in (8, 16) and not step.integer_kv else _no_cache_kernel(step)
@@ -289,11 +289,11 @@ def _latent_timed(w: Attention, step: Step) -> Timed:
     return Timed("latent-attention", cache, ("trtllm-mla",), obstacle)
 
 
-def _no_cache_kernel(step: Step) -> str:
+def _no_cache_kernel(step: ModelPass) -> str:
     return f"no kernel with a {step.kv_bits}-bit {'integer ' if step.integer_kv else ''}cache is calibrated"
 
 
-def norm(name: str, model: ModelSpec, step: Step, rows: Number, cols: Number, *, kind: str | None = None) -> Op:
+def norm(name: str, model: ModelSpec, step: ModelPass, rows: Number, cols: Number, *, kind: str | None = None) -> Op:
     """A norm of ``rows`` vectors with learned weights."""
     layer = (kind or model.norm) == "layer"
     like = ("norm", "torch-layer-norm" if layer else "torch-rms-norm", rows, cols)

@@ -18,7 +18,7 @@ from perfmodel.transformer.layer import LAST_NORM, local_layer
 from perfmodel.transformer.op import WEIGHTS, Op, collective, total_bytes
 from perfmodel.transformer.ops import head_ops, layer_ops, step_ops
 from perfmodel.transformer.spec import Layer, ModelSpec, visible
-from perfmodel.transformer.step import DECODE, Step
+from perfmodel.transformer.step import DECODE, ModelPass
 
 NODE = 8
 """GPUs that links of their own join in SXM and OAM boards of all vendors here (HGX, DGX, MI300X platforms, Gaudi)."""
@@ -46,7 +46,7 @@ def joined_gpus(device: Device) -> int:
     return RACK if any(word in device.id for word in RACKS) else NODE
 
 
-def hand_over(model: ModelSpec, step: Step) -> list[Op]:
+def hand_over(model: ModelSpec, step: ModelPass) -> list[Op]:
     """Logits gathered from all tensor-parallel GPUs, and the hidden state passed from stage to stage."""
     ops = []
     if step.split.tp > 1:
@@ -69,7 +69,7 @@ def stages(model: ModelSpec, pp: int) -> list[tuple[Layer, ...]]:
     return [model.layers[start:end] for start, end in pairwise(starts)]
 
 
-def weight_bytes(model: ModelSpec, step: Step) -> Number:
+def weight_bytes(model: ModelSpec, step: ModelPass) -> Number:
     """Bytes of weights on the fullest GPU; without any split, all parameters of the model."""
     pp = step.split.pp
     whole = replace(step, batch=EVERY_EXPERT, n=1, kv_len=1, fused=False)
@@ -86,7 +86,7 @@ def weight_bytes(model: ModelSpec, step: Step) -> Number:
     return max(found)
 
 
-def _table_bytes(model: ModelSpec, step: Step) -> Number:
+def _table_bytes(model: ModelSpec, step: ModelPass) -> Number:
     """The embedding, its rows divided among tensor-parallel GPUs, and the table of positions."""
     positions = model.max_positions if model.learned_positions and model.max_positions else 0
     rows = ceil_div(model.vocab, step.split.tp) + positions
@@ -98,12 +98,12 @@ def draft_bytes(model: ModelSpec, published: bool) -> Number:
 
     Each has a table and a head of its own, a matrix from two hidden states to one, and three norms (DeepSeek-V3, README_WEIGHTS.md).
     """
-    step = Step(DECODE, EVERY_EXPERT, 1, 1, published=published)
+    step = ModelPass(DECODE, EVERY_EXPERT, 1, 1, published=published)
     ends = sum(2 * (2 * model.vocab * model.hidden + 2 * model.hidden**2 + 3 * model.hidden) for _ in model.draft)
     return ends + sum(total_bytes(layer_ops(layer, model, step), WEIGHTS) for layer in model.draft)
 
 
-def kv_bytes(model: ModelSpec, step: Step) -> Number:
+def kv_bytes(model: ModelSpec, step: ModelPass) -> Number:
     """Bytes of the KV cache of ``step.kv_len`` tokens per sequence on the fullest GPU; 0 if none is kept."""
     if not step.cached:
         return 0
@@ -114,7 +114,7 @@ def kv_bytes(model: ModelSpec, step: Step) -> Number:
     return ceil_div(step.sequences * max(found) * step.kv_bits, 8)
 
 
-def activation_bytes(model: ModelSpec, step: Step) -> Number:
+def activation_bytes(model: ModelSpec, step: ModelPass) -> Number:
     """Bytes of activations at their peak: the residual stream beside the inputs and outputs of the largest kernel."""
     kernels = [op.activation_bytes for op in step_ops(model, step)]
     return step.tokens * model.hidden * step.dtype.size + max(kernels)
@@ -144,14 +144,14 @@ class Layout:
         return None if self.capacity is None else bool(self.total <= self.capacity)
 
 
-def layout(model: ModelSpec, step: Step, device: Device) -> Layout:
+def layout(model: ModelSpec, step: ModelPass, device: Device) -> Layout:
     """Memory of ``step`` on one of the GPUs."""
     capacity, weights = None if device.dram.capacity is None else int(device.dram.capacity.number), weight_bytes(model, step)
     most = None if capacity is None else largest_batch(model, step, capacity - weights)
     return Layout(weights, kv_bytes(model, step), activation_bytes(model, step), capacity, most)
 
 
-def largest_batch(model: ModelSpec, step: Step, room: Number) -> int:
+def largest_batch(model: ModelSpec, step: ModelPass, room: Number) -> int:
     """Sequences whose cache and activations fit ``room`` bytes on each GPU; 0 if none does.
 
     Both grow in proportion to the batch up to rounding, so the search starts from the proportion.

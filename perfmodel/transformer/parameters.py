@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from perfmodel.core.arith import Number
-from perfmodel.core.trace import named
+from perfmodel.core.trace import label
 from perfmodel.transformer.layer import (
     ATTENTION,
     EXPERTS,
@@ -73,7 +73,7 @@ def parts(spec: ModelSpec) -> dict[str, Number]:
 
 def total(spec: ModelSpec) -> Number:
     """All parameters; a tied head counts once."""
-    return named("P", "parameters", sum(named(f"P {name}", "parameters", size) for name, size in parts(spec).items()))
+    return label("P", "parameters", sum(label(f"P {name}", "parameters", size) for name, size in parts(spec).items()))
 
 
 def inactive_experts(spec: ModelSpec) -> Number:
@@ -94,7 +94,7 @@ def active(spec: ModelSpec) -> Number:
     sizes = parts(spec)
     tied = head_matrix(spec) if spec.tied_embeddings else 0
     looked_up = sizes["embedding"] - tied + sizes.get("positions", 0)
-    return named("P_active", "parameters that a token uses", total(spec) - looked_up - inactive_experts(spec))
+    return label("P_active", "parameters that a token uses", total(spec) - looked_up - inactive_experts(spec))
 
 
 def layer_matrices(spec: ModelSpec, layer: Layer) -> Number:

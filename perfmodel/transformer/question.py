@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from perfmodel.transformer.cache_plan import CacheWorkload
     from perfmodel.transformer.spec import ModelSpec
     from perfmodel.transformer.step import Request
-    from perfmodel.transformer.training.question import Training
+    from perfmodel.transformer.training.question import TrainingConfig
 
 MOST_GPUS = 10**6
 """Of a search: more take long to be divided in every way, and no system has them."""
@@ -64,13 +64,13 @@ class MemoryQuestion(Question):
     ep: int = option("Groups of GPUs that hold different experts.", default=1)
     hardware: str | None = as_in(Common, "hardware")
 
-    def training(self, model: ModelSpec) -> Training:
+    def training(self, model: ModelSpec) -> TrainingConfig:
         """The step of ``model``; a length that is not given fits it."""
         from perfmodel.transformer.step import TRAIN, default_length
         from perfmodel.transformer.training.checks import recompute_named
-        from perfmodel.transformer.training.question import ALL, Parallel, Training
+        from perfmodel.transformer.training.question import ALL, Parallel, TrainingConfig
 
-        return Training(
+        return TrainingConfig(
             model=model,
             batch=self.batch,
             n=default_length(model, TRAIN) if self.n is None else self.n,
@@ -173,7 +173,7 @@ class ModelQuestion(PhaseQuestion):
     system: str | None = option("Training: what joins the GPUs; a name of configs/systems, or a file.", reader=_TRAINING)
     search: int | None = option("Training: the fastest layout on so many GPUs.", metavar="GPUS", reader=_TRAINING)
 
-    def training(self, model: ModelSpec, precision: str | None) -> Training:
+    def training(self, model: ModelSpec, precision: str | None) -> TrainingConfig:
         """The training step, in ``precision`` if that is given."""
         shared = {one.name for one in fields(MemoryQuestion)} & set(self.given()) - {"hardware"}
         options: dict[str, Any] = {name: getattr(self, name) for name in shared} | {"name": self.name}
@@ -195,7 +195,7 @@ class ModelQuestion(PhaseQuestion):
 
     def check_search(self) -> int:
         """The GPUs of a search; UsageError for an option that it is to find."""
-        from perfmodel.core.checks import whole
+        from perfmodel.core.checks import positive_int
         from perfmodel.transformer.training.implementations import HUGGINGFACE
 
         open_ones, given = ("micro_batch", "recompute", "zero", "dp", "sp", "interleave", "cp", "tp", "pp", "ep"), self.given()
@@ -205,7 +205,7 @@ class ModelQuestion(PhaseQuestion):
         if self.implementation == HUGGINGFACE:
             raise UsageError("--search knows the kernels of fused only", "leave out --implementation")
         assert self.search is not None
-        whole("search", self.search)
+        positive_int("search", self.search)
         if self.search > MOST_GPUS:
             raise UsageError(f"--search {self.search:,}: more GPUs than any system has", f"give at most {MOST_GPUS:,}")
         return self.search

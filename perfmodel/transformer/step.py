@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any
 
 from perfmodel.core.arith import Number, ceil_div
-from perfmodel.core.checks import whole
+from perfmodel.core.checks import positive_int
 from perfmodel.core.dtypes import DTYPES, Dtype
 from perfmodel.core.errors import UsageError, suggest
 from perfmodel.core.hardware import Device
@@ -45,7 +45,7 @@ class Split:
     def check(self, model: ModelSpec) -> Split:
         """This split, if ``model`` can be cut that way; else UsageError names the option and the fix."""
         for option in ("tp", "ep", "pp"):
-            whole(option, getattr(self, option))
+            positive_int(option, getattr(self, option))
         if self.pp > len(model.layers):
             raise UsageError(f"--pp {self.pp}: {model.name} has {len(model.layers)} layers", f"give at most {len(model.layers)}")
         if self.ep > 1 and not model.is_moe:
@@ -68,7 +68,7 @@ class Split:
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class ModelPass:
     """``batch`` sequences, each with ``n`` new tokens, the last of ``kv_len``: prefill has many new tokens, decode one.
 
     ``dtype``: of activations and arithmetic. ``weight_bits``, ``kv_bits``: of a stored weight and a cached element.
@@ -95,10 +95,10 @@ class Step:
     published: bool = False
     formats: LayerFormats = ()
 
-    def check(self) -> Step:
+    def check(self) -> ModelPass:
         """This step, if every value has a meaning; else UsageError names the option and the fix."""
         for option in ("batch", "n", "kv_len"):
-            whole(option.replace("_", "-"), getattr(self, option))
+            positive_int(option.replace("_", "-"), getattr(self, option))
         if self.kv_len < self.n:
             raise UsageError(f"--kv-len {self.kv_len} is less than --n {self.n}", "it counts all tokens, the new ones among them")
         return self
@@ -119,14 +119,14 @@ class Step:
         return self.batch * self.n
 
 
-def prefill(batch: Number, n: Number, **options: object) -> Step:
+def prefill(batch: Number, n: Number, **options: object) -> ModelPass:
     """A first pass over ``n`` tokens, nothing cached before."""
-    return Step(PREFILL, batch, n, n, **options).check()  # type: ignore[arg-type]
+    return ModelPass(PREFILL, batch, n, n, **options).check()  # type: ignore[arg-type]
 
 
-def decode(batch: Number, kv_len: Number, **options: object) -> Step:
+def decode(batch: Number, kv_len: Number, **options: object) -> ModelPass:
     """One new token per sequence, the last of ``kv_len``."""
-    return Step(DECODE, batch, 1, kv_len, **options).check()  # type: ignore[arg-type]
+    return ModelPass(DECODE, batch, 1, kv_len, **options).check()  # type: ignore[arg-type]
 
 
 GENERATE = "generate"
@@ -190,7 +190,7 @@ class Request:
             raise UsageError(f"--kv-len {self.kv_len} leaves nothing to generate after --n {self.n}", "give a larger --kv-len")
         return self
 
-    def step(self, phase: str, kv_len: int | None = None) -> Step:
+    def step(self, phase: str, kv_len: int | None = None) -> ModelPass:
         """A prefill, over ``kv_len`` tokens if given, or a decode step that ends at ``kv_len``."""
         n = self.n if phase == PREFILL else 1
         length = self.kv_len if kv_len is None else kv_len
@@ -198,8 +198,8 @@ class Request:
             n = length = self.n if kv_len is None else kv_len
         if phase == DECODE and not self.cached:
             n = length
-        same = {name: getattr(self, name) for name in (one.name for one in fields(Step)) if hasattr(self, name)}
-        return Step(**{**same, "phase": phase, "n": n, "kv_len": length, "published": self.weights_from_file})
+        same = {name: getattr(self, name) for name in (one.name for one in fields(ModelPass)) if hasattr(self, name)}
+        return ModelPass(**{**same, "phase": phase, "n": n, "kv_len": length, "published": self.weights_from_file})
 
     def in_graph(self, phase: str) -> bool:
         """Whether a step of ``phase`` is launched as a CUDA graph."""

@@ -21,11 +21,11 @@ from perfmodel.timing.base import Case
 from perfmodel.timing.case_bounds import lower_bound_s
 from perfmodel.transformer.estimate import ModelStep
 from perfmodel.transformer.spec import ModelSpec
-from perfmodel.transformer.step import DECODE, PREFILL, Split, Step
+from perfmodel.transformer.step import DECODE, PREFILL, ModelPass, Split
 from perfmodel.transformer.training.attention_peak import attention_peak
 from perfmodel.transformer.training.implementations import HUGGINGFACE
 from perfmodel.transformer.training.memory import peak
-from perfmodel.transformer.training.question import BF16, FP32, FULL, NONE, Recompute, Training
+from perfmodel.transformer.training.question import BF16, FP32, FULL, NONE, Recomputation, TrainingConfig
 from perfmodel.transformer.training.step.estimate import TrainingStep, training_step
 from perfmodel.validation.records import Record
 
@@ -117,7 +117,7 @@ def _transformer(sizes: Sizes, dtype: Dtype, record: Record) -> ModelStep:
     n = length if sizes["phase"] == PREFILL else 1
     bits = 8 * dtype.size
     split = Split(tp=sizes["tensor_parallel"])
-    step = Step(sizes["phase"], sizes["batch"], n, length, dtype, bits, bits, sizes["fused_elementwise"], split=split)
+    step = ModelPass(sizes["phase"], sizes["batch"], n, length, dtype, bits, bits, sizes["fused_elementwise"], split=split)
     return ModelStep(model, step, sizes["cuda_graph"], ATTENTION_IN.get(record.implementation)).check()
 
 
@@ -201,15 +201,15 @@ def _chain_peak(record: Record, device: Device) -> float:
     return float(peak_bytes(TorchChain(layers, d, rows, DTYPES[record.dtype], bool(s["relu"]), segments), device))
 
 
-def training_of(record: Record) -> Training:
+def training_of(record: Record) -> TrainingConfig:
     """The training step that ``record`` measured; UnavailableError for a model that nobody knows."""
     s = record.shape
-    return Training(
+    return TrainingConfig(
         _model(str(s["model"])),
         int(s["batch"]),
         int(s["n"]),
         precision=record.dtype,
-        recompute=Recompute(FULL if s["checkpointing"] else NONE),
+        recompute=Recomputation(FULL if s["checkpointing"] else NONE),
         flash=s["attention"] == "sdpa",
         dropout=bool(s.get("dropout")),
     )

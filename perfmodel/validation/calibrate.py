@@ -21,7 +21,7 @@ from perfmodel.core.errors import PerfmodelError
 from perfmodel.core.hardware import Calibration, Device
 from perfmodel.timing.base import MAX_PARAMETERS, VARIANTS, Case, Model, find_model, kernel_name, model_of
 from perfmodel.timing.fit import ROUNDS, fit
-from perfmodel.timing.predict import Lenders, with_parts
+from perfmodel.timing.predict import FallbackDevices, with_parts
 from perfmodel.validation.bounds import evaluated
 from perfmodel.validation.records import Record, group_key, held_out, profiled
 from perfmodel.validation.statistics import quantile
@@ -165,14 +165,14 @@ def calibrate(
     date: str,
     versions: Callable[[list[Record]], str],
     progress: Callable[[str], None],
-    lenders: Lenders = tuple,
+    fallbacks: FallbackDevices = tuple,
     effort: Effort = FULL,
     jobs: int = 1,
     done: Callable[[float], None] = lambda share: None,
 ) -> dict[str, list[Calibration]]:
     """Calibrations by device id. A group with fewer than twice as many points to fit as parameters is left out.
 
-    ``lenders``: devices whose calibrations serve for parts of a sequence that a device has none of. ``jobs``: processes that
+    ``fallbacks``: devices whose calibrations serve for parts of a sequence that a device has none of. ``jobs``: processes that
     fit groups at the same time; the result is the same with any number of them. ``progress`` hears of each group as it is fitted,
     ``done`` before that of the share of all work that is done.
     """
@@ -188,7 +188,7 @@ def calibrate(
             progress(f"{'/'.join(key[:3])} on {key[4]}: {missing}")
             continue
         own = [replace(point, device=current[point.device.id]) for point in listed]
-        own = with_lent(own, key[3], lambda: [*current.values(), *lenders()])
+        own = with_lent(own, key[3], lambda: [*current.values(), *fallbacks()])
         known = effort.thinned(_to_fit(own))
         if key not in ahead:
             ahead[key] = solved(known, effort)
@@ -268,9 +268,9 @@ def _in_parallel(tasks: Mapping[Key, tuple[Any, ...]], jobs: int) -> Iterator[tu
             raise
 
 
-def with_lent(own: Sequence[FitPoint], model: str, lenders: Lenders) -> list[FitPoint]:
+def with_lent(own: Sequence[FitPoint], model: str, fallbacks: FallbackDevices) -> list[FitPoint]:
     """``own``, with the parts of ``model`` that their devices lack."""
-    devices = {point.device.id: with_parts(point.device, model, lenders) for point in own}
+    devices = {point.device.id: with_parts(point.device, model, fallbacks) for point in own}
     return [replace(point, device=devices[point.device.id]) for point in own]
 
 

@@ -13,7 +13,7 @@ from perfmodel.core import units
 from perfmodel.core.errors import PerfmodelError, UnavailableError, UsageError, suggest
 from perfmodel.core.hardware import Calibration, Device, LaunchOverhead, Microbenchmark, Quantity
 from perfmodel.timing.base import model_of, models_of
-from perfmodel.timing.predict import Lenders
+from perfmodel.timing.predict import FallbackDevices
 from perfmodel.validation.bounds import case_of
 from perfmodel.validation.calibrate import FULL, QUICK, Effort, calibrate, family_of, points, too_few
 from perfmodel.validation.compare import device_or_error
@@ -98,12 +98,12 @@ def from_records(
     implementations: Sequence[str],
     progress: Progress,
     one_device: bool = False,
-    lenders: Lenders = tuple,
+    fallbacks: FallbackDevices = tuple,
     options: CalibrationOptions = DEFAULT,
 ) -> list[Calibrated]:
     """Fit what the records of ``paths`` tell; a device per result. ``hardware``: only that one, though its architecture's others help.
 
-    ``lenders``: devices that lend calibrations of parts. ``one_device``: UsageError, before any fit, if the records are of several.
+    ``fallbacks``: lend calibrations of parts. ``one_device``: UsageError, before any fit, if the records are of several.
     """
     check_names(implementations)
     listed = list(paths)
@@ -114,8 +114,8 @@ def from_records(
     ids = {device.id: device for device in devices.values()}
     if one_device and hardware is None and len(ids) > 1:
         raise UsageError(f"--output: a .yaml holds one device, the records are of {', '.join(sorted(ids))}", "name one with --hardware")
-    fits = calibrate(records, devices, today(), versions_of, progress, lenders, options.effort, options.jobs, options.done)
-    found = with_borrowed(fits, half_widths(points(records, devices), fits, lenders))
+    fits = calibrate(records, devices, today(), versions_of, progress, fallbacks, options.effort, options.jobs, options.done)
+    found = with_borrowed(fits, half_widths(points(records, devices), fits, fallbacks))
     shipped = set(listed) <= set(shipped_records())
     source = RECORDS if shipped and not options.quick else f"measurement records{options.words}: {', '.join(path.name for path in listed)}"
     wanted = ids if hardware is None else {find_device(hardware).id}

@@ -13,7 +13,7 @@ from perfmodel.core.hardware import Device
 from perfmodel.core.workload import BACKWARD, FORWARD
 from perfmodel.timing.base import Case
 from perfmodel.timing.case_bounds import lower_bound_s, roof_s
-from perfmodel.timing.predict import Lenders, Prediction, added, predict
+from perfmodel.timing.predict import FallbackDevices, Prediction, added, predict
 from perfmodel.validation.bounds import PEAK, evaluated, predicted_peak_bytes
 from perfmodel.validation.records import Record, profiled, read_records
 from perfmodel.validation.statistics import quantile
@@ -23,7 +23,7 @@ TOLERATED_NOISE = 1e-9
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class RecordRow:
     """One record beside the model. ``lower_s`` and ``prediction`` are None where ``reason`` says why there is none."""
 
     raw: dict[str, Any]
@@ -107,14 +107,14 @@ def label(record: Record) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class RecordGroup:
     """Rows of one workload, implementation and pass; ``hardware`` is empty where several devices are in it."""
 
     name: str
     hardware: str
-    rows: list[Row] = field(default_factory=list)
+    rows: list[RecordRow] = field(default_factory=list)
 
-    def quantile(self, share: float, of: Callable[[Row], float | None]) -> float | None:
+    def quantile(self, share: float, of: Callable[[RecordRow], float | None]) -> float | None:
         """That quantile of the rows' values; None without values."""
         values = [value for value in map(of, self.rows) if value is not None]
         return quantile(values, share) if values else None
@@ -131,8 +131,8 @@ class Group:
 
 
 def compare_files(
-    paths: Iterable[Path], find_device: Callable[[str], Device], lenders: Lenders = tuple, only: Device | None = None
-) -> list[Row]:
+    paths: Iterable[Path], find_device: Callable[[str], Device], fallbacks: FallbackDevices = tuple, only: Device | None = None
+) -> list[RecordRow]:
     """Every record of ``paths``, or those of ``only``, beside the model; a record that cannot be evaluated is kept, with the reason."""
     known = cache(partial(device_or_error, find_device=find_device))
     rows = []
@@ -140,27 +140,27 @@ def compare_files(
         for raw, record in read_records(path):
             device = known(record.hardware)
             if only is None:
-                rows.append(compare(raw, record, device, lenders))
+                rows.append(compare(raw, record, device, fallbacks))
             elif not isinstance(device, PerfmodelError) and device.id == only.id:
-                rows.append(compare(raw, record, only, lenders))
+                rows.append(compare(raw, record, only, fallbacks))
     return rows
 
 
-def compare(raw: dict[str, Any], record: Record, device: Device | PerfmodelError, lenders: Lenders = tuple) -> Row:
+def compare(raw: dict[str, Any], record: Record, device: Device | PerfmodelError, fallbacks: FallbackDevices = tuple) -> RecordRow:
     """One record beside the model."""
     if isinstance(device, PerfmodelError):
-        return Row(raw, record, None, None, device.message)
+        return RecordRow(raw, record, None, None, device.message)
     case, lower, reason = evaluated(record, device)
     prediction = None
     if case is not None and lower is not None:
         try:
-            prediction, reason = predicted(case, record, device, lower, lenders), ""
+            prediction, reason = predicted(case, record, device, lower, fallbacks), ""
         except PerfmodelError as error:
             reason = error.message
-    return Row(raw, record, lower, prediction, reason, case, device)
+    return RecordRow(raw, record, lower, prediction, reason, case, device)
 
 
-def predicted(case: Case, record: Record, device: Device, lower_s: float, lenders: Lenders) -> Prediction:
+def predicted(case: Case, record: Record, device: Device, lower_s: float, fallbacks: FallbackDevices) -> Prediction:
     """The prediction of what ``record`` measured: of both passes of attention, one after the other.
 
     UnavailableError for a run under a profiler, and where nothing predicts it.
@@ -168,9 +168,9 @@ def predicted(case: Case, record: Record, device: Device, lower_s: float, lender
     if profiled(record):
         raise UnavailableError("one run under a profiler: counters, no time to predict")
     if record.workload != "attention" or record.direction != "both":
-        return predict(case, record.workload, record.dtype, device, lower_s, lenders)
+        return predict(case, record.workload, record.dtype, device, lower_s, fallbacks)
     passes = [replace(case, direction=one) for one in (FORWARD, BACKWARD)]
-    return added([predict(one, record.workload, record.dtype, device, lower_bound_s(one, device), lenders) for one in passes])
+    return added([predict(one, record.workload, record.dtype, device, lower_bound_s(one, device), fallbacks) for one in passes])
 
 
 def device_or_error(name: str, find_device: Callable[[str], Device]) -> Device | PerfmodelError:
@@ -183,10 +183,10 @@ def device_or_error(name: str, find_device: Callable[[str], Device]) -> Device |
         return error
 
 
-def groups(rows: Iterable[Row], by_device: bool) -> list[Group]:
+def groups(rows: Iterable[RecordRow], by_device: bool) -> list[RecordGroup]:
     """``rows`` by workload, implementation and pass, and by device if asked for, in the order of their first record."""
-    found: dict[tuple[str, str], Group] = {}
+    found: dict[tuple[str, str], RecordGroup] = {}
     for row in rows:
         hardware = row.record.hardware if by_device else ""
-        found.setdefault((hardware, row.record.group), Group(row.record.group, hardware)).rows.append(row)
+        found.setdefault((hardware, row.record.group), RecordGroup(row.record.group, hardware)).rows.append(row)
     return list(found.values())

@@ -14,7 +14,7 @@ from dataclasses import replace
 
 from perfmodel.core.hardware import Calibration, Device
 from perfmodel.timing.base import find_model
-from perfmodel.timing.predict import Lenders
+from perfmodel.timing.predict import FallbackDevices
 from perfmodel.validation.calibrate import Family, FitPoint, Key, family_of, with_lent
 from perfmodel.validation.records import held_out
 from perfmodel.validation.statistics import quantile
@@ -27,12 +27,14 @@ HalfWidths = dict[str, float]
 """Half the width of a borrowed interval, in logarithms, by implementation and by "implementation of lender"; under "" all others'."""
 
 
-def half_widths(grouped: Mapping[Key, list[FitPoint]], calibrated: Mapping[str, list[Calibration]], lenders: Lenders = tuple) -> HalfWidths:
-    """Of every implementation known on two architectures or more; empty where there is none. ``lenders``: of parts of sequences."""
+def half_widths(
+    grouped: Mapping[Key, list[FitPoint]], calibrated: Mapping[str, list[Calibration]], fallbacks: FallbackDevices = tuple
+) -> HalfWidths:
+    """Of every implementation known on two architectures or more; empty where there is none. ``fallbacks``: for parts."""
     current = {q.device.id: replace(q.device, calibration=calibrated.get(q.device.id, [])) for own in grouped.values() for q in own}
     families: dict[Family, dict[str, list[FitPoint]]] = {}
     for key, own in grouped.items():
-        families.setdefault(key[:4], {})[key[4]] = with_lent(own, key[3], lambda: [*current.values(), *lenders()])
+        families.setdefault(key[:4], {})[key[4]] = with_lent(own, key[3], lambda: [*current.values(), *fallbacks()])
     found: HalfWidths = {}
     best = (0, 0.0)
     for family, members in sorted(families.items()):

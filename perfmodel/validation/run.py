@@ -9,8 +9,8 @@ from typing import Any
 
 from perfmodel.core.errors import PerfmodelError, UnavailableError, UsageError
 from perfmodel.core.hardware import Device
-from perfmodel.timing.predict import Lenders
-from perfmodel.validation.compare import Count, Row, compare, compare_files
+from perfmodel.timing.predict import FallbackDevices
+from perfmodel.validation.compare import Count, RecordRow, compare, compare_files
 from perfmodel.validation.records import as_record
 
 BACKENDS = ("cuda", "cpu", "simulator")
@@ -23,7 +23,7 @@ class ValidationRun:
 
     backend: str = ""
     device: Device | None = None
-    rows: list[Row] = field(default_factory=list)
+    rows: list[RecordRow] = field(default_factory=list)
     counts: list[Count] = field(default_factory=list)
     failures: list[str] = field(default_factory=list)
 
@@ -83,21 +83,21 @@ def _simulator(find_device: Callable[[str], Device], hardware: str | None, count
     return ValidationRun("simulator", counts=counted(progress))
 
 
-def _rows(raws: Iterable[dict[str, Any]], device: Device) -> list[Row]:
+def _rows(raws: Iterable[dict[str, Any]], device: Device) -> list[RecordRow]:
     return [compare(raw, as_record(raw), device) for raw in raws]
 
 
-def read(paths: Iterable[Path], find_device: Callable[[str], Device], hardware: str | None, lenders: Lenders) -> ValidationRun:
+def read(paths: Iterable[Path], find_device: Callable[[str], Device], hardware: str | None, fallbacks: FallbackDevices) -> ValidationRun:
     """Records from files; with ``hardware``, a device or the profile that stands for it, of that device only."""
     given = None if hardware is None else find_device(hardware)
 
-    rows = compare_files(paths, find_device, lenders, given)
+    rows = compare_files(paths, find_device, fallbacks, given)
     if given is not None and not rows:
         raise UsageError(f"--hardware: no record is of {given.id}", "give the profile of a device that the records name")
     return ValidationRun(device=given, rows=rows, counts=counts_of(rows))
 
 
-def counts_of(rows: Iterable[Row]) -> list[Count]:
+def counts_of(rows: Iterable[RecordRow]) -> list[Count]:
     """Hardware counters of records beside the model's counts; records without any, or of kernels that are not counted, add nothing."""
     from perfmodel.validation.cuda.counters import compare_counters
 

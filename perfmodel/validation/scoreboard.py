@@ -15,7 +15,7 @@ from perfmodel.timing.base import Case
 from perfmodel.timing.case_bounds import kernels_of, roof_s
 from perfmodel.timing.fit import fit
 from perfmodel.timing.models.three_scalars import MODEL, from_terms, terms
-from perfmodel.validation.compare import Row, groups
+from perfmodel.validation.compare import RecordRow, groups
 from perfmodel.validation.records import held_out, profiled
 from perfmodel.validation.statistics import quantile
 
@@ -55,13 +55,13 @@ def scored(errors: list[float]) -> Score:
     return Score(quantile(errors, 0.5), quantile(errors, 0.9), max(errors)) if errors else Score()
 
 
-def scoreboard(rows: Iterable[Row]) -> list[GroupScore]:
+def scoreboard(rows: Iterable[RecordRow]) -> list[GroupScore]:
     """A line per device, workload, implementation, pass and, for fused attention, regime; groups without a held-out record are left out."""
     lines = []
     for group in groups(rows, by_device=True):
         timed = [row for row in group.rows if not profiled(row.record)]
         several = any(_regime(row) for row in timed)
-        regimes: dict[str, list[Row]] = {}
+        regimes: dict[str, list[RecordRow]] = {}
         for row in timed:
             by_shape = " decode" if row.record.shape.get("n") == 1 else " prefill"
             regimes.setdefault((_regime(row) or by_shape) if several else "", []).append(row)
@@ -69,13 +69,13 @@ def scoreboard(rows: Iterable[Row]) -> list[GroupScore]:
     return [line for line in lines if line.points or line.unpredicted]
 
 
-def _regime(row: Row) -> str:
+def _regime(row: RecordRow) -> str:
     """`` decode`` or `` prefill`` for fused attention that is predicted, nothing otherwise."""
     model = row.prediction.calibration.model if row.prediction else ""
     return f" {REGIMES[model]}" if model in REGIMES else ""
 
 
-def _line(hardware: str, name: str, rows: list[Row]) -> GroupScore:
+def _line(hardware: str, name: str, rows: list[RecordRow]) -> GroupScore:
     judged = [row for row in rows if held_out(row.record)]
     known = [row for row in judged if row.prediction is not None]
     widths = [(row.prediction.high - row.prediction.low) / row.prediction.seconds / 2 for row in known if row.prediction]
@@ -93,20 +93,20 @@ def _line(hardware: str, name: str, rows: list[Row]) -> GroupScore:
     )
 
 
-def _known(row: Row) -> tuple[Case, Device]:
+def _known(row: RecordRow) -> tuple[Case, Device]:
     assert row.case is not None
     assert row.device is not None
     return row.case, row.device
 
 
-def _errors(rows: list[Row], seconds: Callable[[Row], float]) -> Score:
+def _errors(rows: list[RecordRow], seconds: Callable[[RecordRow], float]) -> Score:
     try:
         return scored([abs(seconds(row) / row.record.time_s.median - 1) for row in rows])
     except PerfmodelError:
         return Score()
 
 
-def _three_scalars(known: list[Row], judged: list[Row]) -> Score:
+def _three_scalars(known: list[RecordRow], judged: list[RecordRow]) -> Score:
     """Errors on ``judged`` of the three scalars fitted to ``known``."""
     if len(known) < len(MODEL.parameters):
         return Score()

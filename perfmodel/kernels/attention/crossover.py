@@ -15,14 +15,14 @@ from perfmodel.core.hardware import Device
 from perfmodel.core.workload import FORWARD, Attention
 from perfmodel.kernels.attention.algorithms import find
 from perfmodel.kernels.attention.base import Algorithm
-from perfmodel.kernels.attention.evaluate import Result, evaluate
+from perfmodel.kernels.attention.evaluate import AttentionResult, evaluate
 from perfmodel.kernels.attention.request import Comparison
 from perfmodel.kernels.attention.walk import row_tiles
 
 LARGEST = {"n": 1 << 40, "d": 1 << 20, "sram_bytes": 1 << 40}
 """Where the search gives up: beyond any sequence, head or on-chip memory."""
 
-MEASURES: dict[str, Callable[[Result], float]] = {
+MEASURES: dict[str, Callable[[AttentionResult], float]] = {
     "accesses": lambda result: result.total.access_bytes,
     "roofline": lambda result: result.total.roofline_s,
 }
@@ -118,7 +118,7 @@ class SramPoint:
 
     algorithm: Algorithm
     sram_bytes: int
-    result: Result | None
+    result: AttentionResult | None
 
 
 def sram_sweep(comparison: Comparison) -> list[SramPoint]:
@@ -126,7 +126,7 @@ def sram_sweep(comparison: Comparison) -> list[SramPoint]:
     return [SramPoint(a, m, _best(a, comparison, m)) for a in comparison.tiled_in_sram() for m in comparison.sram_sizes]
 
 
-def _best(algorithm: Algorithm, comparison: Comparison, sram_bytes: int) -> Result | None:
+def _best(algorithm: Algorithm, comparison: Comparison, sram_bytes: int) -> AttentionResult | None:
     """The result with the fewest accesses over the tiles that fill the SRAM or, with fp32 scores and sums, the registers."""
     w, device = comparison.workload, comparison.device
     registers = device.limits.registers_per_multiprocessor

@@ -17,7 +17,7 @@ BOTH = "both"
 
 
 @dataclass(frozen=True, slots=True)
-class Result:
+class AttentionResult:
     """One algorithm, one pass (``both``: the sum): kernels, their estimates, the total, and memory in bytes.
 
     ``memory_bytes`` counts every tensor of the pass as allocated at once; ``extra_memory_bytes`` is the part beyond inputs
@@ -32,11 +32,11 @@ class Result:
     total: Estimate
     memory_bytes: Number
     extra_memory_bytes: Number
-    passes: tuple[Result, ...] = ()
+    passes: tuple[AttentionResult, ...] = ()
     implementation: str | None = None
 
     @property
-    def parts(self) -> tuple[Result, ...]:
+    def parts(self) -> tuple[AttentionResult, ...]:
         """The passes of a sum; a single pass itself."""
         return self.passes or (self,)
 
@@ -50,18 +50,18 @@ def sram_bytes_for(algorithms: Sequence[Algorithm], device: Device) -> int | Non
 
 def evaluate(
     algorithm: Algorithm, w: Attention, device: Device, direction: str, sram_bytes: int | None, br: int | None, bc: int | None
-) -> Result:
+) -> AttentionResult:
     """One pass of ``algorithm``. UsageError if a given tile does not fit, UnavailableError if the device lacks the dtype."""
     return evaluate_tile(algorithm, w, device, direction, choose_tile(algorithm, w, device, direction, sram_bytes or 0, br, bc))
 
 
-def evaluate_tile(algorithm: Algorithm, w: Attention, device: Device, direction: str, tile: Tile) -> Result:
+def evaluate_tile(algorithm: Algorithm, w: Attention, device: Device, direction: str, tile: Tile) -> AttentionResult:
     """One pass of ``algorithm`` with ``tile``, complete."""
     listed = (algorithm.forward if direction == FORWARD else algorithm.backward)(w, tile)
     kernels = [(kernel, estimate(kernel, device)) for kernel in listed]
     size, extra = memory(listed, w)
     shown = tile if algorithm.tiling else None
-    return Result(algorithm, direction, shown, kernels, total(cost for _, cost in kernels), size, extra)
+    return AttentionResult(algorithm, direction, shown, kernels, total(cost for _, cost in kernels), size, extra)
 
 
 def memory(kernels: Sequence[Kernel], w: Attention) -> tuple[Number, Number]:
@@ -76,9 +76,9 @@ def memory(kernels: Sequence[Kernel], w: Attention) -> tuple[Number, Number]:
     return own + extra, extra
 
 
-def both(forward: Result, backward: Result) -> Result:
+def both(forward: AttentionResult, backward: AttentionResult) -> AttentionResult:
     """Forward and backward pass as one."""
-    return Result(
+    return AttentionResult(
         forward.algorithm,
         BOTH,
         None,
@@ -99,9 +99,9 @@ def compare(
     sram_bytes: int | None = None,
     br: int | None = None,
     bc: int | None = None,
-) -> list[Result]:
+) -> list[AttentionResult]:
     """Every algorithm over every pass; after a forward and a backward result comes their sum."""
-    results: list[Result] = []
+    results: list[AttentionResult] = []
     for algorithm in algorithms:
         passes = [evaluate(algorithm, w, device, direction, sram_bytes, br, bc) for direction in directions]
         results += [*passes, both(*passes)] if len(passes) == 2 else passes

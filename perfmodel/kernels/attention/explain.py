@@ -9,10 +9,10 @@ from perfmodel.core.arith import Number, minimum
 from perfmodel.core.cost import READ, WRITE, Tile
 from perfmodel.core.explain import explain_kernels, sourced, with_symbols
 from perfmodel.core.hardware import Device
-from perfmodel.core.trace import Step, Trace, plain
+from perfmodel.core.trace import FormulaStep, Trace, plain
 from perfmodel.core.workload import FORWARD, Attention
 from perfmodel.kernels.attention.algorithms.flash1 import paper_tile_edges
-from perfmodel.kernels.attention.evaluate import Result, memory
+from perfmodel.kernels.attention.evaluate import AttentionResult, memory
 from perfmodel.kernels.attention.io_bounds import COMPULSORY_SOURCE, THETA_SOURCE, compulsory_elements, theta
 
 _SYMBOLS = {
@@ -29,7 +29,7 @@ _SYMBOLS = {
 MEMORY_SOURCE = "every tensor of the pass allocated at once"
 
 
-def explain(result: Result, w: Attention, device: Device, sram_bytes: int | None = None) -> list[Step]:
+def explain(result: AttentionResult, w: Attention, device: Device, sram_bytes: int | None = None) -> list[FormulaStep]:
     """How every number of ``result`` (one pass) comes about; each step rests on earlier ones."""
     trace = Trace()
     traced = with_symbols(trace, w, _SYMBOLS)

@@ -10,7 +10,7 @@ from perfmodel.core.errors import UsageError
 from perfmodel.core.hardware import Device
 from perfmodel.core.workload import BACKWARD, FORWARD, Attention
 from perfmodel.kernels.attention.base import Algorithm
-from perfmodel.kernels.attention.evaluate import BOTH, Result
+from perfmodel.kernels.attention.evaluate import BOTH, AttentionResult
 
 PASSES = {FORWARD: [FORWARD], BACKWARD: [BACKWARD], BOTH: [FORWARD, BACKWARD]}
 
@@ -27,7 +27,7 @@ class Comparison:
     device: Device
     direction: str
     sram_bytes: int | None
-    results: list[Result]
+    results: list[AttentionResult]
     sram_sizes: tuple[int, ...] = ()
     block_q: int | None = None
     block_kv: int | None = None
@@ -42,11 +42,11 @@ class Comparison:
         """The single passes that were asked for."""
         return PASSES[self.direction]
 
-    def shown(self) -> list[Result]:
+    def shown(self) -> list[AttentionResult]:
         """Results of the pass that was asked for: the sum where it was both."""
         return [result for result in self.results if result.direction == self.direction]
 
-    def standard(self, direction: str) -> Result | None:
+    def standard(self, direction: str) -> AttentionResult | None:
         """The result of standard attention for one pass, None if it was not asked for."""
         found = (result for result in self.results if result.algorithm.name == "standard" and result.direction == direction)
         return next(found, None)

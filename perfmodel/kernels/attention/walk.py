@@ -14,7 +14,7 @@ Source: reference walk of FlashAttention (Dao et al. 2022, Alg. 1; Dao 2023, Alg
 from __future__ import annotations
 
 from perfmodel.core.arith import Number, ceil_div, clip, clipped_floor_sum, maximum, minimum
-from perfmodel.core.trace import named
+from perfmodel.core.trace import label
 from perfmodel.core.workload import Attention
 
 
@@ -33,7 +33,7 @@ def visible_scores(w: Attention) -> Number:
     else:
         seeing = visible_rows(w)
         scores = seeing * w.kv_len - seeing * (seeing - 1) // 2
-    return named("E", "visible scores per head", scores)
+    return label("E", "visible scores per head", scores)
 
 
 def _scores_before(keys: Number, window: Number) -> Number:
@@ -44,22 +44,22 @@ def _scores_before(keys: Number, window: Number) -> Number:
 
 def visible_rows(w: Attention) -> Number:
     """Query rows of one head that see at least one key."""
-    return named("rows", "query rows per head that see a key", minimum(w.n, w.kv_len)) if w.causal else w.n
+    return label("rows", "query rows per head that see a key", minimum(w.n, w.kv_len)) if w.causal else w.n
 
 
 def visible_keys(w: Attention) -> Number:
     """Keys of one head that at least one query sees."""
-    return w.kv_len if w.window is None else named("keys", "keys per head that a query sees", minimum(w.kv_len, w.n + w.window - 1))
+    return w.kv_len if w.window is None else label("keys", "keys per head that a query sees", minimum(w.kv_len, w.n + w.window - 1))
 
 
 def row_tiles(w: Attention, br: Number) -> Number:
     """T_r, tiles along the queries of one walk."""
-    return named("T_r", "tiles along the queries", ceil_div(w.row_group * w.n, br))
+    return label("T_r", "tiles along the queries", ceil_div(w.row_group * w.n, br))
 
 
 def key_tiles(w: Attention, bc: Number) -> Number:
     """T_c, tiles along the keys of one walk."""
-    return named("T_c", "tiles along the keys", ceil_div(w.kv_len, bc))
+    return label("T_c", "tiles along the keys", ceil_div(w.kv_len, bc))
 
 
 def _tiles_to_last_key(w: Attention, br: Number, bc: Number, low: Number) -> Number:
@@ -88,7 +88,7 @@ def visited_tiles(w: Attention, br: Number, bc: Number) -> Number:
         tiles = row_tiles(w, br) * key_tiles(w, bc)
     else:
         tiles = _tiles_to_last_key(w, br, bc, 0) + key_tiles(w, bc) - _tiles_before_window(w, br, bc)
-    return named("tiles", "tile pairs visited per walk", tiles)
+    return label("tiles", "tile pairs visited per walk", tiles)
 
 
 def streamed_key_rows(w: Attention, br: Number, bc: Number) -> Number:
@@ -98,11 +98,11 @@ def streamed_key_rows(w: Attention, br: Number, bc: Number) -> Number:
     4584
     """
     if not w.causal:
-        return named("C", "key rows streamed per walk", row_tiles(w, br) * w.kv_len)
+        return label("C", "key rows streamed per walk", row_tiles(w, br) * w.kv_len)
     tc = key_tiles(w, bc)
     missing = tc * bc - w.kv_len  # keys the last key tile lacks
     reach_end = _tiles_to_last_key(w, br, bc, tc - 1) - (row_tiles(w, br) - 1) * (tc - 1) + 1
-    return named("C", "key rows streamed per walk", bc * visited_tiles(w, br, bc) - missing * reach_end)
+    return label("C", "key rows streamed per walk", bc * visited_tiles(w, br, bc) - missing * reach_end)
 
 
 def distinct_key_rows(w: Attention, bc: Number) -> Number:
@@ -118,7 +118,7 @@ def streamed_query_rows(w: Attention, br: Number, bc: Number) -> Number:
     >>> streamed_query_rows(Attention(n=1000, kv_len=1000, d=64, dv=64), 128, 128)
     8000
     """
-    return named("R", "query rows streamed per walk", _query_rows(w, br, bc))
+    return label("R", "query rows streamed per walk", _query_rows(w, br, bc))
 
 
 def _query_rows(w: Attention, br: Number, bc: Number) -> Number:
@@ -153,7 +153,7 @@ def distinct_query_rows(w: Attention, br: Number, bc: Number) -> Number:
     rows = w.row_group * w.n
     if w.causal:
         rows -= br * clip((w.row_group * (w.n - w.kv_len)) // br, 0, row_tiles(w, br))
-    return named("rows touched", "query rows of a walk that some key tile streams", rows)
+    return label("rows touched", "query rows of a walk that some key tile streams", rows)
 
 
 def visited_scores(w: Attention, br: Number, bc: Number) -> Number:

@@ -11,7 +11,7 @@ from functools import cache, lru_cache
 from math import comb
 
 from perfmodel.core.arith import Number, minimum
-from perfmodel.core.trace import is_traced, named, plain, template
+from perfmodel.core.trace import is_traced, label, plain, template
 from perfmodel.remat.chain import Chain
 from perfmodel.remat.schedule import Action, Plan, Strategy, forward, turn
 
@@ -81,7 +81,7 @@ def steps(n: Number, plan: Plan) -> Number:
     (45, 20)
     """
     slots, shown = _slots(n, plan)
-    runs = named("r", "the most forward runs of a layer", repetitions(int(plain(n)), slots), like=n, source=PAPER)
+    runs = label("r", "the most forward runs of a layer", repetitions(int(plain(n)), slots), like=n, source=PAPER)
     return forward_steps(n, shown, runs)
 
 

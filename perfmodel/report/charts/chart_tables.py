@@ -8,7 +8,7 @@ from perfmodel.core.units import format_si
 from perfmodel.report.charts.format_number import text
 from perfmodel.report.charts.roofline import above
 from perfmodel.report.charts.roofline_metrics import SHORT, bound, error, intensity, next_roof, noise, remarks, share_of_roof
-from perfmodel.report.charts.schema import COMPUTE, LEVELS, MEMORY, BarChart, Chart, LineChart, Point, Roofline, ScatterChart
+from perfmodel.report.charts.schema import COMPUTE, LEVELS, MEMORY, BarChart, Chart, LineChart, Roofline, RooflinePoint, ScatterChart
 from perfmodel.report.document import Column, DataTable, Table, Value
 
 
@@ -23,7 +23,7 @@ def numbers(chart: Chart) -> DataTable:
 
 # Points of rooflines
 
-_TIMES: list[tuple[Column, Callable[[Point], Value]]] = [
+_TIMES: list[tuple[Column, Callable[[RooflinePoint], Value]]] = [
     (Column("lower_s", "lower bound", "s"), lambda p: p.lower_s),
     (Column("roofline_s", "roofline", "s"), lambda p: p.roofline_s),
     (Column("predicted_s", "predicted", "s", "predicted_low_s", "predicted_high_s"), lambda p: p.predicted.value if p.predicted else None),
@@ -47,7 +47,7 @@ def points_table(charts: Iterable[Roofline]) -> DataTable:
     charts = list(charts)
     found = [(chart, point) for chart in charts for point in chart.points]
     several = len({chart.device for chart in charts}) > 1
-    columns: list[tuple[Column, Callable[[Point], Value]]] = [
+    columns: list[tuple[Column, Callable[[RooflinePoint], Value]]] = [
         (Column("number", "#", "count"), lambda p: p.number),
         (Column("name", "workload", under="device"), lambda p: p.name),
         (Column("group", "group"), lambda p: p.group),
@@ -64,7 +64,7 @@ def points_table(charts: Iterable[Roofline]) -> DataTable:
     return DataTable("Points", [columns[0][0], columns[1][0], Column("device", "device"), *(column for column, _ in columns[2:])], rows)
 
 
-def _of_level(level: str) -> list[tuple[Column, Callable[[Point], Value]]]:
+def _of_level(level: str) -> list[tuple[Column, Callable[[RooflinePoint], Value]]]:
     return [
         (Column(f"{level}_bytes", f"{LEVELS[level]} bytes", "B"), lambda p: p.bytes.get(level)),
         (Column(f"{level}_intensity", f"{LEVELS[level]} intensity", "FLOP/B"), lambda p: intensity(p, level)),

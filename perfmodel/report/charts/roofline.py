@@ -13,7 +13,7 @@ from perfmodel.report.charts.labels import Segment, leader, rings, shortened, sq
 from perfmodel.report.charts.roofline_metrics import EQUAL, intensity, overcounted
 from perfmodel.report.charts.roofline_roofs import LevelView, plot_of, ridges, roofs, waiting
 from perfmodel.report.charts.scene import SHAPES, XY, Marker, Path, Scene, Shape, ShapeGroup, Text
-from perfmodel.report.charts.schema import LEVELS, Interval, Point, Roofline
+from perfmodel.report.charts.schema import LEVELS, Interval, Roofline, RooflinePoint
 
 SIZE = PICTURE
 LEAST_RADIUS, MOST_RADIUS, PLAIN_RADIUS = 3.5, 15.0, 5.0
@@ -66,7 +66,7 @@ def _left_out(chart: Roofline, level: str, plot: Plot) -> list[str]:
     return [shortened(words, plot.size.font, room) for words in notes]
 
 
-def _listed(found: list[Point]) -> str:
+def _listed(found: list[RooflinePoint]) -> str:
     return ", ".join(str(point.number) for point in found[:6]) + (f" and {len(found) - 6} more" if len(found) > 6 else "")
 
 
@@ -110,52 +110,52 @@ def as_drawn(chart: Roofline) -> Roofline:
     return replace(chart, points=plain)
 
 
-def _markers(point: Point) -> list[tuple[str, Interval]]:
+def _markers(point: RooflinePoint) -> list[tuple[str, Interval]]:
     """Its times by the role of their markers, the one that counts last: measured, else predicted, else at the roof."""
     if not (point.measured or point.predicted):
         return [("at-roof", Interval(point.roofline_s))] if point.roofline_s else []
     return [(role, known) for role, known in (("predicted", point.predicted), ("measured", point.measured)) if known]
 
 
-def drawn_s(point: Point) -> float:
+def drawn_s(point: RooflinePoint) -> float:
     """The time at which it is drawn; 0 where none is known."""
     return next((known.value for _, known in reversed(_markers(point))), 0.0)
 
 
-def placeable(chart: Roofline, level: str) -> list[Point]:
+def placeable(chart: Roofline, level: str) -> list[RooflinePoint]:
     """Points that have a place at ``level``: FLOP, bytes there that are known to pass, and any time."""
     return [point for point in chart.points if intensity(point, level) and drawn_s(point) and not overcounted(point, level)]
 
 
-def absent(chart: Roofline, level: str) -> list[Point]:
+def absent(chart: Roofline, level: str) -> list[RooflinePoint]:
     """The others."""
     there = {point.number for point in placeable(chart, level)}
     return [point for point in chart.points if point.number not in there]
 
 
-def above(chart: Roofline, level: str) -> list[Point]:
+def above(chart: Roofline, level: str) -> list[RooflinePoint]:
     """Points that lie above the roofs of ``level`` and of their unit, which only a wrong count, rate or clock explains."""
     return [point for point in placeable(chart, level) if point.flops / drawn_s(point) > _roof(chart, point, level) * (1 + EQUAL)]
 
 
-def _roof(chart: Roofline, point: Point, level: str) -> float:
+def _roof(chart: Roofline, point: RooflinePoint, level: str) -> float:
     """FLOP/s of the highest roof over its place: of the bytes of ``level``, and of its unit and dtype."""
     memory = [c.value * (intensity(point, level) or 0) for c in chart.memory_roofs(level)]
     compute = [c.value for c in chart.compute_roofs() if c.key == point.key]
     return min(max(memory, default=math.inf), max(compute, default=math.inf))
 
 
-def radius(point: Point) -> float:
+def radius(point: RooflinePoint) -> float:
     """Pixels; the area grows with the share of time."""
     return PLAIN_RADIUS if point.share is None else max(LEAST_RADIUS, MOST_RADIUS * math.sqrt(point.share))
 
 
-def _spot(point: Point, seconds: float, level: str, plot: Plot) -> XY:
+def _spot(point: RooflinePoint, seconds: float, level: str, plot: Plot) -> XY:
     """Where ``point`` lies if it takes ``seconds``; at the edge of the plot if it lies beyond."""
     return plot.at(intensity(point, level) or plot.x.low, point.flops / seconds)
 
 
-def beyond(point: Point, level: str, plot: Plot) -> bool:
+def beyond(point: RooflinePoint, level: str, plot: Plot) -> bool:
     """Whether ``point``, which has a place at ``level``, lies outside of the axes."""
     return not (plot.x.holds(intensity(point, level) or 0) and plot.y.holds(point.flops / drawn_s(point)))
 
@@ -178,7 +178,7 @@ def points(view: LevelView) -> list[Shape]:
     return [*(_point(point, groups.index(point.group), view.level, view.plot) for point in ordered), *_numbers(there, view)]
 
 
-def _point(point: Point, series: int, level: str, plot: Plot) -> ShapeGroup:
+def _point(point: RooflinePoint, series: int, level: str, plot: Plot) -> ShapeGroup:
     r, spots = radius(point), [(role, _spot(point, known.value, level, plot)) for role, known in _markers(point)]
     shapes = [*_arrow(point, level, plot), *_interval(point, series, level, plot)]
     if len(spots) > 1 and math.dist(spots[0][1], spots[1][1]) > r:
@@ -187,7 +187,7 @@ def _point(point: Point, series: int, level: str, plot: Plot) -> ShapeGroup:
     return ShapeGroup(shapes, {"point": str(point.number), "key": point.key}, f"#point-{point.number}")
 
 
-def _interval(point: Point, series: int, level: str, plot: Plot) -> list[Shape]:
+def _interval(point: RooflinePoint, series: int, level: str, plot: Plot) -> list[Shape]:
     """A vertical line over the interval of the prediction, where the marker does not hide it."""
     known = point.predicted
     if known is None or known.low is None or known.high is None:
@@ -197,12 +197,12 @@ def _interval(point: Point, series: int, level: str, plot: Plot) -> list[Shape]:
     return [Path("whisker", [low, high], series=series)] if seen else []
 
 
-def _arrow(point: Point, level: str, plot: Plot) -> list[Shape]:
+def _arrow(point: RooflinePoint, level: str, plot: Plot) -> list[Shape]:
     """From where the point was in the baseline to where it is."""
     old = point.before
     if old is None or not old.bytes.get(level):
         return []
-    was = Point(0, old.name, old.flops, old.bytes)
+    was = RooflinePoint(0, old.name, old.flops, old.bytes)
     start, end = _spot(was, old.time_s, level, plot), _spot(point, drawn_s(point), level, plot)
     length, r = math.dist(start, end), radius(point)
     marker = Marker("before", *start, 3.5, "diamond")
@@ -218,7 +218,7 @@ def _arrow(point: Point, level: str, plot: Plot) -> list[Shape]:
 # Numbers
 
 
-def _numbers(there: list[Point], view: LevelView) -> list[Shape]:
+def _numbers(there: list[RooflinePoint], view: LevelView) -> list[Shape]:
     """The number of each point beside it; points in one place share a label; none where there is no room."""
     places = {point.number: _spot(point, drawn_s(point), view.level, view.plot) for point in there}
     count = max(len(places), 1)
@@ -233,9 +233,9 @@ def _numbers(there: list[Point], view: LevelView) -> list[Shape]:
     return found
 
 
-def _clusters(there: list[Point], places: dict[int, XY]) -> list[list[Point]]:
+def _clusters(there: list[RooflinePoint], places: dict[int, XY]) -> list[list[RooflinePoint]]:
     """Points of one unit and dtype that lie in one place, together."""
-    clusters: list[list[Point]] = []
+    clusters: list[list[RooflinePoint]] = []
     for point in there:
         at = places[point.number]
         near = (c for c in clusters if c[0].key == point.key and math.dist(places[c[0].number], at) < SAME_PLACE)
@@ -247,7 +247,7 @@ def _clusters(there: list[Point], places: dict[int, XY]) -> list[list[Point]]:
     return clusters
 
 
-def _number(cluster: list[Point], at: XY, others: list[XY], centre: XY, view: LevelView) -> list[Shape]:
+def _number(cluster: list[RooflinePoint], at: XY, others: list[XY], centre: XY, view: LevelView) -> list[Shape]:
     """The label of the points at ``at``, with a thin line to them where it had to go further away."""
     r, font, placer = max(map(radius, cluster)), view.font, view.placer
     text = ranges(sorted(point.number for point in cluster))

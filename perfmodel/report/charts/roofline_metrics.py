@@ -9,7 +9,7 @@ from collections.abc import Iterable
 
 from perfmodel.core.units import format_si
 from perfmodel.report.charts.format_number import percent, text
-from perfmodel.report.charts.schema import COMPUTE, LEVELS, MEMORY, Ceiling, Point
+from perfmodel.report.charts.schema import COMPUTE, LEVELS, MEMORY, Ceiling, RooflinePoint
 from perfmodel.report.metrics import BOUND_WORDS
 
 RESOURCES = BOUND_WORDS
@@ -29,53 +29,53 @@ WHY = "it counts every tile's load, while clusters multicast one load to several
 """Of the L2 roof of a tiled product. Sources: PTX ISA, cp.async.bulk.tensor with .multicast::cluster; H200 products measured above it."""
 
 
-def time_s(point: Point) -> float | None:
+def time_s(point: RooflinePoint) -> float | None:
     """The time that counts: measured, else predicted; None for a point that has neither."""
     best = point.measured or point.predicted
     return None if best is None else best.value
 
 
-def intensity(point: Point, level: str) -> float | None:
+def intensity(point: RooflinePoint, level: str) -> float | None:
     """FLOP/B at ``level``; None without FLOP or without bytes."""
     moved = point.bytes.get(level)
     return point.flops / moved if moved and point.flops else None
 
 
-def bound(point: Point) -> str | None:
+def bound(point: RooflinePoint) -> str | None:
     """The resource with the largest term of the roof."""
     return max(point.terms, key=lambda name: point.terms[name], default=None)
 
 
-def next_roof(point: Point) -> tuple[str, float] | None:
+def next_roof(point: RooflinePoint) -> tuple[str, float] | None:
     """The resource with the second largest term, and how many times smaller it is; None where there is no other."""
     ordered = sorted(((seconds, name) for name, seconds in point.terms.items() if seconds > 0), reverse=True)
     return (ordered[1][1], ordered[0][0] / ordered[1][0]) if len(ordered) > 1 else None
 
 
-def share_of_roof(point: Point) -> float | None:
+def share_of_roof(point: RooflinePoint) -> float | None:
     """Roof over time: 1 is a kernel at its limiting roof."""
     spent = time_s(point)
     return None if spent is None or point.roofline_s is None else point.roofline_s / spent
 
 
-def reached(point: Point) -> str:
+def reached(point: RooflinePoint) -> str:
     """The share of its roof that a point reaches; its time where no roof is known."""
     share = share_of_roof(point)
     return text(time_s(point), "s") if share is None else percent(share)
 
 
-def error(point: Point) -> float | None:
+def error(point: RooflinePoint) -> float | None:
     """predicted / measured - 1."""
     return point.predicted.value / point.measured.value - 1 if point.predicted and point.measured else None
 
 
-def noise(point: Point) -> float | None:
+def noise(point: RooflinePoint) -> float | None:
     """(p90 - p10) / median of the measurement."""
     seen = point.measured
     return None if seen is None or seen.low is None or seen.high is None else (seen.high - seen.low) / seen.value
 
 
-def flag(point: Point) -> str:
+def flag(point: RooflinePoint) -> str:
     """In words, what cannot be: a time below its lower bound or its roof; empty if there is nothing to say."""
     spent = point.measured.value if point.measured else None
     if spent is None:
@@ -89,18 +89,18 @@ def flag(point: Point) -> str:
     return ""
 
 
-def soft_bound(point: Point) -> bool:
+def soft_bound(point: RooflinePoint) -> bool:
     """Whether its largest roof is its soft one."""
     return bool(point.soft) and bound(point) == point.soft
 
 
-def overcounted(point: Point, level: str) -> bool:
+def overcounted(point: RooflinePoint, level: str) -> bool:
     """Whether its prediction is faster than its bytes at ``level`` could pass: fewer do, so that its place there is not known."""
     known = point.predicted if point.measured is None and point.soft == level else None
     return known is not None and known.value < point.terms.get(level, 0.0)
 
 
-def soft_roof(point: Point) -> str:
+def soft_roof(point: RooflinePoint) -> str:
     """In words, that a prediction without a measurement is faster than its roof; empty if it is not."""
     known = point.predicted
     if known is None or point.measured is not None or point.roofline_s is None or known.value >= point.roofline_s * (1 - SOFT):
@@ -110,7 +110,7 @@ def soft_roof(point: Point) -> str:
     return f"predicted {faster} above its roof: the roof is soft there, {why}"
 
 
-def launch_bound(point: Point) -> bool:
+def launch_bound(point: RooflinePoint) -> bool:
     """Whether its prediction says that launching it takes most of its time."""
     known, spent = point.predicted, time_s(point)
     if known is None or spent is None or not point.roofline_s:
@@ -118,7 +118,7 @@ def launch_bound(point: Point) -> bool:
     return max(known.value, spent) < LAUNCH_S and point.roofline_s < LAUNCH_SHARE * min(known.value, spent)
 
 
-def remarks(point: Point) -> list[str]:
+def remarks(point: RooflinePoint) -> list[str]:
     """Remarks beside its numbers: what cannot be, a roof that is soft, and its own note."""
     caveat = f"its largest roof is soft: {WHY}" if soft_bound(point) else ""
     return list(filter(None, [flag(point), soft_roof(point) or caveat, point.note]))
@@ -127,7 +127,7 @@ def remarks(point: Point) -> list[str]:
 # The sentence
 
 
-def sentence(point: Point, ceilings: Iterable[Ceiling]) -> str:
+def sentence(point: RooflinePoint, ceilings: Iterable[Ceiling]) -> str:
     """Bound by what, at what share of which roof, what reaching it would give, and how far the next roof is."""
     limit, share, spent = bound(point), share_of_roof(point), time_s(point)
     if limit is None:
@@ -157,7 +157,7 @@ def _gain(share: float, roof: str) -> str:
     return faster if share < 1 - 0.005 else "there is nothing left to gain"
 
 
-def _aim(point: Point, spent: float, ceilings: Iterable[Ceiling]) -> str:
+def _aim(point: RooflinePoint, spent: float, ceilings: Iterable[Ceiling]) -> str:
     """Of a kernel at its soft roof or above: share of the next hard roof, and what reaching that would give."""
     found = {name: seconds for name, seconds in point.terms.items() if name != point.soft and seconds > 0}
     if not found:
@@ -167,7 +167,7 @@ def _aim(point: Point, spent: float, ceilings: Iterable[Ceiling]) -> str:
     return f"that roof is soft ({WHY}); the next hard one, {_roof(name, point, ceilings)}, is at {percent(share)}: {_gain(share, 'that')}"
 
 
-def _roof(limit: str, point: Point, ceilings: Iterable[Ceiling]) -> str:
+def _roof(limit: str, point: RooflinePoint, ceilings: Iterable[Ceiling]) -> str:
     fits = [c for c in ceilings if (c.level == limit if c.kind == MEMORY else c.unit == limit and c.dtype in (point.dtype, ""))]
     best = min(fits, key=lambda c: c.measured, default=None)
     if best is None:

@@ -72,7 +72,7 @@ class Before(SavedPart):
 
 
 @dataclass(frozen=True, slots=True)
-class Point(SavedPart):
+class RooflinePoint(SavedPart):
     """One kernel or workload on a roofline. ``number`` is unique in its report; times in seconds.
 
     ``bytes`` by memory level (a key of ``LEVELS``). ``terms``: seconds at the roof by resource (dram, l2, tensor, vector, sfu,
@@ -116,7 +116,7 @@ class Roofline(SavedPart):
     device: str
     device_name: str
     ceilings: list[Ceiling]
-    points: list[Point] = field(default_factory=list)
+    points: list[RooflinePoint] = field(default_factory=list)
     level: str = "dram"
     dtypes: list[str] = field(default_factory=list)
     caption: str = ""

@@ -12,7 +12,7 @@ from perfmodel.report.document import Column, DataTable, Value
 from perfmodel.study.base import XY, Scope, SectionResult
 from perfmodel.study.schema import Options
 from perfmodel.study.workloads import ModelOptions
-from perfmodel.transformer.batch import CACHE_PART, COMPUTE_PART, WEIGHTS_PART, Curve, Point, curve
+from perfmodel.transformer.batch import CACHE_PART, COMPUTE_PART, WEIGHTS_PART, BatchPoint, Curve, curve
 from perfmodel.transformer.step import DECODE
 
 PARTS = (WEIGHTS_PART, CACHE_PART, COMPUTE_PART)
@@ -33,7 +33,7 @@ class _DecodeCurve:
 
 
 @dataclass(frozen=True, slots=True)
-class Section(Options):
+class BatchSection(Options):
     """``models``: each with the length at which it decodes (``kv_len``); their batch is what the picture goes over."""
 
     devices: list[str]
@@ -52,7 +52,7 @@ class Section(Options):
         return SectionResult(verdict, [*charts], [_table(lines, title)], notes)
 
     def _line(self, options: ModelOptions, device: Device, scope: Scope) -> _DecodeCurve:
-        found = curve(replace(options, phase=DECODE).request(device), scope.lenders)
+        found = curve(replace(options, phase=DECODE).request(device), scope.fallbacks)
         model = found.request.model.name if len({model.name for model in self.models}) > 1 or len(self.devices) == 1 else ""
         length = f"{found.request.kv_len:,} tokens" if len({model.kv_len for model in self.models}) > 1 else ""
         name = ", ".join(filter(None, [model, length, device.name if len(self.devices) > 1 else ""]))
@@ -82,7 +82,7 @@ def _parts(line: _DecodeCurve, title: str) -> LineChart:
     return LineChart(f"{title}: what fills a step, {line.name}", "batch", "time of a step", [*series, steps])
 
 
-_Row = tuple[_DecodeCurve, Point]
+_Row = tuple[_DecodeCurve, BatchPoint]
 
 
 def _table(lines: Sequence[_DecodeCurve], title: str) -> DataTable:
@@ -109,3 +109,6 @@ def _table(lines: Sequence[_DecodeCurve], title: str) -> DataTable:
         (Column("mark", "mark"), mark),
     ]
     return DataTable.of(title, [(line, point) for line in lines for point in line.found.points], columns)
+
+
+SECTION = BatchSection

@@ -8,9 +8,9 @@ from functools import partial
 
 from perfmodel.core.errors import UsageError
 from perfmodel.core.hardware import Device
-from perfmodel.core.trace import Step
+from perfmodel.core.trace import FormulaStep
 from perfmodel.kernels.attention.algorithms import find
-from perfmodel.kernels.attention.evaluate import Result
+from perfmodel.kernels.attention.evaluate import AttentionResult
 from perfmodel.report.charts.format_number import text
 from perfmodel.report.charts.roofline_metrics import SHORT
 from perfmodel.report.charts.schema import Limit, LineChart, Series
@@ -24,7 +24,7 @@ X_LABEL = "block size B_c"
 
 
 @dataclass(frozen=True, slots=True)
-class Section(Options):
+class BlockSizeSection(Options):
     """``block_kv``: columns B_c of a tile, one evaluation each. ``rows``: B_r, by default min(B_c, d) as in the paper's algorithm."""
 
     devices: list[str]
@@ -44,7 +44,7 @@ class Section(Options):
 
     def _of(self, device: Device, scope: Scope, several: bool) -> SectionResult:
         standard = self._result(device, "standard", None)
-        found, notes = dict[int, Result](), []
+        found, notes = dict[int, AttentionResult](), []
         for columns in sorted(set(self.block_kv)):
             try:
                 found[columns] = self._result(device, self.algorithm, columns)
@@ -62,24 +62,24 @@ class Section(Options):
             scope.explain(self.algorithm, group, partial(self._steps, device, largest)),
         )
 
-    def _result(self, device: Device, algorithm: str, columns: int | None) -> Result:
+    def _result(self, device: Device, algorithm: str, columns: int | None) -> AttentionResult:
         width = self.attention.d or 0
         rows = None if columns is None else self.rows or min(columns, width)
         asked = self.attention.updated({"algorithm": algorithm, "block_q": rows, "block_kv": columns})
         return asked.compare(device).shown()[0]
 
-    def _steps(self, device: Device, result: Result) -> list[Step]:
+    def _steps(self, device: Device, result: AttentionResult) -> list[FormulaStep]:
         from perfmodel.kernels.attention.explain import explain
 
         w = self.attention.workload()
         return [step for part in result.parts for step in explain(part, w, device)]
 
-    def _accesses(self, found: dict[int, Result], standard: Result, title: str) -> LineChart:
+    def _accesses(self, found: dict[int, AttentionResult], standard: AttentionResult, title: str) -> LineChart:
         series = [Series(self.algorithm, [(columns, float(result.total.access_bytes)) for columns, result in found.items()])]
         limits, caption = [Limit("standard", float(standard.total.access_bytes))], self.caption
         return LineChart(f"{title}: HBM accesses", X_LABEL, "HBM accesses", series, "count", "B", limits=limits, caption=caption)
 
-    def _times(self, found: dict[int, Result], standard: Result, title: str) -> LineChart:
+    def _times(self, found: dict[int, AttentionResult], standard: AttentionResult, title: str) -> LineChart:
         def longest(*resources: str) -> XY:
             return [(columns, max(float(r.total.terms.get(name, 0.0)) for name in resources)) for columns, r in found.items()]
 
@@ -89,7 +89,7 @@ class Section(Options):
         limits = [Limit("standard, roof", float(standard.total.roofline_s))]
         return LineChart(f"{title}: time at the roof", X_LABEL, "time", series, "count", "s", limits=limits)
 
-    def _sentence(self, found: dict[int, Result], standard: Result) -> str:
+    def _sentence(self, found: dict[int, AttentionResult], standard: AttentionResult) -> str:
         small, large = min(found), max(found)
         a, b = found[small].total, found[large].total
         fewer = float(standard.total.access_bytes / b.access_bytes)
@@ -106,13 +106,13 @@ class Section(Options):
         )
 
 
-def _table(results: Sequence[Result], standard: Result, title: str) -> DataTable:
+def _table(results: Sequence[AttentionResult], standard: AttentionResult, title: str) -> DataTable:
     """A row per block size, then standard attention."""
 
-    def edge(name: str) -> Callable[[Result], Value]:
+    def edge(name: str) -> Callable[[AttentionResult], Value]:
         return lambda one: int(getattr(one.parts[0].tile, name)) if one.parts[0].tile else None
 
-    columns: list[tuple[Column, Callable[[Result], Value]]] = [
+    columns: list[tuple[Column, Callable[[AttentionResult], Value]]] = [
         (Column("algorithm", "algorithm"), lambda one: one.algorithm.name),
         (Column("bc", "B_c", "count"), edge("bc")),
         (Column("br", "B_r", "count"), edge("br")),
@@ -125,3 +125,6 @@ def _table(results: Sequence[Result], standard: Result, title: str) -> DataTable
         (Column("bound", "bound by"), lambda one: SHORT.get(one.total.bound or "")),
     ]
     return DataTable.of(title, results, columns)
+
+
+SECTION = BlockSizeSection

@@ -12,7 +12,7 @@ from perfmodel.study.workloads import Workload
 
 
 @dataclass(frozen=True, slots=True)
-class Section(Options):
+class ComparisonSection(Options):
     """``between``: two names, of devices, of attention algorithms or of implementations. ``device``: where algorithms run."""
 
     between: list[str]
@@ -29,3 +29,6 @@ class Section(Options):
         first, *others = summary(found, *names, self.threshold, (made.before.metrics, made.after.metrics))
         sentences = [f"{self.title}: {first}" if self.title else first, *others, *made.warnings]
         return SectionResult(sentences, [made.chart] if made.chart else [], tables(title, found, *names), made.notes)
+
+
+SECTION = ComparisonSection

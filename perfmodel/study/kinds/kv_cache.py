@@ -41,7 +41,7 @@ class CacheOptions(Options):
 
 
 @dataclass(frozen=True, slots=True)
-class Section(Options):
+class KvCacheSection(Options):
     """``caches`` at the lengths ``n``, of ``batch`` sequences; sentences are on the last length."""
 
     devices: list[str]
@@ -124,3 +124,6 @@ def _room(one: CacheResult, device: Device) -> str:
     if one.batch == 0:
         return f": {device.name} holds one of {one.context or 0:,} tokens beside the weights, none of {one.workload.n:,}"
     return f": {device.name} holds {one.batch:,} sequences of {one.workload.n:,} tokens beside the weights"
+
+
+SECTION = KvCacheSection

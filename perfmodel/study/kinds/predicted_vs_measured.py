@@ -10,7 +10,7 @@ from perfmodel.report.document import Column, DataTable, Value
 from perfmodel.study.base import Scope, SectionResult
 from perfmodel.study.recorded import RecordChoice, row_group, row_name, rows_of, thinned
 from perfmodel.study.schema import Options
-from perfmodel.validation.compare import Group, Row, groups
+from perfmodel.validation.compare import RecordGroup, RecordRow, groups
 from perfmodel.validation.statistics import quantile
 
 BAND = (0.1, 0.9)
@@ -18,7 +18,7 @@ BAND = (0.1, 0.9)
 
 
 @dataclass(frozen=True, slots=True)
-class Section(Options):
+class PredictedVsMeasuredSection(Options):
     """``records``: which are compared. ``shown``: at most so many stand in the picture; figures are of all of them."""
 
     records: RecordChoice
@@ -41,7 +41,7 @@ class Section(Options):
         charts = [self._scatter(title, found, by_device)] if predicted else []
         return SectionResult([_sentence(title, rows, predicted)], [*charts], [_table(title, found, by_device)], notes)
 
-    def _scatter(self, title: str, found: Sequence[Group], by_device: bool) -> ScatterChart:
+    def _scatter(self, title: str, found: Sequence[RecordGroup], by_device: bool) -> ScatterChart:
         """Pairs of measured and predicted time, by group; the band is of all of them."""
         ratios = [row.record.time_s.median / row.prediction.seconds for group in found for row in group.rows if row.prediction]
         low, high = (quantile(ratios, share) for share in BAND)
@@ -52,17 +52,17 @@ class Section(Options):
         return ScatterChart(title, pairs, "s", low, high, self.caption)
 
 
-def _error(row: Row) -> float | None:
+def _error(row: RecordRow) -> float | None:
     return None if row.error is None else abs(row.error)
 
 
-def _covered(group: Group) -> float | None:
+def _covered(group: RecordGroup) -> float | None:
     found = [row.covered for row in group.rows if row.covered is not None]
     return sum(found) / len(found) if found else None
 
 
-def _table(title: str, found: Sequence[Group], by_device: bool) -> DataTable:
-    columns: list[tuple[Column, Callable[[Group], Value]]] = [
+def _table(title: str, found: Sequence[RecordGroup], by_device: bool) -> DataTable:
+    columns: list[tuple[Column, Callable[[RecordGroup], Value]]] = [
         (Column("group", "group"), lambda group: group.name),
         *[(Column("device", "device"), lambda group: group.hardware)] * by_device,
         (Column("records", "records", "count"), lambda group: len(group.rows)),
@@ -76,7 +76,7 @@ def _table(title: str, found: Sequence[Group], by_device: bool) -> DataTable:
     return DataTable.of(f"{title}, by group", found, columns)
 
 
-def _sentence(title: str, rows: Sequence[Row], predicted: Sequence[Row]) -> str:
+def _sentence(title: str, rows: Sequence[RecordRow], predicted: Sequence[RecordRow]) -> str:
     violations = sum(row.violates for row in rows)
     beaten = f"VIOLATION: {violations} are faster than their lower bound" if violations else "none is faster than its lower bound"
     errors = [error for row in predicted if (error := _error(row)) is not None]
@@ -87,3 +87,6 @@ def _sentence(title: str, rows: Sequence[Row], predicted: Sequence[Row]) -> str:
         f"{title}: {len(predicted)} measurements are predicted within {quantile(errors, 0.5):.1%} in the median and "
         f"{quantile(errors, 0.9):.1%} for nine in ten; {sum(within) / len(within):.0%} lie in the 80 % interval; {beaten}."
     )
+
+
+SECTION = PredictedVsMeasuredSection

@@ -12,7 +12,7 @@ from perfmodel.core.units import format_time
 from perfmodel.report.charts.format_number import percent
 from perfmodel.report.charts.format_number import text as cell
 from perfmodel.report.charts.roofline_metrics import WHY, flag, share_of_roof, soft_bound
-from perfmodel.report.charts.schema import Point, Roofline
+from perfmodel.report.charts.schema import Roofline, RooflinePoint
 from perfmodel.report.roofline_chart import at_one_level, brief, point_of_row, roofline, verdict_on
 from perfmodel.study.base import Scope, SectionResult, on, together
 from perfmodel.study.points import WorkloadAnswer, asked, too_large
@@ -31,7 +31,7 @@ from perfmodel.study.recorded import (
 )
 from perfmodel.study.schema import Options
 from perfmodel.study.workloads import Workload
-from perfmodel.validation.compare import Row
+from perfmodel.validation.compare import RecordRow
 from perfmodel.validation.statistics import quantile
 
 SHOWN = 0.0005
@@ -41,7 +41,7 @@ MANY = 6
 
 
 @dataclass(frozen=True, slots=True)
-class Section(Options):
+class RooflineSection(Options):
     """``devices``: of workloads and profiled kernels; records name their own. ``level``: the memory level shown first."""
 
     devices: list[str] = field(default_factory=list)
@@ -69,7 +69,7 @@ class Section(Options):
         leveled = [replace(chart, level=self.level) for chart in charts] if self.level else at_one_level(charts)
         return replace(whole, charts=[*leveled], notes=[*_absent(unknown), *whole.notes])
 
-    def _of(self, device: Device, rows: Sequence[Row], scope: Scope, several: bool) -> SectionResult:
+    def _of(self, device: Device, rows: Sequence[RecordRow], scope: Scope, several: bool) -> SectionResult:
         found = [(w, answer) for w in self.workloads for answer in asked(w, device, scope)]
         points = [point for w, one in found for point in _shown(w, one, len(found) > 1)]
         measured, absent = _measured(rows, device)
@@ -85,7 +85,7 @@ class Section(Options):
         notes = [*(missing for _, one in found for missing in one.missing), *absent, *lacking]
         return SectionResult([on(device, several) + words for words in verdict], [chart], notes=notes, formulas=explained)
 
-    def _counted(self, device: Device, scope: Scope) -> tuple[list[Point], list[str]]:
+    def _counted(self, device: Device, scope: Scope) -> tuple[list[RooflinePoint], list[str]]:
         """Points of profiled kernels, and what their file lacks."""
         if self.ncu is None:
             return [], []
@@ -96,7 +96,7 @@ class Section(Options):
         return points, advice(kernels)
 
 
-def _shown(w: Workload, one: WorkloadAnswer, several: bool) -> list[Point]:
+def _shown(w: Workload, one: WorkloadAnswer, several: bool) -> list[RooflinePoint]:
     """Its kernels where they are known one by one, named after it where there are others; else it as a whole."""
     if not one.parts:
         return [one.point]
@@ -120,21 +120,21 @@ def _summary(chart: Roofline) -> list[str]:
     return sentences
 
 
-def _sentence(point: Point, chart: Roofline) -> str:
+def _sentence(point: RooflinePoint, chart: Roofline) -> str:
     """The verdict on a point; bytes alone, or the FLOP of one unit, do not tell what bounds a kernel."""
     text = verdict_on(point, chart)
     counted = "counters" if known_flops(point) else "bytes"
     return text if certain(point) else text.replace(" is bound by ", f" is, as far as its {counted} tell, bound by ", 1)
 
 
-def _measured(rows: Sequence[Row], device: Device) -> tuple[list[Point], list[str]]:
+def _measured(rows: Sequence[RecordRow], device: Device) -> tuple[list[RooflinePoint], list[str]]:
     """Points of the records of ``device``, and how many have none."""
     own = [row for row in rows if row.device is not None and row.device.id == device.id]
     made = [(row, point_of_row(0, row, row_group(row), row_name(row))) for row in own]
     return [point for _, point in made if point], _absent([row for row, point in made if point is None])
 
 
-def _absent(rows: Sequence[Row]) -> list[str]:
+def _absent(rows: Sequence[RecordRow]) -> list[str]:
     """How many records have no point, by reason; a collective or a whole step is no kernel that counts FLOP and bytes."""
     counts = Counter(row.reason or f"{row.record.implementation} is estimated as a whole, not by kernels" for row in rows)
     return [f"{count} record{'s are' if count > 1 else ' is'} not shown: {reason}." for reason, count in counts.items()]
@@ -160,3 +160,6 @@ def _above(found: WorkloadAnswer) -> str:
     if all(soft_bound(part) for part, _ in over):
         why = "that roof is soft" if soft_bound(found.point) else f"the L2 roof is soft, {WHY}"
     return f" {len(over)} of its {len(found.parts)} kernels {'is' if len(over) == 1 else 'are'} predicted ABOVE THE ROOF: {named}; {why}."
+
+
+SECTION = RooflineSection

@@ -188,7 +188,7 @@ COLUMNS: list[tuple[Column, Callable[[WorkloadAnswer], Value]]] = [
 
 
 @dataclass(frozen=True, slots=True)
-class Section(Options):
+class SweepSection(Options):
     """``workload`` with each of ``values`` in the place of its size ``over``. ``show``: a picture each."""
 
     devices: list[str]
@@ -305,3 +305,6 @@ def _alike(every: Sequence[SweptSeries], value: Shown) -> bool:
 def _only_roofs(unknown: Sequence[SweptSeries]) -> str:
     names = ", ".join(f"{swept.name} on {swept.device.name}" for swept in unknown)
     return f"No prediction is known of {names}: compare its roof (dashed) with the roofs of the others, not with their predictions (solid)."
+
+
+SECTION = SweepSection

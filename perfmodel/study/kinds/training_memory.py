@@ -15,7 +15,7 @@ from perfmodel.study.base import Scope, SectionResult
 from perfmodel.study.schema import Options
 from perfmodel.transformer.training.checks import recompute_named
 from perfmodel.transformer.training.memory import MemoryResult, evaluate
-from perfmodel.transformer.training.question import Parallel, Training
+from perfmodel.transformer.training.question import Parallel, TrainingConfig
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,9 +38,9 @@ class TrainingRun(Options):
     dp: int = 1
     zero: int = 0
 
-    def training(self) -> Training:
+    def training(self) -> TrainingConfig:
         """The question that it asks."""
-        return Training(
+        return TrainingConfig(
             find_model(self.model),
             self.batch,
             self.n,
@@ -60,7 +60,7 @@ class TrainingRun(Options):
 
 
 @dataclass(frozen=True, slots=True)
-class Section(Options):
+class TrainingMemorySection(Options):
     """``runs`` on one of their GPUs, the fullest; capacities of ``devices`` beside them."""
 
     devices: list[str]
@@ -109,3 +109,6 @@ def _sentence(name: str, one: MemoryResult, limits: Sequence[Limit]) -> str:
     most = max(parts, key=lambda part: parts[part])
     fits = ", ".join(f"{'fits' if one.peak.bytes <= limit.value else 'does not fit'} {limit.label}" for limit in limits)
     return f"{name} peaks at {text(one.peak.bytes, 'B')}, {parts[most] / one.peak.bytes:.0%} of it {most}" + (f"; {fits}." if fits else ".")
+
+
+SECTION = TrainingMemorySection

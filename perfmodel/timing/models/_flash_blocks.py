@@ -13,7 +13,7 @@ from math import sqrt
 
 from perfmodel.core.workload import FORWARD, Attention
 from perfmodel.kernels.attention.walk import key_tiles, row_tiles, visited_tiles
-from perfmodel.timing.models._flash_plans import Plan
+from perfmodel.timing.models._flash_plans import FlashPlan
 from perfmodel.timing.schedule import ByRatio, Sum, last_place
 
 ROUNDS = 3
@@ -22,7 +22,7 @@ KNOWN = ("ROUNDS",)
 
 
 @dataclass(frozen=True)
-class Blocks:
+class TileBlocks:
     """Blocks for ``sms`` multiprocessors, ``resident`` on each.
 
     ``last``: tiles of each of the last blocks, in order; ``early`` and ``early_tiles``: blocks before them and their tiles.
@@ -66,7 +66,7 @@ class Blocks:
 
 
 @lru_cache(maxsize=4096)
-def blocks_of(w: Attention, plan: Plan, direction: str, sms: int) -> Blocks:
+def blocks_of(w: Attention, plan: FlashPlan, direction: str, sms: int) -> TileBlocks:
     """The blocks of one kernel for a device with ``sms`` multiprocessors."""
     walk = replace(w, packed=plan.packed)
     per_walk = int(row_tiles(walk, plan.br) if direction == FORWARD else key_tiles(walk, plan.bc))
@@ -74,10 +74,10 @@ def blocks_of(w: Attention, plan: Plan, direction: str, sms: int) -> Blocks:
     count = int(walk.row_heads) * per_walk * plan.splits
     backwards = _backwards(walk, plan, direction, per_walk)
     last = tuple(islice(backwards, min(count, ROUNDS * sms * plan.resident)))[::-1]
-    return Blocks(last, count - len(last), max(0, total - sum(last)) if count > len(last) else 0, sms, plan.resident)
+    return TileBlocks(last, count - len(last), max(0, total - sum(last)) if count > len(last) else 0, sms, plan.resident)
 
 
-def _backwards(walk: Attention, plan: Plan, direction: str, per_walk: int) -> Iterator[int]:
+def _backwards(walk: Attention, plan: FlashPlan, direction: str, per_walk: int) -> Iterator[int]:
     """Tiles of every block, the last block to start first."""
     group = min(plan.group, int(walk.row_heads))
     partial = group % plan.section or plan.section
@@ -97,7 +97,7 @@ def _share(visits: int, part: int, parts: int, divided: int) -> int:
     return int(min(each, max(0, visits - part * each)))
 
 
-def _row_tile_visits(walk: Attention, plan: Plan, i: int) -> int:
+def _row_tile_visits(walk: Attention, plan: FlashPlan, i: int) -> int:
     """Key tiles that row tile ``i`` visits."""
     if not walk.causal:
         return int(key_tiles(walk, plan.bc))
@@ -108,7 +108,7 @@ def _row_tile_visits(walk: Attention, plan: Plan, i: int) -> int:
     return int(max(0, min(end, key_tiles(walk, plan.bc)) - start))
 
 
-def _key_tile_visits(walk: Attention, plan: Plan, j: int) -> int:
+def _key_tile_visits(walk: Attention, plan: FlashPlan, j: int) -> int:
     """Row tiles that key tile ``j`` visits, K and V staying."""
     tiles = row_tiles(walk, plan.br)
     if not walk.causal:
@@ -128,7 +128,7 @@ Chosen on measured shapes that fits may see, as are the constants of ``_flash_pl
 TUNED = ("TAIL",)
 
 
-def listed_cycles(blocks: Blocks, tile: float, block: float, alone: float) -> float:
+def listed_cycles(blocks: TileBlocks, tile: float, block: float, alone: float) -> float:
     """Blocks one after the other on every place.
 
     Blocks that share a multiprocessor are slowed down by each other; where places stay empty at the end, those that are left
@@ -142,7 +142,7 @@ def listed_cycles(blocks: Blocks, tile: float, block: float, alone: float) -> fl
     return max(end - gained, block + blocks.most * tile * min(alone, resident))
 
 
-def _ends(blocks: Blocks, tile: float, block: float) -> tuple[float, float]:
+def _ends(blocks: TileBlocks, tile: float, block: float) -> tuple[float, float]:
     """End of the last place, and the end if all ended together. The first blocks are spread evenly."""
     early, slots = blocks.early * block + blocks.early_tiles * tile, blocks.slots
     count, tiles = blocks.last_place.at(block / tile)
@@ -150,7 +150,7 @@ def _ends(blocks: Blocks, tile: float, block: float) -> tuple[float, float]:
     return early / slots + (count * block + tiles * tile), balanced
 
 
-def equal_cycles(blocks: Blocks, tile: float, block: float, alone: float) -> float:
+def equal_cycles(blocks: TileBlocks, tile: float, block: float, alone: float) -> float:
     """Blocks of equal length, in rounds: the multiprocessor with the most of them ends last."""
     resident = blocks.resident
     most, tiles = -(-blocks.count // blocks.sms), blocks.last[0] * tile
@@ -161,7 +161,7 @@ def equal_cycles(blocks: Blocks, tile: float, block: float, alone: float) -> flo
     return float(rounds * _steady(block, tiles, resident, alone) + (block + tiles * max(rest, alone) if rest else 0.0))
 
 
-def interleaved_cycles(blocks: Blocks, tile: float, block: float, alone: float) -> float:
+def interleaved_cycles(blocks: TileBlocks, tile: float, block: float, alone: float) -> float:
     """Blocks of unequal length; while one waits for its first loads, its neighbours on the multiprocessor run faster.
 
     ``alone``: how much longer a tile takes that has the multiprocessor for itself than its share of a full one.

@@ -66,7 +66,7 @@ TUNED = (
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class FlashPlan:
     """Launch of the main kernel. ``resident``: blocks per multiprocessor.
 
     A walk is one head's row of blocks. Walks come in groups of ``group``, cut into sections of ``section``; within a section all
@@ -105,7 +105,7 @@ class Plan:
     softmax_share: float = 0.0
 
 
-def slowdown(plan: Plan, peak: float, element_size: int) -> float:
+def slowdown(plan: FlashPlan, peak: float, element_size: int) -> float:
     """Peak FLOP per cycle over what the plan's matrix instruction reaches, of a tensor unit with that ``peak``."""
     if plan.fragment in (WGMMA, TCGEN05):
         return 1.0
@@ -145,7 +145,7 @@ def _compiled(w: Attention) -> int:
     return next((dim for dim in (64, 128, 192) if max(w.d, w.dv) <= dim), 256)
 
 
-def _ragged(w: Attention, plan: Plan) -> bool:
+def _ragged(w: Attention, plan: FlashPlan) -> bool:
     return bool(w.n % plan.br or w.kv_len % plan.bc)
 
 
@@ -157,29 +157,29 @@ def _side_kernels(w: Attention) -> int:
 # FlashAttention 1 and 2
 
 
-def _fa1(case: Case, device: Device) -> Plan:
+def _fa1(case: Case, device: Device) -> FlashPlan:
     """FlashAttention 1.0: K and V outermost, 256 keys of head dim 64 or 128 of 128 by 16 queries at a time, in as many parts as fill
     the device (csrc/flash_attn at v1.0.9: fmha_fprop_fp16_kernel.sm80.cu, num_splits_heuristic_fwd).
     """
     w: Attention = case.workload
     edge = 256 if w.d <= 64 and w.kv_len > 128 else 128
-    return Plan(edge, edge, 16, 2, feeding=FEEDING, overlap=1.0, softmax_share=SOFTMAX_SHARE, mask_tile=DROPOUT if w.dropout else 0.0)
+    return FlashPlan(edge, edge, 16, 2, feeding=FEEDING, overlap=1.0, softmax_share=SOFTMAX_SHARE, mask_tile=DROPOUT if w.dropout else 0.0)
 
 
-def fa2(case: Case, device: Device) -> Plan:
+def fa2(case: Case, device: Device) -> FlashPlan:
     """FlashAttention-2: grid (tiles, batch, heads), first tiles first. Blocks that fit: registers, 255 a thread, and SRAM."""
     w: Attention = case.workload
     tile = fa2_tile(w, device, device.sram_per_block, case.direction)
     if tile is None and case.direction == BACKWARD and 192 < max(w.d, w.dv) <= 256:
-        return Plan(64, 64, fragment=16)
+        return FlashPlan(64, 64, fragment=16)
     if tile is None:
         raise UnavailableError(f"{case.implementation} has no {case.direction} kernel for head dim {max(w.d, w.dv)} in {w.dtype.name}")
     fragment = max(16, 32 * tile.br // tile.threads)
     resident = 1 if case.direction == BACKWARD else resident_blocks(device, tile.br, tile.bc, tile.threads, w)
-    return Plan(tile.br, tile.bc, fragment, resident)
+    return FlashPlan(tile.br, tile.bc, fragment, resident)
 
 
-def torch_flash(case: Case, device: Device) -> Plan:
+def torch_flash(case: Case, device: Device) -> FlashPlan:
     """PyTorch's build of FlashAttention-2 keeps its kernels on Hopper; too few blocks are split over keys in prefill, too."""
     w: Attention = case.workload
     plan = fa2(case, device)
@@ -193,25 +193,25 @@ def torch_flash(case: Case, device: Device) -> Plan:
     return replace(split, feeding=FEEDING, overlap=IN_TURN, interleaved=True)
 
 
-def _fa2_split(w: Attention, device: Device) -> Plan:
+def _fa2_split(w: Attention, device: Device) -> FlashPlan:
     """csrc/flash_attn flash_api.cpp, set_params_splitkv; a second kernel combines the splits."""
     bc = _keys_by_width(w)
     slots, tiles = BLOCKS_PER_MULTIPROCESSOR * _multiprocessors(device), ceil_div(w.kv_len, bc)
     splits = effective_splits(tiles, num_splits(int(w.query_heads * ceil_div(w.n, 64)), slots, int(tiles)))
-    return Plan(64, bc, 16, resident_blocks(device, 64, bc, 128, w), splits=int(splits), fixed_splits=True, side_kernels=1)
+    return FlashPlan(64, bc, 16, resident_blocks(device, 64, bc, 128, w), splits=int(splits), fixed_splits=True, side_kernels=1)
 
 
-def _fa2_paged(case: Case, device: Device) -> Plan:
+def _fa2_paged(case: Case, device: Device) -> FlashPlan:
     """vLLM before Hopper: a paged cache takes the split-KV kernel with one split (csrc/flash_attn flash_api.cpp, launch template)."""
     bc = _keys_by_width(case.workload)
-    return Plan(64, bc, resident=resident_blocks(device, 64, bc, 128, case.workload), writes_cache=True)
+    return FlashPlan(64, bc, resident=resident_blocks(device, 64, bc, 128, case.workload), writes_cache=True)
 
 
-def _numba_mma(case: Case, device: Device) -> Plan:
+def _numba_mma(case: Case, device: Device) -> FlashPlan:
     """This project's tensor-core kernel: FlashAttention-2's forward pass with the tile and the block that the launch names."""
     br, bc, threads = (case.launch.get(name, default) for name, default in (("br", 128), ("bc", 64), ("threads", 128)))
     resident = resident_blocks(device, br, bc, threads, case.workload, case.launch.get("shared_bytes"))
-    plan = Plan(br, bc, max(16, 32 * br // threads), resident, feeding=FEEDING, overlap=IN_TURN, interleaved=True, threads=threads)
+    plan = FlashPlan(br, bc, max(16, 32 * br // threads), resident, feeding=FEEDING, overlap=IN_TURN, interleaved=True, threads=threads)
     return replace(plan, softmax_share=SOFTMAX_SHARE)
 
 
@@ -229,7 +229,7 @@ def _fa3_tile(w: Attention, paged: bool) -> tuple[int, int]:
     return 128, (96 if paged else 112) if w.d <= 192 else 80
 
 
-def _fa3(case: Case, device: Device) -> Plan:
+def _fa3(case: Case, device: Device) -> FlashPlan:
     """hopper/: persistent; causal blocks longest first over as many heads as fit 32 MB of L2 (tile_scheduler.hpp)."""
     w: Attention = case.workload
     if major(device) != _HOPPER:
@@ -242,10 +242,10 @@ def _fa3(case: Case, device: Device) -> Plan:
     fitting = 32 * _MIB // max(1, 2 * w.kv_len * (w.d + w.dv) * w.dtype.size)
     section = (1 << max(0, fitting.bit_length() - 1)) * (1 if packed else w.group)
     walks = w.stored_kv_heads if packed else w.query_heads
-    return Plan(br, bc, WGMMA, packed=packed, longest_first=w.causal, group=walks, section=min(section, walks))
+    return FlashPlan(br, bc, WGMMA, packed=packed, longest_first=w.causal, group=walks, section=min(section, walks))
 
 
-def _fa3_in_turn(case: Case, device: Device) -> Plan:
+def _fa3_in_turn(case: Case, device: Device) -> FlashPlan:
     """FlashAttention-3 without its pipelining: a tile's matmuls and its softmax come one after the other (arXiv:2407.08608, Sec. 3.2).
 
     Without specialized warps nothing overlaps either, as far as this model goes.
@@ -253,13 +253,13 @@ def _fa3_in_turn(case: Case, device: Device) -> Plan:
     return replace(_fa3(case, device), overlap=1.0)
 
 
-def _fa3_backward(w: Attention) -> Plan:
+def _fa3_backward(w: Attention) -> FlashPlan:
     """hopper/flash_bwd_launch_template.h."""
     br, bc = {64: (128, 128), 96: (64, 128), 192: (64, 96), 256: (64, 80)}.get(max(64, padded(w.d)), (64 if w.causal else 80, 128))
-    return Plan(br, bc, WGMMA, softmax_share=WGMMA_BACKWARD)
+    return FlashPlan(br, bc, WGMMA, softmax_share=WGMMA_BACKWARD)
 
 
-def _fa3_paged(case: Case, device: Device) -> Plan:
+def _fa3_paged(case: Case, device: Device) -> FlashPlan:
     """vLLM on Hopper: query heads packed, batch after batch, each in sections of heads (hopper/flash_prepare_scheduler.cu)."""
     w: Attention = case.workload
     br, bc = _fa3_tile(w, paged=True)
@@ -269,7 +269,7 @@ def _fa3_paged(case: Case, device: Device) -> Plan:
     fitting = (32 * _MIB >> halvings) // (bc * (w.d + w.dv) * w.dtype.size * ceil_div(w.kv_len, bc))
     section = max(1, min(16, 1 << max(0, fitting.bit_length() - 1)))
     splits = _fa3_splits(w, br, bc, device)
-    return Plan(br, bc, WGMMA, 1, True, w.causal, w.kv_heads, min(section, w.kv_heads), splits, writes_cache=True)
+    return FlashPlan(br, bc, WGMMA, 1, True, w.causal, w.kv_heads, min(section, w.kv_heads), splits, writes_cache=True)
 
 
 def _fa3_splits(w: Attention, br: int, bc: int, device: Device) -> int:
@@ -287,12 +287,12 @@ def _fa3_splits(w: Attention, br: int, bc: int, device: Device) -> int:
 # cuDNN, TensorRT-LLM, memory-efficient kernels, Triton
 
 
-def _trtllm(case: Case, device: Device) -> Plan:
+def _trtllm(case: Case, device: Device) -> FlashPlan:
     """TensorRT-LLM's context kernels on Blackwell; two tiles of 128 queries a block up to head dim 128 (kernelMetaInfo.h)."""
-    return Plan(256 if padded(case.workload.d) <= 128 else 128, 128, TCGEN05)
+    return FlashPlan(256 if padded(case.workload.d) <= 128 else 128, 128, TCGEN05)
 
 
-def cudnn(case: Case, device: Device) -> Plan:
+def cudnn(case: Case, device: Device) -> FlashPlan:
     """Closed source. Hopper: tiles and grids as profiled; supposed to be TensorRT-LLM's kernels later, unknown before."""
     w: Attention = case.workload
     backward = case.direction == BACKWARD
@@ -303,45 +303,45 @@ def cudnn(case: Case, device: Device) -> Plan:
     width = _compiled(w)
     if backward:  # wide heads fill SRAM with one stage of smaller tiles, which nothing overlaps
         bc, overlap = (128, CUDNN_OVERLAP_BACKWARD) if width <= 128 else (64, IN_TURN)
-        return Plan(64, bc, WGMMA, overlap=overlap, width=width, side_kernels=_side_kernels(w))
-    plan = Plan(128, 128, WGMMA, overlap=CUDNN_OVERLAP, width=width)
+        return FlashPlan(64, bc, WGMMA, overlap=overlap, width=width, side_kernels=_side_kernels(w))
+    plan = FlashPlan(128, 128, WGMMA, overlap=CUDNN_OVERLAP, width=width)
     return replace(plan, mask_block=CUDNN_CAUSAL) if w.causal else replace(plan, mask_tile=CUDNN_PADDED * _ragged(w, plan))
 
 
-def _cudnn_alone(case: Case, device: Device) -> Plan:
+def _cudnn_alone(case: Case, device: Device) -> FlashPlan:
     """cuDNN by its own API: as PyTorch calls it, but for Blackwell's backward pass, compiled for head dims 64, 128, 192 and 256."""
     if major(device) < _BLACKWELL or case.direction != BACKWARD:
         return cudnn(case, device)
     w = case.workload
-    return Plan(128, 128, TCGEN05, feeding=BACKWARD_FEEDING, width=_compiled(w), side_kernels=_side_kernels(w))
+    return FlashPlan(128, 128, TCGEN05, feeding=BACKWARD_FEEDING, width=_compiled(w), side_kernels=_side_kernels(w))
 
 
-def _efficient(case: Case, device: Device) -> Plan:
+def _efficient(case: Case, device: Device) -> FlashPlan:
     """PyTorch's memory-efficient kernels: queries x keys of the sm80 variants for two-byte elements (mem_eff_attention/).
 
     Blocks per multiprocessor by the registers profiled, which other architectures share. Over 128 O passes through memory.
     """
     widest = max(case.workload.d, case.workload.dv)
     if case.direction == BACKWARD:
-        plan = Plan(64, 64, resident=3, side_kernels=1) if widest <= 64 else Plan(128, 128, threads=512, side_kernels=1)
+        plan = FlashPlan(64, 64, resident=3, side_kernels=1) if widest <= 64 else FlashPlan(128, 128, threads=512, side_kernels=1)
     elif widest > 128:
-        plan = Plan(32, 128, resident=2, mask_tile=EFFICIENT_WIDE)
+        plan = FlashPlan(32, 128, resident=2, mask_tile=EFFICIENT_WIDE)
     else:
-        plan = Plan(64, 64, resident=4) if widest <= 64 else Plan(64, 128, resident=2, threads=256)
+        plan = FlashPlan(64, 64, resident=4) if widest <= 64 else FlashPlan(64, 128, resident=2, threads=256)
     return replace(plan, interleaved=True, overlap=EFFICIENT_OVERLAP)
 
 
-def _triton(case: Case, device: Device) -> Plan:
+def _triton(case: Case, device: Device) -> FlashPlan:
     """Triton's tutorial: a program per 128 queries of a head, first rows first."""
-    return Plan(128, 64, TCGEN05 if major(device) >= _BLACKWELL else WGMMA)
+    return FlashPlan(128, 64, TCGEN05 if major(device) >= _BLACKWELL else WGMMA)
 
 
-def _vllm(case: Case, device: Device) -> Plan:
+def _vllm(case: Case, device: Device) -> FlashPlan:
     plan_of_device = {_HOPPER: _fa3_paged, _BLACKWELL: _trtllm}.get(major(device), _fa2_paged)
     return replace(plan_of_device(case, device), writes_cache=True)
 
 
-PUBLISHED: dict[str, Callable[[Case, Device], Plan]] = {
+PUBLISHED: dict[str, Callable[[Case, Device], FlashPlan]] = {
     "cudnn-attention": _cudnn_alone,
     "cudnn-attention-deterministic": _cudnn_alone,
     "cudnn-attention-mxfp8": _cudnn_alone,
@@ -350,7 +350,7 @@ PUBLISHED: dict[str, Callable[[Case, Device], Plan]] = {
     "triton-tileir": _triton,
 }
 """Of published benchmarks alone."""
-_PLANS: dict[str, Callable[[Case, Device], Plan]] = {
+_PLANS: dict[str, Callable[[Case, Device], FlashPlan]] = {
     "fa1": _fa1,
     "fa1-triton": _fa1,
     "fa2": torch_flash,
@@ -368,7 +368,7 @@ _PLANS: dict[str, Callable[[Case, Device], Plan]] = {
 IMPLEMENTATIONS = tuple(_PLANS)
 
 
-def plan_of(case: Case, device: Device) -> Plan:
+def plan_of(case: Case, device: Device) -> FlashPlan:
     """The launch of ``case``; ``br`` and ``bc`` of the case's launch come before those of its implementation.
 
     UnavailableError where it has no kernel: all of these are CUDA kernels.

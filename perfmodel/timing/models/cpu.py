@@ -37,7 +37,7 @@ KNOWN = ("TILE_ROWS", "TILE_KEYS", "MATMUL_ROWS", "MATMUL_COLUMNS", "MOVED_PER_C
 
 
 @dataclass(frozen=True, slots=True)
-class Rates:
+class CpuRates:
     """Of one thread: FMA FLOP/s and exponentials/s. Of the device: copied B/s (read + written) by level."""
 
     threads: int
@@ -58,12 +58,12 @@ class Rates:
         return counted * lost / self.dram, counted * (1 - lost) / self.cache
 
 
-def rates_of(device: Device) -> Rates:
+def rates_of(device: Device) -> CpuRates:
     """Sustained rates of ``device``; UnavailableError names what its profile lacks."""
     llc = device.level("llc")
     launch = device.launch_overhead
     threads = _number(device, device.multiprocessors, "multiprocessors")
-    return Rates(
+    return CpuRates(
         threads=int(threads),
         fma=_number(device, device.peaks.vector.get("fp32"), "peaks.vector.fp32") / threads,
         exp=_number(device, device.peaks.exp, "peaks.exp") / threads,
@@ -105,12 +105,12 @@ def row_tiles(w: Attention) -> list[tuple[int, int, int]]:
     return found
 
 
-def _compute_s(rates: Rates, flop: float, exponentials: float, parameters: Mapping[str, float]) -> float:
+def _compute_s(rates: CpuRates, flop: float, exponentials: float, parameters: Mapping[str, float]) -> float:
     """One thread's seconds for multiply-adds and scores of a softmax."""
     return flop / (rates.fma * parameters["fma_share"]) + exponentials * parameters["softmax_exps"] / rates.exp
 
 
-def flash_s(w: Attention, rates: Rates, parameters: Mapping[str, float]) -> float:
+def flash_s(w: Attention, rates: CpuRates, parameters: Mapping[str, float]) -> float:
     """Tiles of all heads over the threads; Q, K, V and O stay in the caches."""
     costs = [
         (_compute_s(rates, 2 * rows * keys * (w.d + w.dv), visible, parameters), w.query_heads) for rows, visible, keys in row_tiles(w)
@@ -118,7 +118,7 @@ def flash_s(w: Attention, rates: Rates, parameters: Mapping[str, float]) -> floa
     return rates.dispatch_s + makespan(costs, rates.threads)
 
 
-def standard_s(w: Attention, rates: Rates, parameters: Mapping[str, float]) -> float:
+def standard_s(w: Attention, rates: CpuRates, parameters: Mapping[str, float]) -> float:
     """Three regions, each a third of the softmax's cost: all scores are computed, written to P and multiplied, visible ones read.
 
     What stays in the cache costs nothing beyond that; S and P that do not fit stream through DRAM on top.
@@ -137,7 +137,7 @@ def standard_s(w: Attention, rates: Rates, parameters: Mapping[str, float]) -> f
     return 3 * rates.dispatch_s + compute + parameters["streams_per_copy"] * streamed
 
 
-def matmul_s(w: Matmul, rates: Rates, parameters: Mapping[str, float]) -> float:
+def matmul_s(w: Matmul, rates: CpuRates, parameters: Mapping[str, float]) -> float:
     """Tiles of C over the threads."""
     classes: dict[tuple[int, int], int] = {}
     for rows in _parts(w.m, MATMUL_ROWS):

@@ -46,7 +46,7 @@ def tile_rows(rows: float) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class _Part:
+class _ExpertPart:
     """A part of a case on a device before any parameter. ``moved``: bytes of activations.
 
     Of its grouped matmul, if it has one: FLOP ``executed``; by how much longer they take for ``idle`` multiprocessors; bytes of
@@ -61,7 +61,7 @@ class _Part:
 
 
 @once_per_case
-def _work(case: Case, device: Device) -> tuple[float, float, list[_Part]]:
+def _work(case: Case, device: Device) -> tuple[float, float, list[_ExpertPart]]:
     """DRAM bandwidth in B/s, FLOP/s, and the parts."""
     w: Experts = case.workload
     bandwidth, slots = numbers_of(device, "DRAM bandwidth", "multiprocessors")
@@ -73,18 +73,18 @@ def _work(case: Case, device: Device) -> tuple[float, float, list[_Part]]:
         SUM: (rows + tokens) * hidden * ACTIVATION_SIZE,
     }
     sizes = {UP: (2 * width, hidden), DOWN: (hidden, width)}
-    parts = [_matmul(w, moved[part], *sizes[part], slots) if part in sizes else _Part(moved[part]) for part in w.parts]
+    parts = [_matmul(w, moved[part], *sizes[part], slots) if part in sizes else _ExpertPart(moved[part]) for part in w.parts]
     return bandwidth, float(rates_of(device, w.dtype).matmul), parts
 
 
-def _matmul(w: Experts, moved: float, columns: float, depth: float, slots: float) -> _Part:
+def _matmul(w: Experts, moved: float, columns: float, depth: float, slots: float) -> _ExpertPart:
     """A part with the grouped matmul of ``columns`` over ``depth`` on ``slots`` multiprocessors."""
     own, touched = rows_per_expert(w), float(w.touched)
     height = tile_rows(own)
     tiles = touched * ceil_div(own, height)
     blocks = tiles * columns / COLUMNS
     executed, weights = 2 * tiles * height * columns * depth, touched * columns * depth * w.dtype.size
-    return _Part(moved, executed, max(1.0, slots / blocks), weights, min(blocks / slots, 1.0))
+    return _ExpertPart(moved, executed, max(1.0, slots / blocks), weights, min(blocks / slots, 1.0))
 
 
 def seconds(case: Case, device: Device, p: Mapping[str, float]) -> float:
@@ -94,7 +94,7 @@ def seconds(case: Case, device: Device, p: Mapping[str, float]) -> float:
     kind, half = "narrow_" if narrow else "", p["half_bandwidth_share"]
     launch = (p["launch_us"] + (p["quantize_us"] if narrow else 0.0)) * 1e-6
 
-    def matmul_s(part: _Part) -> float:
+    def matmul_s(part: _ExpertPart) -> float:
         multiplied = part.executed / (peak * p[kind + "compute_share"]) * part.idle
         streamed = part.weights / (bandwidth * p[kind + "dram_share"]) * (part.busy + half) / (part.busy * (1 + half))
         total: float = (multiplied**OVERLAP + streamed**OVERLAP) ** (1 / OVERLAP)

@@ -18,8 +18,8 @@ from perfmodel.core.errors import UnavailableError
 from perfmodel.core.hardware import Device
 from perfmodel.core.workload import BACKWARD, FORWARD, Attention
 from perfmodel.timing.base import ALONE, Case, Model, Parameter, kernel_name, once_per_case
-from perfmodel.timing.models._flash_blocks import Blocks, blocks_of, equal_cycles, interleaved_cycles, listed_cycles
-from perfmodel.timing.models._flash_plans import IMPLEMENTATIONS, Plan, padded, plan_of, slowdown
+from perfmodel.timing.models._flash_blocks import TileBlocks, blocks_of, equal_cycles, interleaved_cycles, listed_cycles
+from perfmodel.timing.models._flash_plans import IMPLEMENTATIONS, FlashPlan, padded, plan_of, slowdown
 
 PARAMETERS = (
     Parameter("launch_us", "from the launch to the first block, for every kernel of the call", 7.0),
@@ -74,7 +74,7 @@ def _rates(device: Device, dtype: str) -> _Rates:
     )
 
 
-def _tile_cycles(w: Attention, plan: Plan, direction: str, rates: _Rates, parameters: Mapping[str, float]) -> float:
+def _tile_cycles(w: Attention, plan: FlashPlan, direction: str, rates: _Rates, parameters: Mapping[str, float]) -> float:
     """Cycles of one tile on a multiprocessor of its own. Two units overlap partly, hence the norm.
 
     The tensor unit reads one operand from SRAM again for every ``fragment`` rows of the other. Forward S = Q K^T and O = P V;
@@ -92,7 +92,7 @@ def _tile_cycles(w: Attention, plan: Plan, direction: str, rates: _Rates, parame
     return float((matmul**plan.overlap + softmax**plan.overlap) ** (1 / plan.overlap))
 
 
-def _main_cycles(blocks: Blocks, plan: Plan, equal: bool, tile: float, parameters: Mapping[str, float]) -> float:
+def _main_cycles(blocks: TileBlocks, plan: FlashPlan, equal: bool, tile: float, parameters: Mapping[str, float]) -> float:
     """Cycles until the last block ends."""
     crowded = plan.crowded_block * (blocks.count > blocks.sms)
     block, alone = parameters["block_cycles"] * (1 + plan.mask_block + crowded), parameters["alone"] * 128 / plan.threads
@@ -108,7 +108,7 @@ def _tensor_bytes(w: Attention) -> tuple[int, int]:
     return w.query_heads * w.n * (w.d + w.dv) * w.dtype.size, w.stored_kv_heads * w.kv_len * (w.d + w.dv) * w.dtype.size
 
 
-def _side_bytes(w: Attention, plan: Plan, direction: str) -> int:
+def _side_bytes(w: Attention, plan: FlashPlan, direction: str) -> int:
     """Bytes of the kernels beside the main one: the copy of K and V; the sum over splits; or backward, those around gradients."""
     qo, kv = _tensor_bytes(w)
     moved = 0
@@ -121,7 +121,7 @@ def _side_bytes(w: Attention, plan: Plan, direction: str) -> int:
     return moved
 
 
-def _side_seconds(w: Attention, work: _Work, direction: str, parameters: Mapping[str, float]) -> float:
+def _side_seconds(w: Attention, work: _FlashWork, direction: str, parameters: Mapping[str, float]) -> float:
     """Seconds of those kernels."""
     rates, plan, moved = work.rates, work.plan, work.side_bytes
     cycles = plan.side_kernels * parameters["side_block_cycles"]
@@ -135,23 +135,23 @@ def _side_seconds(w: Attention, work: _Work, direction: str, parameters: Mapping
 
 
 @dataclass(frozen=True, slots=True)
-class _Work:
+class _FlashWork:
     """A case on a device before any parameter. ``moved``: bytes of the main kernel; ``side_bytes``: of those beside it."""
 
     rates: _Rates
-    plan: Plan
-    blocks: Blocks
+    plan: FlashPlan
+    blocks: TileBlocks
     moved: int
     side_bytes: int
 
 
 @once_per_case
-def _work(case: Case, device: Device) -> _Work:
+def _work(case: Case, device: Device) -> _FlashWork:
     w: Attention = case.workload
     rates, plan = _rates(device, w.dtype.name), plan_of(case, device)
     moved = sum(_tensor_bytes(w)) * (2 if case.direction == BACKWARD else 1)
     blocks = blocks_of(w, plan, case.direction, rates.sms)
-    return _Work(rates, plan, blocks, moved, _side_bytes(w, plan, case.direction))
+    return _FlashWork(rates, plan, blocks, moved, _side_bytes(w, plan, case.direction))
 
 
 def seconds(case: Case, device: Device, parameters: Mapping[str, float]) -> float:

@@ -103,7 +103,7 @@ def copy_bytes(n: int, k: int, element_size: int) -> int:
     return WIDE_COPY if row % WIDE_COPY == 0 else math.gcd(row, NARROW_COPY)
 
 
-class Plan(NamedTuple):
+class TilePlan(NamedTuple):
     """What the busiest multiprocessor does for one choice, summed over its waves; ``busy``: share of the multiprocessors at work.
 
     ``br`` and ``bc``: the tile of C.
@@ -123,7 +123,7 @@ class Plan(NamedTuple):
 @lru_cache(maxsize=4096)
 def plans(
     m: int, n: int, k: int, batch: int, element_size: int, slots: int, choices: tuple[Choice, ...] | bool, split_k: int
-) -> tuple[Plan, ...]:
+) -> tuple[TilePlan, ...]:
     """Plans of C [m, n] over a depth k, ``batch`` times; ``choices`` are given, or whether a side of a tile is free."""
     slices = ceil_div(k * element_size, SLICE_BYTES)
     if isinstance(choices, bool):
@@ -137,20 +137,20 @@ def plans(
         depth, rows, columns = min(steps * SLICE_BYTES // element_size, k), min(br, m), min(bc, n)
         loaded, stored = (rows + columns) * depth * element_size, rows * columns * element_size
         busy = min(blocks / slots, 1.0)
-        found.append(Plan(waves, waves * 2 * br * bc * depth, waves * loaded, waves * stored, waves * steps, busy, parts, br, bc))
+        found.append(TilePlan(waves, waves * 2 * br * bc * depth, waves * loaded, waves * stored, waves * steps, busy, parts, br, bc))
     return tuple(found)
 
 
-def worth_timing(listed: Sequence[Plan]) -> tuple[Plan, ...]:
+def worth_timing(listed: Sequence[TilePlan]) -> tuple[TilePlan, ...]:
     """Those of ``listed`` that no plan before them matches or beats in all that a time grows with, whatever the parameters."""
-    kept: list[Plan] = []
+    kept: list[TilePlan] = []
     for plan in listed:
         if not any(before.busy >= plan.busy and before.parts <= plan.parts and _no_more(before, plan) for before in kept):
             kept.append(plan)
     return tuple(kept)
 
 
-def _no_more(before: Plan, plan: Plan) -> bool:
+def _no_more(before: TilePlan, plan: TilePlan) -> bool:
     return all(a <= b for a, b in zip(before[:5], plan[:5], strict=True))
 
 
@@ -196,7 +196,7 @@ def covers(case: Case) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class _Work:
+class _MatmulWork:
     """A case on a device before any parameter. ``width``: bytes that a thread copies at once; ``half``: the peak in fp16.
 
     ``part_bytes``: of one part of split k, stored and read again.
@@ -207,13 +207,13 @@ class _Work:
     rates: Rates
     half: float
     width: int
-    plans: tuple[Plan, ...]
+    plans: tuple[TilePlan, ...]
     dram_bytes: float
     part_bytes: int
 
 
 @once_per_case
-def _work(case: Case, device: Device) -> _Work:
+def _work(case: Case, device: Device) -> _MatmulWork:
     w: Matmul = case.workload
     width = copy_bytes(w.n, w.k, w.dtype.size) if device.vendor == "NVIDIA" and w.dtype.matmul_unit == "tensor" else WIDE_COPY
     multiprocessors, clock = numbers_of(device, "multiprocessors", "tensor clock")
@@ -223,7 +223,7 @@ def _work(case: Case, device: Device) -> _Work:
         choices = ((case.launch["br"], case.launch["bc"], w.split_k),)
     listed = plans(w.m, w.n, w.k, w.batch, w.dtype.size, slots, choices, w.split_k)
     part_bytes, peak = 2 * w.outputs * ACCUMULATOR_SIZE, rates.matmul if half is None else half.number
-    return _Work(slots, clock, rates, peak, width, worth_timing(listed), dram_bytes(case, device), part_bytes)
+    return _MatmulWork(slots, clock, rates, peak, width, worth_timing(listed), dram_bytes(case, device), part_bytes)
 
 
 def dram_bytes(case: Case, device: Device) -> float:
@@ -248,14 +248,14 @@ def seconds(case: Case, device: Device, parameters: Mapping[str, float]) -> floa
     return fastest(case, device, parameters)[0]
 
 
-def fastest(case: Case, device: Device, parameters: Mapping[str, float]) -> tuple[float, Plan]:
+def fastest(case: Case, device: Device, parameters: Mapping[str, float]) -> tuple[float, TilePlan]:
     """Seconds of the fastest candidate, and what it is."""
     work = _work(case, device)
     time = plan_seconds(work, {name: min(value, LARGEST) for name, value in parameters.items()})
     return min(((time(plan), plan) for plan in work.plans), key=lambda found: found[0])
 
 
-def plan_seconds(work: _Work, p: Mapping[str, float]) -> Callable[[Plan], float]:
+def plan_seconds(work: _MatmulWork, p: Mapping[str, float]) -> Callable[[TilePlan], float]:
     """The time of a plan, ``p`` applied: per FLOP, byte and fixed step of one multiprocessor; DRAM traffic; parts of split k."""
     slots, width, cycle_s = work.slots, work.width, 1 / work.clock_hz
     flop_s, byte_s = slots / work.rates.matmul, slots * p["flop_per_loaded_byte"] / work.half
@@ -266,7 +266,7 @@ def plan_seconds(work: _Work, p: Mapping[str, float]) -> Callable[[Plan], float]
     throttle = p["throttle"] if width == WIDE_COPY else 0.0
     dram_s, part_s = work.dram_bytes / (work.rates.dram * p["dram_share"]), work.part_bytes * byte_s / slots
 
-    def time(plan: Plan) -> float:
+    def time(plan: TilePlan) -> float:
         waves, flops, loaded, stored, steps, busy, parts = plan[:7]
         busy_s = max(flops * flop_s, loaded * load_s) + stored * store_s + steps * slice_s + (waves - 1) * wave_s
         if busy_s > THROTTLE_FROM_S:

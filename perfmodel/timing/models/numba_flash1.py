@@ -13,7 +13,7 @@ from dataclasses import replace
 
 from perfmodel.core.arith import ceil_div
 from perfmodel.core.hardware import Device
-from perfmodel.core.occupancy import Block
+from perfmodel.core.occupancy import ThreadBlock
 from perfmodel.core.workload import Attention
 from perfmodel.timing.base import Case, Model, Parameter, dram_bandwidth
 from perfmodel.timing.models import register_tiles
@@ -50,7 +50,7 @@ def seconds(case: Case, device: Device, p: Mapping[str, float]) -> float:
     w: Attention = case.workload
     costs = instruction_costs(device)
     shape = launched_shape(case)
-    block = Block(shape.threads, case.launch.get("registers", UNKNOWN_REGISTERS), shape.shared_bytes + 2 * shape.br * FLOAT_BYTES)
+    block = ThreadBlock(shape.threads, case.launch.get("registers", UNKNOWN_REGISTERS), shape.shared_bytes + 2 * shape.br * FLOAT_BYTES)
     visit = replace(instructions(shape), copies=shape.br * shape.d / 4 / shape.threads)
     key_tile = Instructions(0, 0, 0, 0, 2 * shape.bc * shape.d / 4 / shape.threads)
     waits = costs["block_cycles"] + 2 * shape.br * shape.d * FLOAT_BYTES / p["l2_bytes_per_clock"]

@@ -13,14 +13,14 @@ from collections.abc import Mapping
 from perfmodel.core.arith import ceil_div
 from perfmodel.core.errors import UsageError
 from perfmodel.core.hardware import Device
-from perfmodel.core.occupancy import Block
+from perfmodel.core.occupancy import ThreadBlock
 from perfmodel.core.workload import FORWARD
 from perfmodel.kernels.matmul import Matmul
 from perfmodel.timing.base import Case, Model, Parameter
 from perfmodel.timing.models.register_tiles import (
     FLOAT_BYTES,
     Instructions,
-    Layout,
+    TileLayout,
     grid_seconds,
     instruction_costs,
     launches_seconds,
@@ -38,16 +38,16 @@ PARAMETERS = (Parameter("stage_cycles", "per stage of a block alone: waiting for
 KNOWN = ("DEPTH", "STAGES", "DEFAULT_TILE", "REGISTERS")
 
 
-def layout_of(tile: int) -> Layout:
+def layout_of(tile: int) -> TileLayout:
     """8 x 8 results per thread, 4 x 4 in the smallest tile.
 
     >>> layout_of(64).threads, layout_of(32).threads
     (64, 64)
     """
-    return Layout(tile, tile // 8, 8) if tile > DEPTH else Layout(tile, 8, 4)
+    return TileLayout(tile, tile // 8, 8) if tile > DEPTH else TileLayout(tile, 8, 4)
 
 
-def stage(layout: Layout, columns: int, depth: int = DEPTH) -> Instructions:
+def stage(layout: TileLayout, columns: int, depth: int = DEPTH) -> Instructions:
     """What each warp executes for ``depth`` steps of k: a tile of ``layout.br`` x ``columns`` += A B from shared memory.
 
     >>> stage(layout_of(128), 128)
@@ -66,7 +66,7 @@ def seconds(case: Case, device: Device, p: Mapping[str, float]) -> float:
     if tile not in REGISTERS:
         raise UsageError(f"numba-matmul with tile {tile}: no such kernel", f"give one of {', '.join(map(str, REGISTERS))}")
     layout, registers = layout_of(tile), case.launch.get("registers", REGISTERS[tile])
-    block = Block(layout.threads, registers, STAGES * 2 * tile * DEPTH * FLOAT_BYTES)
+    block = ThreadBlock(layout.threads, registers, STAGES * 2 * tile * DEPTH * FLOAT_BYTES)
     work, stages = stage(layout, tile), ceil_div(w.k, DEPTH)
 
     def cycles(held: int, warps: float) -> float:

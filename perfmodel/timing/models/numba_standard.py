@@ -13,7 +13,7 @@ from collections.abc import Mapping
 
 from perfmodel.core.arith import ceil_div
 from perfmodel.core.hardware import Device
-from perfmodel.core.occupancy import Block
+from perfmodel.core.occupancy import ThreadBlock
 from perfmodel.core.workload import Attention
 from perfmodel.timing.base import Case, Model, Parameter, dram_bandwidth
 from perfmodel.timing.models import register_tiles
@@ -22,7 +22,7 @@ from perfmodel.timing.models.register_tiles import (
     FLOAT_BYTES,
     WARP,
     Instructions,
-    Layout,
+    TileLayout,
     grid_seconds,
     instruction_costs,
     launches_seconds,
@@ -50,12 +50,12 @@ KNOWN = ("DEFAULT_TILE", "REGISTERS", "SOFTMAX_REGISTERS", "SOFTMAX_ROWS", "SOFT
 def scores_seconds(w: Attention, tile: tuple[int, int], device: Device, costs: Mapping[str, float], p: Mapping[str, float]) -> float:
     """S = Q K^T."""
     br, bc = tile
-    layout = Layout(br, w.d // 8)
+    layout = TileLayout(br, w.d // 8)
     columns = bc // layout.lanes
     stored = layout.rows * columns
     loads = w.d // 4 * (layout.rows + columns)
     work = Instructions(stored * w.d, loads, 0, 0, (br + bc) * w.d / 4 / layout.threads)
-    block = Block(layout.threads, REGISTERS[int(w.d)][0], (br + bc) * w.d * FLOAT_BYTES)
+    block = ThreadBlock(layout.threads, REGISTERS[int(w.d)][0], (br + bc) * w.d * FLOAT_BYTES)
     blocks = int(ceil_div(w.n, br) * ceil_div(w.kv_len, bc) * w.query_heads)
     return grid_seconds(lambda _, warps: tile_cycles(work, warps, costs) + warps * stored * p["store_cycles"], blocks, block, device)
 
@@ -74,7 +74,7 @@ def softmax_seconds(w: Attention, device: Device, p: Mapping[str, float]) -> flo
     """P = softmax(S): the latency of its rows, or its bytes over the DRAM bandwidth."""
     row_bytes = int(w.kv_len) * FLOAT_BYTES
     rows = max(1, min(SOFTMAX_ROWS, SOFTMAX_BYTES // row_bytes))
-    block = Block(rows * WARP, SOFTMAX_REGISTERS, rows * row_bytes)
+    block = ThreadBlock(rows * WARP, SOFTMAX_REGISTERS, rows * row_bytes)
     cycles = (w.kv_len * p["softmax_cycles"] + w.causal * visible_keys(w) * p["mask_cycles"]) / WARP
     latency = grid_seconds(lambda *_: float(cycles), int(ceil_div(w.query_heads * w.n, rows)), block, device)
     return float(max(latency, 2 * w.query_heads * w.n * row_bytes / dram_bandwidth(device)))
@@ -82,9 +82,9 @@ def softmax_seconds(w: Attention, device: Device, p: Mapping[str, float]) -> flo
 
 def outputs_seconds(w: Attention, br: int, device: Device, costs: Mapping[str, float]) -> float:
     """O = P V."""
-    layout = Layout(br, w.d // 8)
+    layout = TileLayout(br, w.d // 8)
     work, stages = stage(layout, int(w.d)), ceil_div(w.kv_len, DEPTH)
-    block = Block(layout.threads, REGISTERS[int(w.d)][1], STAGES * (br + w.d) * DEPTH * FLOAT_BYTES)
+    block = ThreadBlock(layout.threads, REGISTERS[int(w.d)][1], STAGES * (br + w.d) * DEPTH * FLOAT_BYTES)
 
     return grid_seconds(
         lambda _, warps: float(stages) * tile_cycles(work, warps, costs), int(ceil_div(w.n, br) * w.query_heads), block, device

@@ -19,10 +19,10 @@ from dataclasses import dataclass, replace
 from perfmodel.core.arith import ceil_div
 from perfmodel.core.errors import UnavailableError, UsageError
 from perfmodel.core.hardware import Device
-from perfmodel.core.occupancy import Block, block_limits, least, multiprocessor
+from perfmodel.core.occupancy import ThreadBlock, block_limits, least, multiprocessor
 from perfmodel.core.workload import FORWARD, Attention
 from perfmodel.timing.base import Case, Model, Parameter, calibrations, numbers_of, once_per_case
-from perfmodel.timing.schedule import ByRatio, Lanes, Shares, drained, lanes, shared_makespan, spread_evenly
+from perfmodel.timing.schedule import ByRatio, Lanes, SharedPlaces, drained, lanes, shared_makespan, spread_evenly
 
 WARP = 32
 BANK_GROUPS = 8  # 16-byte columns of shared memory
@@ -56,7 +56,7 @@ PARAMETERS = (
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class TileLayout:
     """Who owns which rows of a tile of ``br``: see the module's text."""
 
     br: int
@@ -98,9 +98,9 @@ class Geometry:
     max_registers: int | None = None
 
     @property
-    def layout(self) -> Layout:
+    def layout(self) -> TileLayout:
         """Owners of rows and columns."""
-        return Layout(self.br, self.lanes, self.rows)
+        return TileLayout(self.br, self.lanes, self.rows)
 
     @property
     def threads(self) -> int:
@@ -193,12 +193,12 @@ def instruction_costs(device: Device) -> Mapping[str, float]:
     return blocks[0].parameters
 
 
-def held_blocks(block: Block, device: Device) -> int:
+def held_blocks(block: ThreadBlock, device: Device) -> int:
     """Blocks that a multiprocessor holds at once."""
     return max(1, int(least(block_limits(block, multiprocessor(device)))))
 
 
-def grid_seconds(cycles: Callable[[int, float], float], blocks: int, block: Block, device: Device) -> float:
+def grid_seconds(cycles: Callable[[int, float], float], blocks: int, block: ThreadBlock, device: Device) -> float:
     """Seconds of a grid of equal blocks.
 
     ``cycles(held, warps)``: of one block on a multiprocessor that holds ``held``, ``warps`` of them all to each scheduler, at
@@ -207,7 +207,7 @@ def grid_seconds(cycles: Callable[[int, float], float], blocks: int, block: Bloc
     sms, clock = numbers_of(device, "multiprocessors", "highest clock")
     warps, held = int(ceil_div(block.threads, WARP)), held_blocks(block, device)
     times = [cycles(number, max(1.0, number * warps / SCHEDULERS)) for number in range(1, held + 1)]
-    shares = Shares(int(sms), held, 1, tuple(times[0] / time for time in times))
+    shares = SharedPlaces(int(sms), held, 1, tuple(times[0] / time for time in times))
     return shared_makespan([times[0]], blocks, shares) / clock
 
 
@@ -238,7 +238,7 @@ class _Grid:
     """
 
     clock_hz: float
-    places: Shares
+    places: SharedPlaces
     warps: int
     tile: Instructions
     tiles: list[int]
@@ -251,9 +251,9 @@ def _grid(case: Case, device: Device) -> _Grid:
     w: Attention = case.workload
     sms, clock = numbers_of(device, "multiprocessors", "highest clock")
     shape = launched_shape(case)
-    held = held_blocks(Block(shape.threads, case.launch.get("registers", UNKNOWN_REGISTERS), shape.shared_bytes), device)
+    held = held_blocks(ThreadBlock(shape.threads, case.launch.get("registers", UNKNOWN_REGISTERS), shape.shared_bytes), device)
     warps, tiles = shape.threads // WARP, tiles_by_block(w, shape.br, shape.bc)
-    places, blocks = Shares(int(sms), held, max(1, SCHEDULERS // warps), ()), int(w.query_heads) * len(tiles)
+    places, blocks = SharedPlaces(int(sms), held, max(1, SCHEDULERS // warps), ()), int(w.query_heads) * len(tiles)
     early = spread_evenly(blocks, len(tiles), places)
     even = held < places.lanes or held % places.lanes == 0
     last = lanes(tiles, blocks - early, places) if len(set(tiles)) > 1 and even else None

@@ -13,7 +13,7 @@ from perfmodel.core.arith import Number, ceil_div
 from perfmodel.core.dtypes import STATISTIC_SIZE
 from perfmodel.core.errors import UsageError, suggest
 from perfmodel.core.workload import Attention
-from perfmodel.transformer.training.tape import Node, Tape, backward, forward
+from perfmodel.transformer.training.tape import Tape, TapeNode, backward, forward
 
 EAGER, SDPA_FLASH = "torch-eager", "torch-sdpa-flash"
 RANDOM_STATE = 2 * 512
@@ -49,7 +49,7 @@ def attention_peak(w: Attention, implementation: str) -> AttentionPeak:
     return AttentionPeak(ahead.net + back.high, ahead.high, ahead.net, f"{back.at}, backward")
 
 
-def _tape(w: Attention, nodes: list[Node], more: dict[str, Number]) -> Tape:
+def _tape(w: Attention, nodes: list[TapeNode], more: dict[str, Number]) -> Tape:
     """Inputs are there already and so is the gradient of the result: only their own gradients, and the result, take bytes."""
     keys, rows = w.batch * w.kv_heads * w.kv_len * w.dtype.size, w.batch * w.heads * w.n * w.dtype.size
     views = {"Q": rows * w.d, "K": keys * w.d, "V": keys * w.dv, "result": 0}
@@ -59,11 +59,11 @@ def _tape(w: Attention, nodes: list[Node], more: dict[str, Number]) -> Tape:
 def _eager(w: Attention) -> Tape:
     scores = w.batch * w.heads * w.n * w.kv_len * w.dtype.size
     steps = ["Q K^T", "scaled", *(["masked"] if w.causal else [])]
-    nodes = [Node("Q K^T", ("Q", "K"), (steps[0],))]
-    nodes += [Node(made, (before,), (made,), adds=made == "masked") for before, made in pairwise(steps)]
+    nodes = [TapeNode("Q K^T", ("Q", "K"), (steps[0],))]
+    nodes += [TapeNode(made, (before,), (made,), adds=made == "masked") for before, made in pairwise(steps)]
     # backward multiplies softmax with its gradient before it adds up the rows
-    nodes.append(Node("softmax", (steps[-1],), ("softmax",), ("softmax",), backward_scratch=scores))
-    nodes.append(Node("P V", ("softmax", "V"), ("result",), ("softmax",), scratch=scores))  # the scores still have a name
+    nodes.append(TapeNode("softmax", (steps[-1],), ("softmax",), ("softmax",), backward_scratch=scores))
+    nodes.append(TapeNode("P V", ("softmax", "V"), ("result",), ("softmax",), scratch=scores))  # the scores still have a name
     return _tape(w, nodes, dict.fromkeys((*steps, "softmax"), scores))
 
 
@@ -76,5 +76,5 @@ def _flash(w: Attention) -> Tape:
     sums = STATISTIC_SIZE * rows * (ceil_div(w.d, 32) * 32 + 1)
     each = 0 if w.heads == w.kv_heads else w.batch * w.heads * w.kv_len * w.dtype.size * (w.d + w.dv)
     kept = STATISTIC_SIZE * w.batch * w.heads * w.n + RANDOM_STATE
-    node = Node("attention", ("Q", "K", "V"), ("result", "logsumexp"), ("logsumexp",), backward_scratch=sums + each)
+    node = TapeNode("attention", ("Q", "K", "V"), ("result", "logsumexp"), ("logsumexp",), backward_scratch=sums + each)
     return _tape(w, [node], {"logsumexp": kept})

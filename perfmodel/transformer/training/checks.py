@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from perfmodel.core.arith import ceil_div
-from perfmodel.core.checks import whole
+from perfmodel.core.checks import positive_int
 from perfmodel.core.errors import UsageError, suggest
 from perfmodel.transformer.step import Split
 from perfmodel.transformer.training.question import (
@@ -19,8 +19,8 @@ from perfmodel.transformer.training.question import (
     SIXTEEN_BIT,
     TARGETS,
     Parallel,
-    Recompute,
-    Training,
+    Recomputation,
+    TrainingConfig,
 )
 from perfmodel.transformer.training.state import optimizer_named
 
@@ -28,26 +28,26 @@ LEAST_LENGTH = 2
 """Tokens of a sequence on one GPU: one, and the next, which it predicts."""
 
 
-def recompute_named(text: str) -> Recompute:
+def recompute_named(text: str) -> Recomputation:
     """``none``, ``selective``, ``full`` or ``every:K``.
 
     >>> recompute_named("every:4")
-    Recompute(kind='every', every=4)
+    Recomputation(kind='every', every=4)
     """
     if text in (NONE, SELECTIVE, FULL):
-        return Recompute(text)
+        return Recomputation(text)
     kind, _, number = text.partition(":")
     if kind == EVERY and number.isdecimal() and 0 < int(number) < 10**6:
-        return Recompute(EVERY, int(number))
+        return Recomputation(EVERY, int(number))
     if kind == EVERY:
         raise UsageError(f"--recompute {text[:40]}: how many layers make a segment is missing", "write it like every:4")
     raise UsageError(f"--recompute: unknown kind {text[:40]!r}", suggest(text, [NONE, SELECTIVE, FULL, "every:4"]))
 
 
-def checked(training: Training) -> Training:
+def checked(training: TrainingConfig) -> TrainingConfig:
     """``training``, if every value has a meaning."""
     for option, number in (("dp", training.parallel.dp), ("cp", training.parallel.cp), ("interleave", training.parallel.interleave)):
-        whole(option, number)
+        positive_int(option, number)
     _check_sizes(training)
     for option, value, known in (
         ("precision", training.precision, PRECISIONS),
@@ -63,7 +63,7 @@ def checked(training: Training) -> Training:
     return training
 
 
-def timed(training: Training) -> Training:
+def timed(training: TrainingConfig) -> TrainingConfig:
     """``training``, if a step of it can be timed: one token alone has none before it to be predicted from."""
     checked(training)
     if training.length < LEAST_LENGTH:
@@ -73,14 +73,14 @@ def timed(training: Training) -> Training:
     return training
 
 
-def _check_sizes(training: Training) -> None:
+def _check_sizes(training: TrainingConfig) -> None:
     model, parallel = training.model, training.parallel
     for option, value in (
         ("batch", training.batch),
         ("n", training.n),
         ("micro-batch", 1 if training.micro_batch is None else training.micro_batch),
     ):
-        whole(option, value)
+        positive_int(option, value)
     if training.recompute.every > len(model.layers):
         fix = f"give at most {len(model.layers)}"
         raise UsageError(f"--recompute every:{training.recompute.every}: {model.name} has {len(model.layers)} layers", fix)
@@ -97,7 +97,7 @@ def _check_sizes(training: Training) -> None:
         )
 
 
-def _check_gradients(training: Training) -> None:
+def _check_gradients(training: TrainingConfig) -> None:
     if training.gradients != SIXTEEN_BIT and training.precision != MIXED:
         raise UsageError(
             f"--gradients {training.gradients}: {training.precision} has one format", "leave it out, or give --precision mixed"
@@ -107,7 +107,7 @@ def _check_gradients(training: Training) -> None:
         raise UsageError(f"--gradient-life applied: gradients of {training.micro_batches} micro-batches are added up first", fix)
 
 
-def _check_parallel(training: Training) -> None:
+def _check_parallel(training: TrainingConfig) -> None:
     p, model = training.parallel, training.model
     Split(p.tp, p.ep, p.pp).check(model)
     if p.zero not in range(4):

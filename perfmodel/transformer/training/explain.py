@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from perfmodel.core.arith import ceil_div
-from perfmodel.core.trace import Step, Trace, Traced
+from perfmodel.core.trace import FormulaStep, Trace, Traced
 from perfmodel.transformer.explain import traced
 from perfmodel.transformer.spec import Layer, ModelSpec
 from perfmodel.transformer.training import korthikanti
@@ -22,7 +22,7 @@ LITERATURE_SOURCE = "perfmodel/transformer/training/korthikanti.py: Korthikanti 
 PEAK_SOURCE = "perfmodel/transformer/training/memory.py: all bytes at the worst moment"
 
 
-def explain(result: MemoryResult) -> list[Step]:
+def explain(result: MemoryResult) -> list[FormulaStep]:
     """How the numbers of ``result`` come about; each step rests on earlier ones. No function that remembers its results is called."""
     trace = Trace()
     _state(trace, result)

@@ -13,10 +13,10 @@ from perfmodel.core.dtypes import STATISTIC_SIZE
 from perfmodel.core.errors import UnavailableError
 from perfmodel.transformer.layer import Operation, linear
 from perfmodel.transformer.spec import DenseMlp, GroupedAttention, Layer, ModelSpec
-from perfmodel.transformer.training.question import EVERY, FULL, Recompute
+from perfmodel.transformer.training.question import EVERY, FULL, Recomputation
 from perfmodel.transformer.training.recorder import TOKEN_SIZE, Recorder
 from perfmodel.transformer.training.shape import Shape
-from perfmodel.transformer.training.tape import Node
+from perfmodel.transformer.training.tape import TapeNode
 
 WORKSPACES = 2 * (32 + 1) * 2**20
 """On Hopper each of the two threads that multiply matrices, forward and backward, has 32 MiB of cuBLAS and 1 MiB of cuBLASLt.
@@ -55,7 +55,7 @@ class HuggingFace(Recorder):
         return WORKSPACES
 
     @staticmethod
-    def waiting(model: ModelSpec, shape: Shape, recompute: Recompute) -> Number:
+    def waiting(model: ModelSpec, shape: Shape, recompute: Recomputation) -> Number:
         """The mask of the scores, which layers that run again take as an argument. Otherwise it is gone before the head runs."""
         waits = not shape.flash and recompute.kind in (FULL, EVERY)
         return shape.sequences * shape.length * shape.length * shape.size if waits else 0
@@ -191,7 +191,7 @@ class HuggingFace(Recorder):
         s, a = self.shape, self.model.layers[0].attention
         if not self.joint and isinstance(a, GroupedAttention):
             tables = self.tensor("cosine and sine", 2 * s.length * a.head_dim * s.size)
-            self.tape.nodes.insert(0, Node("RoPE's tables", (), (tables,), (tables,)))
+            self.tape.nodes.insert(0, TapeNode("RoPE's tables", (), (tables,), (tables,)))
 
     def loss(self, op: Operation) -> None:
         """Logits in fp32, log-softmax, loss: the model's output holds the first logits until the step drops it."""

@@ -12,7 +12,7 @@ from perfmodel.transformer.layer import EMBEDDING, HEAD
 from perfmodel.transformer.spec import Layer, ModelSpec, MoeMlp
 from perfmodel.transformer.training.huggingface import HuggingFace
 from perfmodel.transformer.training.matrices import Run, bare, chunks_of, in_flight
-from perfmodel.transformer.training.question import EVERY, FULL, SELECTIVE, Recompute, Training
+from perfmodel.transformer.training.question import EVERY, FULL, SELECTIVE, Recomputation, TrainingConfig
 from perfmodel.transformer.training.recorder import Recorder
 from perfmodel.transformer.training.shape import Shape, shape_of
 from perfmodel.transformer.training.tape import Tape
@@ -82,7 +82,7 @@ def kind_titles(layers: Iterable[Layer]) -> dict[Layer, str]:
     return found
 
 
-def kept(training: Training, stage: int = 0, implementation: str = FUSED) -> list[Kept]:
+def kept(training: TrainingConfig, stage: int = 0, implementation: str = FUSED) -> list[Kept]:
     """Tensors that wait for their backward pass on a GPU of pipeline stage ``stage``, in the order in which they are made.
 
     Counts are over all micro-batches that are on their way through it.
@@ -114,7 +114,7 @@ def kept(training: Training, stage: int = 0, implementation: str = FUSED) -> lis
     return found
 
 
-def _whose(chunk: Sequence[Run], recompute: Recompute) -> list[Layer]:
+def _whose(chunk: Sequence[Run], recompute: Recomputation) -> list[Layer]:
     """Layers of ``chunk`` that leave something: each, or the first of each segment."""
     layers = [layer for layer, count in chunk for _ in range(count)]
     return layers[:: recompute.every] if recompute.kind == EVERY else layers

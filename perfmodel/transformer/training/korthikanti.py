@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from perfmodel.core.arith import Number
 from perfmodel.transformer.spec import DenseMlp, GroupedAttention, ModelSpec
-from perfmodel.transformer.training.question import EVERY, FULL, NONE, Training
+from perfmodel.transformer.training.question import EVERY, FULL, NONE, TrainingConfig
 
 TENSOR, SEQUENCE = "tensor", "sequence"
 """What divides a tensor among tensor-parallel GPUs: their heads or columns; or only sequence parallelism."""
@@ -76,7 +76,7 @@ def interleaving(p: Number, m: Number) -> Number:
     return 1 + (p - 1) / (p * m)
 
 
-def stage_bytes(training: Training) -> Number:
+def stage_bytes(training: TrainingConfig) -> Number:
     """Bytes of the layers on a GPU of the first stage: p micro-batches of L / p layers each, more with interleaving (section 4.2.3)."""
     model, parallel = training.model, training.parallel
     first = model.layers[0].attention
@@ -94,7 +94,7 @@ def stage_bytes(training: Training) -> Number:
     return one * len(model.layers) / every * more
 
 
-def ends_bytes(training: Training) -> Number:
+def ends_bytes(training: TrainingConfig) -> Number:
     """Equation 5: the dropout mask of the embedding of p micro-batches; without stages also last norm, head input and fp32 logits."""
     model, p, t = training.model, training.parallel.pp, training.parallel.tp
     sbh = training.tokens * model.hidden

@@ -14,11 +14,11 @@ from perfmodel.core.hardware import Device
 from perfmodel.transformer.layer import EMBEDDING, HEAD
 from perfmodel.transformer.parameters import total
 from perfmodel.transformer.training import korthikanti
-from perfmodel.transformer.training.blocks import Block, chunk_blocks, end_block
+from perfmodel.transformer.training.blocks import LayerBlock, chunk_blocks, end_block
 from perfmodel.transformer.training.checks import checked
 from perfmodel.transformer.training.implementations import FUSED, Implementation, Kept, implementation_named, kept
 from perfmodel.transformer.training.matrices import bare, candidates, chunks_of, in_flight
-from perfmodel.transformer.training.question import EVERY, FREED, FULL, Training
+from perfmodel.transformer.training.question import EVERY, FREED, FULL, TrainingConfig
 from perfmodel.transformer.training.recorder import TOKEN_SIZE
 from perfmodel.transformer.training.shape import Shape, shape_of
 from perfmodel.transformer.training.state import State, state_bytes
@@ -28,7 +28,7 @@ LAYER = "layer"
 
 
 @dataclass(frozen=True, slots=True)
-class Moment:
+class StepMoment:
     """A part of the step: ``start`` and ``bytes`` at its two ends, ``high`` at the most in it, reached in operation ``at``.
 
     ``gradients``: of weights, bytes that are there when the block with the most begins. ``count``: equal blocks of layers in it.
@@ -64,22 +64,22 @@ class Peak:
     """
 
     bytes: Number
-    moment: Moment
+    moment: StepMoment
     stage: int
     state: State
     gradients: Number
     activations: Number
     stored: Number
-    moments: tuple[Moment, ...]
+    moments: tuple[StepMoment, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class _Part:
+class _BlockRow:
     """Blocks in a row: embedding, head, or layers from number ``first`` on."""
 
     name: str
     first: int
-    block: Block
+    block: LayerBlock
 
     def number(self, index: int) -> str:
         """Which block is meant by the ``index``-th of them."""
@@ -94,7 +94,7 @@ class _Part:
         end = self.first + self.block.count * self.block.layers
         return self.number(0) if self.name != LAYER or end == self.first + 1 else f"layers {self.first + 1} to {end}"
 
-    def run(self, phase: str, level: Number, gradients: Number) -> Moment:
+    def run(self, phase: str, level: Number, gradients: Number) -> StepMoment:
         """One pass over them, from ``level`` on. Bytes change by as much in each, so that the worst is the first or the last.
 
         ``gradients``: bytes of those of weights that are there before it.
@@ -103,7 +103,7 @@ class _Part:
         last = self.block.count - 1
         end = last if once.net > 0 else 0
         worst = self.number(end if phase == FORWARD else last - end)
-        return Moment(
+        return StepMoment(
             phase=phase,
             where=self.title,
             start=level,
@@ -128,7 +128,7 @@ class _Stage:
     waiting: Number
     gradients: Number
     stream: Number
-    chunks: list[list[_Part]]
+    chunks: list[list[_BlockRow]]
     flight: list[int]
 
     def received(self, chunk: int) -> Number:
@@ -146,7 +146,7 @@ class _Stage:
         """All that waits for its backward pass."""
         return sum(count * self.unit(chunk) for chunk, count in enumerate(self.flight))
 
-    def walk(self, chunk: int) -> Iterator[Moment]:
+    def walk(self, chunk: int) -> Iterator[StepMoment]:
         """Forward and backward of one micro-batch through ``chunk``, the other ones waiting."""
         parts = self.chunks[chunk]
         level = self.held + self.stored - self.unit(chunk) + self.received(chunk)
@@ -162,30 +162,30 @@ class _Stage:
             level = moment.bytes
             gradients += part.block.gradients * part.block.count
 
-    def moments(self) -> tuple[Moment, ...]:
+    def moments(self) -> tuple[StepMoment, ...]:
         """The worst walk, then the optimizer's step: no activations, all gradients."""
         walks = [tuple(self.walk(chunk)) for chunk, count in enumerate(self.flight) if count]
         worst = max(walks, key=lambda walk: max(moment.high for moment in walk))
         level = self.held - self.gradients + self.state.gradients
-        return *worst, Moment(OPTIMIZER, "", level, level, level + self.state.temporary, "", self.state.gradients)
+        return *worst, StepMoment(OPTIMIZER, "", level, level, level + self.state.temporary, "", self.state.gradients)
 
 
-def _stage(training: Training, shape: Shape, stage: int, implementation: str) -> _Stage:
+def _stage(training: TrainingConfig, shape: Shape, stage: int, implementation: str) -> _Stage:
     model, parallel = training.model, training.parallel
     frame, made, state = bare(model), implementation_named(implementation), state_bytes(training, stage)
     stays = training.gradient_life != FREED or training.micro_batches > 1
     buffers = state.gradients if stays else 0
-    chunks: list[list[_Part]] = []
+    chunks: list[list[_BlockRow]] = []
     for first, runs in chunks_of(model, parallel, stage):
         parts, begin = [], first
         for block in chunk_blocks(frame, runs, shape, training.recompute, implementation):
-            parts.append(_Part(LAYER, begin, block))
+            parts.append(_BlockRow(LAYER, begin, block))
             begin += block.count * block.layers
         chunks.append(parts)
     if stage == 0:
-        chunks[0].insert(0, _Part(EMBEDDING, 0, end_block(frame, shape, implementation, EMBEDDING)))
+        chunks[0].insert(0, _BlockRow(EMBEDDING, 0, end_block(frame, shape, implementation, EMBEDDING)))
     if stage == parallel.pp - 1:
-        chunks[-1].append(_Part(HEAD, 0, end_block(frame, shape, implementation, HEAD)))
+        chunks[-1].append(_BlockRow(HEAD, 0, end_block(frame, shape, implementation, HEAD)))
     tokens = 0 if stage else TOKEN_SIZE * shape.tokens
     return _Stage(
         state=state,
@@ -198,7 +198,7 @@ def _stage(training: Training, shape: Shape, stage: int, implementation: str) ->
     )
 
 
-def peak(training: Training, implementation: str = FUSED) -> Peak:
+def peak(training: TrainingConfig, implementation: str = FUSED) -> Peak:
     """The worst moment on the fullest GPU: all bytes allocated then, weights and optimizer included."""
     shape, found = shape_of(training), []
     for stage in candidates(training.model, training.parallel):
@@ -236,7 +236,7 @@ class MemoryResult:
     ``capacity``, ``largest``: of the device, and the most sequences at a time that fit it; None where the profile has no capacity.
     """
 
-    training: Training
+    training: TrainingConfig
     device: Device
     implementation: Implementation
     parameters: Number
@@ -252,7 +252,7 @@ class MemoryResult:
         return None if self.capacity is None else bool(self.peak.bytes <= self.capacity)
 
 
-def evaluate(training: Training, device: Device, implementation: str = FUSED) -> MemoryResult:
+def evaluate(training: TrainingConfig, device: Device, implementation: str = FUSED) -> MemoryResult:
     """Everything about the memory of ``training`` on the fullest of its GPUs, in bytes; UsageError if a value has no meaning."""
     made = implementation_named(implementation)
     checked(training)
@@ -271,7 +271,7 @@ def evaluate(training: Training, device: Device, implementation: str = FUSED) ->
     )
 
 
-def _literature(training: Training) -> Literature:
+def _literature(training: TrainingConfig) -> Literature:
     model, parallel, kind = training.model, training.parallel, training.recompute.kind
     layer = korthikanti.layer_bytes(
         training.length,
@@ -285,7 +285,7 @@ def _literature(training: Training) -> Literature:
     return Literature(layer, korthikanti.stage_bytes(training), korthikanti.ends_bytes(training), korthikanti.describes(model))
 
 
-def largest_micro_batch(training: Training, capacity: Number, implementation: str = FUSED) -> int:
+def largest_micro_batch(training: TrainingConfig, capacity: Number, implementation: str = FUSED) -> int:
     """The most sequences at a time with which every GPU stays within ``capacity``, as many micro-batches as now; 0 if none does."""
 
     def fits(sequences: int) -> bool:

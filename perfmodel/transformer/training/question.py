@@ -24,7 +24,7 @@ TARGETS = (ALL, ATTENTION_ONLY, QV)
 
 
 @dataclass(frozen=True, slots=True)
-class Recompute:
+class Recomputation:
     """``kind`` with, for ``every``, the number of layers per segment."""
 
     kind: str = NONE
@@ -54,7 +54,7 @@ class Parallel:
 
 
 @dataclass(frozen=True, slots=True)
-class Training:
+class TrainingConfig:
     """One optimizer step on ``batch`` sequences of ``n`` tokens in all, ``micro_batch`` of them at a time on each data-parallel GPU.
 
     ``optimizer``: a name of the table of optimizers. ``flash``: scores are never stored. ``lora``: rank of adapters, None to train
@@ -68,7 +68,7 @@ class Training:
     micro_batch: Number | None = None
     precision: str = MIXED
     optimizer: str = "adam"
-    recompute: Recompute = field(default_factory=Recompute)
+    recompute: Recomputation = field(default_factory=Recomputation)
     flash: bool = True
     lora: int | None = None
     dropout: bool = False

@@ -25,9 +25,9 @@ from perfmodel.transformer.layer import (
 from perfmodel.transformer.spec import GroupedAttention, Layer, ModelSpec, MoeMlp
 from perfmodel.transformer.step import share
 from perfmodel.transformer.training.lora import is_targeted
-from perfmodel.transformer.training.question import Recompute
+from perfmodel.transformer.training.question import Recomputation
 from perfmodel.transformer.training.shape import Shape
-from perfmodel.transformer.training.tape import Node, Tape
+from perfmodel.transformer.training.tape import Tape, TapeNode
 
 TOKEN_SIZE, INDEX_SIZE = 8, 4
 """Bytes of a token's number in PyTorch, and of a number that says which expert, or which row."""
@@ -84,7 +84,7 @@ class Recorder:
         return 0
 
     @staticmethod
-    def waiting(model: ModelSpec, shape: Shape, recompute: Recompute) -> Number:
+    def waiting(model: ModelSpec, shape: Shape, recompute: Recomputation) -> Number:
         """Bytes of a micro-batch from its forward to its backward pass, besides what the tapes say."""
         return 0
 
@@ -107,11 +107,11 @@ class Recorder:
 
     def add_node(self, name: str, reads: Iterable[str], writes: Iterable[str], saves: Iterable[str] = (), *more: Number) -> None:
         """One more entry; ``more``: bytes of gradients that stay, of scratch and of scratch in the backward pass."""
-        self.tape.nodes.append(Node(name, tuple(reads), tuple(writes), tuple(saves), *more))
+        self.tape.nodes.append(TapeNode(name, tuple(reads), tuple(writes), tuple(saves), *more))
 
     def sum(self, name: str, reads: tuple[str, ...], writes: str, size: Number) -> None:
         """A sum: keeps nothing, and hands its gradient to each of ``reads``."""
-        self.tape.nodes.append(Node(name, reads, (self.tensor(writes, size),), adds=True))
+        self.tape.nodes.append(TapeNode(name, reads, (self.tensor(writes, size),), adds=True))
 
     def tokens(self, op: Operation) -> Number:
         """Tokens of what ``op`` writes."""

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from perfmodel.core.arith import Number
 from perfmodel.transformer.step import share
-from perfmodel.transformer.training.question import FP32, FREED, MIXED, SIXTEEN_BIT, Parallel, Training
+from perfmodel.transformer.training.question import FP32, FREED, MIXED, SIXTEEN_BIT, Parallel, TrainingConfig
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,7 @@ class Shape:
         return self.tokens // self.length
 
 
-def shape_of(training: Training) -> Shape:
+def shape_of(training: TrainingConfig) -> Shape:
     """Sizes of a micro-batch of ``training``."""
     model, parallel = training.model, training.parallel
     size = 4 if training.precision == FP32 else 2

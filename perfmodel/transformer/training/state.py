@@ -18,7 +18,7 @@ from perfmodel.core.errors import UsageError, suggest
 from perfmodel.transformer.layer import EXPERTS, TABLE
 from perfmodel.transformer.training.lora import adapters
 from perfmodel.transformer.training.matrices import Holding, stage_holding
-from perfmodel.transformer.training.question import APPLIED, BF16, BOTH_GRADIENTS, FP32, FULL_GRADIENTS, MIXED, Parallel, Training
+from perfmodel.transformer.training.question import APPLIED, BF16, BOTH_GRADIENTS, FP32, FULL_GRADIENTS, MIXED, Parallel, TrainingConfig
 
 WEIGHTS, GRADIENTS, OPTIMIZER = "weights", "gradients", "optimizer"
 FROZEN = "frozen weights"
@@ -90,7 +90,7 @@ def state_size(optimizer: Optimizer, holding: Holding, element_size: int) -> Num
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class StatePart:
     """One row of the table of state. ``group``: weights, gradients or optimizer; ``shards``: GPUs that divide the ``elements``."""
 
     name: str
@@ -117,7 +117,7 @@ class State:
     temporary: Number
     parameters: Number
     trained: Number
-    parts: tuple[Part, ...]
+    parts: tuple[StatePart, ...]
 
     @property
     def total(self) -> Number:
@@ -125,12 +125,12 @@ class State:
         return self.weights + self.gradients + self.optimizer
 
 
-def weight_size(training: Training) -> int:
+def weight_size(training: TrainingConfig) -> int:
     """Bytes of a weight that a matmul reads."""
     return 4 if training.precision == FP32 else 2
 
 
-def gradient_sizes(training: Training) -> list[tuple[str, int]]:
+def gradient_sizes(training: TrainingConfig) -> list[tuple[str, int]]:
     """What is kept per gradient: name and bytes."""
     if training.precision != MIXED:
         return [("gradients", weight_size(training))]
@@ -155,7 +155,7 @@ def _divided(holding: Holding, parallel: Parallel, zero: int) -> Iterator[tuple[
         yield suffix, half, copies(parallel, bool(suffix)) if parallel.zero >= zero else 1
 
 
-def state_bytes(training: Training, stage: int = 0) -> State:
+def state_bytes(training: TrainingConfig, stage: int = 0) -> State:
     """Weights, gradients and optimizer state, in bytes, of a GPU of pipeline stage ``stage``."""
     parallel, optimizer = training.parallel, optimizer_named(training.optimizer)
     holding = stage_holding(training.model, parallel, stage)
@@ -166,14 +166,14 @@ def state_bytes(training: Training, stage: int = 0) -> State:
     rows += [] if training.gradient_life == APPLIED else [(name, GRADIENTS, trained, 2, each) for name, each in gradient_sizes(training)]
     rows += [("fp32 master weights", OPTIMIZER, trained, 1, 4)] if training.precision == MIXED else []
     parts = [
-        Part(name + suffix, group, half.parameters, each * ceil_div(half.parameters, shards), shards)
+        StatePart(name + suffix, group, half.parameters, each * ceil_div(half.parameters, shards), shards)
         for name, group, held, zero, each in rows
         for suffix, half, shards in _divided(held, parallel, zero)
     ]
     temporary: Number = 0
     for suffix, half, shards in _divided(trained, parallel, 1):
         whole = state_size(optimizer, half, number)
-        parts.append(Part(f"{optimizer.title}{suffix}", OPTIMIZER, half.parameters, ceil_div(whole, shards), shards))
+        parts.append(StatePart(f"{optimizer.title}{suffix}", OPTIMIZER, half.parameters, ceil_div(whole, shards), shards))
         temporary += 0 if training.fused_optimizer else optimizer.temporary * number * ceil_div(half.parameters, shards)
     weights, gradients, held = (sum(part.bytes for part in parts if part.group == group) for group in (WEIGHTS, GRADIENTS, OPTIMIZER))
     count = holding.parameters + (0 if training.lora is None else trained.parameters)

@@ -14,7 +14,7 @@ from perfmodel.core.arith import Number
 
 
 @dataclass(frozen=True, slots=True)
-class Node:
+class TapeNode:
     """One operation. ``reads``: tensors that get a gradient; ``saves``: kept until its backward pass has run.
 
     ``gradients``: bytes of the gradients of its own weights that stay. ``scratch``, ``backward_scratch``: bytes that it holds only
@@ -42,7 +42,7 @@ class Tape:
 
     stream: str
     sizes: dict[str, Number]
-    nodes: list[Node] = field(default_factory=list)
+    nodes: list[TapeNode] = field(default_factory=list)
     views: dict[str, Number] = field(default_factory=dict)
     parts: dict[str, str] = field(default_factory=dict)
     again: frozenset[str] = frozenset()
@@ -53,7 +53,7 @@ class Tape:
         return self.nodes[-1].writes[0] if self.nodes else self.stream
 
     @property
-    def repeated(self) -> list[Node]:
+    def repeated(self) -> list[TapeNode]:
         """The operations that run again."""
         return [node for node in self.nodes if node.name in self.again]
 
@@ -73,7 +73,7 @@ class Tape:
 
 
 @dataclass(frozen=True, slots=True)
-class Pass:
+class TapePass:
     """Bytes relative to the start of a pass over a tape. ``high``: at the most, reached in operation ``at``; ``net``: at the end."""
 
     high: Number
@@ -81,12 +81,12 @@ class Pass:
     at: str
 
 
-def forward(tape: Tape, keep: Collection[str] | None = None) -> Pass:
+def forward(tape: Tape, keep: Collection[str] | None = None) -> TapePass:
     """The forward pass: starts with the stream there, ends with what is kept (or ``keep``) and the stream that leaves.
 
-    >>> tape = Tape("x", {"x": 8, "y": 8, "z": 8}, [Node("square", ("x",), ("y",), ("x",)), Node("sum", ("y",), ("z",))])
+    >>> tape = Tape("x", {"x": 8, "y": 8, "z": 8}, [TapeNode("square", ("x",), ("y",), ("x",)), TapeNode("sum", ("y",), ("z",))])
     >>> forward(tape), backward(tape)
-    (Pass(high=16, net=8, at='sum'), Pass(high=8, net=-8, at='sum'))
+    (TapePass(high=16, net=8, at='sum'), TapePass(high=8, net=-8, at='sum'))
     """
     last = {name: index for index, node in enumerate(tape.nodes) for name in node.reads}
     kept, out = tape.saved() if keep is None else keep, tape.out
@@ -102,10 +102,10 @@ def forward(tape: Tape, keep: Collection[str] | None = None) -> Pass:
         for name in (*node.reads, *node.writes):
             if name in live and name not in kept and name != out and last.get(name, -1) <= index:
                 level -= live.pop(name)
-    return Pass(high, level, at)
+    return TapePass(high, level, at)
 
 
-def backward(tape: Tape) -> Pass:
+def backward(tape: Tape) -> TapePass:
     """The backward pass: starts with the gradient of the stream that left, ends with that of the stream that entered.
 
     A second gradient of a tensor is made, added to the first and freed. ``net`` counts what was kept as freed and the gradients of
@@ -137,10 +137,10 @@ def backward(tape: Tape) -> Pass:
         used = {waiting.pop(name) for name in node.writes if name in waiting}
         level -= sum(tape.gradient_size(owner) for owner in used if owner not in waiting.values())
         level -= sum(tape.sizes[name] for name in node.saves if freed_by[name] is node)
-    return Pass(high, level, at)
+    return TapePass(high, level, at)
 
 
-def _again(tape: Tape, repeated: list[Node]) -> tuple[Pass, Number]:
+def _again(tape: Tape, repeated: list[TapeNode]) -> tuple[TapePass, Number]:
     """The second run of ``repeated``, and bytes of what it makes and keeps that was not kept before."""
     kept = tape.saved()
     inside = {name for node in repeated for name in node.writes}

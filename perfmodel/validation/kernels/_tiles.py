@@ -13,11 +13,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from perfmodel.timing.models.register_tiles import Layout
+from perfmodel.timing.models.register_tiles import TileLayout
 from perfmodel.validation.kernels._steps import FOUR, ZERO, U, copy4, device_function, load4, store4
 
 
-def first_row(layout: Layout) -> Any:
+def first_row(layout: TileLayout) -> Any:
     """Device function: thread -> the first of its rows."""
     lanes, step, rows = U(layout.lanes), U(layout.step), U(layout.rows)
 
@@ -55,7 +55,7 @@ def fill_tile(threads: int, rows: int, width: int, spread: int) -> Any:
     return fill
 
 
-def add_row_products(layout: Layout, columns: int, depth: int) -> Any:
+def add_row_products(layout: TileLayout, columns: int, depth: int) -> Any:
     """Device function: c[i, j] += sum over k of a[row i, k] b[column j, k], both tiles stored by rows of ``depth``.
 
     ``rows`` x ``columns`` results per thread; ``part`` holds four floats per row. ``a`` and ``b`` are where the thread's first
@@ -87,7 +87,7 @@ def add_row_products(layout: Layout, columns: int, depth: int) -> Any:
     return add
 
 
-def add_product(layout: Layout, columns: int, depth: int, a_pitch: int, permuted: bool) -> Any:
+def add_product(layout: TileLayout, columns: int, depth: int, a_pitch: int, permuted: bool) -> Any:
     """Device function: c[i, j] += sum over k < depth of a[row i, k] b[k, column j], columns of a thread in groups of four.
 
     ``a`` has rows of ``a_pitch`` floats; if ``permuted``, a_pitch = depth and the row's permutation is part of ``a`` as in
@@ -116,7 +116,7 @@ def add_product(layout: Layout, columns: int, depth: int, a_pitch: int, permuted
     return add
 
 
-def store_row(layout: Layout, columns: int) -> Any:
+def store_row(layout: TileLayout, columns: int) -> Any:
     """Device function: ``factor`` times the thread's ``columns`` results of its i-th row, from ``to`` in ``target`` on."""
     n_groups, n_columns, group_pitch = U(columns // 4), U(columns), U(4 * layout.lanes)
 

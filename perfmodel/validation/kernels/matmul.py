@@ -12,7 +12,7 @@ from functools import cache
 from typing import Any
 
 from perfmodel.core.errors import UsageError
-from perfmodel.timing.models.register_tiles import FLOAT_BYTES, Layout
+from perfmodel.timing.models.register_tiles import FLOAT_BYTES, TileLayout
 from perfmodel.validation.kernels._steps import FOUR, ZERO, U, copies_done, cuda, float32, keep, kernel, launcher, store4
 from perfmodel.validation.kernels._tiles import add_product, fill_tile, first_row
 
@@ -27,9 +27,9 @@ class MatmulGeometry:
     rows: int = 8
 
     @property
-    def layout(self) -> Layout:
+    def layout(self) -> TileLayout:
         """Owners of rows and columns."""
-        return Layout(self.tile, self.lanes, self.rows)
+        return TileLayout(self.tile, self.lanes, self.rows)
 
     @property
     def threads(self) -> int:

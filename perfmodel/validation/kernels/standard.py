@@ -14,7 +14,7 @@ from typing import Any
 
 from perfmodel.core.errors import UsageError
 from perfmodel.core.workload import Attention
-from perfmodel.timing.models.register_tiles import FLOAT_BYTES, SHARED_LIMIT, WARP, Layout
+from perfmodel.timing.models.register_tiles import FLOAT_BYTES, SHARED_LIMIT, WARP, TileLayout
 from perfmodel.validation.kernels._steps import (
     F32,
     FOUR,
@@ -50,9 +50,9 @@ class StandardGeometry:
     softmax_lanes: int = WARP
 
     @property
-    def layout(self) -> Layout:
+    def layout(self) -> TileLayout:
         """Owners of rows and columns."""
-        return Layout(self.br, self.lanes, self.rows)
+        return TileLayout(self.br, self.lanes, self.rows)
 
     @property
     def threads(self) -> int:

@@ -13,7 +13,7 @@ from math import isqrt
 from perfmodel.core.cost import Kernel, Tile
 from perfmodel.core.errors import UsageError
 from perfmodel.core.hardware import Device
-from perfmodel.core.trace import named
+from perfmodel.core.trace import label
 from perfmodel.core.workload import BACKWARD, FORWARD, Attention, BlockCounts
 from perfmodel.kernels.attention.algorithms import flash1
 from perfmodel.kernels.attention.base import Algorithm, Tiling, key_read, mask_read
@@ -51,11 +51,11 @@ def _streams(w: Attention, tile: Tile) -> flash1.Streams:
         raise UsageError(f"--algorithm block-sparse: {NO_PATTERN}")
     counts = w.sparsity.counts(w, tile.br, tile.bc)
     counts = BlockCounts(
-        named("R_s", f"query rows streamed per walk, {w.sparsity.name}", counts.streamed_rows),
-        named("rows in blocks", "query rows of a walk in nonzero blocks", counts.distinct_rows),
-        named("rows seeing", "those of them that see a key there", counts.seeing_rows),
-        named("scores computed", "scores of the nonzero blocks of a walk", counts.scores),
-        named("E_s", "visible scores of the nonzero blocks of a walk", counts.visible_scores),
+        label("R_s", f"query rows streamed per walk, {w.sparsity.name}", counts.streamed_rows),
+        label("rows in blocks", "query rows of a walk in nonzero blocks", counts.distinct_rows),
+        label("rows seeing", "those of them that see a key there", counts.seeing_rows),
+        label("scores computed", "scores of the nonzero blocks of a walk", counts.scores),
+        label("E_s", "visible scores of the nonzero blocks of a walk", counts.visible_scores),
     )
     return flash1.Streams(
         rows=w.row_heads * counts.streamed_rows,

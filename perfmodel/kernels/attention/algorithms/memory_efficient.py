@@ -27,7 +27,7 @@ from perfmodel.core.arith import Number, ceil_div, minimum
 from perfmodel.core.cost import GROUP_SUM, READ, WRITE, ZERO_FILL, Access, Kernel, Launch, Tile, Work, once
 from perfmodel.core.dtypes import STATISTIC_SIZE
 from perfmodel.core.hardware import Device
-from perfmodel.core.trace import named
+from perfmodel.core.trace import label
 from perfmodel.core.workload import BACKWARD, FORWARD, Attention
 from perfmodel.kernels.attention.algorithms.standard import elementwise, matmul, options_backward, score_kernels
 from perfmodel.kernels.attention.base import (
@@ -73,11 +73,11 @@ def sram_elements(w: Attention, tile: Tile, direction: str) -> Number:
 
 
 def _query_chunks(w: Attention, tile: Tile) -> Number:
-    return named("T_q", "query chunks", ceil_div(w.n, tile.br))
+    return label("T_q", "query chunks", ceil_div(w.n, tile.br))
 
 
 def _key_chunks(w: Attention, tile: Tile) -> Number:
-    return named("T_k", "key chunks", ceil_div(w.kv_len, tile.bc))
+    return label("T_k", "key chunks", ceil_div(w.kv_len, tile.bc))
 
 
 def _looped(tensor: str, kind: str, elements: Number, size: int, footprint: Number, compulsory: Number | None = None) -> Access:

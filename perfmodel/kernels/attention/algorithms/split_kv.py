@@ -17,7 +17,7 @@ from perfmodel.core.cost import READ, WRITE, Access, Kernel, Tile, Work, once
 from perfmodel.core.dtypes import STATISTIC_SIZE
 from perfmodel.core.errors import UsageError
 from perfmodel.core.hardware import Device
-from perfmodel.core.trace import named
+from perfmodel.core.trace import label
 from perfmodel.core.workload import FORWARD, Attention
 from perfmodel.kernels.attention.algorithms.flash2 import forward_kernel, sram_elements
 from perfmodel.kernels.attention.base import (
@@ -152,10 +152,10 @@ def forward(w: Attention, tile: Tile) -> list[Kernel]:
     >>> sum(kernel.elements("read") for kernel in kernels) == 5 * 4 * 64 + 1000 * 128 + 5 * 4 * 65
     True
     """
-    s = named("s", "splits launched", effective_splits(key_tiles(w, tile.bc), tile.splits))
+    s = label("s", "splits launched", effective_splits(key_tiles(w, tile.bc), tile.splits))
     several = is_deferred(tile.splits) or tile.splits > 1
-    cut = named("cut", "1 if there is more than one split, else 0", minimum(s - 1, 1)) if several else 0
-    each = named("p", "partial results of a row: s, but none of a single split", minimum(s, 2 * (s - 1))) if several else 0
+    cut = label("cut", "1 if there is more than one split, else 0", minimum(s - 1, 1)) if several else 0
+    each = label("p", "partial results of a row: s, but none of a single split", minimum(s, 2 * (s - 1))) if several else 0
     parts = each * query_rows(w)
     split = forward_kernel(w, tile, "split", s)
     stored = (*_partial(w, WRITE, parts), *_results(w, 1 - cut)) if several else _results(w, 1)

@@ -14,17 +14,17 @@ from perfmodel.core.errors import PerfmodelError
 from perfmodel.core.hardware import Device
 from perfmodel.core.lower_bound import Needs
 from perfmodel.core.roofline import Estimate, total
-from perfmodel.timing.predict import Lenders, Prediction
+from perfmodel.timing.predict import FallbackDevices, Prediction
 from perfmodel.transformer.estimate import ModelStep
 from perfmodel.transformer.op import WEIGHTS
 from perfmodel.transformer.op_time import busy_s, op_estimate, scaled
-from perfmodel.transformer.step import PREFILL, Step
+from perfmodel.transformer.step import PREFILL, ModelPass
 from perfmodel.transformer.training.checks import timed
 from perfmodel.transformer.training.implementations import FUSED, HUGGINGFACE
 from perfmodel.transformer.training.memory import Peak, peak
-from perfmodel.transformer.training.question import Training
+from perfmodel.transformer.training.question import TrainingConfig
 from perfmodel.transformer.training.step.flops import CONVENTIONS, Counted, repeated_rows, run, utilization
-from perfmodel.transformer.training.step.job import Job, job_of
+from perfmodel.transformer.training.step.job import TrainingJob, job_of
 from perfmodel.transformer.training.step.layer_time import EMBEDDING, HEAD, Machine, known, machine
 from perfmodel.transformer.training.step.row import StepOp, again, joined
 from perfmodel.transformer.training.step.step_time import StepTime, step_time
@@ -37,7 +37,7 @@ IN_PLACE = 2
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class KernelLine:
     """All runs of one kernel in a step on one GPU. ``cost`` is a sum over them, as are ``times``: predicted seconds, low and high."""
 
     part: str
@@ -57,13 +57,13 @@ class Line:
 class TrainingEstimate:
     """One step. ``lines``: kernels of a GPU of the slowest stage; ``time``: with what passes between GPUs and waits."""
 
-    job: Job
+    job: TrainingJob
     implementation: str
     time: StepTime
-    lines: Sequence[Line]
+    lines: Sequence[KernelLine]
 
     @property
-    def training(self) -> Training:
+    def training(self) -> TrainingConfig:
         """What was asked."""
         return self.job.training
 
@@ -117,9 +117,9 @@ class TrainingEstimate:
 
 
 def estimate(
-    training: Training,
+    training: TrainingConfig,
     device: Device,
-    lenders: Lenders = tuple,
+    fallbacks: FallbackDevices = tuple,
     system: System | None = None,
     implementation: str = FUSED,
     *,
@@ -128,13 +128,13 @@ def estimate(
     attention: str | None = None,
 ) -> TrainingEstimate:
     """``training`` on GPUs like ``device``, joined by ``system``; UsageError if that has too few, UnavailableError without a peak."""
-    job = job_of(training, machine(device, lenders, attention), system, implementation, half=half, overlap=overlap)
+    job = job_of(training, machine(device, fallbacks, attention), system, implementation, half=half, overlap=overlap)
     time = step_time(job)
     lines = [_line(part, row, job.on) for part, rows in stage_rows(job, time.stage) for row in joined(rows)]
     return TrainingEstimate(job, implementation, time, lines)
 
 
-def stage_rows(job: Job, stage: int) -> Iterator[tuple[str, list[StepOp]]]:
+def stage_rows(job: TrainingJob, stage: int) -> Iterator[tuple[str, list[StepOp]]]:
     """Kernels of a step on a GPU of ``stage``, part by part."""
     t, step, state, often = job.training, job.frame.forward, job.state(stage), int(job.training.micro_batches)
     layers, ends = [(layer.ops, count) for layer, count in job.layer_times(stage)], job.end_times(stage)
@@ -145,13 +145,13 @@ def stage_rows(job: Job, stage: int) -> Iterator[tuple[str, list[StepOp]]]:
     yield UPDATE, [*(row.times(often) for row in adding_up(t, state, step)), optimizer(t, state, step), *clearing(t, state, step)]
 
 
-def _line(part: str, row: StepOp, on: Machine) -> Line:
+def _line(part: str, row: StepOp, on: Machine) -> KernelLine:
     count, once = row.op.count, replace(row, op=replace(row.op, count=1))
     cost, one, missing = known(once, on)
     if part == RECOMPUTE:  # takes as long as the first time, but is not needed
         row, cost = again(row), op_estimate(again(once).op, on.device)
     times = None if one is None else (float(one.seconds * count), float(one.low * count), float(one.high * count))
-    return Line(part, row, scaled(cost, count), one, times, missing)
+    return KernelLine(part, row, scaled(cost, count), one, times, missing)
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,7 +164,7 @@ class TrainingAnswer:
     unknown: str = ""
 
     @property
-    def training(self) -> Training:
+    def training(self) -> TrainingConfig:
         """What was asked."""
         return self.found.training
 
@@ -201,9 +201,9 @@ class TrainingAnswer:
 
 
 def answer(
-    training: Training,
+    training: TrainingConfig,
     device: Device,
-    lenders: Lenders = tuple,
+    fallbacks: FallbackDevices = tuple,
     system: System | None = None,
     implementation: str = FUSED,
     *,
@@ -211,7 +211,7 @@ def answer(
     overlap: bool = True,
 ) -> TrainingAnswer:
     """Everything about a step of ``training``, in seconds, FLOP and bytes; UsageError if a value has no meaning."""
-    found = estimate(timed(training), device, lenders, system, implementation, half=half, overlap=overlap)
+    found = estimate(timed(training), device, fallbacks, system, implementation, half=half, overlap=overlap)
     counted = {name: count(training) for name, count in CONVENTIONS.items()}
     try:
         return TrainingAnswer(found, counted, peak(training, implementation))
@@ -223,13 +223,13 @@ def answer(
 class TrainingStep(ModelStep):
     """A step of ``training`` as a workload whose time is measured and predicted whole; ``step`` is its forward pass."""
 
-    training: Training | None = None
+    training: TrainingConfig | None = None
     implementation: str = HUGGINGFACE
 
-    def on(self, device: Device, lenders: Lenders = tuple) -> TrainingEstimate:  # type: ignore[override]
+    def on(self, device: Device, fallbacks: FallbackDevices = tuple) -> TrainingEstimate:  # type: ignore[override]
         """Its rows on ``device``."""
         assert self.training is not None
-        return estimate(self.training, device, lenders, None, self.implementation, half=self.step.dtype.name, attention=self.attention)
+        return estimate(self.training, device, fallbacks, None, self.implementation, half=self.step.dtype.name, attention=self.attention)
 
     def check(self) -> TrainingStep:
         """This step, if it has a meaning; else UsageError."""
@@ -238,8 +238,8 @@ class TrainingStep(ModelStep):
         return self
 
 
-def training_step(training: Training, dtype: Dtype, implementation: str, attention: str | None = None) -> TrainingStep:
+def training_step(training: TrainingConfig, dtype: Dtype, implementation: str, attention: str | None = None) -> TrainingStep:
     """A step of ``training`` with activations in ``dtype``."""
     bits = 8 * dtype.size
-    forward = Step(PREFILL, training.batch, training.n, training.n, dtype, bits, bits, cached=False)
+    forward = ModelPass(PREFILL, training.batch, training.n, training.n, dtype, bits, bits, cached=False)
     return TrainingStep(training.model, forward, False, attention, training, implementation).check()

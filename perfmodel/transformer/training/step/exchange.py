@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from perfmodel.core.arith import Number
 from perfmodel.kernels.collectives import ALL_GATHER, ALL_REDUCE, ALL_TO_ALL, P2P, REDUCE_SCATTER
-from perfmodel.transformer.training.step.frame import Frame
+from perfmodel.transformer.training.step.micro_batch import MicroBatch
 
 TENSOR, CONTEXT, EXPERT, DATA, EXPERT_DATA, STAGES = "tensor", "context", "expert", "data", "expert data", "pipeline"
 """Which GPUs: those that share matrices, a sequence, experts; those with the same weights, or experts; neighbouring stages."""
@@ -27,7 +27,7 @@ class Exchange:
     behind: str = ""
 
 
-def enters(frame: Frame) -> tuple[list[Exchange], list[Exchange]]:
+def enters(frame: MicroBatch) -> tuple[list[Exchange], list[Exchange]]:
     """Forward and backward, where the hidden state enters matrices that tensor-parallel GPUs share (Korthikanti et al. 2022, section 4.2).
 
     Their partial gradients are summed; under sequence parallelism the tokens are gathered first, and once more for the gradients of
@@ -41,7 +41,7 @@ def enters(frame: Frame) -> tuple[list[Exchange], list[Exchange]]:
     return [Exchange(TENSOR, ALL_GATHER, size)], [Exchange(TENSOR, ALL_GATHER, size, behind=BEHIND), Exchange(TENSOR, REDUCE_SCATTER, size)]
 
 
-def leaves(frame: Frame) -> tuple[list[Exchange], list[Exchange]]:
+def leaves(frame: MicroBatch) -> tuple[list[Exchange], list[Exchange]]:
     """The same where it leaves them: partial sums are added up, or each GPU gets the sums of its tokens."""
     size = frame.tokens * frame.hidden * frame.shape.size
     if frame.shape.parallel.tp == 1:
@@ -51,14 +51,14 @@ def leaves(frame: Frame) -> tuple[list[Exchange], list[Exchange]]:
     return [Exchange(TENSOR, REDUCE_SCATTER, size)], [Exchange(TENSOR, ALL_GATHER, size)]
 
 
-def experts(frame: Frame, per_token: Number) -> list[Exchange]:
+def experts(frame: MicroBatch, per_token: Number) -> list[Exchange]:
     """Tokens on their way to their experts, and back: once each way."""
     if frame.shape.parallel.ep == 1:
         return []
     return [Exchange(EXPERT, ALL_TO_ALL, frame.tokens * per_token * frame.hidden * frame.shape.size, 2)]
 
 
-def ring(frame: Frame, kv_elements: Number) -> tuple[list[Exchange], list[Exchange]]:
+def ring(frame: MicroBatch, kv_elements: Number) -> tuple[list[Exchange], list[Exchange]]:
     """K and V of the other context-parallel GPUs pass by; backward so do their gradients (Liu et al. 2023, ring attention)."""
     if frame.cp == 1:
         return [], []

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from perfmodel.core.roofline import rates_of
-from perfmodel.core.trace import Step, Trace
+from perfmodel.core.trace import FormulaStep, Trace
 from perfmodel.transformer.parameters import active
 from perfmodel.transformer.training.question import EVERY, FULL, SELECTIVE
 from perfmodel.transformer.training.step.estimate import TrainingAnswer
@@ -18,7 +18,7 @@ PIPELINE_SOURCE = "1F1B: Narayanan et al. 2021, arXiv 2104.04473, section 2.2"
 PALM_SOURCE = "Chowdhery et al. 2022, arXiv 2204.02311, appendix B"
 
 
-def explain(found: TrainingAnswer) -> list[Step]:
+def explain(found: TrainingAnswer) -> list[FormulaStep]:
     """The steps; the last ones are the numbers of the report."""
     trace = Trace()
     step = trace.define("step", "seconds of a step", _step(trace, found), PIPELINE_SOURCE)

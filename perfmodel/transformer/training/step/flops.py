@@ -23,8 +23,8 @@ from perfmodel.core.roofline import rates_of
 from perfmodel.transformer.estimate import CONVENTION
 from perfmodel.transformer.parameters import active, head_matrix, layer_matrices
 from perfmodel.transformer.spec import GroupedAttention, LatentAttention, ModelSpec, visible
-from perfmodel.transformer.training.question import EVERY, FULL, NONE, SELECTIVE, Training
-from perfmodel.transformer.training.step.job import Job
+from perfmodel.transformer.training.question import EVERY, FULL, NONE, SELECTIVE, TrainingConfig
+from perfmodel.transformer.training.step.job import TrainingJob
 from perfmodel.transformer.training.step.layer import LayerOps
 from perfmodel.transformer.training.step.row import StepOp
 
@@ -39,7 +39,7 @@ class Counted:
     model: Number
     hardware: Number
 
-    def shares(self, job: Job, seconds: float) -> tuple[float, float]:
+    def shares(self, job: TrainingJob, seconds: float) -> tuple[float, float]:
         """MFU and HFU of the step of ``job`` in ``seconds``, at the datasheet's peak."""
         rate = float(rates_of(job.on.device, job.frame.forward.dtype).matmul)
         available = seconds * job.training.parallel.gpus * rate
@@ -62,24 +62,24 @@ def layers_flops(model: ModelSpec) -> Number:
     return 2 * sum(count * layer_matrices(model, layer) for layer, count in model.layer_kinds)
 
 
-def palm(training: Training) -> Counted:
+def palm(training: TrainingConfig) -> Counted:
     """6 N + 12 L H Q T per token, N the parameters that a token uses; full recomputation 8 N + 16 L H Q T."""
     weights = 2 * active(training.model)
     return _counted(training, weights, weights)
 
 
-def megatron(training: Training) -> Counted:
+def megatron(training: TrainingConfig) -> Counted:
     """Three times the forward FLOP of matrices, attention and logits; recomputation does not run the logits again."""
     matrices = layers_flops(training.model)
     return _counted(training, matrices + 2 * head_matrix(training.model), matrices)
 
 
-def passes(training: Training) -> int:
+def passes(training: TrainingConfig) -> int:
     """Forward, gradients of inputs, gradients of weights: frozen ones have none."""
     return 3 if training.lora is None else 2
 
 
-def _counted(training: Training, forward: Number, again: Number) -> Counted:
+def _counted(training: TrainingConfig, forward: Number, again: Number) -> Counted:
     """``forward``: FLOP per token apart from attention; ``again``: those of them that full recomputation runs once more."""
     tokens, kind = training.batch * training.n, training.recompute.kind
     attention = attention_flops(training.model, training.n)
@@ -91,7 +91,7 @@ def _counted(training: Training, forward: Number, again: Number) -> Counted:
 CONVENTIONS = {PALM: palm, MEGATRON: megatron}
 
 
-def repeated_rows(ops: LayerOps, count: int, training: Training) -> Iterator[StepOp]:
+def repeated_rows(ops: LayerOps, count: int, training: TrainingConfig) -> Iterator[StepOp]:
     """Forward rows of ``count`` layers that run again for one micro-batch. Of a segment only the last layer can leave out its end."""
     kind = training.recompute.kind
     if kind == SELECTIVE:
@@ -104,7 +104,7 @@ def repeated_rows(ops: LayerOps, count: int, training: Training) -> Iterator[Ste
     yield from (row.times(whole) for row in ops.forward[kept:] if whole)
 
 
-def run(job: Job) -> Counted:
+def run(job: TrainingJob) -> Counted:
     """Visible and executed FLOP of the kernels of the step of ``job``, over all GPUs and stages."""
     t, p = job.training, job.training.parallel
     layers = job.layer_times()
@@ -116,6 +116,6 @@ def run(job: Job) -> Counted:
     return Counted(times * visible_flops, times * sum(row.op.count * row.op.kernel.executed_flops for row in (*once, *again)))
 
 
-def utilization(job: Job, seconds: float) -> tuple[float, float]:
+def utilization(job: TrainingJob, seconds: float) -> tuple[float, float]:
     """MFU and HFU of a step of ``seconds``, of what its kernels run; neither can be above 1."""
     return run(job).shares(job, seconds)

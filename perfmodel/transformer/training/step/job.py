@@ -10,10 +10,10 @@ from perfmodel.transformer.estimate import on_device
 from perfmodel.transformer.parallel import stages
 from perfmodel.transformer.spec import Layer, ModelSpec
 from perfmodel.transformer.training.implementations import FUSED
-from perfmodel.transformer.training.question import FP32, Parallel, Training
+from perfmodel.transformer.training.question import FP32, Parallel, TrainingConfig
 from perfmodel.transformer.training.state import State, state_bytes
-from perfmodel.transformer.training.step.frame import Frame, frame_of
 from perfmodel.transformer.training.step.layer_time import EMBEDDING, HEAD, LayerTime, Machine, end_time, layer_time
+from perfmodel.transformer.training.step.micro_batch import MicroBatch, micro_batch_of
 from perfmodel.transformer.training.step.system import System
 
 Counts = tuple[tuple[Layer, int], ...]
@@ -49,11 +49,11 @@ def stage_layers(model: ModelSpec) -> StageLayers:
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
+class TrainingJob:
     """``training`` on GPUs of ``on``, joined by ``system`` (None: one GPU). ``overlap``: exchanges run beside kernels where they can."""
 
-    training: Training
-    frame: Frame
+    training: TrainingConfig
+    frame: MicroBatch
     layers: StageLayers
     on: Machine
     system: System | None
@@ -77,13 +77,13 @@ class Job:
         return _state(self.layers, t.parallel, stage, t.precision, t.optimizer, t.gradients, t.lora, t.lora_targets)
 
 
-def dtype_of(training: Training, half: str) -> Dtype:
+def dtype_of(training: TrainingConfig, half: str) -> Dtype:
     """Format of activations and arithmetic; ``half``: which 16-bit one."""
     return DTYPES["fp32" if training.precision == FP32 else half]
 
 
 def job_of(
-    training: Training,
+    training: TrainingConfig,
     on: Machine,
     system: System | None = None,
     implementation: str = FUSED,
@@ -91,16 +91,16 @@ def job_of(
     half: str = "bf16",
     overlap: bool = True,
     layers: StageLayers | None = None,
-) -> Job:
+) -> TrainingJob:
     """The job that ``training`` is on ``on``. ``layers``: those of its model, if they are known already."""
-    frame = frame_of(training, implementation, dtype_of(training, half))
+    frame = micro_batch_of(training, implementation, dtype_of(training, half))
     frame = replace(frame, forward=on_device(frame.forward, on.device))
-    return Job(training, frame, stage_layers(training.model) if layers is None else layers, on, system, overlap)
+    return TrainingJob(training, frame, stage_layers(training.model) if layers is None else layers, on, system, overlap)
 
 
 @lru_cache(maxsize=4096)
 def _state(
     layers: StageLayers, parallel: Parallel, stage: int, precision: str, optimizer: str, gradients: str, lora: int | None, targets: str
 ) -> State:
-    known = Training(layers.model, parallel.dp, parallel.cp, precision=precision, optimizer=optimizer, lora=lora, parallel=parallel)
+    known = TrainingConfig(layers.model, parallel.dp, parallel.cp, precision=precision, optimizer=optimizer, lora=lora, parallel=parallel)
     return state_bytes(replace(known, gradients=gradients, lora_targets=targets), stage)

@@ -19,11 +19,11 @@ from perfmodel.transformer.moe import activation_function
 from perfmodel.transformer.op import Op, activation
 from perfmodel.transformer.ops import Rows
 from perfmodel.transformer.spec import Layer, ModelSpec, MoeMlp
-from perfmodel.transformer.step import Step, share
+from perfmodel.transformer.step import ModelPass, share
 from perfmodel.transformer.training.lora import is_targeted
 from perfmodel.transformer.training.step import exchange
 from perfmodel.transformer.training.step.exchange import TENSOR, Exchange
-from perfmodel.transformer.training.step.frame import Frame
+from perfmodel.transformer.training.step.micro_batch import MicroBatch
 from perfmodel.transformer.training.step.row import OTHERS, StepOp, attention, backward, gradients, pointwise, priced, product
 
 LOGITS = "logits"
@@ -66,7 +66,7 @@ class LayerOps:
         self.backward_exchanges[:0] = back
 
 
-def layer_ops(layer: Layer, frame: Frame) -> LayerOps:
+def layer_ops(layer: Layer, frame: MicroBatch) -> LayerOps:
     """The rows of one layer."""
     p = frame.shape.parallel
     found = _TrainingRows(frame, local_layer(layer, p.tp)).of(operations(frame.model, layer, p.tp, p.ep, dropout=frame.shape.dropout))
@@ -75,12 +75,12 @@ def layer_ops(layer: Layer, frame: Frame) -> LayerOps:
     return found
 
 
-def embedding_ops(model: ModelSpec, frame: Frame) -> LayerOps:
+def embedding_ops(model: ModelSpec, frame: MicroBatch) -> LayerOps:
     """The lookup, and the gradient of its table."""
     return _TrainingRows(frame).of(first_operations(model, frame.shape.parallel.tp, dropout=frame.shape.dropout))
 
 
-def head_ops(model: ModelSpec, frame: Frame) -> LayerOps:
+def head_ops(model: ModelSpec, frame: MicroBatch) -> LayerOps:
     """Last norm, logits of every token, loss."""
     return _TrainingRows(frame).of(last_operations(model, frame.shape.parallel.tp))
 
@@ -88,7 +88,7 @@ def head_ops(model: ModelSpec, frame: Frame) -> LayerOps:
 class _TrainingRows:
     """Rows of operations: a method per kind that training does otherwise than inference."""
 
-    def __init__(self, frame: Frame, layer: Layer | None = None) -> None:
+    def __init__(self, frame: MicroBatch, layer: Layer | None = None) -> None:
         self.frame, self.shape, self.step, self.found = frame, frame.shape, frame.forward, LayerOps()
         self.ahead = Rows(frame.model, frame.forward, layer, frame.tokens, frame.own_tokens)
 
@@ -267,13 +267,13 @@ def _padded(rows: list[StepOp], columns: Number) -> list[StepOp]:
     return found
 
 
-def _new_gelu(step: Step, rows: Number, cols: Number, name: str, one: int, two: int) -> list[StepOp]:
+def _new_gelu(step: ModelPass, rows: Number, cols: Number, name: str, one: int, two: int) -> list[StepOp]:
     """One pass of GPT-2's activation function: so many kernels that read one tensor, and two."""
     single, double = pointwise(f"{name}, of one tensor", step, rows, cols), pointwise(f"{name}, of two tensors", step, rows, cols, reads=2)
     return [single.times(one), double.times(two)]
 
 
-def _dropout(frame: Frame, name: str = "dropout") -> StepOp:
+def _dropout(frame: MicroBatch, name: str = "dropout") -> StepOp:
     """Reads and writes a hidden state, and writes or reads a byte per element that says which stay."""
     elements, kind = frame.own_tokens * frame.hidden, READ if "gradient" in name else WRITE
     made = pointwise(name, frame.forward, frame.own_tokens, frame.hidden)

@@ -20,13 +20,13 @@ from perfmodel.core.hardware import Calibration, Device
 from perfmodel.core.roofline import Estimate
 from perfmodel.core.workload import FORWARD
 from perfmodel.timing.base import Parameter, dram_bandwidth, is_fused
-from perfmodel.timing.predict import BORROWED, CALIBRATED, Lenders, Prediction, model_calibration
+from perfmodel.timing.predict import BORROWED, CALIBRATED, FallbackDevices, Prediction, model_calibration
 from perfmodel.timing.select_kernel import select_kernel
 from perfmodel.transformer.op_time import in_time, op_estimate
 from perfmodel.transformer.spec import Layer
 from perfmodel.transformer.training.step.exchange import DRAM
-from perfmodel.transformer.training.step.frame import Frame
 from perfmodel.transformer.training.step.layer import LayerOps, embedding_ops, head_ops, layer_ops
+from perfmodel.transformer.training.step.micro_batch import MicroBatch
 from perfmodel.transformer.training.step.row import SHARES, StepOp
 
 MODEL = "torch-training"
@@ -71,15 +71,15 @@ class Machine:
     """
 
     device: Device
-    lenders: Lenders
+    fallbacks: FallbackDevices
     correction: TrainingCorrection | None
     attention: str | None = None
 
 
-def machine(device: Device, lenders: Lenders = tuple, attention: str | None = None) -> Machine:
+def machine(device: Device, fallbacks: FallbackDevices = tuple, attention: str | None = None) -> Machine:
     """``device`` as steps are timed on it: by its own calibration of steps, or else by that of the nearest architecture."""
-    block, own = model_calibration(MODEL, device, lenders)
-    return Machine(device, lenders, None if block is None else TrainingCorrection(block.parameters, block, own), attention)
+    block, own = model_calibration(MODEL, device, fallbacks)
+    return Machine(device, fallbacks, None if block is None else TrainingCorrection(block.parameters, block, own), attention)
 
 
 def alone(row: StepOp, on: Machine, lower_s: float) -> Prediction:
@@ -90,12 +90,12 @@ def alone(row: StepOp, on: Machine, lower_s: float) -> Prediction:
     asked = timed.kind, dtype, timed.workload, row.direction, on.device, lower_s
     if timed.implementations is None:
         try:
-            return select_kernel(*asked, on.attention, is_fused, on.lenders)
+            return select_kernel(*asked, on.attention, is_fused, on.fallbacks)
         except UnavailableError:
             if on.attention is not None or row.direction == FORWARD:
                 raise
     tried = timed.implementations or BACKWARD_KERNELS
-    for source in (tuple, on.lenders):
+    for source in (tuple, on.fallbacks):
         for name in tried:
             try:
                 return select_kernel(*asked, name, lambda known: True, source)
@@ -211,13 +211,13 @@ def _timed(ops: LayerOps, on: Machine) -> LayerTime:
 
 
 @lru_cache(maxsize=2048)
-def layer_time(frame: Frame, layer: Layer, on: Machine) -> LayerTime:
+def layer_time(frame: MicroBatch, layer: Layer, on: Machine) -> LayerTime:
     """A layer of a micro-batch."""
     return _timed(layer_ops(layer, frame), on)
 
 
 @lru_cache(maxsize=1024)
-def end_time(frame: Frame, where: str, on: Machine) -> LayerTime:
+def end_time(frame: MicroBatch, where: str, on: Machine) -> LayerTime:
     """The embedding or the head."""
     ops = embedding_ops(frame.model, frame) if where == EMBEDDING else head_ops(frame.model, frame)
     return _timed(ops, on)

@@ -19,8 +19,8 @@ from perfmodel.kernels.matmul import Matmul
 from perfmodel.kernels.matmul import kernels as matmul_kernels
 from perfmodel.transformer.op import ATTENTION, ELEMENTWISE, MATMUL, WEIGHTS, Op, Timed, activation, tile_rows
 from perfmodel.transformer.ops import KEY_TILE
-from perfmodel.transformer.step import Step, share
-from perfmodel.transformer.training.step.frame import Frame
+from perfmodel.transformer.step import ModelPass, share
+from perfmodel.transformer.training.step.micro_batch import MicroBatch
 
 SUMS, OTHERS = "sums", "others"
 SHARES = {SUMS: 0.26, OTHERS: 0.58}
@@ -52,7 +52,7 @@ class StepOp:
 
 
 def pointwise(
-    name: str, step: Step, rows: Number, cols: Number, *, reads: int = 1, writes: int = 1, vector: int = 1, strided: bool = False
+    name: str, step: ModelPass, rows: Number, cols: Number, *, reads: int = 1, writes: int = 1, vector: int = 1, strided: bool = False
 ) -> StepOp:
     """A kernel that reads and writes whole tensors [rows, cols]. ``strided``: through another order of dimensions."""
     elements = rows * cols
@@ -63,12 +63,12 @@ def pointwise(
     return StepOp(Op(name, ELEMENTWISE, 1, kernel, timed))
 
 
-def priced(name: str, step: Step, share: str, accesses: tuple[Access, ...], vector: Number = 0) -> StepOp:
+def priced(name: str, step: ModelPass, share: str, accesses: tuple[Access, ...], vector: Number = 0) -> StepOp:
     """A kernel whose bytes pass at ``share`` of the DRAM bandwidth."""
     return StepOp(Op(name, ELEMENTWISE, 1, Kernel(name, step.dtype, accesses, work=Work(0, vector, 0))), share=share)
 
 
-def product(name: str, step: Step, w: Matmul, *, weights: str = "") -> StepOp:
+def product(name: str, step: ModelPass, w: Matmul, *, weights: str = "") -> StepOp:
     """A matmul. ``weights``: which of its matrices (A, B or C) are weights or their gradients."""
     [plain] = matmul_kernels(w, Tile(tile_rows(w.m), step.tile_columns))
     named = tuple(replace(access, tensor=WEIGHTS) if access.tensor == weights else access for access in plain.accesses)
@@ -102,14 +102,14 @@ LINEAR = ("RoPE", "embedding lookup", "dropout")
 """Operations whose gradient does not depend on what they read."""
 
 
-def backward(row: StepOp, frame: Frame) -> list[StepOp]:
+def backward(row: StepOp, frame: MicroBatch) -> list[StepOp]:
     """Backward rows of one forward row other than attention and collectives."""
     op = row.op
     found = _matmul(op, frame) if op.group == MATMUL else _elementwise(op, frame)
     return [each.times(op.count) for each in found]
 
 
-def _matmul(op: Op, frame: Frame) -> list[StepOp]:
+def _matmul(op: Op, frame: MicroBatch) -> list[StepOp]:
     assert op.timed is not None
     w: Matmul = op.timed.workload
     step, frozen = frame.forward, frame.shape.rank is not None
@@ -128,7 +128,7 @@ def _matmul(op: Op, frame: Frame) -> list[StepOp]:
     return found
 
 
-def _elementwise(op: Op, frame: Frame) -> list[StepOp]:
+def _elementwise(op: Op, frame: MicroBatch) -> list[StepOp]:
     """Reads the gradient of what it wrote and what it read, writes the gradient of what it read."""
     assert op.timed is not None
     step, w = frame.forward, op.timed.workload
@@ -146,7 +146,7 @@ def _elementwise(op: Op, frame: Frame) -> list[StepOp]:
     return [StepOp(Op(kernel.name, ELEMENTWISE, 1, kernel, timed))]
 
 
-def _norm(op: Op, w: Stream, frame: Frame) -> list[StepOp]:
+def _norm(op: Op, w: Stream, frame: MicroBatch) -> list[StepOp]:
     """The gradient of the inputs, row by row; those of the weights, summed over all rows."""
     step, elements = frame.forward, w.rows * w.cols
     name, moved = f"{op.name}, gradient of inputs", (activation(READ, 2 * elements, step), activation(WRITE, elements, step))
@@ -163,7 +163,7 @@ DROPOUT = 0.1
 """Any probability above 0: whether elements are dropped matters, not how many."""
 
 
-def attention(op: Op, frame: Frame) -> tuple[list[StepOp], list[StepOp]]:
+def attention(op: Op, frame: MicroBatch) -> tuple[list[StepOp], list[StepOp]]:
     """Forward and backward rows of the fused row ``op`` of inference.
 
     With context parallelism a GPU meets the keys of all ``cp`` in turn, of which the causal mask leaves it half on average: as often
@@ -180,7 +180,7 @@ def attention(op: Op, frame: Frame) -> tuple[list[StepOp], list[StepOp]]:
     return [*before, *forward, *between], [*after, *backward]
 
 
-def _fused(op: Op, w: Attention, frame: Frame) -> tuple[list[StepOp], list[StepOp]]:
+def _fused(op: Op, w: Attention, frame: MicroBatch) -> tuple[list[StepOp], list[StepOp]]:
     [sums, main] = flash2.backward(w, Tile(tile_rows(w.row_group * w.n), KEY_TILE))
     both = replace(main, name=f"{op.name}, gradient", accesses=(*sums.accesses, *main.accesses), work=sums.work + main.work)
     timed = Timed("attention", w, None, op.timed.obstacle if op.timed else "")
@@ -200,7 +200,7 @@ MADE: dict[str, Callable[[Attention], Matmul]] = {
 """The matmuls of standard attention by the names of their kernels."""
 
 
-def _apart(kernel: Kernel, w: Attention, frame: Frame) -> StepOp:
+def _apart(kernel: Kernel, w: Attention, frame: MicroBatch) -> StepOp:
     """One kernel of standard attention. The causal mask saves it nothing: all scores are computed."""
     rows, half = w.query_heads * w.n, w.query_heads * w.n * w.kv_len // 2
     if kernel.name in MADE:
@@ -218,7 +218,7 @@ def _apart(kernel: Kernel, w: Attention, frame: Frame) -> StepOp:
     return StepOp(Op(kernel.name, ELEMENTWISE, frame.cp, kernel, timed))
 
 
-def _by_heads(w: Attention, frame: Frame) -> tuple[list[StepOp], list[StepOp], list[StepOp]]:
+def _by_heads(w: Attention, frame: MicroBatch) -> tuple[list[StepOp], list[StepOp], list[StepOp]]:
     """Copies from tokens to heads before the matmuls, back after them, and what backward copies beside its matmuls."""
     step, tokens = frame.forward, w.batch * w.n
     out = pointwise("output, heads side by side", step, tokens, w.heads * w.dv, vector=0, strided=True)
@@ -233,7 +233,7 @@ def _by_heads(w: Attention, frame: Frame) -> tuple[list[StepOp], list[StepOp], l
     return copies, [out], [*back, product, _heads_together(w, frame, strided=True)]
 
 
-def _heads_together(w: Attention, frame: Frame, *, strided: bool) -> StepOp:
+def _heads_together(w: Attention, frame: MicroBatch, *, strided: bool) -> StepOp:
     """The gradients of Q, K and V in one matrix, as the joint projection made them."""
     name, cols = "gradients of Q, K and V side by side", (2 * w.heads) * w.d + w.heads * w.dv
     return pointwise(name, frame.forward, w.batch * w.n, cols, vector=0, strided=strided)

@@ -16,7 +16,7 @@ from perfmodel.transformer.spec import ModelSpec, MoeMlp
 from perfmodel.transformer.step import Split
 from perfmodel.transformer.training.implementations import FUSED
 from perfmodel.transformer.training.memory import peak
-from perfmodel.transformer.training.question import FULL, NONE, SELECTIVE, Parallel, Recompute, Training
+from perfmodel.transformer.training.question import FULL, NONE, SELECTIVE, Parallel, Recomputation, TrainingConfig
 from perfmodel.transformer.training.step.job import job_of, stage_layers
 from perfmodel.transformer.training.step.layer_time import Machine
 from perfmodel.transformer.training.step.step_time import step_time
@@ -32,10 +32,10 @@ MOST_STAGES_OF_ZERO = 1
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class TimedLayout:
     """One way to lay a step out, its seconds and the bytes at the peak of its fullest GPU."""
 
-    training: Training
+    training: TrainingConfig
     seconds: float
     bytes: int
 
@@ -46,18 +46,18 @@ class Layout:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class SearchResult:
     """The fastest layouts of ``training`` that fit, best first. ``tried``: layouts timed, in ``took_s``.
 
     ``refused``: faster ones that did not fit. ``half``: the 16-bit format.
     """
 
-    training: Training
+    training: TrainingConfig
     gpus: int
     on: Machine
     system: System | None
     half: str
-    layouts: list[Layout]
+    layouts: list[TimedLayout]
     tried: int
     refused: int
     took_s: float
@@ -100,7 +100,7 @@ def _expert_groups(model: ModelSpec, dp: int) -> list[int]:
     return [ep for ep in divisors(dp) if all(count % ep == 0 for count in counts)] if counts else [1]
 
 
-def candidates(training: Training, gpus: int, domain: int) -> Iterator[Training]:
+def candidates(training: TrainingConfig, gpus: int, domain: int) -> Iterator[TrainingConfig]:
     """Every layout of ``training`` on ``gpus``; what it says of parallelism, micro-batches and recomputation is open."""
     kinds = (NONE, FULL) if training.flash else (NONE, SELECTIVE, FULL)
     layers = len(training.model.layers)
@@ -111,11 +111,11 @@ def candidates(training: Training, gpus: int, domain: int) -> Iterator[Training]
                 if turns > 1 and ((layers // parallel.pp) % turns or (own // sequences) % parallel.pp):
                     continue
                 turned = replace(parallel, interleave=turns)
-                yield from (replace(training, micro_batch=sequences, parallel=turned, recompute=Recompute(kind)) for kind in kinds)
+                yield from (replace(training, micro_batch=sequences, parallel=turned, recompute=Recomputation(kind)) for kind in kinds)
 
 
 def search(
-    training: Training,
+    training: TrainingConfig,
     gpus: int,
     on: Machine,
     system: System | None,
@@ -124,7 +124,7 @@ def search(
     overlap: bool = True,
     most: int = 10,
     headroom: float = 0.0,
-) -> Found:
+) -> SearchResult:
     """The ``most`` fastest layouts that leave a share of ``headroom`` of each GPU's memory; UnavailableError without a capacity."""
     capacity = on.device.dram.capacity
     if capacity is None:
@@ -132,20 +132,20 @@ def search(
     room, begin = capacity.number * (1 - headroom), perf_counter()
     layers = stage_layers(training.model)
     domain = gpus if system is None else system.levels[0].gpus
-    timed: list[tuple[float, Training]] = []
+    timed: list[tuple[float, TrainingConfig]] = []
     for layout in candidates(training, gpus, domain):
         job = job_of(layout, on, system, FUSED, half=half, overlap=overlap, layers=layers)
         states = [job.state(stage) for stage in {0, layout.parallel.pp - 1}]
         held = max(int(state.weights + state.optimizer) for state in states)  # whatever its micro-batches do: a quick first test
         timed.append((step_time(job).seconds if held <= room else float("inf"), layout))
-    fitting: list[Layout] = []
+    fitting: list[TimedLayout] = []
     refused = 0
     for seconds, layout in sorted(timed, key=lambda pair: pair[0]):
         if len(fitting) == most or seconds == float("inf"):
             break
         size = int(peak(layout, FUSED).bytes)
         if size <= room:
-            fitting.append(Layout(layout, seconds, size))
+            fitting.append(TimedLayout(layout, seconds, size))
         else:
             refused += 1
-    return Found(training, gpus, on, system, half, fitting, len(timed), refused, perf_counter() - begin)
+    return SearchResult(training, gpus, on, system, half, fitting, len(timed), refused, perf_counter() - begin)

@@ -12,11 +12,11 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from perfmodel.transformer.op import WEIGHTS, Op
-from perfmodel.transformer.training.question import EVERY, FULL, NONE, SELECTIVE, Parallel, Training
+from perfmodel.transformer.training.question import EVERY, FULL, NONE, SELECTIVE, Parallel, TrainingConfig
 from perfmodel.transformer.training.state import State
 from perfmodel.transformer.training.step.exchange import Exchange
 from perfmodel.transformer.training.step.host import host_phases, waiting
-from perfmodel.transformer.training.step.job import Job
+from perfmodel.transformer.training.step.job import TrainingJob
 from perfmodel.transformer.training.step.layer_time import (
     BACKWARD_PASS,
     FORWARD_PASS,
@@ -85,7 +85,7 @@ class MicroBatchTime:
         return self.kernels_s + self.exposed_s
 
 
-def micro_batch(job: Job, stage: int) -> MicroBatchTime:
+def micro_batch(job: TrainingJob, stage: int) -> MicroBatchTime:
     """One micro-batch on a GPU of ``stage``."""
     t, layers, ends = job.training, job.layer_times(stage), job.end_times(stage)
     listed = [*layers, *((end, 1) for end in ends.values())]
@@ -106,7 +106,7 @@ def micro_batch(job: Job, stage: int) -> MicroBatchTime:
     )
 
 
-def repeated(layer: LayerTime, training: Training) -> list[tuple[Window, float]]:
+def repeated(layer: LayerTime, training: TrainingConfig) -> list[tuple[Window, float]]:
     """What runs once more in the backward pass of a layer. Of a segment only the last layer can leave out its end."""
     recompute = training.recompute
     if recompute.kind == NONE:
@@ -117,7 +117,7 @@ def repeated(layer: LayerTime, training: Training) -> list[tuple[Window, float]]
     return [(layer.full, last), (layer.forward, 1 - last)]
 
 
-def _handed(job: Job) -> float:
+def _handed(job: TrainingJob) -> float:
     """Hidden states and their gradients, to and from the stages beside, for each chunk of layers."""
     p = job.training.parallel
     if p.pp == 1 or job.system is None:
@@ -127,7 +127,7 @@ def _handed(job: Job) -> float:
 
 
 def _passed(
-    job: Job, layers: list[tuple[LayerTime, int]], ends: Iterable[LayerTime], forward: Window, backward: Window
+    job: TrainingJob, layers: list[tuple[LayerTime, int]], ends: Iterable[LayerTime], forward: Window, backward: Window
 ) -> tuple[dict[str, float], float]:
     """Seconds of exchanges by group that nothing hides, and those of the hidden ones, which are booked in the windows of the passes."""
     if job.system is None:
@@ -189,7 +189,7 @@ class StepTime:
         return self.parts[BUBBLE] / self.seconds
 
 
-def step_time(job: Job) -> StepTime:
+def step_time(job: TrainingJob) -> StepTime:
     """Seconds of the step, by its slowest stage; UsageError if the system has too few GPUs."""
     t, p = job.training, job.training.parallel
     stages = {stage: micro_batch(job, stage) for stage in job.layers.slow_stages(p.pp)}
@@ -216,7 +216,7 @@ def step_time(job: Job) -> StepTime:
     return StepTime(slowest, often, one, parts, exchanged)
 
 
-def _once(job: Job, stage: int, one: MicroBatchTime) -> tuple[dict[str, float], float]:
+def _once(job: TrainingJob, stage: int, one: MicroBatchTime) -> tuple[dict[str, float], float]:
     """Seconds of what a GPU of ``stage`` does once per step, after or beside its micro-batches, and of exchanges that those hide."""
     t, step, state = job.training, job.frame.forward, job.state(stage)
     exposed, hidden = data_seconds(job, one, state)
@@ -227,7 +227,7 @@ def _once(job: Job, stage: int, one: MicroBatchTime) -> tuple[dict[str, float], 
     }, hidden
 
 
-def data_seconds(job: Job, one: MicroBatchTime, state: State) -> tuple[float, float]:
+def data_seconds(job: TrainingJob, one: MicroBatchTime, state: State) -> tuple[float, float]:
     """Seconds of exchanges between GPUs with the same weights that no kernel hides, and those that kernels do.
 
     Gradients go out during backward passes, weights come in during the passes that need them. What the first layer of a step waits
@@ -244,7 +244,9 @@ def data_seconds(job: Job, one: MicroBatchTime, state: State) -> tuple[float, fl
     return sum(exposed for exposed, _ in parts), sum(hidden for _, hidden in parts)
 
 
-def _exposed_and_hidden(job: Job, system: System, exchange: Exchange, times: int, window: Window, edge: float) -> tuple[float, float]:
+def _exposed_and_hidden(
+    job: TrainingJob, system: System, exchange: Exchange, times: int, window: Window, edge: float
+) -> tuple[float, float]:
     """Seconds of ``exchange``, which runs ``times`` per micro-batch or step, once in a ``window`` like this; ``edge``: a share that
     nothing hides.
     """
@@ -264,7 +266,7 @@ def _all_stages(stages: dict[int, MicroBatchTime], pp: int) -> float:
     return known + (pp - len(stages)) * stages[1].seconds if pp > len(stages) else known
 
 
-def host_seconds(job: Job, one: MicroBatchTime, optimizer_s: float) -> float:
+def host_seconds(job: TrainingJob, one: MicroBatchTime, optimizer_s: float) -> float:
     """By how much a step is longer because the host enqueues its kernels one by one."""
     correction = job.on.correction
     if not job.frame.eager or correction is None:
@@ -273,7 +275,7 @@ def host_seconds(job: Job, one: MicroBatchTime, optimizer_s: float) -> float:
     return waiting(host, one.before_head_s, one.kernels_s - one.before_head_s, int(job.training.micro_batches), optimizer_s)
 
 
-def tensors(job: Job) -> int:
+def tensors(job: TrainingJob) -> int:
     """Parameter tensors of the model: each matrix, bias and norm's weights."""
     listed = [*job.layer_times(), *((end, 1) for end in job.end_times().values())]
     return sum(count * sum(_learned(row.op) for row in each.ops.forward) for each, count in listed)

@@ -31,7 +31,7 @@ DIVIDED = 2
 
 
 @dataclass(frozen=True)
-class Level:
+class LinkLevel:
     """Links that join domains of up to ``gpus`` GPUs. Bandwidth per GPU and direction; ``measured_bandwidth``: what a library reaches.
 
     ``latency``: of one step of a ring or tree.
@@ -66,7 +66,7 @@ class System:
     device: str
     gpus: int
     sources: dict[str, str]
-    levels: list[Level]
+    levels: list[LinkLevel]
     start: Duration | None = None
 
     @property
@@ -102,7 +102,9 @@ def validated(raw: Any) -> System:
 
 def trusted(raw: dict[str, Any]) -> System:
     """The same for a shipped file, whose form the tests have checked."""
-    levels = [Level(**{**level, **_quantities(level, bandwidth="B/s", measured_bandwidth="B/s", latency="s")}) for level in raw["levels"]]
+    levels = [
+        LinkLevel(**{**level, **_quantities(level, bandwidth="B/s", measured_bandwidth="B/s", latency="s")}) for level in raw["levels"]
+    ]
     return System(**{**raw, "levels": levels, **_quantities(raw, start="s")})
 
 
@@ -116,7 +118,7 @@ def of_device(device: Device) -> System:
     if link is None:
         raise UnavailableError(f"{device.id} has no interconnect in its profile", "give --system, or take one GPU")
     most = joined_gpus(device)
-    return System(f"GPUs joined by {link.name}", device.id, most, {}, [Level(link.name, most, link.bandwidth_per_direction)])
+    return System(f"GPUs joined by {link.name}", device.id, most, {}, [LinkLevel(link.name, most, link.bandwidth_per_direction)])
 
 
 # Groups
@@ -135,8 +137,8 @@ class Span:
 
     world: int
     inside: int
-    level: Level
-    inner: Level
+    level: LinkLevel
+    inner: LinkLevel
 
 
 def span(system: System, parallel: Parallel, group: str) -> Span:
@@ -149,7 +151,7 @@ def span(system: System, parallel: Parallel, group: str) -> Span:
     return Span(world, inside if index == 0 or inside < world else 1, level, inner)  # of a group across a border one may be alone
 
 
-def crossed(system: System, parallel: Parallel, group: str) -> list[Level]:
+def crossed(system: System, parallel: Parallel, group: str) -> list[LinkLevel]:
     """Levels whose links what passes in ``group`` takes: the outermost, and those inside whose domains hold several of its GPUs."""
     stride, world = _ranks(parallel, group)
     index = _outermost(system, stride * world)

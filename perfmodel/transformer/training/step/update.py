@@ -11,9 +11,9 @@ from perfmodel.core.arith import Number, ceil_div, maximum, minimum
 from perfmodel.core.cost import READ, WRITE, Access, stored
 from perfmodel.kernels.collectives import ALL_GATHER, ALL_REDUCE, REDUCE_SCATTER
 from perfmodel.transformer.op import WEIGHTS
-from perfmodel.transformer.step import Step
-from perfmodel.transformer.training.question import FREED, FULL_GRADIENTS, MIXED, SIXTEEN_BIT, Training
-from perfmodel.transformer.training.state import FROZEN, GRADIENTS, OF_EXPERTS, OPTIMIZER, Part, State, weight_size
+from perfmodel.transformer.step import ModelPass
+from perfmodel.transformer.training.question import FREED, FULL_GRADIENTS, MIXED, SIXTEEN_BIT, TrainingConfig
+from perfmodel.transformer.training.state import FROZEN, GRADIENTS, OF_EXPERTS, OPTIMIZER, State, StatePart, weight_size
 from perfmodel.transformer.training.state import WEIGHTS as HELD
 from perfmodel.transformer.training.step.exchange import DATA, EXPERT_DATA, Exchange
 from perfmodel.transformer.training.step.row import OTHERS, StepOp, priced
@@ -22,20 +22,20 @@ UPDATE_VECTOR = 12
 """Vector operations of Adam per parameter: two moments, their corrections, root, quotient, decay, step."""
 
 
-def updated(part: Part, training: Training) -> Number:
+def updated(part: StatePart, training: TrainingConfig) -> Number:
     """Bytes of ``part`` that one GPU's optimizer touches: under ZeRO its share, although it may hold more."""
     p = training.parallel
     return part.bytes if p.zero == 0 or part.shards > 1 else ceil_div(part.bytes, part.copies(p))
 
 
-def touched(training: Training, state: State) -> dict[str, Number]:
+def touched(training: TrainingConfig, state: State) -> dict[str, Number]:
     """Bytes that one GPU's optimizer touches of gradients, of its own state, and of the weights that it trains."""
     found = {group: [part for part in state.parts if part.group == group] for group in (GRADIENTS, OPTIMIZER, HELD)}
     found[HELD] = [part for part in found[HELD] if not part.name.startswith(FROZEN)]
     return {group: sum(updated(part, training) for part in parts) for group, parts in found.items()}
 
 
-def least_bytes(training: Training, state: State, weights_read: Number) -> dict[tuple[str, str], Number]:
+def least_bytes(training: TrainingConfig, state: State, weights_read: Number) -> dict[tuple[str, str], Number]:
     """DRAM bytes, read and written, that no schedule of a step saves: weights and optimizer state. ``weights_read`` by the forward pass.
 
     Activations can stay in the caches, a part of the batch at a time, and a gradient can be applied as soon as it is whole.
@@ -46,7 +46,7 @@ def least_bytes(training: Training, state: State, weights_read: Number) -> dict[
     return {(READ, WEIGHTS): read + size[OPTIMIZER], (WRITE, WEIGHTS): size[HELD] + size[OPTIMIZER]}
 
 
-def optimizer(training: Training, state: State, step: Step) -> StepOp:
+def optimizer(training: TrainingConfig, state: State, step: ModelPass) -> StepOp:
     """Reads gradients and state, and weights where there are no fp32 ones; writes state and weights."""
     size = touched(training, state)
     weights = size[HELD]
@@ -55,7 +55,7 @@ def optimizer(training: Training, state: State, step: Step) -> StepOp:
     return priced("optimizer", step, OTHERS, accesses, UPDATE_VECTOR * weights // weight_size(training))
 
 
-def clearing(training: Training, state: State, step: Step) -> list[StepOp]:
+def clearing(training: TrainingConfig, state: State, step: ModelPass) -> list[StepOp]:
     """Zeros for the next step, where gradients keep their buffers."""
     if training.gradient_life == FREED and training.micro_batches == 1:
         return []
@@ -68,7 +68,7 @@ def accumulated(state: State) -> Number:
     return sum(ceil_div(part.elements, part.shards) for part in parts.values())
 
 
-def adding_up(training: Training, state: State, step: Step) -> list[StepOp]:
+def adding_up(training: TrainingConfig, state: State, step: ModelPass) -> list[StepOp]:
     """A micro-batch's gradients, added to those of the ones before it, in the format that they are kept in: under ZeRO 2 its share."""
     in_fp32 = sums_in_fp32(training)
     if training.micro_batches == 1 and not in_fp32:
@@ -80,12 +80,12 @@ def adding_up(training: Training, state: State, step: Step) -> list[StepOp]:
     return [priced("gradients added up", step, OTHERS, accesses, trained)]
 
 
-def sums_in_fp32(training: Training) -> bool:
+def sums_in_fp32(training: TrainingConfig) -> bool:
     """Whether gradients are added up in fp32."""
     return training.precision == MIXED and training.gradients != SIXTEEN_BIT
 
 
-def shared_gradients(training: Training, state: State) -> list[Exchange]:
+def shared_gradients(training: TrainingConfig, state: State) -> list[Exchange]:
     """Sums of gradients, in the format in which they are kept longest."""
     zero, wide = training.parallel.zero, sums_in_fp32(training)
     parts = [part for part in state.parts if part.group == GRADIENTS and (not wide or part.name.startswith("fp32"))]
@@ -93,7 +93,7 @@ def shared_gradients(training: Training, state: State) -> list[Exchange]:
     return _exchanges(training, parts, REDUCE_SCATTER if zero else ALL_REDUCE, int(times))
 
 
-def shared_weights(training: Training, state: State) -> list[Exchange]:
+def shared_weights(training: TrainingConfig, state: State) -> list[Exchange]:
     """Weights gathered from the GPUs that hold or have updated them."""
     zero = training.parallel.zero
     if zero == 0:
@@ -102,7 +102,7 @@ def shared_weights(training: Training, state: State) -> list[Exchange]:
     return _exchanges(training, parts, ALL_GATHER, int(2 * training.micro_batches) if zero == 3 else 1)
 
 
-def _exchanges(training: Training, parts: list[Part], op: str, times: int) -> list[Exchange]:
+def _exchanges(training: TrainingConfig, parts: list[StatePart], op: str, times: int) -> list[Exchange]:
     """One of each part that several GPUs have."""
     groups = [(EXPERT_DATA if part.name.endswith(OF_EXPERTS) else DATA, part) for part in parts if part.copies(training.parallel) > 1]
     return [Exchange(group, op, part.bytes * part.shards, times) for group, part in groups]

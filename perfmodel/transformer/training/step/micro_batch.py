@@ -7,15 +7,15 @@ from dataclasses import dataclass, replace
 from perfmodel.core.arith import Number
 from perfmodel.core.dtypes import Dtype
 from perfmodel.transformer.spec import ModelSpec
-from perfmodel.transformer.step import PREFILL, Split, Step
+from perfmodel.transformer.step import PREFILL, ModelPass, Split
 from perfmodel.transformer.training.implementations import HUGGINGFACE
 from perfmodel.transformer.training.matrices import bare
-from perfmodel.transformer.training.question import Parallel, Training
+from perfmodel.transformer.training.question import Parallel, TrainingConfig
 from perfmodel.transformer.training.shape import Shape, shape_of
 
 
 @dataclass(frozen=True, slots=True)
-class Frame:
+class MicroBatch:
     """``model``: its first layer only. ``forward``: the pass over all tokens of the micro-batch; ``shape``: what divides it.
 
     ``eager``: one kernel per written operation, as the modules of huggingface/transformers run.
@@ -23,7 +23,7 @@ class Frame:
 
     model: ModelSpec
     shape: Shape
-    forward: Step
+    forward: ModelPass
     eager: bool
     cp: int = 1
 
@@ -43,7 +43,7 @@ class Frame:
         return self.shape.hidden
 
 
-def frame_of(training: Training, implementation: str, dtype: Dtype) -> Frame:
+def micro_batch_of(training: TrainingConfig, implementation: str, dtype: Dtype) -> MicroBatch:
     """The frame of a micro-batch of ``training``. A sequence is as long as its part on one context-parallel GPU."""
     shape, p = shape_of(training), training.parallel
     # how gradients are kept is nothing to a kernel: layouts that differ in it share theirs
@@ -51,5 +51,5 @@ def frame_of(training: Training, implementation: str, dtype: Dtype) -> Frame:
     shape = replace(shape, parallel=bare_parallel, kept_gradient=0, gradient_shards=1)
     bits = 8 * shape.size
     split = Split(p.tp, p.ep)
-    step = Step(PREFILL, shape.sequences * p.ep, shape.length, shape.length, dtype, bits, bits, cached=False, split=split)
-    return Frame(bare(training.model), shape, step, implementation == HUGGINGFACE, p.cp)
+    step = ModelPass(PREFILL, shape.sequences * p.ep, shape.length, shape.length, dtype, bits, bits, cached=False, split=split)
+    return MicroBatch(bare(training.model), shape, step, implementation == HUGGINGFACE, p.cp)
