@@ -170,7 +170,7 @@ SEEDS: dict[str, list[Seeds]] = {
     ],
     "perfmodel.catalog.find_system": [Seeds(".yaml", systems(), ["model gpt2 --phase train --system {}"])],
     "perfmodel.remat.graph.read_graph": [Seeds(suffix, [graph()], ["remat --graph {}"]) for suffix in (".json", ".yaml")],
-    "perfmodel.report.saved.read_report": [Seeds(".json", [tree("report/example.json")], ["report {}", "report {} --json"])],
+    "perfmodel.report.document.read_report": [Seeds(".json", [tree("report/example.json")], ["report {}", "report {} --json"])],
     "perfmodel.study.schema.read_study": [Seeds(".yaml", studies(), ["report {}", "roofline {}"])],
     "perfmodel.sweep.study.read_study": [Seeds(".yaml", sweeps())],
     "perfmodel.validation.cuda.ncu_csv.parse": [

@@ -23,12 +23,12 @@ from perfmodel.transformer.op_time import as_multiplied
 from perfmodel.transformer.step import Request, Split, formats
 from perfmodel.transformer.training.question import EVERY, FULL, Parallel, TrainingConfig
 from perfmodel.transformer.training.step.estimate import TrainingEstimate, estimate
-from perfmodel.transformer.training.step.exchange import CONTEXT, DATA, EXPERT, TENSOR, Exchange
 from perfmodel.transformer.training.step.flops import utilization
+from perfmodel.transformer.training.step.job import shared_gradients, shared_weights
 from perfmodel.transformer.training.step.layer_time import Window, machine
+from perfmodel.transformer.training.step.micro_batch import CONTEXT, DATA, EXPERT, TENSOR, Exchange
 from perfmodel.transformer.training.step.search import search
 from perfmodel.transformer.training.step.system import crossed, exchange_seconds, span
-from perfmodel.transformer.training.step.update import shared_gradients, shared_weights
 
 ROUNDING = 1 + 1e-9
 

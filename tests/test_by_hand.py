@@ -24,16 +24,15 @@ from perfmodel.kernels.experts import kernel as experts_kernel
 from perfmodel.kernels.matmul import Matmul, default_columns
 from perfmodel.kernels.matmul import kernels as matmul_kernels
 from perfmodel.timing.base import Case
-from perfmodel.timing.case_bounds import kernels_of, roof_s
 from perfmodel.timing.models.experts import seconds as experts_seconds
-from perfmodel.timing.predict import nearest, with_parts
+from perfmodel.timing.predict import kernels_of, nearest, roof_s, with_parts
 from perfmodel.transformer.op import EXPONENTIALS, VECTOR_WORK
 from perfmodel.transformer.ops import layer_ops
 from perfmodel.transformer.spec import MoeMlp
 from perfmodel.transformer.step import DECODE, ModelPass
 from perfmodel.transformer.training.question import Parallel
-from perfmodel.transformer.training.step.exchange import DATA, Exchange
-from perfmodel.transformer.training.step.host import host_phases, longest_way, waiting
+from perfmodel.transformer.training.step.layer_time import host_phases, longest_way, waiting
+from perfmodel.transformer.training.step.micro_batch import DATA, Exchange
 from perfmodel.transformer.training.step.system import LinkLevel, System, calibrated, exchange_seconds, slower
 from perfmodel.transformer.training.tape import Tape, TapeNode, TapePass, backward, forward
 from perfmodel.transformer.weight_formats import quantized

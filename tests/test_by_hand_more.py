@@ -22,9 +22,7 @@ from perfmodel.core.trace import FormulaStep
 from perfmodel.core.workload import BACKWARD, FORWARD, Attention
 from perfmodel.kernels.attention.algorithms import find
 from perfmodel.kernels.attention.blocks import BlockGrid
-from perfmodel.kernels.attention.evaluate import evaluate
-from perfmodel.kernels.attention.explain import explain
-from perfmodel.kernels.attention.io_bounds import compulsory_elements
+from perfmodel.kernels.attention.evaluate import compulsory_elements, evaluate, explain
 from perfmodel.kernels.collectives import ALL_REDUCE
 from perfmodel.kernels.matmul import Matmul
 from perfmodel.kernels.softmax import VARIANTS, Softmax, kernel
@@ -51,14 +49,13 @@ from perfmodel.transformer.step import Request
 from perfmodel.transformer.training.implementations import FUSED, HUGGINGFACE, layer_tape
 from perfmodel.transformer.training.korthikanti import describes, stage_bytes
 from perfmodel.transformer.training.matrices import Holding
-from perfmodel.transformer.training.question import Parallel, TrainingConfig
-from perfmodel.transformer.training.shape import shape_of
+from perfmodel.transformer.training.question import Parallel, TrainingConfig, shape_of
 from perfmodel.transformer.training.state import state_bytes
 from perfmodel.transformer.training.step.estimate import training_step
-from perfmodel.transformer.training.step.exchange import DATA, Exchange
 from perfmodel.transformer.training.step.job import job_of
 from perfmodel.transformer.training.step.layer import layer_ops
 from perfmodel.transformer.training.step.layer_time import machine
+from perfmodel.transformer.training.step.micro_batch import DATA, Exchange
 from perfmodel.transformer.training.step.search import candidates
 from perfmodel.transformer.training.step.step_time import micro_batch, step_time
 from perfmodel.transformer.training.step.system import needs

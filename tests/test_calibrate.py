@@ -25,8 +25,8 @@ from perfmodel.validation.bounds import case_of
 from perfmodel.validation.calibrate import FULL, QUICK, Effort, calibrate, cross_residuals, fitted, points, too_few
 from perfmodel.validation.calibration_run import OWN as OWN_KERNELS
 from perfmodel.validation.calibration_run import own_cases
+from perfmodel.validation.cpu import cases as cpu_run
 from perfmodel.validation.cpu import profile
-from perfmodel.validation.cpu import run as cpu_run
 from perfmodel.validation.cuda.cases import timed_cases
 from perfmodel.validation.records import as_record, read_records, shipped_records
 from tests.test_validate_command import copies, devices_of, written

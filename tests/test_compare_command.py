@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from perfmodel.report.compare import FASTER, LESS, MORE, SAME, SLOWER, changes, summary
+from perfmodel.report.document import from_data
 from perfmodel.report.metrics import Metric
-from perfmodel.report.saved import from_data
 
 ATTENTION = "n=4096 d=64 heads=16 batch=8"
 

@@ -25,7 +25,7 @@ from perfmodel.core.roofline import estimate, total
 from perfmodel.core.workload import Attention, BlockPattern
 from perfmodel.kernels.attention.algorithms import find
 from perfmodel.kernels.attention.algorithms.split_kv import effective_splits, num_splits
-from perfmodel.kernels.attention.io_bounds import compulsory_elements
+from perfmodel.kernels.attention.evaluate import compulsory_elements
 from perfmodel.kernels.attention.patterns import NAMED, Blocks, Density, Named, block_pattern
 from perfmodel.kernels.attention.walk import visible_scores
 

@@ -25,7 +25,7 @@ from perfmodel.kernels.collectives import Collective, collective_estimate
 from perfmodel.kernels.matmul import Matmul
 from perfmodel.kernels.matmul import kernels as matmul_kernels
 from perfmodel.timing.base import Case
-from perfmodel.timing.case_bounds import lower_bound_s, roof_s
+from perfmodel.timing.predict import lower_bound_s, roof_s
 from perfmodel.transformer.answer import answer
 from perfmodel.transformer.step import DECODE, GENERATE, PREFILL, Request
 from perfmodel.transformer.training.question import TrainingConfig

@@ -23,8 +23,7 @@ from perfmodel.transformer.training.implementations import FUSED, implementation
 from perfmodel.transformer.training.lora import adapters
 from perfmodel.transformer.training.matrices import in_flight, stage_holding
 from perfmodel.transformer.training.memory import BACKWARD, FORWARD, OPTIMIZER, StepMoment, _stage, evaluate, largest_micro_batch, peak
-from perfmodel.transformer.training.question import Parallel, Recomputation, TrainingConfig
-from perfmodel.transformer.training.shape import shape_of
+from perfmodel.transformer.training.question import Parallel, Recomputation, TrainingConfig, shape_of
 from perfmodel.transformer.training.state import OPTIMIZERS, state_bytes
 from perfmodel.transformer.training.tape import Tape, TapeNode, TapePass, backward, forward
 

@@ -19,8 +19,7 @@ from perfmodel.core.errors import UnavailableError, UsageError
 from perfmodel.core.roofline import TERMS, estimate, total
 from perfmodel.core.workload import Attention
 from perfmodel.kernels.attention.algorithms import find, names
-from perfmodel.kernels.attention.evaluate import compare
-from perfmodel.kernels.attention.io_bounds import compulsory_elements, theta
+from perfmodel.kernels.attention.evaluate import compare, compulsory_elements, theta
 from perfmodel.kernels.attention.patterns import NAMED, Density
 from perfmodel.kernels.attention.question import AttentionQuestion
 

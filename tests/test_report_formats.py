@@ -21,13 +21,12 @@ from perfmodel.core.trace import FormulaStep
 from perfmodel.report import check_output, formats, render_for, write
 from perfmodel.report.charts.chart_tables import numbers
 from perfmodel.report.charts.schema import Interval, Roofline, RooflinePoint, Series
-from perfmodel.report.document import Column, DataTable, Report, Table
+from perfmodel.report.document import SCHEMA, Column, DataTable, Report, Table, from_data, read_report, to_data
 from perfmodel.report.formats import html, png, readable
 from perfmodel.report.formats._html_parts import data_table as as_html_table
 from perfmodel.report.formats.txt import render as as_txt
 from perfmodel.report.roofline_chart import ceilings as device_ceilings
 from perfmodel.report.roofline_chart import formulas, point, point_of_row, profile_use, roofline, sentences, with_baseline, with_shares
-from perfmodel.report.saved import SCHEMA, from_data, read_report, to_data
 from perfmodel.report.terminal import render as as_terminal
 from perfmodel.report.terminal import render as terminal
 from perfmodel.validation.compare import compare

@@ -14,8 +14,8 @@ from perfmodel.report.charts.roofline import scene
 from perfmodel.report.charts.roofline_roofs import limits
 from perfmodel.report.charts.scene import Marker, Path, Rect, Shape, ShapeGroup, Text
 from perfmodel.report.charts.schema import COMPUTE, Interval, Roofline, RooflinePoint
+from perfmodel.report.document import from_data
 from perfmodel.report.roofline_chart import ceilings, roofline
-from perfmodel.report.saved import from_data
 from perfmodel.study.base import Scope
 from perfmodel.study.kinds.roofline import RooflineSection
 from perfmodel.study.workloads import workload_of

@@ -20,8 +20,7 @@ from perfmodel.report.charts.format_number import formula_text
 from perfmodel.report.charts.line import scene
 from perfmodel.report.charts.scene import Text
 from perfmodel.report.charts.schema import LineChart
-from perfmodel.report.document import Report
-from perfmodel.report.saved import read_report
+from perfmodel.report.document import Report, read_report
 from perfmodel.study.base import MOST_FORMULAS, Scope
 from perfmodel.study.build import build
 from perfmodel.study.kinds.sweep import SweepSection as Sweep

@@ -13,8 +13,8 @@ from perfmodel.core.errors import UnavailableError, UsageError
 from perfmodel.kernels.latent_decode import LatentDecode, NarrowCacheAttention, flops, kernel
 from perfmodel.kernels.matmul import Matmul
 from perfmodel.timing.base import Case, find_model
-from perfmodel.timing.case_bounds import lower_bound_s
 from perfmodel.timing.models import flash_decode_narrow, fp8_linear, latent_attention
+from perfmodel.timing.predict import lower_bound_s
 from perfmodel.transformer.estimate import run_pass
 from perfmodel.transformer.op import linear
 from perfmodel.transformer.ops import step_ops

@@ -30,13 +30,13 @@ from perfmodel.transformer.training.question import (
 )
 from perfmodel.transformer.training.state import state_bytes
 from perfmodel.transformer.training.step.estimate import BACKWARD, FORWARD, RECOMPUTE, TrainingEstimate, answer, estimate
-from perfmodel.transformer.training.step.exchange import DATA, STAGES, TENSOR, Exchange
 from perfmodel.transformer.training.step.explain import explain
 from perfmodel.transformer.training.step.flops import attention_flops, megatron, palm
-from perfmodel.transformer.training.step.host import longest_way
+from perfmodel.transformer.training.step.job import shared_gradients, shared_weights
+from perfmodel.transformer.training.step.layer_time import longest_way
+from perfmodel.transformer.training.step.micro_batch import DATA, STAGES, TENSOR, Exchange
 from perfmodel.transformer.training.step.system import exchange_seconds as link_seconds
 from perfmodel.transformer.training.step.system import inside_source, of_device, span, trusted, validated
-from perfmodel.transformer.training.step.update import shared_gradients, shared_weights
 
 DATA_FOLDER = Path(__file__).parent / "data"
 PROFILED = json.loads((DATA_FOLDER / "h200_training_kernels.json").read_text())["steps"]

@@ -69,7 +69,7 @@ def cpu_session(monkeypatch):
         progress("measuring")
         return device, copies(count=9)
 
-    monkeypatch.setattr("perfmodel.validation.cpu.run.measure", measure)
+    monkeypatch.setattr("perfmodel.validation.cpu.cases.measure", measure)
     return device
 
 

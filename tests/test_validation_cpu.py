@@ -15,7 +15,7 @@ from perfmodel.core.errors import PerfmodelError, UnavailableError
 from perfmodel.core.hardware import Device
 from perfmodel.core.sanity import validated
 from perfmodel.timing.models import cpu
-from perfmodel.validation.cpu import cases, profile, run
+from perfmodel.validation.cpu import cases, profile
 from perfmodel.validation.cpu.cases import CpuCase, Scratch, checked, prepare, shapes
 from perfmodel.validation.cpu.profile import Item, take_turns
 from perfmodel.validation.kernels.reference import relative_error
@@ -271,7 +271,7 @@ def test_shapes_follow_the_cache(llc: int) -> None:
 @pytest.mark.parametrize("name", ["cpu-flash", "cpu-standard", "cpu-matmul"])
 def test_a_fit_finds_what_the_times_were_made_with(name: str) -> None:
     points = [(shape.case, seconds(shape, device())) for shape in shapes(32 * MIB) if shape.fit and shape.implementation == name]
-    found = run.fitted_parameters(name, points, device())
+    found = cases.fitted_parameters(name, points, device())
     assert len(points) >= len(cpu.FITTED[name])
     assert {key: found[key] for key in cpu.FITTED[name]} == pytest.approx({key: PARAMETERS[key] for key in cpu.FITTED[name]}, rel=0.01)
 
@@ -300,13 +300,13 @@ def test_measure_gives_records_that_can_be_compared(monkeypatch: pytest.MonkeyPa
         *(matmul(n, n, n, fit=fit) for n, fit in ((64, True), (96, True), (128, False))),
         copied(1 << 16),
     ]
-    monkeypatch.setattr(run, "shapes", lambda llc_bytes: small)
+    monkeypatch.setattr(cases, "shapes", lambda llc_bytes: small)
     monkeypatch.setattr(profile, "cache_sizes", lambda: {3: (1 << 20, 64)})
     monkeypatch.setattr(profile, "VISIT_S", 0.002)
     monkeypatch.setattr(profile, "BUDGET_S", 0.004)
-    monkeypatch.setattr(run, "DRIFT_BUDGET_S", 0.004)
+    monkeypatch.setattr(cases, "DRIFT_BUDGET_S", 0.004)
     said: list[str] = []
-    found, records = run.measure(said.append)
+    found, records = cases.measure(said.append)
     assert [block.implementation for block in found.calibration] == list(cpu.FITTED)
     assert all(block.low <= block.high and block.source in found.sources for block in found.calibration)
     assert sum(block.points for block in found.calibration) == sum(shape.fit for shape in small)
@@ -323,5 +323,5 @@ def test_measure_gives_records_that_can_be_compared(monkeypatch: pytest.MonkeyPa
 
 def test_drift_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     rates = rates_with(monkeypatch)
-    monkeypatch.setattr(run, "take_turns", lambda items: items[0].seconds.extend([0.004] * 3))
-    assert run._drift(rates) == {"FMA rate": pytest.approx(0.5), "DRAM bandwidth": pytest.approx(0.5)}
+    monkeypatch.setattr(cases, "take_turns", lambda items: items[0].seconds.extend([0.004] * 3))
+    assert cases._drift(rates) == {"FMA rate": pytest.approx(0.5), "DRAM bandwidth": pytest.approx(0.5)}

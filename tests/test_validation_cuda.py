@@ -25,7 +25,7 @@ from numba import cuda
 from perfmodel.catalog import device_ids, find_device
 from perfmodel.core.errors import DataError, PerfmodelError, UnavailableError, UsageError
 from perfmodel.core.workload import Attention
-from perfmodel.validation.cuda import counters, gpu, microbench, ncu_csv, prepare, run, timers
+from perfmodel.validation.cuda import counters, gpu, microbench, ncu_csv, prepare, run
 from perfmodel.validation.cuda.cases import WORKLOADS, KernelCase, attention_case, counted_cases, needed_bytes, timed_cases
 from perfmodel.validation.cuda.gpu import Environment, nvidia_smi, package_versions, profile_of
 from perfmodel.validation.cuda.microbench import ProbeResult
@@ -889,8 +889,8 @@ def test_parts_turn_times_into_rates(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cuda, "device_array", lambda elements, dtype: SimpleNamespace(size=elements))
     monkeypatch.setattr(cuda, "stream", lambda: None)
     monkeypatch.setattr(microbench, "current_gpu", lambda: FAKE_GPU)
-    monkeypatch.setattr(timers, "EventTimer", lambda gpu, cold=True: FakeTimer(2.0))
-    monkeypatch.setattr(timers, "QueueTimer", lambda gpu, stream: FakeTimer(2.0))
+    monkeypatch.setattr(run, "EventTimer", lambda gpu, cold=True: FakeTimer(2.0))
+    monkeypatch.setattr(run, "QueueTimer", lambda gpu, stream: FakeTimer(2.0))
     for prepared in ("copy", "read", "fma", "exp", "shared", "empty"):
         monkeypatch.setattr(probes, f"prepare_{prepared}", lambda *args, **options: lambda: None)
     monkeypatch.setitem(sys.modules, "cuda.bindings", None)
@@ -905,7 +905,7 @@ def test_parts_turn_times_into_rates(monkeypatch: pytest.MonkeyPatch) -> None:
     assert by_name["fp32 FMA"].value == blocks * 256 * 8 * 16 * microbench.FMA_ROUNDS
     assert by_name["exp"].value == blocks * 256 * 8 * 16 * microbench.EXP_ROUNDS / 2
     assert by_name["shared memory read"].value == blocks * 256 * 16 * 4 * microbench.SHARED_ROUNDS / 2
-    assert by_name["launch, stream"].value == 2.0 / timers.KERNELS
+    assert by_name["launch, stream"].value == 2.0 / run.KERNELS
     assert by_name["launch, graph"].value is None
     assert "cuda.bindings" in by_name["launch, graph"].reason
     fields = {result.field for result in found if result.field}
@@ -921,7 +921,7 @@ def test_a_rate_is_the_amount_over_the_median() -> None:
 def test_graphs_without_bindings_are_absent_with_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "cuda.bindings", None)
     with pytest.raises(UnavailableError, match=r"cuda\.bindings"):
-        timers.captured(lambda: None, SimpleNamespace(handle=0))
+        run.captured(lambda: None, SimpleNamespace(handle=0))
 
 
 class FakeDriver:
@@ -951,7 +951,7 @@ def bindings(monkeypatch: pytest.MonkeyPatch, driver: FakeDriver) -> None:
 def test_a_graph_is_captured_once_and_replayed(monkeypatch: pytest.MonkeyPatch) -> None:
     driver, queued = FakeDriver(), []
     bindings(monkeypatch, driver)
-    replay = timers.captured(lambda: queued.append(len(driver.calls)), SimpleNamespace(handle=7))
+    replay = run.captured(lambda: queued.append(len(driver.calls)), SimpleNamespace(handle=7))
     assert queued == [1], "between the beginning and the end of the capture"
     replay()
     replay()
@@ -962,13 +962,13 @@ def test_a_graph_is_captured_once_and_replayed(monkeypatch: pytest.MonkeyPatch) 
 def test_a_graph_that_the_driver_refuses(monkeypatch: pytest.MonkeyPatch, call: str) -> None:
     bindings(monkeypatch, FakeDriver(failing=call))
     with pytest.raises(UnavailableError, match="CUDA graph: 999"):
-        timers.captured(lambda: None, SimpleNamespace(handle=7))()
+        run.captured(lambda: None, SimpleNamespace(handle=7))()
 
 
 def test_many_launches_are_queued(monkeypatch: pytest.MonkeyPatch) -> None:
     queued: list[int] = []
     monkeypatch.setattr(probes, "prepare_empty", lambda stream: lambda: queued.append(1))
-    timers.empty_launches(None, 17)()
+    run.empty_launches(None, 17)()
     assert len(queued) == 17
 
 
@@ -992,18 +992,18 @@ class FakeEvent:
         return self.milliseconds
 
 
-def queue_timer(monkeypatch: pytest.MonkeyPatch, late: int) -> tuple[timers.QueueTimer, list[int]]:
+def queue_timer(monkeypatch: pytest.MonkeyPatch, late: int) -> tuple[run.QueueTimer, list[int]]:
     delays: list[int] = []
     monkeypatch.setattr(cuda, "event", lambda timing: FakeEvent(late))
     monkeypatch.setattr(cuda, "device_array", lambda *args: None)
     monkeypatch.setattr(probes, "prepare_fma", lambda sums, blocks, rounds, stream: lambda: delays.append(rounds))
-    return timers.QueueTimer(FAKE_GPU, None), delays
+    return run.QueueTimer(FAKE_GPU, None), delays
 
 
 def test_launches_wait_until_all_of_them_are_queued(monkeypatch: pytest.MonkeyPatch) -> None:
     timer, delays = queue_timer(monkeypatch, late=2)
     assert timer.seconds(lambda: None) == 0.75e-3
-    assert delays == [timers.FIRST_DELAY_ROUNDS * factor for factor in (1, 2, 4)]
+    assert delays == [run.FIRST_DELAY_ROUNDS * factor for factor in (1, 2, 4)]
 
 
 def test_a_cpu_that_never_gets_ahead_is_said(monkeypatch: pytest.MonkeyPatch) -> None:

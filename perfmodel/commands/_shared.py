@@ -74,7 +74,7 @@ def based(report: Report, baseline: str | None) -> Report:
     """``report`` with the arrows of ``--baseline``."""
     if baseline is None:
         return report
-    from perfmodel.report.saved import read_report
+    from perfmodel.report.document import read_report
     from perfmodel.study.build import with_base
 
     path = Path(baseline)

@@ -31,7 +31,7 @@ def report(asked: StudyQuestion, to: Pictured) -> None:
     if asked.study is None:
         raise UsageError("STUDY is missing", f"give one of {', '.join(study_names())}; or a path ending in .yaml or .json")
     if asked.study.endswith(".json"):
-        from perfmodel.report.saved import read_report
+        from perfmodel.report.document import read_report
 
         found = read_report(Path(asked.study))
     else:

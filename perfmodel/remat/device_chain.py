@@ -38,9 +38,8 @@ from perfmodel.transformer.op_time import op_estimate, predict_op
 from perfmodel.transformer.ops import layer_ops, merged
 from perfmodel.transformer.step import ModelPass, prefill
 from perfmodel.transformer.training.matrices import bare
-from perfmodel.transformer.training.question import BF16, FP32, TrainingConfig
+from perfmodel.transformer.training.question import BF16, FP32, Shape, TrainingConfig, shape_of
 from perfmodel.transformer.training.recorder import Recorder
-from perfmodel.transformer.training.shape import Shape, shape_of
 from perfmodel.transformer.training.tape import backward, forward
 
 EDGE = 128

@@ -11,9 +11,8 @@ from perfmodel.core.hardware import Device
 from perfmodel.core.roofline import Estimate
 from perfmodel.core.units import format_binary, format_si
 from perfmodel.core.workload import BACKWARD, FORWARD
-from perfmodel.kernels.attention.evaluate import BOTH, AttentionResult
+from perfmodel.kernels.attention.evaluate import BOTH, COMPULSORY_SOURCE, THETA_SOURCE, AttentionResult, compulsory_elements, theta
 from perfmodel.kernels.attention.evaluate import memory as memory_of
-from perfmodel.kernels.attention.io_bounds import COMPULSORY_SOURCE, THETA_SOURCE, compulsory_elements, theta
 from perfmodel.kernels.attention.request import Comparison
 from perfmodel.report.against import ROOFS_EVEN, Side, against, alone, ends, idle_and_launch, ratio, ratio_notes, times
 from perfmodel.report.charts.schema import Interval
@@ -352,7 +351,7 @@ def _with_crossovers(plain: Report, comparison: Comparison) -> Report:
 
 def _with_formulas(plain: Report, comparison: Comparison) -> Report:
     """``plain`` and every number of every pass as its formula, with its source."""
-    from perfmodel.kernels.attention.explain import explain
+    from perfmodel.kernels.attention.evaluate import explain
 
     parts, algorithms = [], {result.algorithm.name: result.algorithm for result in comparison.results}
     for result in comparison.results:

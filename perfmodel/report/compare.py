@@ -11,9 +11,8 @@ from perfmodel.core.errors import DataError
 from perfmodel.report.against import MEASURED, PREDICTED, Side, against, ends, ratio, ratio_notes, times, way
 from perfmodel.report.charts.format_number import text
 from perfmodel.report.charts.schema import Interval, Roofline, RooflinePoint
-from perfmodel.report.document import Column, DataTable, Report, Value
+from perfmodel.report.document import SCHEMA, Column, DataTable, Report, Value, from_data
 from perfmodel.report.metrics import Metric, Metrics
-from perfmodel.report.saved import SCHEMA, from_data
 from perfmodel.validation.statistics import quantile
 
 SAME, FASTER, SLOWER, LESS, MORE = "SAME", "FASTER", "SLOWER", "LESS", "MORE"

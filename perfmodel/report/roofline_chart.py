@@ -177,7 +177,7 @@ def _cost(case: Case, device: Device) -> Estimate:
     """Of all kernels of ``case``; buffers that are timed again and again (warm) come from DRAM only beyond the caches."""
     from perfmodel.core.cache import beyond_caches
     from perfmodel.core.roofline import Traffic, estimate, total
-    from perfmodel.timing.case_bounds import kernels_of
+    from perfmodel.timing.predict import kernels_of
 
     def warm(cost: Estimate) -> Estimate:
         left = beyond_caches(cost.dram.total, device) / cost.dram.total

@@ -12,7 +12,7 @@ from perfmodel.core.hardware import Device
 from perfmodel.core.trace import FormulaStep
 from perfmodel.core.workload import FORWARD
 from perfmodel.kernels.attention.evaluate import BOTH, AttentionResult
-from perfmodel.kernels.attention.explain import explain as explain_attention
+from perfmodel.kernels.attention.evaluate import explain as explain_attention
 from perfmodel.kernels.attention.request import Comparison
 from perfmodel.kernels.matmul import evaluate as evaluate_matmul
 from perfmodel.kernels.matmul_explain import explain as explain_matmul

@@ -171,7 +171,7 @@ def this_machine(
         return _gpu(find_device, hardware, implementations, progress, options)
     if implementations:
         raise UnavailableError(f"no GPU to measure {', '.join(implementations)} on", "run it where there is one, or use --from-records")
-    from perfmodel.validation.cpu.run import measure
+    from perfmodel.validation.cpu.cases import measure
 
     device, raws = measure(progress, options.on_record, options.earlier)
     return Calibrated(device, [], device.calibration, [], raws)

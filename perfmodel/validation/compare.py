@@ -12,8 +12,7 @@ from perfmodel.core.errors import PerfmodelError, UnavailableError
 from perfmodel.core.hardware import Device
 from perfmodel.core.workload import BACKWARD, FORWARD
 from perfmodel.timing.base import Case
-from perfmodel.timing.case_bounds import lower_bound_s, roof_s
-from perfmodel.timing.predict import FallbackDevices, Prediction, added, predict
+from perfmodel.timing.predict import FallbackDevices, Prediction, added, lower_bound_s, predict, roof_s
 from perfmodel.validation.bounds import PEAK, evaluated, predicted_peak_bytes
 from perfmodel.validation.records import Record, profiled, read_records
 from perfmodel.validation.statistics import quantile

@@ -70,7 +70,7 @@ def _cuda(find_device: Callable[[str], Device], hardware: str | None, counters: 
 
 
 def _cpu(find_device: Callable[[str], Device], hardware: str | None, counters: bool, progress: Progress) -> ValidationRun:
-    from perfmodel.validation.cpu.run import measure
+    from perfmodel.validation.cpu.cases import measure
 
     device, raws = measure(progress)
     device = device if hardware is None else find_device(hardware)

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from perfmodel.core.errors import PerfmodelError
 from perfmodel.core.hardware import Device
 from perfmodel.timing.base import Case
-from perfmodel.timing.case_bounds import kernels_of, roof_s
 from perfmodel.timing.fit import fit
 from perfmodel.timing.models.three_scalars import MODEL, from_terms, terms
+from perfmodel.timing.predict import kernels_of, roof_s
 from perfmodel.validation.compare import RecordRow, groups
 from perfmodel.validation.records import held_out, profiled
 from perfmodel.validation.statistics import quantile

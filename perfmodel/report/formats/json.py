@@ -17,6 +17,6 @@ def render(report: Report) -> str:
 
 
 def _document(report: Report) -> object:
-    from perfmodel.report.saved import to_data
+    from perfmodel.report.document import to_data
 
     return to_data(report)

@@ -69,7 +69,7 @@ class BlockSizeSection(Options):
         return asked.compare(device).shown()[0]
 
     def _steps(self, device: Device, result: AttentionResult) -> list[FormulaStep]:
-        from perfmodel.kernels.attention.explain import explain
+        from perfmodel.kernels.attention.evaluate import explain
 
         w = self.attention.workload()
         return [step for part in result.parts for step in explain(part, w, device)]

@@ -18,10 +18,9 @@ from perfmodel.transformer.estimate import KnownDevice
 from perfmodel.transformer.training.implementations import HUGGINGFACE
 from perfmodel.transformer.training.question import EVERY, FULL
 from perfmodel.transformer.training.step.estimate import TrainingStep
-from perfmodel.transformer.training.step.host import host_phases, waiting
 from perfmodel.transformer.training.step.job import job_of
 from perfmodel.transformer.training.step.layer_time import MODEL as NAME
-from perfmodel.transformer.training.step.layer_time import PARAMETERS, Machine, TrainingCorrection
+from perfmodel.transformer.training.step.layer_time import PARAMETERS, Machine, TrainingCorrection, host_phases, waiting
 from perfmodel.transformer.training.step.step_time import step_time, tensors
 
 

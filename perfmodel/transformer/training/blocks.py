@@ -11,8 +11,7 @@ from perfmodel.transformer.layer import HEAD
 from perfmodel.transformer.spec import Layer, ModelSpec
 from perfmodel.transformer.training.implementations import end_tape, layer_tape
 from perfmodel.transformer.training.matrices import Holding, Run, layer_holding, table_holding
-from perfmodel.transformer.training.question import EVERY, FULL, SELECTIVE, Recomputation
-from perfmodel.transformer.training.shape import Shape
+from perfmodel.transformer.training.question import EVERY, FULL, SELECTIVE, Recomputation, Shape
 from perfmodel.transformer.training.tape import Tape, TapePass, backward, forward
 
 

@@ -13,8 +13,7 @@ from perfmodel.transformer.training import korthikanti
 from perfmodel.transformer.training.implementations import kind_titles
 from perfmodel.transformer.training.matrices import chunks_of
 from perfmodel.transformer.training.memory import MemoryResult
-from perfmodel.transformer.training.question import FULL, NONE, SELECTIVE
-from perfmodel.transformer.training.shape import Shape, shape_of
+from perfmodel.transformer.training.question import FULL, NONE, SELECTIVE, Shape, shape_of
 
 STATE_SOURCE = "perfmodel/transformer/training/state.py: Micikevicius et al. 2018; ZeRO, Rajbhandari et al. 2020"
 TAPE_SOURCE = "perfmodel/transformer/training/tape.py: what torch.autograd keeps"

@@ -13,9 +13,8 @@ from perfmodel.core.dtypes import STATISTIC_SIZE
 from perfmodel.core.errors import UnavailableError
 from perfmodel.transformer.layer import Operation, linear
 from perfmodel.transformer.spec import DenseMlp, GroupedAttention, Layer, ModelSpec
-from perfmodel.transformer.training.question import EVERY, FULL, Recomputation
+from perfmodel.transformer.training.question import EVERY, FULL, Recomputation, Shape
 from perfmodel.transformer.training.recorder import TOKEN_SIZE, Recorder
-from perfmodel.transformer.training.shape import Shape
 from perfmodel.transformer.training.tape import TapeNode
 
 WORKSPACES = 2 * (32 + 1) * 2**20

@@ -12,9 +12,8 @@ from perfmodel.transformer.layer import EMBEDDING, HEAD
 from perfmodel.transformer.spec import Layer, ModelSpec, MoeMlp
 from perfmodel.transformer.training.huggingface import HuggingFace
 from perfmodel.transformer.training.matrices import Run, bare, chunks_of, in_flight
-from perfmodel.transformer.training.question import EVERY, FULL, SELECTIVE, Recomputation, TrainingConfig
+from perfmodel.transformer.training.question import EVERY, FULL, SELECTIVE, Recomputation, Shape, TrainingConfig, shape_of
 from perfmodel.transformer.training.recorder import Recorder
-from perfmodel.transformer.training.shape import Shape, shape_of
 from perfmodel.transformer.training.tape import Tape
 
 FUSED, HUGGINGFACE = "fused", "huggingface"

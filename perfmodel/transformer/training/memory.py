@@ -18,9 +18,8 @@ from perfmodel.transformer.training.blocks import LayerBlock, chunk_blocks, end_
 from perfmodel.transformer.training.checks import checked
 from perfmodel.transformer.training.implementations import FUSED, Implementation, Kept, implementation_named, kept
 from perfmodel.transformer.training.matrices import bare, candidates, chunks_of, in_flight
-from perfmodel.transformer.training.question import EVERY, FREED, FULL, TrainingConfig
+from perfmodel.transformer.training.question import EVERY, FREED, FULL, Shape, TrainingConfig, shape_of
 from perfmodel.transformer.training.recorder import TOKEN_SIZE
-from perfmodel.transformer.training.shape import Shape, shape_of
 from perfmodel.transformer.training.state import State, state_bytes
 
 FORWARD, BACKWARD, OPTIMIZER = "forward", "backward", "optimizer"

@@ -25,8 +25,7 @@ from perfmodel.transformer.layer import (
 from perfmodel.transformer.spec import GroupedAttention, Layer, ModelSpec, MoeMlp
 from perfmodel.transformer.step import share
 from perfmodel.transformer.training.lora import is_targeted
-from perfmodel.transformer.training.question import Recomputation
-from perfmodel.transformer.training.shape import Shape
+from perfmodel.transformer.training.question import Recomputation, Shape
 from perfmodel.transformer.training.tape import Tape, TapeNode
 
 TOKEN_SIZE, INDEX_SIZE = 8, 4

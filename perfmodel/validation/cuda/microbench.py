@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from perfmodel.core.errors import PerfmodelError
-from perfmodel.validation.cuda import timers
+from perfmodel.validation.cuda import run
 from perfmodel.validation.cuda.gpu import current_gpu, load_numba_cuda, open_gpu, small_grids
 from perfmodel.validation.records import Seconds
 from perfmodel.validation.statistics import StoppingRule, measure_times
@@ -119,7 +119,7 @@ def _dram(rule: StoppingRule) -> Iterator[ProbeResult]:
     from perfmodel.validation.kernels import probes
 
     cuda, gpu = load_numba_cuda(), current_gpu()
-    timer = timers.EventTimer(gpu)
+    timer = run.EventTimer(gpu)
     curves: dict[str, list[ProbeResult]] = {"DRAM copy": [], "DRAM read": []}
     blocks = BLOCKS_PER_SM * gpu.multiprocessors
     for size in sizes(SMALLEST, min(LARGEST, int(gpu.free_bytes * KEPT_FREE / 2))):
@@ -140,7 +140,7 @@ def _l2(rule: StoppingRule) -> Iterator[ProbeResult]:
     from perfmodel.validation.kernels import probes
 
     cuda, gpu = load_numba_cuda(), current_gpu()
-    timer = timers.EventTimer(gpu, cold=False)
+    timer = run.EventTimer(gpu, cold=False)
     sums = cuda.device_array(1, "float32")
     curve = []
     for size in sizes(1 << 20, min(8 * gpu.l2_bytes, int(gpu.free_bytes * KEPT_FREE)), 4):
@@ -161,7 +161,7 @@ def _units(rule: StoppingRule) -> Iterator[ProbeResult]:
     from perfmodel.validation.kernels import probes
 
     cuda, gpu = load_numba_cuda(), current_gpu()
-    timer = timers.EventTimer(gpu, cold=False)
+    timer = run.EventTimer(gpu, cold=False)
     sums, blocks = cuda.device_array(1, "float32"), BLOCKS_PER_SM * gpu.multiprocessors
     fma = FLOP_PER_FMA * probes.operations(blocks, FMA_ROUNDS)
     yield rate("fp32 FMA", "FLOP/s", fma, measure_times(probes.prepare_fma(sums, blocks, FMA_ROUNDS), timer, rule))
@@ -175,11 +175,11 @@ def _units(rule: StoppingRule) -> Iterator[ProbeResult]:
 def _launches(rule: StoppingRule) -> Iterator[ProbeResult]:
     """Time per empty kernel, from a stream and from a graph."""
     stream = load_numba_cuda().stream()
-    timer = timers.QueueTimer(current_gpu(), stream)
-    launch = timers.empty_launches(stream)
+    timer = run.QueueTimer(current_gpu(), stream)
+    launch = run.empty_launches(stream)
     yield _per_launch("launch, stream", measure_times(launch, timer, rule), "launch_overhead.stream")
     try:
-        replay = timers.captured(launch, stream)
+        replay = run.captured(launch, stream)
         yield _per_launch("launch, graph", measure_times(replay, timer, rule), "launch_overhead.graph")
     except PerfmodelError as error:
         yield ProbeResult("launch, graph", "s", None, reason=error.message)
@@ -187,7 +187,7 @@ def _launches(rule: StoppingRule) -> Iterator[ProbeResult]:
 
 def _per_launch(name: str, times: Sequence[float], field: str) -> ProbeResult:
     seconds = Seconds.of(times)
-    return ProbeResult(name, "s", seconds.median / timers.KERNELS, seconds.noise, len(times), field=field)
+    return ProbeResult(name, "s", seconds.median / run.KERNELS, seconds.noise, len(times), field=field)
 
 
 PARTS: dict[str, Part] = {

@@ -11,6 +11,8 @@ import numba
 import numba.cuda
 import numpy as np
 
+from perfmodel.timing.models.register_tiles import TileLayout
+
 cuda: Any = numba.cuda
 float32: Any = numba.float32
 _settings: Any = numba.config
@@ -79,3 +81,115 @@ def in_turn(steps: tuple[Callable[[], None], ...]) -> Callable[[], None]:
             step()
 
     return launch
+
+
+def first_row(layout: TileLayout) -> Any:
+    """Device function: thread -> the first of its rows."""
+    lanes, step, rows = U(layout.lanes), U(layout.step), U(layout.rows)
+
+    @device_function
+    def first(thread: Any) -> Any:
+        row = thread // lanes
+        return row // step * (step * rows) + row % step
+
+    return first
+
+
+def fill_tile(threads: int, rows: int, width: int, spread: int) -> Any:
+    """Device function: copy ``real`` rows of ``real_width`` floats from global memory, ``pitch`` apart, and clear the rest.
+
+    Every element is loaded exactly once, 16 bytes per thread, neighbouring threads from neighbouring addresses. Alignment:
+    ``start``, ``pitch`` and ``real_width`` are multiples of 4.
+    """
+    per_row, step, count, n_spread, n_width = U(width // 4), U(threads), U(rows * width // 4), U(spread), U(width)
+    rounds = U(-(-rows * width // 4 // threads))
+    even = rows * width // 4 % threads == 0
+
+    @device_function
+    def fill(shared: Any, at: Any, source: Any, start: Any, pitch: Any, real: Any, real_width: Any, thread: Any) -> None:
+        for turn in range(rounds):
+            part = thread + turn * step
+            if even or part < count:
+                row = part // per_row
+                column = part % per_row
+                to = at + row * n_width + (column ^ (row % n_spread)) * FOUR
+                if row < real and column * FOUR < real_width:
+                    copy4(shared, to, source, start + row * pitch + column * FOUR)
+                else:
+                    store4(shared, to, ZERO, ZERO, ZERO, ZERO)
+
+    return fill
+
+
+def add_row_products(layout: TileLayout, columns: int, depth: int) -> Any:
+    """Device function: c[i, j] += sum over k of a[row i, k] b[column j, k], both tiles stored by rows of ``depth``.
+
+    ``rows`` x ``columns`` results per thread; ``part`` holds four floats per row. ``a`` and ``b`` are where the thread's first
+    row and column begin, multiples of ``depth`` plus the row's permutation in floats. Four steps of k read rows + columns times
+    16 bytes for 4 rows x columns multiply-adds.
+    """
+    n_rows, n_columns, n_depth = U(layout.rows), U(columns), U(depth)
+    row_pitch, column_pitch = U(layout.step * depth), U(layout.lanes * depth)
+
+    @device_function
+    def add(c: Any, part: Any, shared: Any, a: Any, b: Any) -> None:
+        k = U(0)
+        while k < n_depth:
+            from_a, from_b = a ^ k, b ^ k
+            for i in range(n_rows):
+                part[i * FOUR], part[i * FOUR + U(1)], part[i * FOUR + U(2)], part[i * FOUR + U(3)] = load4(shared, from_a + i * row_pitch)
+            for j in range(n_columns):
+                b0, b1, b2, b3 = load4(shared, from_b + j * column_pitch)
+                for i in range(n_rows):
+                    c[i * n_columns + j] += part[i * FOUR] * b0
+                for i in range(n_rows):
+                    c[i * n_columns + j] += part[i * FOUR + U(1)] * b1
+                for i in range(n_rows):
+                    c[i * n_columns + j] += part[i * FOUR + U(2)] * b2
+                for i in range(n_rows):
+                    c[i * n_columns + j] += part[i * FOUR + U(3)] * b3
+            k += FOUR
+
+    return add
+
+
+def add_product(layout: TileLayout, columns: int, depth: int, a_pitch: int, permuted: bool) -> Any:
+    """Device function: c[i, j] += sum over k < depth of a[row i, k] b[k, column j], columns of a thread in groups of four.
+
+    ``a`` has rows of ``a_pitch`` floats; if ``permuted``, a_pitch = depth and the row's permutation is part of ``a`` as in
+    ``add_row_products``. ``b`` has rows of lanes x columns floats, not permuted.
+    """
+    n_rows, n_groups, n_depth, n_columns = U(layout.rows), U(columns // 4), U(depth), U(columns)
+    row_pitch, b_pitch, group_pitch = U(layout.step * a_pitch), U(layout.lanes * columns), U(4 * layout.lanes)
+
+    @device_function
+    def add(c: Any, part: Any, shared: Any, a: Any, b: Any) -> None:
+        k = U(0)
+        while k < n_depth:
+            from_a = a ^ k if permuted else a + k
+            for i in range(n_rows):
+                part[i * FOUR], part[i * FOUR + U(1)], part[i * FOUR + U(2)], part[i * FOUR + U(3)] = load4(shared, from_a + i * row_pitch)
+            for kk in range(FOUR):
+                for g in range(n_groups):
+                    b0, b1, b2, b3 = load4(shared, b + (k + kk) * b_pitch + g * group_pitch)
+                    for i in range(n_rows):
+                        c[i * n_columns + g * FOUR] += part[i * FOUR + kk] * b0
+                        c[i * n_columns + g * FOUR + U(1)] += part[i * FOUR + kk] * b1
+                        c[i * n_columns + g * FOUR + U(2)] += part[i * FOUR + kk] * b2
+                        c[i * n_columns + g * FOUR + U(3)] += part[i * FOUR + kk] * b3
+            k += FOUR
+
+    return add
+
+
+def store_row(layout: TileLayout, columns: int) -> Any:
+    """Device function: ``factor`` times the thread's ``columns`` results of its i-th row, from ``to`` in ``target`` on."""
+    n_groups, n_columns, group_pitch = U(columns // 4), U(columns), U(4 * layout.lanes)
+
+    @device_function
+    def store(target: Any, to: Any, c: Any, i: Any, factor: Any) -> None:
+        for g in range(n_groups):
+            x = i * n_columns + g * FOUR
+            store4(target, to + g * group_pitch, c[x] * factor, c[x + U(1)] * factor, c[x + U(2)] * factor, c[x + U(3)] * factor)
+
+    return store

@@ -22,18 +22,22 @@ from perfmodel.validation.kernels._steps import (
     LOWEST,
     ZERO,
     U,
+    add_product,
+    add_row_products,
     copies_done,
     cuda,
     device_function,
+    fill_tile,
+    first_row,
     float32,
     keep,
     kernel,
     lane_max,
     lane_sum,
     launcher,
+    store_row,
     sync_warp,
 )
-from perfmodel.validation.kernels._tiles import add_product, add_row_products, fill_tile, first_row, store_row
 
 __all__ = ["KERNELS", "Geometry", "build", "extras", "geometry", "logsumexp", "main", "prepare"]
 

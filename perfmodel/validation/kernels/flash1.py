@@ -22,6 +22,7 @@ from perfmodel.validation.kernels._steps import (
     LOWEST,
     ZERO,
     U,
+    add_product,
     copies_done,
     cuda,
     device_function,
@@ -32,9 +33,9 @@ from perfmodel.validation.kernels._steps import (
     launcher,
     load4_global,
     load_global,
+    store_row,
     sync_warp,
 )
-from perfmodel.validation.kernels._tiles import add_product, store_row
 from perfmodel.validation.kernels.flash import fill_tiles, log2_scale, places, score_chunk, update_softmax
 
 __all__ = ["KERNELS", "Geometry", "build", "extras", "geometry", "logsumexp", "main", "prepare"]

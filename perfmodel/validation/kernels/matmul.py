@@ -13,8 +13,21 @@ from typing import Any
 
 from perfmodel.core.errors import UsageError
 from perfmodel.timing.models.register_tiles import FLOAT_BYTES, TileLayout
-from perfmodel.validation.kernels._steps import FOUR, ZERO, U, copies_done, cuda, float32, keep, kernel, launcher, store4
-from perfmodel.validation.kernels._tiles import add_product, fill_tile, first_row
+from perfmodel.validation.kernels._steps import (
+    FOUR,
+    ZERO,
+    U,
+    add_product,
+    copies_done,
+    cuda,
+    fill_tile,
+    first_row,
+    float32,
+    keep,
+    kernel,
+    launcher,
+    store4,
+)
 
 
 @dataclass(frozen=True, slots=True)

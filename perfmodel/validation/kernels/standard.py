@@ -22,8 +22,12 @@ from perfmodel.validation.kernels._steps import (
     LOWEST,
     ZERO,
     U,
+    add_product,
+    add_row_products,
     copies_done,
     cuda,
+    fill_tile,
+    first_row,
     float32,
     in_turn,
     keep,
@@ -31,8 +35,8 @@ from perfmodel.validation.kernels._steps import (
     lane_max,
     lane_sum,
     launcher,
+    store_row,
 )
-from perfmodel.validation.kernels._tiles import add_product, add_row_products, fill_tile, first_row, store_row
 
 KERNELS = ("standard_scores", "standard_softmax", "standard_outputs")
 

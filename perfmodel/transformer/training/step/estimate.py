@@ -24,12 +24,11 @@ from perfmodel.transformer.training.implementations import FUSED, HUGGINGFACE
 from perfmodel.transformer.training.memory import Peak, peak
 from perfmodel.transformer.training.question import TrainingConfig
 from perfmodel.transformer.training.step.flops import CONVENTIONS, Counted, repeated_rows, run, utilization
-from perfmodel.transformer.training.step.job import TrainingJob, job_of
+from perfmodel.transformer.training.step.job import TrainingJob, adding_up, clearing, job_of, least_bytes, optimizer
 from perfmodel.transformer.training.step.layer_time import EMBEDDING, HEAD, Machine, known, machine
 from perfmodel.transformer.training.step.row import StepOp, again, joined
 from perfmodel.transformer.training.step.step_time import StepTime, step_time
 from perfmodel.transformer.training.step.system import System, over_network
-from perfmodel.transformer.training.step.update import adding_up, clearing, least_bytes, optimizer
 
 FORWARD, RECOMPUTE, BACKWARD, UPDATE = "forward", "recompute", "backward", "optimizer"
 IN_PLACE = 2

@@ -21,9 +21,8 @@ from perfmodel.transformer.ops import Rows
 from perfmodel.transformer.spec import Layer, ModelSpec, MoeMlp
 from perfmodel.transformer.step import ModelPass, share
 from perfmodel.transformer.training.lora import is_targeted
-from perfmodel.transformer.training.step import exchange
-from perfmodel.transformer.training.step.exchange import TENSOR, Exchange
-from perfmodel.transformer.training.step.micro_batch import MicroBatch
+from perfmodel.transformer.training.step import micro_batch
+from perfmodel.transformer.training.step.micro_batch import TENSOR, Exchange, MicroBatch
 from perfmodel.transformer.training.step.row import OTHERS, StepOp, attention, backward, gradients, pointwise, priced, product
 
 LOGITS = "logits"
@@ -148,7 +147,7 @@ class _TrainingRows:
         forward, back = attention(row, self.frame)
         self.found.core += forward
         self.found.add(forward, back)
-        self.found.pass_on(*exchange.ring(self.frame, self.ahead.attended.kept))
+        self.found.pass_on(*micro_batch.ring(self.frame, self.ahead.attended.kept))
 
     def activation(self, op: Operation) -> None:
         """The activation function, in many kernels if it is written out."""
@@ -161,11 +160,11 @@ class _TrainingRows:
 
     def enter(self, op: Operation) -> None:
         """Tokens are gathered, or gradients summed."""
-        self.found.pass_on(*exchange.enters(self.frame))
+        self.found.pass_on(*micro_batch.enters(self.frame))
 
     def leave(self, op: Operation) -> None:
         """Partial sums are added up."""
-        self.found.pass_on(*exchange.leaves(self.frame))
+        self.found.pass_on(*micro_batch.leaves(self.frame))
 
     def dropout(self, op: Operation) -> None:
         """A kernel of its own, or forward a part of the residual add."""
@@ -191,7 +190,7 @@ class _TrainingRows:
     def router(self, op: Operation) -> None:
         """The router, and tokens on their way to their experts."""
         assert isinstance(self.ahead.mlp, MoeMlp)
-        passed = exchange.experts(self.frame, self.ahead.mlp.experts_per_token)
+        passed = micro_batch.experts(self.frame, self.ahead.mlp.experts_per_token)
         self.found.pass_on(passed, passed)
         self.both(StepOp(self.ahead.router(op)[0]))
         self._moved("tokens by expert", self.frame.tokens, self.pairs)

@@ -14,9 +14,7 @@ from functools import lru_cache
 from perfmodel.transformer.op import WEIGHTS, Op
 from perfmodel.transformer.training.question import EVERY, FULL, NONE, SELECTIVE, Parallel, TrainingConfig
 from perfmodel.transformer.training.state import State
-from perfmodel.transformer.training.step.exchange import Exchange
-from perfmodel.transformer.training.step.host import host_phases, waiting
-from perfmodel.transformer.training.step.job import TrainingJob
+from perfmodel.transformer.training.step.job import TrainingJob, adding_up, clearing, optimizer, shared_gradients, shared_weights
 from perfmodel.transformer.training.step.layer_time import (
     BACKWARD_PASS,
     FORWARD_PASS,
@@ -24,11 +22,13 @@ from perfmodel.transformer.training.step.layer_time import (
     LayerTime,
     Machine,
     Window,
+    host_phases,
     joined,
     rows_window,
+    waiting,
 )
+from perfmodel.transformer.training.step.micro_batch import Exchange
 from perfmodel.transformer.training.step.system import System, exchange_seconds, needs, stage_border
-from perfmodel.transformer.training.step.update import adding_up, clearing, optimizer, shared_gradients, shared_weights
 
 BUBBLE, HOST = "pipeline bubble", "waiting for the host"
 OPTIMIZER, CLEARED, DATA_PARALLEL = "optimizer", "gradients cleared", "data parallel"

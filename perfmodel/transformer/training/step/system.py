@@ -22,7 +22,7 @@ from perfmodel.kernels.collectives import ALL_GATHER, ALL_REDUCE, ALL_TO_ALL, AL
 from perfmodel.timing.base import Case, calibrated_seconds
 from perfmodel.transformer.parallel import joined_gpus
 from perfmodel.transformer.training.question import Parallel
-from perfmodel.transformer.training.step.exchange import CONTEXT, DATA, DRAM, EXPERT, EXPERT_DATA, STAGES, TENSOR, Exchange
+from perfmodel.transformer.training.step.micro_batch import CONTEXT, DATA, DRAM, EXPERT, EXPERT_DATA, STAGES, TENSOR, Exchange
 
 PROBE = 1 << 24
 """Bytes of an exchange by which it is told whether calibrations cover a number of GPUs."""
