@@ -6,8 +6,7 @@ from pathlib import Path
 
 from perfmodel import __version__
 from perfmodel.report import render_for
-from perfmodel.study.build import build
-from perfmodel.study.schema import read_study
+from perfmodel.study.schema import build, read_study
 
 FOLDER = Path(__file__).parent / "data" / "studies"
 GOLDEN = ("small.md", "small.svg", "small.json")

@@ -17,7 +17,7 @@ from perfmodel.timing.predict import CALIBRATED
 from perfmodel.validation.calibration_run import versions_of
 from perfmodel.validation.compare import RecordRow, compare_files
 from perfmodel.validation.records import held_out, profiled, read_records, shipped_records
-from perfmodel.validation.scoreboard import scoreboard
+from perfmodel.validation.run import scoreboard
 from perfmodel.validation.statistics import quantile
 
 PUBLIC = ("nvidia-a100-sxm-80gb", "nvidia-h100-sxm-80gb", "nvidia-h200-sxm", "nvidia-b200-sxm")

@@ -11,7 +11,7 @@ import pytest
 from perfmodel.catalog import find_device
 from perfmodel.core.dtypes import DTYPES
 from perfmodel.core.errors import UnavailableError
-from perfmodel.remat.torch_chain import TorchChain, peak_bytes, staging_bytes
+from perfmodel.remat.chain import TorchChain, peak_bytes, staging_bytes
 from perfmodel.validation.compare import compare
 from perfmodel.validation.records import as_record, read_records
 

@@ -22,10 +22,9 @@ from perfmodel.report.charts.scene import Text
 from perfmodel.report.charts.schema import LineChart
 from perfmodel.report.document import Report, read_report
 from perfmodel.study.base import MOST_FORMULAS, Scope
-from perfmodel.study.build import build
 from perfmodel.study.kinds.sweep import SweepSection as Sweep
 from perfmodel.study.recorded import RecordChoice, rows_of
-from perfmodel.study.schema import kind_names, read_section, read_study, study_names
+from perfmodel.study.schema import build, kind_names, read_section, read_study, study_names
 from perfmodel.study.workloads import with_kv_heads
 from perfmodel.timing.select_kernel import predictions
 from perfmodel.transformer.batch import curve
@@ -140,7 +139,7 @@ def test_a_saved_report_renders_the_same(reports: dict[str, Report], tmp_path: P
 
 def test_a_saved_report_is_not_computed_again(run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert run(f"report {FOLDER / 'small.yaml'} -o {tmp_path / 'a.json'} -o {tmp_path / 'a.md'}").code == 0
-    monkeypatch.setattr("perfmodel.study.build.build", None)
+    monkeypatch.setattr("perfmodel.study.schema.build", None)
     assert run(f"report {tmp_path / 'a.json'} -o {tmp_path / 'b.md'}").code == 0
     assert (tmp_path / "a.md").read_bytes() == (tmp_path / "b.md").read_bytes()
 

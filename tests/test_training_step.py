@@ -15,6 +15,7 @@ from perfmodel.catalog import calibrated_devices, find_device, find_model, find_
 from perfmodel.core.errors import DataError, UsageError
 from perfmodel.transformer.op import ATTENTION, MATMUL
 from perfmodel.transformer.spec import DenseMlp, GroupedAttention, Layer, ModelSpec
+from perfmodel.transformer.training.explain import explain_step
 from perfmodel.transformer.training.question import (
     BF16,
     BOTH_GRADIENTS,
@@ -30,7 +31,6 @@ from perfmodel.transformer.training.question import (
 )
 from perfmodel.transformer.training.state import state_bytes
 from perfmodel.transformer.training.step.estimate import BACKWARD, FORWARD, RECOMPUTE, TrainingEstimate, answer, estimate
-from perfmodel.transformer.training.step.explain import explain
 from perfmodel.transformer.training.step.flops import attention_flops, megatron, palm
 from perfmodel.transformer.training.step.job import shared_gradients, shared_weights
 from perfmodel.transformer.training.step.layer_time import longest_way
@@ -160,7 +160,7 @@ def test_the_explanation_ends_at_the_reported_numbers():
         find_model("llama-3-8b"), 64, 2048, 1, recompute=Recomputation(FULL), parallel=Parallel(tp=2, sp=True, pp=4, interleave=2)
     )
     found = answer(training, H200, fallbacks, find_system("h200-x8"))
-    steps = {step.name: step.value for step in explain(found)}
+    steps = {step.name: step.value for step in explain_step(found)}
     assert steps["step"] == pytest.approx(found.found.seconds)
     assert steps["tokens/s"] == pytest.approx(found.found.tokens_per_s)
     by_palm = (steps["of the peak by PaLM"], steps["of the peak by PaLM, with what runs again"])

@@ -66,8 +66,7 @@ def roofline(asked: RooflineQuestion, to: Pictured) -> None:
 
 def _of_study(name: str, line: str, given: dict[str, Any]) -> Report:
     from perfmodel.core.errors import UsageError
-    from perfmodel.study.build import build
-    from perfmodel.study.schema import read_study
+    from perfmodel.study.schema import build, read_study
 
     clash = next((other for other in given if other != "baseline"), None)
     if clash is not None:
@@ -82,9 +81,9 @@ def _of_options(asked: RooflineQuestion, line: str) -> Report:
     from perfmodel.core.errors import UsageError
     from perfmodel.report.charts.schema import Roofline
     from perfmodel.study.base import Scope
-    from perfmodel.study.build import joined
     from perfmodel.study.kinds.roofline import RooflineSection
     from perfmodel.study.recorded import NcuFile, records_of
+    from perfmodel.study.schema import joined
 
     if asked.flops and not asked.ncu:
         raise UsageError("--flops without --ncu", "FLOP are told of kernels that ncu counted")

@@ -72,7 +72,7 @@ def validate(asked: ValidationQuestion, to: _Records) -> None:
         chosen = validation_run.best_backend() if asked.backend in (None, "auto") else str(asked.backend)
         found = validation_run.run(chosen, find_device, asked.hardware, asked.counters, say)
     if asked.scoreboard:
-        from perfmodel.validation.scoreboard import scoreboard as lines
+        from perfmodel.validation.run import scoreboard as lines
 
         made = lines(found.rows)
         require(asked.required, sum(line.points for line in made), "held-out records were checked", [row.reason for row in found.rows])

@@ -11,8 +11,10 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate, pairwise
 
-from perfmodel.core.arith import Number
-from perfmodel.core.errors import UsageError
+from perfmodel.core.arith import Number, ceil_div
+from perfmodel.core.dtypes import Dtype
+from perfmodel.core.errors import UnavailableError, UsageError
+from perfmodel.core.hardware import Device
 
 LARGEST_CHAIN = 20_000
 """Layers: a schedule has at least as many actions, and is answered in seconds."""
@@ -123,3 +125,83 @@ def check_length(length: int) -> int:
     if not 1 <= length <= LARGEST_CHAIN:
         raise UsageError(f"--layers is {length}", f"give a whole number from 1 to {LARGEST_CHAIN:,}")
     return length
+
+
+BLOCK_COLUMNS, BLOCK_ROWS = 32, 4
+"""Threads of a block of the sum over rows."""
+VECTOR = 4
+"""Columns per thread."""
+LEAST_VALUES = 16
+"""Rows per thread below which no further block is added."""
+ACCUMULATOR_BYTES = 4
+
+
+@dataclass(frozen=True, slots=True)
+class TorchChain:
+    """``layers`` times nn.Linear(d, d) with a bias, each followed by a ReLU or not, on [rows, d], in ``segments``."""
+
+    layers: int
+    d: int
+    rows: int
+    dtype: Dtype
+    relu: bool = False
+    segments: int = 1
+
+    @property
+    def bounds(self) -> list[int]:
+        """Where segments begin, and the end; the last one takes the remainder.
+
+        >>> from perfmodel.core.dtypes import DTYPES
+        >>> TorchChain(24, 8, 8, DTYPES["bf16"], segments=5).bounds
+        [0, 4, 8, 12, 16, 24]
+        """
+        size = self.layers // self.segments
+        return [index * size for index in range(self.segments)] + [self.layers]
+
+
+def staging_bytes(rows: int, columns: int, device: Device) -> int:
+    """Of a sum over ``rows``: every thread of every block has room for each column.
+
+    Blocks divide the rows until the device is full or a thread has LEAST_VALUES rows. UnavailableError if the profile lacks the
+    multiprocessors.
+    """
+    threads = device.limits.max_threads_per_multiprocessor
+    if device.multiprocessors is None or threads is None:
+        raise UnavailableError(f"{device.id} lacks its multiprocessors or their threads", "add them to the profile")
+    per_block = BLOCK_COLUMNS * VECTOR
+    resident = int(device.multiprocessors.number) * (int(threads.number) // (BLOCK_COLUMNS * BLOCK_ROWS))
+    blocks = min(ceil_div(resident, ceil_div(columns, per_block)), ceil_div(ceil_div(rows, BLOCK_ROWS), LEAST_VALUES))
+    return int(ACCUMULATOR_BYTES * columns * blocks * per_block) if blocks > 1 else 0
+
+
+def peak_bytes(chain: TorchChain, device: Device) -> int:
+    """Bytes beyond weights, input and the gradient of the result: the most while forward and backward run."""
+    return max(_walk(chain, staging_bytes(chain.rows, chain.d, device)))
+
+
+def _walk(chain: TorchChain, staging: int) -> list[int]:
+    """Bytes at the worst moment of each pass of each layer."""
+    value = chain.rows * chain.d * chain.dtype.size
+    weight, bias = chain.d * chain.d * chain.dtype.size, chain.d * chain.dtype.size
+    bounds, end = chain.bounds, chain.layers
+    held = {*bounds[1:-1], *range(bounds[-2] + 1, end), end}  # x_0 is not counted, the result stays to the end
+    moments = [(len(held) + chain.relu) * value]
+    gradients = 0
+    for start, stop in zip(reversed(bounds[:-1]), reversed(bounds[1:]), strict=True):
+        incoming = 0 if stop == end else value
+        if stop != end:
+            held |= set(range(start + 1, stop + chain.relu))  # a ReLU needs its own result again
+            moments.append((len(held) + chain.relu) * value + gradients + incoming)
+        for layer in range(stop, start, -1):
+            if chain.relu:
+                moments.append((len(held) + 1) * value + gradients + incoming)
+                incoming = value
+                held -= {layer} - {end}
+            made = value if layer > 1 else 0
+            working = len(held) * value + gradients + incoming + made + weight
+            used = value if stop != end and layer - 1 > start and not chain.relu else 0  # rebuilt for this matmul alone
+            moments += [working, working - used + bias + max(staging, weight)]
+            gradients += weight + bias
+            held -= {layer - 1} if layer - 1 not in bounds or layer - 1 == start else set()
+            incoming = value
+    return moments

@@ -14,10 +14,10 @@ from perfmodel.report.model import STEP_LABELS, TIMES_OF_STEP, of_source, unread
 from perfmodel.report.op_common import head, unknown_rates, with_steps
 from perfmodel.transformer.op import COLLECTIVE, WEIGHTS
 from perfmodel.transformer.parameters import active, parts, total
+from perfmodel.transformer.training.explain import explain_step
 from perfmodel.transformer.training.implementations import HUGGINGFACE
 from perfmodel.transformer.training.question import EVERY, FULL, MIXED, TrainingConfig
 from perfmodel.transformer.training.step.estimate import KernelLine, TrainingAnswer
-from perfmodel.transformer.training.step.explain import explain
 from perfmodel.transformer.training.step.flops import MEANING, MEGATRON, PALM, Counted, passes, utilization
 from perfmodel.transformer.training.step.job import job_of
 from perfmodel.transformer.training.step.search import SearchResult, TimedLayout
@@ -36,7 +36,7 @@ def report(found: TrainingAnswer, *, explained: bool = False) -> Report:
     where = f"{'' if gpus == 1 else f'{gpus:,} x '}{found.device.name}{'' if job.system is None else f', {job.system.name}'}"
     title = f"{t.model.name}: training step on {t.batch:,} x {t.n:,} tokens, {form} on {where}"
     plain = Report(title, _summary(found), _tables(found), _notes(found), data(found))
-    return with_steps(plain, [("every number of the step", {"phase": "train"}, explain(found))]) if explained else plain
+    return with_steps(plain, [("every number of the step", {"phase": "train"}, explain_step(found))]) if explained else plain
 
 
 def data(found: TrainingAnswer) -> dict[str, Any]:

@@ -15,8 +15,7 @@ from perfmodel.timing.predict import CALIBRATED
 from perfmodel.validation.compare import Count, RecordGroup, RecordRow, groups, label
 from perfmodel.validation.cuda.ncu_csv import CountedKernel, counters, seconds
 from perfmodel.validation.records import held_out
-from perfmodel.validation.run import ValidationRun
-from perfmodel.validation.scoreboard import GroupScore
+from perfmodel.validation.run import GroupScore, ValidationRun
 from perfmodel.validation.statistics import quantile
 
 LISTED = 20

@@ -16,7 +16,7 @@ from perfmodel.kernels.collectives import OPS, Collective
 from perfmodel.kernels.experts import Experts
 from perfmodel.kernels.latent_decode import LatentDecode, NarrowCacheAttention
 from perfmodel.kernels.matmul import Matmul
-from perfmodel.remat.torch_chain import TorchChain, peak_bytes
+from perfmodel.remat.chain import TorchChain, peak_bytes
 from perfmodel.timing.base import Case
 from perfmodel.timing.predict import lower_bound_s
 from perfmodel.transformer.estimate import ModelStep
