@@ -6,22 +6,21 @@ what the source gives. The verdict of a claim follows from its checks alone; one
 
 from __future__ import annotations
 
-import ast
-import math
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from functools import cache, cached_property
 from inspect import isfunction
 from operator import ge, gt, le, lt
 from pkgutil import resolve_name
-from types import CodeType
 from typing import Any
 
 from perfmodel.catalog import data_folder, find_device, read_yaml
 from perfmodel.core.arith import Number
-from perfmodel.core.errors import UsageError, suggest
+from perfmodel.core.errors import DataError, UsageError, suggest
+from perfmodel.core.formula import FAULTS, function, names_in, read, value
 from perfmodel.core.plugins import docstring
 from perfmodel.core.trace import FormulaStep, Trace, Traced
 from perfmodel.core.units import parse
@@ -58,46 +57,40 @@ def _input(name: str, given: Any) -> ClaimInput:
 # Expressions
 
 
+_BUILTINS = {one.__name__: one for one in (float, int, len, max, range, sum, zip)}
+
+
 @cache
+def _read() -> tuple[dict[str, Any], dict[tuple[str | int, ...], int]]:
+    return read_yaml(data_folder("configs") / "claims" / "claims.yaml")
+
+
 def _file() -> dict[str, Any]:
-    content: dict[str, Any] = read_yaml(data_folder("configs") / "claims" / "claims.yaml")[0]
-    return content
+    return _read()[0]
 
 
 @cache
 def names() -> dict[str, Any]:
     """What an expression may name besides its inputs: parts of the package, constants, and functions of the file."""
-    content = _file()
+    content, lines = _read()
     parts = {name: resolve_name(path) for name, path in content["names"].items()}
-    found = {"device": _device, "math": math, "replace": replace, **content["constants"], **parts}
+    found = {**_BUILTINS, "device": _device, **content["constants"], **parts}
     for section, functions in content["functions"].items():
         for signature, body in functions.items():
-            name, _, parameters = signature.partition("(")
-            function = eval(f"lambda {parameters[:-1]}: ({body['is']})", found)
-            function.__name__, function.__module__ = name, f"{__name__}.{section}"
-            function.__doc__ = body["what"]
-            found[name] = cache(function) if body.get("cached") else function
+            line = lines["functions", section, signature, "is"]
+            made = function(signature, body["is"], found, f"line {line}, {signature}")
+            made.__module__, made.__doc__ = f"{__name__}.{section}", body["what"]
+            found[made.__name__] = cache(made) if body.get("cached") else made
     return found
 
 
-@cache
-def _compiled(expression: str) -> CodeType:
-    return compile(expression.strip(), "claims.yaml", "eval")
-
-
-@cache
-def names_in(expression: str) -> tuple[str, ...]:
-    """Inputs, functions and constants that ``expression`` names, each once, always in the same order."""
-    return tuple(dict.fromkeys(node.id for node in ast.walk(ast.parse(expression.strip())) if isinstance(node, ast.Name)))
-
-
 def evaluate(expression: str, values: Mapping[str, Any]) -> Any:
-    """``expression`` of the shipped file, which is code of this package, with ``values`` for its inputs.
+    """``expression`` over ``names``, with ``values`` for its inputs.
 
     >>> evaluate("standard_forward(n, d)", {"n": 1024, "d": 64})
     4456448
     """
-    return eval(_compiled(expression), {**names(), **values})
+    return value(read(expression), {**names(), **values})
 
 
 def source_of(function: Callable[..., Any]) -> str:
@@ -205,12 +198,29 @@ class Claim:
 
     def inputs(self, check: Check | None = None) -> dict[str, ClaimInput]:
         """Inputs of ``check``, or of the claim, by the name that its expressions have for them."""
-        return {name: _input(name, value) for name, value in {**self.given, **(check.at if check else {})}.items()}
+        found, changed = {}, check.at if check else {}
+        for name, given in {**self.given, **changed}.items():
+            with self._at(*(("checks", self.checks.index(check)) if check and name in changed else ("given", name))):
+                found[name] = _input(name, given)
+        return found
 
     @cached_property
     def numbers(self) -> list[Computed]:
         """What the checks compute."""
-        return [check.run({name: given.value for name, given in self.inputs(check).items()}) for check in self.checks]
+        return [self._run(index, check) for index, check in enumerate(self.checks)]
+
+    def _run(self, index: int, check: Check) -> Computed:
+        values = {name: given.value for name, given in self.inputs(check).items()}
+        with self._at("checks", index):
+            return check.run(values)
+
+    @contextmanager
+    def _at(self, *place: str | int) -> Iterator[None]:
+        """An expression that cannot be worked out in the block is a DataError with the line of ``place`` in this claim."""
+        try:
+            yield
+        except FAULTS as error:
+            raise DataError(f"claims.yaml, line {_read()[1].get((self.id, *place))}, {self.id}: {error}") from error
 
     @property
     def verdict(self) -> str:

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import subprocess
 import sys
 from dataclasses import replace
 from inspect import isclass, isfunction, ismodule, unwrap
 from pathlib import Path
-from types import CodeType
+from pkgutil import resolve_name
 from typing import Any
 
 import pytest
 
+from perfmodel.catalog import data_folder, read_yaml
 from perfmodel.claims import (
     BEYOND,
     HOLDS,
@@ -30,15 +32,20 @@ from perfmodel.claims import (
     all_claims,
     find_claims,
     names,
-    names_in,
     verdict_of,
 )
+from perfmodel.core import formula
+from perfmodel.core.errors import DataError
+from perfmodel.core.formula import function, names_in, read
 from perfmodel.kernels import matmul
 from perfmodel.kernels.attention.algorithms import flash1, standard
 from perfmodel.remat import autograd
 from perfmodel.transformer import kv_cache
 
 EXPECTED = json.loads((Path(__file__).parent / "data" / "claims_verdicts.json").read_text())
+PATH = data_folder("configs") / "claims" / "claims.yaml"
+FILE, CLAIMS_TEXT = read_yaml(PATH)[0], PATH.read_text().splitlines()
+BODIES = {signature: row["is"] for section in FILE["functions"].values() for signature, row in section.items()}
 CLAIMS = all_claims()
 CHECKS = [(claim, check) for claim in CLAIMS for check in claim.checks]
 
@@ -113,9 +120,15 @@ def of_the_model(value: Any) -> bool:
     return name.startswith("perfmodel.") and not name.startswith(plumbing)
 
 
-def names_of(code: CodeType) -> set[str]:
-    """Global names that ``code`` reads, itself or in a comprehension."""
-    return set(code.co_names).union(*(names_of(inner) for inner in code.co_consts if isinstance(inner, CodeType)))
+def reads(signature: str, body: str) -> set[str]:
+    """What ``body`` names beside parameters and variables of its own."""
+    nodes = list(ast.walk(read(f"lambda {signature.partition('(')[2][:-1]}: ({body})")))
+    named = [node for node in nodes if isinstance(node, ast.Name)]
+    own = {node.arg for node in nodes if isinstance(node, ast.arg)} | {node.id for node in named if isinstance(node.ctx, ast.Store)}
+    return {node.id for node in named} - own
+
+
+READS = {signature.partition("(")[0]: reads(signature, body) for signature, body in BODIES.items()}
 
 
 def reaches_the_model(function: Any, seen: set[Any]) -> bool:
@@ -126,7 +139,7 @@ def reaches_the_model(function: Any, seen: set[Any]) -> bool:
     seen.add(function)
     if of_the_model(function):
         return True
-    named = [function.__globals__[name] for name in names_of(function.__code__) if name in function.__globals__]
+    named = [names()[name] for name in READS.get(function.__name__, ())]
     callables = [value for value in named if isfunction(unwrap(value)) or isclass(value) or ismodule(value)]
     return any(of_the_model(value) or reaches_the_model(value, seen) for value in callables)
 
@@ -244,6 +257,99 @@ def test_header_of_an_array():
     array, [data] = np.zeros((1000, 1000)), find_claims(["S038"])[0].numbers
     assert array.nbytes == data.value
     assert sys.getsizeof(array) == 8000128 == data.claimed_value
+
+
+# Formulas
+
+
+@pytest.mark.parametrize("path", FILE["names"].values())
+def test_every_name_of_the_package_is_there(path):
+    assert resolve_name(path) is not None
+
+
+def test_functions_name_what_is_there_and_everything_is_used():
+    rows = [row for claim in CLAIMS for row in (*claim.checks, claim)]
+    given = [one for row in rows for one in (row.given if isinstance(row, Claim) else row.at).values()]
+    written = [*given, *(text for check in rows if isinstance(check, Check) for text in (check.of, check.formula or "0"))]
+    asked = {name for text in written if isinstance(text, str) for name in names_in(text)}
+    assert set.union(*READS.values()) <= set(names())
+    assert {*READS, *FILE["names"], *FILE["constants"]} <= asked.union(*READS.values())
+
+
+VALUES = {"n": 7, "row": (3, 1, 2), "pairs": [(1, 2), (3, 4)], "high": max, "text": "a", "one": Check("what", "of")}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("n + 1 - 2 * 3 / 4 // 1 ** 2", "-n", "n < 8", "n <= 6", "n > 7", "n >= 7", "n == 7", "n != 7", "1 if n > 3 else 2", "row[0]"),
+        *("row[:n // 7]", "row[1:]", "row[-1:] + (n, text)", "[n, 1]", "{text: n, 1: 2}[text]", 'f"x {n} [{text}]"', "one.what"),
+        *("high(row)", "high([], default=n)", "[x * y for x, y in pairs]", "[x for x in row if x > 1 if x < 3]", "high(x for x in row)"),
+        *("[x * y for x in row for y in [x, n]]", "[n for n in row]"),
+    ],
+)
+def test_a_formula_is_what_python_makes_of_it(text):
+    assert formula.value(read(text), VALUES) == eval(text, dict(VALUES))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *(
+            "lambda: n",
+            "n.__class__",
+            "one._private",
+            "text.format(n)",
+            "text.upper",
+            "unknown",
+            "__import__",
+            "(n := 2)",
+            "n and n",
+            "n @ n",
+        ),
+        *("n or 1", "1 < n < 8", "{**row}", "high(**row)", "high(*row)", "{x for x in row}", "n is n", "n in row", "row[::2]"),
+        *('f"{n:2}"', 'f"{n!r}"', "~n", "not n", "await n", "import os", "n = 2", "n +", "json.decoder", "[*row]", "[x for x.y in row]"),
+    ],
+)
+def test_what_a_formula_may_not_hold(text):
+    """Nothing that is private, no module that another imports, no methods of texts, none of Python's other forms."""
+    with pytest.raises(SyntaxError):
+        formula.value(read(text), {**VALUES, "json": json})
+
+
+def test_a_function_has_parameters_with_defaults():
+    area = function("area(a, b=2)", "a * b * unit", {"unit": 10}, "line 1")
+    assert (area(3), area(3, 4), area(b=5, a=1), area.__name__) == (60, 120, 50, "area")
+    for given, options in (((), {}), ((1, 2, 3), {}), ((1,), {"c": 3})):
+        with pytest.raises(DataError, match="line 1: "):
+            area(*given, **options)
+
+
+@pytest.mark.parametrize(
+    ("of", "problem"),
+    [
+        ("standard_forwrad(n)", "there is no 'standard_forwrad' in a formula"),
+        ("n +", "invalid syntax"),
+        ("n / 0", "division by zero"),
+        ("n.imagine", "'int' object has no attribute 'imagine'"),
+        ("standard_forward(n)", r"line \d+, standard_forward\(n, d\): missing a required argument: 'd'"),
+        ("ridge_point(n, 0)", r"line \d+, ridge_point\(flops_per_s, bandwidth\): division by zero"),
+        ("cache_bytes('gpt')", r"line \d+, cache_bytes\(model\): .*gpt"),
+    ],
+)
+def test_a_broken_expression_is_told_with_claim_and_line(of, problem):
+    claim = find_claims(["S013"])[0]
+    line = CLAIMS_TEXT.index("S013:") + 8
+    broken = replace(claim, given={"n": 1}, checks=(replace(claim.checks[0], of=of),))
+    with pytest.raises(DataError, match=rf"claims\.yaml, line {line}, S013: {problem}"):
+        _ = broken.numbers
+
+
+def test_a_broken_input_is_told_with_claim_and_line():
+    claim = find_claims(["S013"])[0]
+    line = CLAIMS_TEXT.index("S013:") + 6
+    with pytest.raises(DataError, match=rf"claims\.yaml, line {line}, S013: there is no 'PCIE' in a formula"):
+        _ = replace(claim, given={**claim.given, "bandwidth": "bandwidth(PCIE)"}).numbers
 
 
 # The command

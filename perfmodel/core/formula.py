@@ -1,0 +1,167 @@
+"""Formulas of a shipped file: Python's parser reads them, this module works them out, and no part of them is run as code.
+
+Constants, names, attributes and calls, arithmetic, comparisons of two, ``a if b else c``, tuples, lists, dicts, subscripts,
+f-strings and comprehensions. Names are those that the caller hands in. Whatever else Python has is refused with SyntaxError.
+"""
+
+from __future__ import annotations
+
+import ast
+import operator
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from functools import cache
+from inspect import Parameter, Signature, ismodule
+from typing import Any, NoReturn
+
+from perfmodel.core.errors import DataError, PerfmodelError
+
+FAULTS = (ArithmeticError, AttributeError, LookupError, PerfmodelError, SyntaxError, TypeError, ValueError)
+"""What a formula may raise."""
+
+
+class FormulaError(DataError):
+    """A function of the file that cannot be read or worked out; names its place."""
+
+
+_OPERATIONS: dict[type[ast.AST], Callable[..., Any]] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.Div: operator.truediv,
+    ast.FloorDiv: operator.floordiv,
+    ast.Pow: operator.pow,
+    ast.Eq: operator.eq,
+    ast.NotEq: operator.ne,
+    ast.Lt: operator.lt,
+    ast.LtE: operator.le,
+    ast.Gt: operator.gt,
+    ast.GtE: operator.ge,
+}
+
+
+@cache
+def read(text: str) -> ast.expr:
+    """``text`` as a tree; SyntaxError if it is no expression."""
+    return ast.parse(text.strip(), mode="eval").body
+
+
+def names_in(text: str) -> tuple[str, ...]:
+    """Names in ``text``, each once, always in the same order."""
+    return tuple(dict.fromkeys(node.id for node in ast.walk(read(text)) if isinstance(node, ast.Name)))
+
+
+def value(tree: ast.expr, names: Mapping[str, Any]) -> Any:
+    """What ``tree`` comes to; SyntaxError for a name that ``names`` lacks, or a form that is not allowed.
+
+    >>> value(read("[2 * x for x in row if x > 1]"), {"row": (1, 2, 3)})
+    [4, 6]
+    """
+
+    def of(part: ast.expr) -> Any:
+        return value(part, names)
+
+    match tree:
+        case ast.Constant(value=constant):
+            return constant
+        case ast.Name(id=name) if name in names:
+            return names[name]
+        case ast.Attribute(value=owner, attr=name) if not name.startswith("_"):
+            return _attribute(of(owner), name, tree)
+        case ast.Call(func=called, args=parts, keywords=options):
+            return of(called)(*map(of, parts), **{option.arg or _refuse(tree): of(option.value) for option in options})
+        case ast.BinOp(left=a, op=sign, right=b) | ast.Compare(left=a, ops=[sign], comparators=[b]) if type(sign) in _OPERATIONS:
+            return _OPERATIONS[type(sign)](of(a), of(b))
+        case ast.UnaryOp(op=ast.USub(), operand=part):
+            return -of(part)
+        case ast.IfExp(test=test, body=then, orelse=otherwise):
+            return of(then if of(test) else otherwise)
+        case ast.Subscript(value=owner, slice=place):
+            return of(owner)[of(place)]
+        case ast.ListComp(elt=part, generators=loops) | ast.GeneratorExp(elt=part, generators=loops):
+            return [value(part, found) for found in _rounds(loops, names)]
+        case _:
+            return _collected(tree, of)
+
+
+def _collected(tree: ast.expr, of: Callable[[ast.expr], Any]) -> Any:
+    """A value of several parts, ``of`` each of which it is made."""
+    match tree:
+        case ast.Tuple(elts=parts):
+            return tuple(map(of, parts))
+        case ast.List(elts=parts):
+            return list(map(of, parts))
+        case ast.Dict(keys=keys, values=parts):
+            return {of(key) if key else _refuse(tree): of(part) for key, part in zip(keys, parts, strict=True)}
+        case ast.Slice(lower=first, upper=last, step=None):
+            return slice(first and of(first), last and of(last))
+        case ast.JoinedStr(values=parts):
+            return "".join(map(str, map(of, parts)))
+        case ast.FormattedValue(value=part, conversion=-1, format_spec=None):
+            return of(part)
+        case _:
+            return _refuse(tree)
+
+
+def _refuse(tree: ast.AST) -> NoReturn:
+    raise SyntaxError(f"there is no {ast.unparse(tree)!r} in a formula")
+
+
+def _attribute(owner: Any, name: str, tree: ast.expr) -> Any:
+    """What a module imports, and methods of texts, which read attributes of what they format, are out of reach."""
+    found = getattr(owner, name)
+    return _refuse(tree) if isinstance(owner, str) or ismodule(found) else found
+
+
+def _rounds(loops: list[ast.comprehension], names: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+    """``names`` with the variables of ``loops``, for each time round."""
+    if not loops:
+        yield names
+        return
+    first, *inner = loops
+    variables = first.target.elts if isinstance(first.target, ast.Tuple) else [first.target]
+    for item in value(first.iter, names):
+        items = item if isinstance(first.target, ast.Tuple) else [item]
+        found = {**names, **{ast.unparse(variable): one for variable, one in zip(variables, items, strict=True)}}
+        if all(value(test, found) for test in first.ifs):
+            yield from _rounds(inner, found)
+
+
+@contextmanager
+def _at(where: str) -> Iterator[None]:
+    """What goes wrong in the block is a FormulaError that names ``where``, unless a function that it calls has named itself."""
+    try:
+        yield
+    except FormulaError:
+        raise
+    except FAULTS as error:
+        raise FormulaError(f"{where}: {error}") from error
+
+
+def function(signature: str, body: str, names: Mapping[str, Any], where: str) -> Callable[..., Any]:
+    """The function ``signature``, which may have defaults: it works out ``body`` over arguments and ``names``.
+
+    FormulaError names ``where`` it stands.
+
+    >>> function("area(a, b=2)", "a * b * unit", {"unit": 10}, "line 1")(3)
+    60
+    """
+    with _at(where):
+        [parsed], tree = ast.parse(f"def {signature}: 0").body, read(body)
+        assert isinstance(parsed, ast.FunctionDef)
+        bind = _signature(parsed.args, names)
+
+    def called(*given: Any, **options: Any) -> Any:
+        with _at(where):
+            bound = bind.bind(*given, **options)
+            bound.apply_defaults()
+            return value(tree, {**names, **bound.arguments})
+
+    called.__name__ = parsed.name
+    return called
+
+
+def _signature(given: ast.arguments, names: Mapping[str, Any]) -> Signature:
+    defaults = [Parameter.empty] * (len(given.args) - len(given.defaults)) + [value(default, names) for default in given.defaults]
+    parameters = zip(given.args, defaults, strict=True)
+    return Signature([Parameter(one.arg, Parameter.POSITIONAL_OR_KEYWORD, default=default) for one, default in parameters])
