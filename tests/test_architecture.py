@@ -123,3 +123,12 @@ def test_the_page_on_the_structure_names_what_is_there() -> None:
     assert len(paths) > 20
     missing = [path for path in paths if not any((folder / path).exists() for folder in (ROOT, ROOT.parent))]
     assert missing == []
+
+
+def test_a_class_name_has_one_meaning() -> None:
+    places: dict[str, list[str]] = {}
+    for path in FILES:
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ClassDef):
+                places.setdefault(node.name, []).append(str(path.relative_to(ROOT)))
+    assert {name: found for name, found in places.items() if len(found) > 1} == {}

@@ -153,7 +153,7 @@ def test_mlp_softmax_and_chains_in_parts(sizes: tuple[int, ...], device: str, da
     pieces = [replace(rows, rows=end - first) for first, end in data.draw(cuts(rows.rows))]
     variant = data.draw(st.sampled_from(softmax.VARIANTS))
     hold([softmax.kernel(rows, variant)], [[softmax.kernel(piece, variant)] for piece in pieces], device)
-    chain = fuse.Chain(sizes[2] * sizes[3], (1, 2), 5)
+    chain = fuse.FusedChain(sizes[2] * sizes[3], (1, 2), 5)
     split = [fuse.evaluate(replace(chain, elements=end - first), device_of(device)) for first, end in data.draw(cuts(chain.elements))]
     for index, whole in enumerate(fuse.evaluate(chain, device_of(device))):
         assert whole.lower_s <= sum(part[index].lower_s for part in split) * ABOVE

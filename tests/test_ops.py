@@ -206,7 +206,7 @@ def test_occupancy_equals_placing_warps() -> None:
     for _ in range(500):
         threads, registers, sram = rng.randint(1, 1024), rng.randint(1, 255), rng.choice([0, rng.randint(0, 166912)])
         expected = walker_ops.blocks_that_fit(threads, registers, sram, capacity=164 * 1024, **facts)
-        block = occupancy.Block(threads, registers, sram)
+        block = occupancy.ThreadBlock(threads, registers, sram)
         found = occupancy.occupancy(block, occupancy.multiprocessor(A100))
         assert found.blocks == expected, block
         seen |= set(found.limited_by)
@@ -216,8 +216,8 @@ def test_occupancy_equals_placing_warps() -> None:
 def test_occupancy_of_a_published_case() -> None:
     """An RTX 4090 and its kin: 64 threads, 16,888 B: five blocks by shared memory; 200 registers allow four, 168 six."""
     sm = occupancy.multiprocessor(find_device("nvidia-l40s"))
-    assert occupancy.block_limits(occupancy.Block(64, 200, 16888), sm)["registers"] == 4
-    limits = occupancy.block_limits(occupancy.Block(64, 168, 16888), sm)
+    assert occupancy.block_limits(occupancy.ThreadBlock(64, 200, 16888), sm)["registers"] == 4
+    limits = occupancy.block_limits(occupancy.ThreadBlock(64, 168, 16888), sm)
     assert (limits["sram"], limits["registers"]) == (5, 6)
 
 
@@ -300,7 +300,7 @@ def test_re_reads_reach_dram_once_running_rows_outgrow_the_cache(run):
 @settings(max_examples=60, deadline=None)
 @given(st.integers(1, 50), st.lists(st.integers(1, 3), min_size=1, max_size=4), st.integers(1, 6))
 def test_chain_equals_running_it(elements, pattern, rounds):
-    w = fuse.Chain(elements, tuple(pattern), rounds).check()
+    w = fuse.FusedChain(elements, tuple(pattern), rounds).check()
     for listed, fused in ((fuse.unfused(w), False), (fuse.fused(w), True)):
         counted = tuple(sum(one.count * one.kernel.elements(kind) for one in listed) for kind in ("read", "write"))
         assert (*counted, sum(one.count for one in listed)) == walker_ops.chain(elements, pattern * rounds, fused)

@@ -185,7 +185,7 @@ def _summary(answer: ScheduleAnswer, units: Units) -> list[str]:
 def _sum(run: Run, units: Units) -> str:
     """A run's cost and what it is made of.
 
-    >>> from perfmodel.remat.base import Plan
+    >>> from perfmodel.remat.schedule import Plan
     >>> from perfmodel.remat.simulate import simulate
     >>> from perfmodel.remat.strategies import find
     >>> chain = uniform(10)
