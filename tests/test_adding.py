@@ -79,7 +79,7 @@ SEEN = {
     "batch config.json": "per step",
     "kv-cache config.json --n 8192": "12,288 B per token",
     "memory config.json --batch 8 --n 512": "mine",
-    "sweep model --model config.json --phase decode --kv-len 512,1024": "mine",
+    "sweep model --model config.json --phase decode --kv-len 512,1024": "2 rows",
     # an exporter
     "softmax --help": ".tex",
 }
@@ -141,7 +141,7 @@ TESTS = (
 def test_no_other_test_fails(tmp_path: Path) -> None:
     """A copy of the tree with the six files in it."""
     tree = tmp_path / "tree"
-    shutil.copytree(ROOT, tree, ignore=shutil.ignore_patterns(".*", "__pycache__", "mine", "test_adding.py"))
+    shutil.copytree(ROOT, tree, ignore=shutil.ignore_patterns(".*", "__pycache__", "adding", "test_adding.py"))
     for folder in ("perfmodel", "hardware_specs"):
         shutil.copytree(ADDED / folder, tree / folder, dirs_exist_ok=True)
     listed = [f"tests/test_{name}.py" for name in TESTS]

@@ -126,7 +126,7 @@ def _on(choices: Sequence[RecordChoice], hardware: Sequence[str], scope: Scope) 
         if not there:
             message = f"--hardware: no record in --records {choice.file} is of {' or '.join(wanted)}"
             raise UsageError(message, f"its records are of {', '.join(known)}")
-        absent += [f"No record in {choice.file} is of {device}." for device in wanted if device not in there]
+        absent += [f"No record in {choice.file} is of {device}." for device, name in wanted.items() if name not in there]
         found.append(replace(choice, hardware=there))
     return found, absent
 
