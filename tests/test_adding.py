@@ -80,6 +80,8 @@ SEEN = {
     "kv-cache config.json --n 8192": "12,288 B per token",
     "memory config.json --batch 8 --n 512": "mine",
     "sweep model --model config.json --phase decode --kv-len 512,1024": "2 rows",
+    # a kernel of one's own
+    "--complete softmax --implementation my-": "my-softmax",
     # an exporter
     "softmax --help": ".tex",
 }
