@@ -44,6 +44,16 @@ def test_generated_pages_are_current(name):
     assert page == refresh_docs.PAGES[name](page), "refresh with: python tests/refresh_docs.py"
 
 
+@pytest.mark.parametrize(
+    ("name", "shipped", "gone"), [("devices.md", "| nvidia-t4 |", "| nvidia-t40 |"), ("commands.md", "\n## occupancy\n", "\n## occupied\n")]
+)
+def test_a_page_with_what_is_gone_is_not_current(name, shipped, gone):
+    page = (DOCS / name).read_text()
+    assert page.count(shipped) == 1
+    changed = page.replace(shipped, gone)
+    assert changed != refresh_docs.PAGES[name](changed)
+
+
 def test_links_lead_somewhere():
     """Those of the pages, and the README leads to every page."""
     assert {path.name for path in DOCS.glob("*.md")} <= set(re.findall(r"\(docs/([^)]+)\)", README.read_text()))
