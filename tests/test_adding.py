@@ -134,7 +134,7 @@ TESTS = (
     "walks", "counts", "counts_more", "profiles", "chips", "report_formats", "docs", "docstrings", "architecture", "options",
     "command_line", "statements", "dependencies", "models", "weight_formats", "bad_input", "explain", "sweep_command", "sweep_points",
     "sweep_grid", "properties", "lower_bound", "laws", "metamorphic", "readme", "calibrate", "calibrations", "fuzz_commands",
-    "fuzz_readers", "ops",
+    "fuzz_readers", "ops", "answers", "verdicts", "attention_command",
 )  # fmt: skip
 """What runs over all algorithms, devices, formats, commands, models and architectures."""
 
