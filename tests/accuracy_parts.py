@@ -1,4 +1,7 @@
-"""Parts of docs/accuracy.md that come from code and records: between ``<!-- from the code: NAME -->`` and ``<!-- end -->``."""
+"""Parts of docs/accuracy.md that come from code and records: between ``<!-- from the code: NAME -->`` and ``<!-- end -->``.
+
+Each is a function of the part as it stands, so that a test can leave out what was added since; None has everything.
+"""
 
 from __future__ import annotations
 
@@ -24,23 +27,29 @@ def table(columns: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
     return "\n".join([lines[0], "|" + " --- |" * lines[0].count(" | ") + " --- |", *lines[1:]]) + "\n"
 
 
-def counted_part() -> str:
+def there(names: Iterable[str], page: str | None, written: str = "{}") -> list[str]:
+    """Those that ``page`` knows, as they are ``written`` there; all without one. So what was added since is no fault of the page."""
+    return [name for name in names if page is None or written.format(name) in page]
+
+
+def counted_part(page: str | None = None) -> str:
     """Where L2-to-SM reads were held against counters, and how far off they are."""
     return table(["implementation", "pass", "lengths that tiles divide", "other lengths"], counted.lines())
 
 
-def tuned_part() -> str:
+def tuned_part(page: str | None = None) -> str:
     """Every constant in code that was chosen on measurements, and how many each model has beside its fitted parameters."""
+    known = [one for one in tuned.declared() if page is None or f"`{in_package(one[0])}." in page]
     models = [
         [f"`{name}`", str(len(find_model(name).parameters)), str(tuned.count(tuned.drawn_on(module)))]
         for name, module in sorted(model_modules().items())
-        if name != "three-scalars"
+        if name != "three-scalars" and (page is None or f"| `{name}` |" in page)
     ]
     rows = []
-    for module, name in tuned.declared():
+    for module, name in known:
         place = tuned.modules()[module]
-        rows.append([f"`{module.removeprefix('perfmodel.')}.{name}`", tuned.shown(getattr(place, name)), tuned.meanings(place)[name]])
-    more = tuned.count(tuned.declared())
+        rows.append([f"`{in_package(module)}.{name}`", tuned.shown(getattr(place, name)), tuned.meanings(place)[name]])
+    more = tuned.count(known)
     return (
         f"A model has at most {MAX_PARAMETERS} fitted parameters per kernel and architecture, and {more} numbers more stand in code that\n"
         "were chosen on records that fits may see. Models share them: a kernel's prediction depends on some of its model's.\n"
@@ -51,15 +60,19 @@ def tuned_part() -> str:
     )
 
 
-def assumed_part() -> str:
+def in_package(module: str) -> str:
+    return module.removeprefix("perfmodel.")
+
+
+def assumed_part(page: str | None = None) -> str:
     """What the predictions of each model assume."""
     found: dict[str, list[str]] = {}
-    for name in model_modules():
+    for name in there(model_modules(), page, "`{}`"):
         found.setdefault(find_model(name).assumes, []).append(f"`{name}`")
     return "".join(f"- {', '.join(names)}: {text}.\n" for text, names in found.items())
 
 
-def drawn_part() -> str:
+def drawn_part(page: str | None = None) -> str:
     """How many intervals of the drawn rows hold, group by group."""
     groups = drawn_rows.coverage()
     rows, words = [], []
@@ -81,7 +94,7 @@ def drawn_part() -> str:
     return "".join(words) + "\n" + table(["group", ALIKE, WIDER], rows)
 
 
-def interval_part() -> str:
+def interval_part(page: str | None = None) -> str:
     """What the interval is by construction."""
     return (
         f"An interval runs from the {LOW:.0%} to the {HIGH:.0%} quantile of residuals of points that a fit did not see:\n"

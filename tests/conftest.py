@@ -19,6 +19,8 @@ from perfmodel.cli import main
 
 sys.path.append(str(Path(__file__).parents[1]))  # tools/; last, so that an installed perfmodel is the one tested
 
+collect_ignore = ["data"]
+
 settings.register_profile("any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])  # no test asserts a time
 settings.load_profile("any machine")
 

@@ -7,24 +7,25 @@ import io
 import json
 import re
 import shlex
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import redirect_stdout
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from accuracy_parts import refresh
+from accuracy_parts import refresh, there
 from fuzzing import all_commands, command
 
-from perfmodel.catalog import device_ids, find_device, model_names, system_names
+from perfmodel import catalog
+from perfmodel.catalog import device_ids, find_device, system_names
 from perfmodel.cli import main
-from perfmodel.commands._command import examples_apart
+from perfmodel.commands._command import examples_apart, spelled_out
 from perfmodel.core.explain import L2_SOURCE, ROOF_SOURCE
 from perfmodel.core.hardware import Device
 from perfmodel.kernels.attention.algorithms import find, names
 from perfmodel.report.formats.md import render
 from perfmodel.report.hardware import list_report
-from perfmodel.timing.base import find_model, model_modules
+from perfmodel.timing.base import find_model, model_modules, model_names
 
 DOCS = Path(__file__).parents[1] / "docs"
 GENERATED = "<!-- From the code, by tests/refresh_docs.py. -->\n\n"
@@ -35,6 +36,11 @@ def table(columns: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
     cells = [list(columns), *map(list, rows)]
     lines = [f"| {' | '.join(cell.replace('|', chr(92) + '|').replace(chr(10), ' ') for cell in row)} |" for row in cells]
     return "\n".join([lines[0], "|" + " --- |" * len(cells[0]), *lines[1:]]) + "\n"
+
+
+def listed(name: str, page: str | None) -> bool:
+    """Whether ``name`` stands in a list of ``page``, or there is none."""
+    return page is None or re.search(rf"(?<![\w-]){re.escape(name)}(, |;| or all)", page) is not None
 
 
 def code(text: str) -> str:
@@ -63,10 +69,10 @@ honoured. `eval "$(perfmodel --show-completion bash)"` completes commands, optio
 """
 
 
-def commands_page() -> str:
+def commands_page(page: str | None = None) -> str:
     """Every command with its options and examples."""
     parts = [f"{GENERATED}# Commands\n\n{CONVENTIONS}"]
-    for name in all_commands():
+    for name in there(all_commands(), page, "\n## {}\n"):
         found = command(name)
         text, examples = examples_apart(found.help or "")
         rows = []
@@ -77,7 +83,7 @@ def commands_page() -> str:
             shown = param.metavar or str(param.name).upper() if argument else ", ".join(param.opts)
             shown += f" / {', '.join(param.secondary_opts)}" if param.secondary_opts else ""
             value = "" if getattr(param, "is_flag", False) else kind(param)
-            rows.append([code(shown), value, getattr(param, "help", None) or ""])
+            rows.append([code(shown), value, spelled_out(getattr(param, "help", None) or "", lambda name: listed(name, page))])
         shown_examples = "".join(f"$ {example}\n" for example in examples)
         parts.append(f"## {name}\n\n" + "\n\n".join(paragraphs(text)) + f"\n\n```console\n{shown_examples}```\n")
         parts.append(table(["option", "value", "meaning"], rows))
@@ -136,13 +142,13 @@ def own(listed: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
     return [step for step in listed if not SHARED.match(step["name"].rsplit("] ", 1)[-1]) and step["source"] != L2_SOURCE]
 
 
-def formulas_page() -> str:
+def formulas_page(page: str | None = None) -> str:
     """Formulas with their sources."""
     [(_, kernel)] = steps(KERNEL)
     parts = [f"{GENERATED}# Formulas\n\n{FORMULAS}"]
     parts.append("## Every kernel: bytes, bound and roof\n\nHere of a matrix multiplication with its tile.\n")
     parts.append(formulas(step for step in kernel if SHARED.match(step["name"]) or step["source"] in (L2_SOURCE, ROOF_SOURCE)))
-    for name in names():
+    for name in there(names(), page, "`--algorithm {}`"):
         algorithm = find(name)
         module = import_module(algorithm.forward.__module__)
         parts.append(f"## {algorithm.title}\n\n" + "\n\n".join(paragraphs(module.__doc__)) + "\n")
@@ -154,7 +160,7 @@ def formulas_page() -> str:
     for title, line in QUESTIONS.items():
         parts.append(f"## {title}\n\n`perfmodel {line.removesuffix(' --explain --json')}`\n")
         parts += [(f"### {title}: {name}\n\n" if many else "") + formulas(own(found)) for many, name, found in told(line)]
-    parts.append(time_models_part())
+    parts.append(time_models_part(page))
     return "\n".join(parts)
 
 
@@ -170,11 +176,11 @@ def workload(name: str) -> Any:
     return AttentionQuestion(n=4096, d=64, heads=16, batch=8, **options).workload()
 
 
-def time_models_part() -> str:
+def time_models_part(page: str | None) -> str:
     """What is fitted, model by model."""
     parts = ["## Time models\n\nEach predicts the seconds of one family of kernels; its parameters are fitted to measurements.\n"]
-    for name, place in sorted(model_modules().items()):
-        model, module = find_model(name), import_module(place)
+    for name in there(model_names(), page, "\n### {}\n"):
+        model, module = find_model(name), import_module(model_modules()[name])
         said = "\n\n".join([*paragraphs(module.__doc__), f"Source: {model.source}.", f"Assumed: {model.assumes}."])
         parts.append(f"### {name}\n\n{said}\n")
         parts.append(table(["parameter", "meaning"], ([code(one.name), one.meaning] for one in model.parameters)))
@@ -184,9 +190,9 @@ def time_models_part() -> str:
 # Devices
 
 
-def devices_page() -> str:
+def devices_page(page: str | None = None) -> str:
     """All profiles, what was fitted on them, models and systems."""
-    devices = [find_device(name) for name in device_ids()]
+    devices = [find_device(name) for name in there(device_ids(), page, "\n| {} |")]
     listed = render(list_report(devices)).removeprefix(f"## {len(devices)} device profiles\n\n")
     rows = [row for device in devices for row in calibrated(device)]
     columns = ["device", "implementation", "workload", "pass", "formats", "points", "median error, held out", "date"]
@@ -196,8 +202,8 @@ def devices_page() -> str:
             listed,
             "## Calibrations\n\nTime models fitted to measurements, and how far off they were on measurements that no fit saw.\n",
             table(columns, rows),
-            f"## Models\n\n{', '.join(map(code, model_names()))}; or the path of any config.json.\n",
-            f"## Systems\n\n{', '.join(map(code, system_names()))}; or the path of a YAML file.\n",
+            f"## Models\n\n{', '.join(map(code, there(catalog.model_names(), page, '`{}`')))}; or the path of any config.json.\n",
+            f"## Systems\n\n{', '.join(map(code, there(system_names(), page, '`{}`')))}; or the path of a YAML file.\n",
         ]
     )
 
@@ -215,10 +221,10 @@ def calibrated(device: Device) -> list[list[str]]:
     ]
 
 
-PAGES = {"commands.md": commands_page, "formulas.md": formulas_page, "devices.md": devices_page}
+PAGES: dict[str, Callable[[str | None], str]] = {"commands.md": commands_page, "formulas.md": formulas_page, "devices.md": devices_page}
 
 if __name__ == "__main__":
     DOCS.mkdir(exist_ok=True)
     for name, page in PAGES.items():
-        (DOCS / name).write_text(page(), encoding="utf-8")
+        (DOCS / name).write_text(page(None), encoding="utf-8")
     refresh()

@@ -3,7 +3,21 @@
 from __future__ import annotations
 
 import pytest
+from accuracy_parts import there
 from answers import FOLDER, asked, kept, lines, written
+from refresh_docs import DOCS
+
+from perfmodel import catalog
+from perfmodel.kernels.attention import algorithms
+
+
+@pytest.fixture(autouse=True)
+def _as_the_pages_have_it(monkeypatch):
+    """``all`` is every algorithm, and the list every device, but for those that were added since."""
+    known = there(algorithms.names(), (DOCS / "formulas.md").read_text(), "`--algorithm {}`")
+    ids = there(catalog.device_ids(), (DOCS / "devices.md").read_text(), "\n| {} |")
+    monkeypatch.setattr(algorithms, "module_names", lambda folders: [name.replace("-", "_") for name in known])
+    monkeypatch.setattr(catalog, "device_ids", lambda: ids)
 
 
 @pytest.mark.parametrize("line", lines())

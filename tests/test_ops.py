@@ -20,9 +20,11 @@ from perfmodel.core.cache import dram_bytes, resident_blocks
 from perfmodel.core.cost import Kernel, Tile
 from perfmodel.core.dtypes import DTYPES
 from perfmodel.core.errors import UnavailableError, UsageError
+from perfmodel.core.workload import Stream
 from perfmodel.kernels import fuse, matmul, mlp, recompute, softmax
 from perfmodel.kernels import occupancy as sectors
 from perfmodel.kernels.tile import on_chip
+from perfmodel.timing.base import Case, calibrated_seconds
 
 A100, H200 = find_device("nvidia-a100-sxm-80gb"), find_device("h200")
 OPS = {
@@ -284,6 +286,21 @@ def test_a_row_that_does_not_fit_is_said(run):
     assert entries[2]["fits"] is False
     assert "as fast as safe" in run("softmax --rows 64 --cols 2000").out
     assert "whether a row fits is unknown" in run("softmax --rows 64 --cols 2000 --hardware tpu-v5e --dtype bf16").out
+
+
+def test_a_softmax_is_predicted_as_a_kernel_that_is_named(run):
+    question = "softmax --rows 8192 --cols 4096 --dtype bf16 --hardware h200"
+    assert "predicted" not in run(f"{question} --json").json
+    entry = run(f"{question} --implementation torch-softmax --json").json["predicted"]
+    case = Case(Stream("softmax", 8192, 4096, dtype=DTYPES["bf16"]), "torch-softmax", "forward")
+    assert entry["implementation"] == "torch-softmax"
+    assert entry["time_s"]["predicted"] == calibrated_seconds(H200, "softmax", "bf16", case)
+    assert entry["time_s"]["low"] < entry["time_s"]["predicted"] < entry["time_s"]["high"]
+    shown = run(f"{question} --implementation torch-softmax").out
+    assert "The softmax is predicted at " in shown
+    assert "The softmax is predicted for torch-softmax, with its 80 % interval" in shown
+    assert "leave out --no-store" in run(f"{question} --implementation torch-softmax --no-store").err
+    assert "did you mean torch-softmax?" in run(f"{question} --implementation torch-softmx").err
 
 
 def test_re_reads_reach_dram_once_running_rows_outgrow_the_cache(run):

@@ -155,7 +155,7 @@ def test_shipped_studies_answer(run: Any, path: Path) -> None:
         ("sweep --n 64 --d 64 -o - --format csv --resume", ["need a file"]),
         ("sweep --n 64 --d 64 -o a.csv --dask tcp://x:1", ["folder of Parquet files"]),
         ("sweep --n 64 --d 64 -o no/where/a.csv", ["no folder no/where"]),
-        ("sweep --n 64 --d 64 -o a.pdf", ["'.pdf'", ".csv, .jsonl or .parquet", ".html, .json, .md, .txt"]),
+        ("sweep --n 64 --d 64 -o a.pdf", ["'.pdf'", ".csv, .jsonl or .parquet", ".html, .json, .md"]),
         ("sweep --n 64 --d 64 -o /dev/stdout", ["without suffix", "-o - --format csv"]),
         ("sweep --n 64 --d 64 -o a.csv/", ["a name that ends in / is a folder of Parquet files"]),
         ("sweep --n 64 --d 64 --memory 1", ["--memory", "no unit", "512MiB"]),

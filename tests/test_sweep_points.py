@@ -185,7 +185,7 @@ def test_a_single_query_is_packed_by_default_as_alone() -> None:
         found = perfmodel.sweep(
             n=[1, 2, 300], d=64, heads=8, kv_heads=kv_heads, kv_len=5000, algorithm="all", columns=["dram_bytes", "sram_bytes"]
         )
-        assert found.rows == 15
+        assert found.rows == 3 * len({row["algorithm"] for row in rows(found)}) >= 15
         for row in rows(found):
             options = {"n": row["n"], "d": 64, "heads": 8, "kv_heads": row["kv_heads"], "kv_len": 5000, "algorithm": row["algorithm"]}
             total = AttentionQuestion().updated(options).compare(device_named(DEFAULT_DEVICE)).results[0].total

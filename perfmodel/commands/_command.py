@@ -33,9 +33,7 @@ class Destination(Question):
     OFFERS: ClassVar[tuple[str, ...] | None] = ()
 
     json: bool = option("Print one JSON object.", default=False)
-    output: list[str] | None = option(
-        "Write the report to FILE: .html, .json, .md or .txt; - is stdout. Repeatable.", *_OUTPUT, metavar="FILE"
-    )
+    output: list[str] | None = option("Write the report to FILE: {formats}; - is stdout. Repeatable.", *_OUTPUT, metavar="FILE")
 
     def check(self, offers: Sequence[str] = ()) -> None:
         """UsageError for a file that cannot be written by a report that fills ``offers``; called before anything is computed."""
@@ -65,9 +63,7 @@ class Pictured(Destination):
 
     OFFERS = ("charts",)
 
-    output: list[str] | None = option(
-        "Write to FILE: .html, .md, .json, .svg, .png or .txt; - is stdout. Repeatable.", *_OUTPUT, metavar="FILE"
-    )
+    output: list[str] | None = option("Write to FILE: {pictured}; - is stdout. Repeatable.", *_OUTPUT, metavar="FILE")
 
     @property
     def pictures(self) -> bool:
@@ -165,6 +161,12 @@ class Command(TyperCommand):
         self.help = full
         formatter.write("".join(f"\n  Example: {example}\n" for example in examples))
 
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        """The options, with what there is to choose from."""
+        for param in self.params:
+            param.help = spelled_out(getattr(param, "help", None) or "")  # type: ignore[attr-defined]
+        super().format_options(ctx, formatter)
+
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Print help at once if asked for; else parse as usual."""
         if "--help" in args:
@@ -184,6 +186,18 @@ class Command(TyperCommand):
                 conversion = _Conversion(param.type_descriptor.annotation)
                 param.get_runtime_param = lambda conversion=conversion: conversion
         return params
+
+
+def spelled_out(help: str, shown: Callable[[str], bool] = lambda name: True) -> str:
+    """``help`` of an option with the names of what there is, for which ``shown`` holds, in place of words such as {algorithms}."""
+    found = re.search(r"\{(algorithms|formats|pictured)\}", help)
+    if found is None:
+        return help
+    from perfmodel.kernels.attention.algorithms import names
+    from perfmodel.report.formats import suffixes
+
+    listed = filter(shown, names() if found[1] == "algorithms" else suffixes(("charts",) if found[1] == "pictured" else ()))
+    return help.replace(found[0], ", ".join(listed))
 
 
 class _Conversion:

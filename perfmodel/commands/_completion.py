@@ -44,6 +44,7 @@ _LISTED = {
     "--model": ("catalog", "model_names"),
     "--config": ("catalog", "config_names"),
     "--dtype": ("core.dtypes", "DTYPES"),
+    "--implementation": ("timing.base", "models_of"),
     "--algorithm": ("kernels.attention.algorithms", "names"),
 }
 """Where the values of an option are listed: module and name."""

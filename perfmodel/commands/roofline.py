@@ -120,12 +120,12 @@ def _on(choices: Sequence[RecordChoice], hardware: Sequence[str], scope: Scope) 
         if not known:
             found.append(choice)
             continue
-        wanted = [device.id for device in scope.devices(hardware)]
-        there = [device for device in wanted if device in known]
+        wanted = {device.id: name for name in hardware for device in [scope.device(name)]}
+        there = [name for device, name in wanted.items() if device in known]
         if not there:
             message = f"--hardware: no record in --records {choice.file} is of {' or '.join(wanted)}"
             raise UsageError(message, f"its records are of {', '.join(known)}")
-        absent += [f"No record in {choice.file} is of {device}." for device in wanted if device not in there]
+        absent += [f"No record in {choice.file} is of {device}." for device, name in wanted.items() if name not in there]
         found.append(replace(choice, hardware=there))
     return found, absent
 

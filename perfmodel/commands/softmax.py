@@ -2,12 +2,30 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
 from perfmodel.commands._command import Explained, command, device_for
+from perfmodel.core.question import Condition, option
 from perfmodel.kernels.question import SoftmaxQuestion
+
+if TYPE_CHECKING:
+    from perfmodel.core.hardware import Device
+    from perfmodel.kernels.softmax import Softmax, SoftmaxResult
+    from perfmodel.timing.predict import Prediction
+
+STORED = Condition("is of a softmax that stores its output", "leave out --no-store", lambda asked: asked.store)
+
+
+@dataclass(frozen=True, slots=True)
+class SoftmaxRun(SoftmaxQuestion):
+    """A softmax and the kernel that runs it."""
+
+    implementation: str | None = option("Kernel to predict as well, such as torch-softmax or one of your own.", reader=STORED)
 
 
 @command
-def softmax(asked: SoftmaxQuestion, to: Explained) -> None:
+def softmax(asked: SoftmaxRun, to: Explained) -> None:
     """Softmax in three ways (safe, online, fused): reads per element, bytes, roofline.
 
     Example: perfmodel softmax --rows 4096 --cols 32768
@@ -17,4 +35,19 @@ def softmax(asked: SoftmaxQuestion, to: Explained) -> None:
 
     device = device_for(asked.hardware)
     w = asked.workload(device)
-    to.emit(report(w, device, evaluate(w, device), explained=to.explain))
+    results = evaluate(w, device)
+    known = None if asked.implementation is None else _predicted(w, results[-1], asked.implementation, device)
+    to.emit(report(w, device, results, prediction=known, explained=to.explain))
+
+
+def _predicted(w: Softmax, fused: SoftmaxResult, implementation: str, device: Device) -> Prediction:
+    """Its time for ``w``, not below the bound of ``fused``; UsageError for an unknown name, UnavailableError where there is none."""
+    from perfmodel.catalog import calibrated_devices
+    from perfmodel.core.workload import FORWARD, Stream
+    from perfmodel.timing.base import Case
+    from perfmodel.timing.predict import predict
+    from perfmodel.timing.select_kernel import check_implementation
+
+    check_implementation(implementation, "softmax", device, calibrated_devices)
+    case = Case(Stream("softmax", w.rows, w.columns, dtype=w.dtype), implementation, FORWARD)
+    return predict(case, "softmax", w.dtype.name, device, float(fused.cost.lower_s), calibrated_devices)

@@ -29,7 +29,10 @@ class Condition(NamedTuple):
 
 
 class Option(NamedTuple):
-    """How a field is asked for. ``names``: as typed, ``--causal/--no-causal`` for a pair of switches; of an argument there are none."""
+    """How a field is asked for. ``names``: as typed, ``--causal/--no-causal`` for a pair of switches; of an argument there are none.
+
+    ``{algorithms}``, ``{formats}`` and ``{pictured}`` in ``help`` become a list of what there is where it is shown.
+    """
 
     help: str
     names: tuple[str, ...] = ()

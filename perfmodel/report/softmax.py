@@ -7,14 +7,20 @@ from dataclasses import replace
 from perfmodel.core.hardware import Device
 from perfmodel.core.units import format_binary, format_si
 from perfmodel.kernels.softmax import SOURCE, Softmax, SoftmaxResult, explain, row_bytes
-from perfmodel.report.against import ROOFS_EVEN, Side, against, idle_and_launch
+from perfmodel.report.against import ROOFS_EVEN, Side, against, alone, idle_and_launch
 from perfmodel.report.document import Report
-from perfmodel.report.metrics import NO_MATMUL, Metric, as_json, as_table, bound_by, of_cost, of_memory
-from perfmodel.report.op_common import head, unknown_rates, with_steps
+from perfmodel.report.metrics import NO_MATMUL, Metric, as_json, as_table, bound_by, of_cost, of_memory, seconds
+from perfmodel.report.op_common import head, note, unknown_rates, whose, with_steps
+from perfmodel.timing.predict import Prediction
 
 
-def report(w: Softmax, device: Device, results: list[SoftmaxResult], *, explained: bool = False) -> Report:
-    """``results`` as a Report; its data follows the schema perfmodel.softmax/1. ``explained``: with every formula."""
+def report(
+    w: Softmax, device: Device, results: list[SoftmaxResult], *, prediction: Prediction | None = None, explained: bool = False
+) -> Report:
+    """``results`` as a Report; its data follows the schema perfmodel.softmax/1.
+
+    ``prediction``: the time of a kernel that was asked for. ``explained``: with every formula.
+    """
     title = f"Softmax: {w.rows} rows of {w.columns}, {w.dtype.name} on {device.name}"
     found = {result.variant.name: _metrics(result, w, device) for result in results}
     same = {"pass": "forward", "implementation": None}
@@ -23,7 +29,13 @@ def report(w: Softmax, device: Device, results: list[SoftmaxResult], *, explaine
         **head("softmax", inputs, device),
         "results": [{"algorithm": name, **same, **as_json(metrics)} for name, metrics in found.items()],
     }
-    plain = Report(title, [_summary(w, device, results)], [as_table("", found, without=NO_MATMUL)], _notes(w, device, results), data)
+    summary, notes = [_summary(w, device, results)], _notes(w, device, results)
+    if prediction is not None:
+        summary.insert(0, f"{_predicted(results, prediction)}.")
+        notes.append(note("The softmax", prediction))
+        ends = {"predicted": prediction.seconds, "low": prediction.low, "high": prediction.high}
+        data["predicted"] = {**whose(prediction), "time_s": ends}
+    plain = Report(title, summary, [as_table("", found, without=NO_MATMUL)], notes, data)
     if not explained:
         return plain
     return with_steps(plain, [(result.variant.name, {"algorithm": result.variant.name}, explain(result, w, device)) for result in results])
@@ -53,6 +65,12 @@ def _summary(w: Softmax, device: Device, results: list[SoftmaxResult]) -> str:
     even = ", but as many over DRAM" if safe.cost.dram.total <= (1 + ROOFS_EVEN) * fused.cost.dram.total else ""
     both = against(_side(safe, w, device), _side(fused, w, device))
     return f"{both}. fused is bound by {bound_by(fused.cost)}; it moves {fewer}{even}."
+
+
+def _predicted(results: list[SoftmaxResult], prediction: Prediction) -> str:
+    """Beside the lowest roof of the ways that run."""
+    roof = min(float(result.cost.roofline_s) for result in results if result.row_fits is not False)
+    return alone(Side("The softmax", roof, seconds(prediction), by=prediction.calibration.implementation))
 
 
 def _side(result: SoftmaxResult, w: Softmax, device: Device) -> Side:

@@ -93,7 +93,11 @@ def rows_of(choice: RecordChoice, scope: Scope) -> list[RecordRow]:
     for path in dict.fromkeys(path for path, *_ in taken):
         scope.file(str(path))
     chosen = thinned(list(groups.values()), choice.most)
-    return [compare(raw, record, device_or_error(record.hardware, scope.device), scope.fallbacks) for raw, record in chosen]
+    named = {device.id: device for device in scope.devices(_listed(choice.hardware or []))}  # of a file, before the shipped one of its id
+    return [
+        compare(raw, record, named.get(record.hardware) or device_or_error(record.hardware, scope.device), scope.fallbacks)
+        for raw, record in chosen
+    ]
 
 
 def devices_of(choice: RecordChoice, scope: Scope) -> list[str]:

@@ -32,9 +32,7 @@ class AttentionQuestion(Question):
     dtype: str | None = as_in(Common, "dtype")
     causal: bool | None = option("Causal mask, aligned bottom right.", "--causal/--no-causal")
     direction: str | None = option("forward, backward or both. [default: forward]", "--pass")
-    algorithm: list[str] | str | None = option(
-        "standard, flash1, flash2 (flash), block-sparse, memory-efficient, split-kv or all. Repeatable. [default: standard, flash]"
-    )
+    algorithm: list[str] | str | None = option("{algorithms} or all; flash is flash2. Repeatable. [default: standard, flash]")
     mask: bool | None = option("Additive n x kv-len mask, an input, broadcast over batch and heads.", "--mask/--no-mask")
     masked_fill: bool | None = option("The causal mask as a kernel of its own: PyTorch's masked_fill.", "--masked-fill/--fused-causal")
     dropout: float | None = option("Dropout probability on P. [default: 0]")

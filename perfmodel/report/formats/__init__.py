@@ -1,29 +1,39 @@
 """Every file format: a module here, named as the suffix it writes, has ``render(report)``, which gives text, or bytes.
 
-Every one gets the same report, in which no word steers a reader, and has its numbers as text from ``tables``. A module with ``NEEDS``
-writes that field of a report, which only some commands fill; one with ``check`` says by it, before any work, what it lacks; one with
-``VERBATIM`` gets every character and escapes what steers.
+Every one gets the same report, in which no word steers a reader, and has its numbers as text from ``tables``. A module with a line
+such as ``NEEDS = "charts"`` writes that field of a report, which only some commands fill; one with ``check`` says by it, before any
+work, what it lacks; one with ``VERBATIM`` gets every character and escapes what steers.
 """
 
 from __future__ import annotations
 
+import re
+from ast import literal_eval
 from collections.abc import Collection
 from dataclasses import fields, is_dataclass, replace
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 from perfmodel.core.errors import visible
 from perfmodel.core.plugins import module_names
 from perfmodel.report.document import Report, Table
 
+_NEEDS = re.compile(r"^NEEDS = (.+)$", re.MULTILINE)
+"""Read and not imported: help lists the formats, and some load all that draws."""
 UNSHOWN = ("data", "records", "profile")
 """Fields of a report that are saved and not shown: they keep every character."""
 
 
 def suffixes(offers: Collection[str] = ()) -> list[str]:
     """Suffixes that can be written, such as ``.json``, by a command whose reports fill the fields ``offers``."""
-    needs = {name: getattr(import_module(f"{__name__}.{name}"), "NEEDS", None) for name in module_names(__path__)}
-    return [f".{name}" for name, need in needs.items() if need is None or need in offers]
+    needs = {name: _NEEDS.search(_source(name)) for name in module_names(__path__)}
+    return [f".{name}" for name, need in needs.items() if need is None or literal_eval(need[1]) in offers]
+
+
+def _source(name: str) -> str:
+    [path] = [path for folder in __path__ if (path := Path(folder, f"{name}.py")).is_file()]
+    return path.read_text(encoding="utf-8")
 
 
 def render(suffix: str, report: Report) -> str | bytes:
