@@ -14,7 +14,7 @@ import drawn_rows
 import tuned
 from drawn_rows import ALIKE, WIDER
 
-from perfmodel.timing.base import MAX_PARAMETERS, find_model, model_modules
+from perfmodel.timing.base import MAX_PARAMETERS, find_model, model_names
 from perfmodel.validation.calibrate import HIGH, LOW
 
 PAGE = Path(__file__).parents[1] / "docs" / "accuracy.md"
@@ -41,9 +41,9 @@ def tuned_part(page: str | None = None) -> str:
     """Every constant in code that was chosen on measurements, and how many each model has beside its fitted parameters."""
     known = [one for one in tuned.declared() if page is None or f"`{in_package(one[0])}." in page]
     models = [
-        [f"`{name}`", str(len(find_model(name).parameters)), str(tuned.count(tuned.drawn_on(module)))]
-        for name, module in sorted(model_modules().items())
-        if name != "three-scalars" and (page is None or f"| `{name}` |" in page)
+        [f"`{name}`", str(len(find_model(name).parameters)), str(tuned.count(tuned.drawn_on(name)))]
+        for name in there(model_names(), page, "| `{}` |")
+        if name != "three-scalars"
     ]
     rows = []
     for module, name in known:
@@ -54,7 +54,7 @@ def tuned_part(page: str | None = None) -> str:
         f"A model has at most {MAX_PARAMETERS} fitted parameters per kernel and architecture, and {more} numbers more stand in code that\n"
         "were chosen on records that fits may see. Models share them: a kernel's prediction depends on some of its model's.\n"
         "Sequences of kernels have those of the parts as well.\n\n"
-        + table(["model", "fitted", "chosen, in its files"], models)
+        + table(["model", "fitted", "chosen"], models)
         + "\n"
         + table(["constant", "value", "meaning"], rows)
     )
@@ -67,7 +67,7 @@ def in_package(module: str) -> str:
 def assumed_part(page: str | None = None) -> str:
     """What the predictions of each model assume."""
     found: dict[str, list[str]] = {}
-    for name in there(model_modules(), page, "`{}`"):
+    for name in there(model_names(), page, "`{}`"):
         found.setdefault(find_model(name).assumes, []).append(f"`{name}`")
     return "".join(f"- {', '.join(names)}: {text}.\n" for text, names in found.items())
 
