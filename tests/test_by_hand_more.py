@@ -29,8 +29,8 @@ from perfmodel.kernels.softmax import VARIANTS, Softmax, kernel
 from perfmodel.remat.schedule import Plan
 from perfmodel.remat.strategies.segments import STRATEGIES
 from perfmodel.report.against import PREDICTED
-from perfmodel.study.base import MOST_FORMULAS, Scope
 from perfmodel.study.kinds.sweep import ROOF, Pairwise, SweptSeries
+from perfmodel.study.schema import MOST_FORMULAS, Scope
 from perfmodel.sweep import attention as attention_sweep
 from perfmodel.sweep import kv_cache, matmul, model
 from perfmodel.sweep.base import costs

@@ -14,11 +14,11 @@ from perfmodel.catalog import find_model
 from perfmodel.core.dtypes import DTYPES
 from perfmodel.core.workload import Attention
 from perfmodel.transformer.spec import DenseMlp, GroupedAttention, Layer, ModelSpec
-from perfmodel.transformer.training.attention_peak import attention_peak
 from perfmodel.transformer.training.implementations import kept
 from perfmodel.transformer.training.memory import BACKWARD, FORWARD, OPTIMIZER, Peak, peak
 from perfmodel.transformer.training.question import Recomputation, TrainingConfig
 from perfmodel.transformer.training.state import state_bytes
+from perfmodel.transformer.training.tape import attention_peak
 from perfmodel.validation.bounds import training_of
 from perfmodel.validation.records import as_record
 

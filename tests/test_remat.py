@@ -22,7 +22,7 @@ from perfmodel.remat.simulate import columns, simulate
 from perfmodel.remat.strategies import find, names
 from perfmodel.remat.strategies import revolve as binomial
 from perfmodel.remat.strategies.revolve import schedule as revolve
-from perfmodel.report.timeline import chart, sparkline
+from perfmodel.report.op_common import chart, sparkline
 
 PLANS = [Plan(), Plan(checkpoints=(5,)), Plan(checkpoints=(0, 3, 4), every=4, slots=3), Plan(every=3, slots=1), Plan(slots=9)]
 

@@ -16,8 +16,8 @@ from perfmodel.report.charts.scene import Marker, Path, Rect, Shape, ShapeGroup,
 from perfmodel.report.charts.schema import COMPUTE, Interval, Roofline, RooflinePoint
 from perfmodel.report.document import from_data
 from perfmodel.report.roofline_chart import ceilings, roofline
-from perfmodel.study.base import Scope
 from perfmodel.study.kinds.roofline import RooflineSection
+from perfmodel.study.schema import Scope
 from perfmodel.study.workloads import workload_of
 
 WORKLOADS = [

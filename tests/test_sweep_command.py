@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 
 import perfmodel
 from perfmodel.catalog import data_folder
-from perfmodel.commands._progress import SweepProgress
+from perfmodel.commands._shared import SweepProgress
 from perfmodel.sweep.study import WORKLOADS, read_study
 from perfmodel.sweep.summary import front
 from tools import bench

@@ -26,8 +26,8 @@ from perfmodel.kernels.collectives import (
 )
 from perfmodel.transformer import generation, kv_cache, parameters
 from perfmodel.transformer.answer import answer, lengths
-from perfmodel.transformer.batch import PAYS, bound_s, curve, knee
 from perfmodel.transformer.estimate import run_pass
+from perfmodel.transformer.generation import PAYS, bound_s, curve, knee
 from perfmodel.transformer.layer import first_operations, last_operations, operations
 from perfmodel.transformer.moe import expected_touched
 from perfmodel.transformer.op import CACHE, COLLECTIVE, ELEMENTWISE, MATMUL, WEIGHTS, Op, total_bytes

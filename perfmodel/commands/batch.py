@@ -16,7 +16,7 @@ def batch(asked: BatchQuestion, to: Destination) -> None:
 
     from perfmodel.catalog import calibrated_devices, find_model
     from perfmodel.report.batch import report
-    from perfmodel.transformer.batch import curve
+    from perfmodel.transformer.generation import curve
 
     device = device_for(asked.hardware)
     to.emit(report(curve(asked.request_for(find_model(asked.name), device), cache(calibrated_devices))))

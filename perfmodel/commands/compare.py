@@ -98,8 +98,8 @@ def _named(asked: ComparisonQuestion, threshold: float, line: str) -> tuple[Repo
     from perfmodel import __version__
     from perfmodel.report.compare import report
     from perfmodel.report.document import Provenance
-    from perfmodel.study.base import Scope
     from perfmodel.study.operands import operands
+    from perfmodel.study.schema import Scope
 
     scope = Scope()
     made = operands([asked.before, asked.after], workloads_of(asked), asked.hardware, scope)

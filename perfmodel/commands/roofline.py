@@ -14,8 +14,8 @@ from perfmodel.core.question import DEFAULT_DEVICE, Common, Condition, Question,
 
 if TYPE_CHECKING:
     from perfmodel.report import Report
-    from perfmodel.study.base import Scope
     from perfmodel.study.recorded import RecordChoice
+    from perfmodel.study.schema import Scope
 
 _TIMED = Condition(
     "is for attention and matmuls",
@@ -80,10 +80,9 @@ def _of_study(name: str, line: str, given: dict[str, Any]) -> Report:
 def _of_options(asked: RooflineQuestion, line: str) -> Report:
     from perfmodel.core.errors import UsageError
     from perfmodel.report.charts.schema import Roofline
-    from perfmodel.study.base import Scope
     from perfmodel.study.kinds.roofline import RooflineSection
     from perfmodel.study.recorded import NcuFile, records_of
-    from perfmodel.study.schema import joined
+    from perfmodel.study.schema import Scope, joined
 
     if asked.flops and not asked.ncu:
         raise UsageError("--flops without --ncu", "FLOP are told of kernels that ncu counted")

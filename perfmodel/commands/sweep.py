@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from perfmodel.commands._command import Command, Destination, add_command, new_app
-from perfmodel.commands._progress import SweepProgress
+from perfmodel.commands._shared import SweepProgress
 from perfmodel.core.errors import UsageError, suggest
 from perfmodel.core.question import Question, argument, option
 

@@ -8,8 +8,8 @@ from perfmodel.report.document import Report
 from perfmodel.report.metrics import Metric, as_json, as_rows
 from perfmodel.report.model import gpus_of, inputs_of, least, most, weights_notes
 from perfmodel.report.op_common import head
-from perfmodel.transformer.batch import PAYS, BatchPoint, Curve
 from perfmodel.transformer.estimate import CONVENTION
+from perfmodel.transformer.generation import PAYS, BatchPoint, Curve
 
 PARTS = ("time_s.parts.weights", "time_s.parts.KV cache", "time_s.parts.compute")
 COLUMNS = ("batch", "tokens_per_s", "tpot_s", "time_s.lower", "time_s.predicted", *PARTS, "memory_bytes", "bound")

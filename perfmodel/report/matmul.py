@@ -11,6 +11,7 @@ from perfmodel.core.units import format_binary, format_count
 from perfmodel.kernels.matmul import (
     BOUND_SOURCE,
     MatmulResult,
+    explain,
     extra_memory_bytes,
     io_lower_bound,
     minimum_elements,
@@ -21,7 +22,6 @@ from perfmodel.kernels.matmul import (
     wave_count,
     wave_quantization,
 )
-from perfmodel.kernels.matmul_explain import explain
 from perfmodel.kernels.tile import SLICE_DEPTH
 from perfmodel.report.against import Side, alone
 from perfmodel.report.charts.roofline_metrics import WHY

@@ -18,8 +18,7 @@ from perfmodel.remat.strategies.segments import sqrt_length
 from perfmodel.report.charts.format_number import text
 from perfmodel.report.document import Report, Table
 from perfmodel.report.metrics import Metric, as_json, as_rows
-from perfmodel.report.op_common import head, with_steps
-from perfmodel.report.timeline import HEIGHT, WIDTH, memory_chart, sparkline
+from perfmodel.report.op_common import HEIGHT, WIDTH, head, memory_chart, sparkline, with_steps
 
 SPARK, MOST_ROWS = 54, 12
 """Columns of a line of bars; rows of a chart up to which each is one value. All fit 80 columns."""

@@ -13,9 +13,8 @@ from perfmodel.remat.graph import GraphRun
 from perfmodel.remat.simulate import columns
 from perfmodel.report.document import Report, Table
 from perfmodel.report.metrics import Metric, as_json, as_rows
-from perfmodel.report.op_common import head
+from perfmodel.report.op_common import WIDTH, head, memory_chart, sparkline
 from perfmodel.report.remat import SPARK, Units
-from perfmodel.report.timeline import WIDTH, memory_chart, sparkline
 
 SOURCE = "Jain et al. 2020, Checkmate, arXiv 1910.02653; solved by HiGHS through scipy.optimize.milp"
 NARROW = 44

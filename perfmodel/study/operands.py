@@ -14,8 +14,8 @@ from perfmodel.report.charts.schema import COMPUTE, Roofline, RooflinePoint
 from perfmodel.report.compare import of_point
 from perfmodel.report.metrics import Metric
 from perfmodel.report.roofline_chart import ceilings, roofline, with_baseline
-from perfmodel.study.base import Scope
 from perfmodel.study.points import asked, too_large
+from perfmodel.study.schema import Scope
 from perfmodel.study.workloads import Workload
 from perfmodel.timing.base import algorithm_of, models_of
 

@@ -15,13 +15,13 @@ from perfmodel.kernels.attention.evaluate import BOTH, AttentionResult
 from perfmodel.kernels.attention.evaluate import explain as explain_attention
 from perfmodel.kernels.attention.request import Comparison
 from perfmodel.kernels.matmul import evaluate as evaluate_matmul
-from perfmodel.kernels.matmul_explain import explain as explain_matmul
+from perfmodel.kernels.matmul import explain as explain_matmul
 from perfmodel.report.attention import left_out
 from perfmodel.report.charts.format_number import text
 from perfmodel.report.charts.roofline_metrics import soft_bound
 from perfmodel.report.charts.schema import Interval, RooflinePoint
 from perfmodel.report.roofline_chart import point, predicted_by, with_shares
-from perfmodel.study.base import Scope
+from perfmodel.study.schema import Scope
 from perfmodel.study.workloads import Workload, request_words, shape_words
 from perfmodel.timing.base import algorithm_of
 from perfmodel.timing.launched import as_launched

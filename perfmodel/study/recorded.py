@@ -16,8 +16,7 @@ from perfmodel.core.workload import Attention
 from perfmodel.kernels.matmul import Matmul
 from perfmodel.report.charts.schema import Interval, RooflinePoint
 from perfmodel.report.roofline_chart import multicasts, with_shares
-from perfmodel.study.base import Scope
-from perfmodel.study.schema import Options
+from perfmodel.study.schema import Options, Scope
 from perfmodel.study.workloads import options_of, shape_words
 from perfmodel.validation.compare import RecordRow, compare, device_or_error, label
 from perfmodel.validation.ncu_points import COMMAND, FROM_REPORT, NO_TENSOR, NO_VECTOR, SECTIONS, KernelCount, read_kernels

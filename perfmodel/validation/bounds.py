@@ -22,11 +22,11 @@ from perfmodel.timing.predict import lower_bound_s
 from perfmodel.transformer.estimate import ModelStep
 from perfmodel.transformer.spec import ModelSpec
 from perfmodel.transformer.step import DECODE, PREFILL, ModelPass, Split
-from perfmodel.transformer.training.attention_peak import attention_peak
 from perfmodel.transformer.training.implementations import HUGGINGFACE
 from perfmodel.transformer.training.memory import peak
 from perfmodel.transformer.training.question import BF16, FP32, FULL, NONE, Recomputation, TrainingConfig
 from perfmodel.transformer.training.step.estimate import TrainingStep, training_step
+from perfmodel.transformer.training.tape import attention_peak
 from perfmodel.validation.records import Record
 
 _TWO_INPUTS = ("torch-add", "torch-silu-mul")

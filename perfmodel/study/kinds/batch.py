@@ -9,10 +9,9 @@ from perfmodel.core.hardware import Device
 from perfmodel.report.batch import report
 from perfmodel.report.charts.schema import LineChart, Mark, Number, Series
 from perfmodel.report.document import Column, DataTable, Value
-from perfmodel.study.base import XY, Scope, SectionResult
-from perfmodel.study.schema import Options
+from perfmodel.study.schema import XY, Options, Scope, SectionResult
 from perfmodel.study.workloads import ModelOptions
-from perfmodel.transformer.batch import CACHE_PART, COMPUTE_PART, WEIGHTS_PART, BatchPoint, Curve, curve
+from perfmodel.transformer.generation import CACHE_PART, COMPUTE_PART, WEIGHTS_PART, BatchPoint, Curve, curve
 from perfmodel.transformer.step import DECODE
 
 PARTS = (WEIGHTS_PART, CACHE_PART, COMPUTE_PART)

@@ -16,8 +16,7 @@ from perfmodel.report.charts.roofline_metrics import SHORT
 from perfmodel.report.charts.schema import Limit, LineChart, Series
 from perfmodel.report.document import Column, DataTable, Value
 from perfmodel.report.metrics import BOUND_WORDS
-from perfmodel.study.base import XY, Scope, SectionResult, on, together
-from perfmodel.study.schema import Options
+from perfmodel.study.schema import XY, Options, Scope, SectionResult, on, together
 from perfmodel.study.workloads import AttentionOptions, shape_words
 
 X_LABEL = "block size B_c"

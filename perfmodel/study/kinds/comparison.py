@@ -5,9 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from perfmodel.report.compare import DEFAULT_THRESHOLD, changes, summary, tables
-from perfmodel.study.base import Scope, SectionResult
 from perfmodel.study.operands import operands
-from perfmodel.study.schema import Options
+from perfmodel.study.schema import Options, Scope, SectionResult
 from perfmodel.study.workloads import Workload
 
 

@@ -12,8 +12,7 @@ from perfmodel.core.hardware import Device
 from perfmodel.report.charts.format_number import text
 from perfmodel.report.charts.schema import Bar, BarChart, Limit, LineChart, Series
 from perfmodel.report.document import Column, DataTable, Value
-from perfmodel.study.base import Scope, SectionResult, on, together
-from perfmodel.study.schema import Options
+from perfmodel.study.schema import Options, Scope, SectionResult, on, together
 from perfmodel.study.workloads import ModelOptions
 from perfmodel.transformer.cache_plan import CacheResult, evaluate, workload
 from perfmodel.transformer.explain import explain_cache

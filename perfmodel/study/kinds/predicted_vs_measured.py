@@ -7,9 +7,8 @@ from dataclasses import dataclass
 
 from perfmodel.report.charts.schema import Pair, ScatterChart
 from perfmodel.report.document import Column, DataTable, Value
-from perfmodel.study.base import Scope, SectionResult
 from perfmodel.study.recorded import RecordChoice, row_group, row_name, rows_of, thinned
-from perfmodel.study.schema import Options
+from perfmodel.study.schema import Options, Scope, SectionResult
 from perfmodel.validation.compare import RecordGroup, RecordRow, groups
 from perfmodel.validation.statistics import quantile
 

@@ -14,7 +14,6 @@ from perfmodel.report.charts.format_number import text as cell
 from perfmodel.report.charts.roofline_metrics import WHY, flag, share_of_roof, soft_bound
 from perfmodel.report.charts.schema import Roofline, RooflinePoint
 from perfmodel.report.roofline_chart import at_one_level, brief, point_of_row, roofline, verdict_on
-from perfmodel.study.base import Scope, SectionResult, on, together
 from perfmodel.study.points import WorkloadAnswer, asked, too_large
 from perfmodel.study.recorded import (
     UNCOUNTED,
@@ -29,7 +28,7 @@ from perfmodel.study.recorded import (
     row_name,
     rows_of,
 )
-from perfmodel.study.schema import Options
+from perfmodel.study.schema import Options, Scope, SectionResult, on, together
 from perfmodel.study.workloads import Workload
 from perfmodel.validation.compare import RecordRow
 from perfmodel.validation.statistics import quantile

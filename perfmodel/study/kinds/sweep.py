@@ -14,9 +14,8 @@ from perfmodel.report.charts.format_number import text
 from perfmodel.report.charts.roofline_metrics import RESOURCES, SHORT, bound, soft_bound
 from perfmodel.report.charts.schema import LineChart, Mark, Series
 from perfmodel.report.document import Column, DataTable, Value
-from perfmodel.study.base import XY, Scope, SectionResult, on
 from perfmodel.study.points import WorkloadAnswer, answers
-from perfmodel.study.schema import Options
+from perfmodel.study.schema import XY, Options, Scope, SectionResult, on
 from perfmodel.study.workloads import Workload
 
 Show = Literal["time", "rate", "dram", "l2", "accesses", "memory"]

@@ -11,8 +11,7 @@ from perfmodel.core.errors import UsageError
 from perfmodel.report.charts.format_number import text
 from perfmodel.report.charts.schema import Bar, BarChart, Limit
 from perfmodel.report.document import Column, DataTable, Value
-from perfmodel.study.base import Scope, SectionResult
-from perfmodel.study.schema import Options
+from perfmodel.study.schema import Options, Scope, SectionResult
 from perfmodel.transformer.training.checks import recompute_named
 from perfmodel.transformer.training.memory import MemoryResult, evaluate
 from perfmodel.transformer.training.question import Parallel, TrainingConfig

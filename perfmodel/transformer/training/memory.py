@@ -14,9 +14,17 @@ from perfmodel.core.hardware import Device
 from perfmodel.transformer.layer import EMBEDDING, HEAD
 from perfmodel.transformer.parameters import total
 from perfmodel.transformer.training import korthikanti
-from perfmodel.transformer.training.blocks import LayerBlock, chunk_blocks, end_block
 from perfmodel.transformer.training.checks import checked
-from perfmodel.transformer.training.implementations import FUSED, Implementation, Kept, implementation_named, kept
+from perfmodel.transformer.training.implementations import (
+    FUSED,
+    Implementation,
+    Kept,
+    LayerBlock,
+    chunk_blocks,
+    end_block,
+    implementation_named,
+    kept,
+)
 from perfmodel.transformer.training.matrices import bare, candidates, chunks_of, in_flight
 from perfmodel.transformer.training.question import EVERY, FREED, FULL, Shape, TrainingConfig, shape_of
 from perfmodel.transformer.training.recorder import TOKEN_SIZE
