@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import yaml
 
+from perfmodel.core.checks import read_text
 from perfmodel.core.errors import DataError, UsageError, suggest
-from perfmodel.core.files import read_text
 
 if TYPE_CHECKING:
     from pydantic import ValidationError

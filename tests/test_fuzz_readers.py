@@ -241,7 +241,7 @@ def test_pipes_are_refused(name: str) -> None:
 
 
 def test_every_file_is_opened_in_one_place() -> None:
-    """Readers of what users name go through ``perfmodel.core.files``, which refuses what is no regular file."""
+    """Readers of what users name go through ``perfmodel.core.checks``, which refuses what is no regular file."""
     root = Path(perfmodel.__path__[0])
     for name in READERS:
         if name not in OTHERWISE and name.startswith("perfmodel."):

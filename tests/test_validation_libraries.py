@@ -14,9 +14,8 @@ import pytest
 from perfmodel.core.errors import DataError, UnavailableError
 from perfmodel.validation.libraries import FIT, HELD_OUT, LibraryCase, Prepared, load_torch
 from perfmodel.validation.libraries import measure as measuring
-from perfmodel.validation.libraries.cases import FAMILIES, cases, shapes
 from perfmodel.validation.libraries.kernels import LIBRARIES, find
-from perfmodel.validation.libraries.measure import RULE, TorchTimer, as_line, measure
+from perfmodel.validation.libraries.measure import FAMILIES, RULE, TorchTimer, as_line, cases, measure, shapes
 from perfmodel.validation.records import Record, Seconds, read_records, shipped_records
 from perfmodel.validation.statistics import quantile, relative_error_of_median
 from tools.measure.profiler import Launch, in_windows

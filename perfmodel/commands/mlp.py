@@ -13,8 +13,8 @@ def mlp(asked: MlpQuestion, to: Explained) -> None:
     x W1, ReLU, W2. Example: perfmodel mlp --batch 4096 --d-in 1024 --d-hidden 4096 --d-out 1024
     """
     from perfmodel.kernels.mlp import evaluate
-    from perfmodel.report.mlp import report
+    from perfmodel.report.ops import mlp_report
 
     passes, device = asked.passes(), device_for(asked.hardware)
     w = asked.workload(device)
-    to.emit(report(w, device, [evaluate(w, device, one) for one in passes], explained=to.explain))
+    to.emit(mlp_report(w, device, [evaluate(w, device, one) for one in passes], explained=to.explain))

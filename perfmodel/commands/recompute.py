@@ -13,7 +13,7 @@ def recompute(asked: RecomputeQuestion, to: Explained) -> None:
     Example: perfmodel recompute --bytes 64MiB --flops 10GFLOP
     """
     from perfmodel.kernels.recompute import evaluate
-    from perfmodel.report.recompute import report
+    from perfmodel.report.ops import recompute_report
 
     device = device_for(asked.hardware)
-    to.emit(report(evaluate(asked.workload(device), device), explained=to.explain))
+    to.emit(recompute_report(evaluate(asked.workload(device), device), explained=to.explain))

@@ -31,13 +31,13 @@ def softmax(asked: SoftmaxRun, to: Explained) -> None:
     Example: perfmodel softmax --rows 4096 --cols 32768
     """
     from perfmodel.kernels.softmax import evaluate
-    from perfmodel.report.softmax import report
+    from perfmodel.report.ops import softmax_report
 
     device = device_for(asked.hardware)
     w = asked.workload(device)
     results = evaluate(w, device)
     known = None if asked.implementation is None else _predicted(w, results[-1], asked.implementation, device)
-    to.emit(report(w, device, results, prediction=known, explained=to.explain))
+    to.emit(softmax_report(w, device, results, prediction=known, explained=to.explain))
 
 
 def _predicted(w: Softmax, fused: SoftmaxResult, implementation: str, device: Device) -> Prediction:

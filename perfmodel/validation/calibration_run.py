@@ -271,7 +271,7 @@ def _steps(total: int, progress: Progress, done: Callable[[float], None]) -> Pro
 
 
 def _library_cases(names: Sequence[str], quick: bool) -> list[LibraryCase]:
-    from perfmodel.validation.libraries.cases import FAMILIES, cases
+    from perfmodel.validation.libraries.measure import FAMILIES, cases
 
     found = [[case for case in cases(family) if case.implementation in names] for family in FAMILIES] if names else []
     return [case for listed in found for case in listed[:: QUICK_STEP if quick else 1]]

@@ -17,8 +17,7 @@ from typing import Any
 
 from perfmodel.core.workload import BACKWARD, FORWARD
 from perfmodel.validation.libraries import HELD_OUT, LibraryCase, load_torch
-from perfmodel.validation.libraries.cases import LARGE_SCORES
-from perfmodel.validation.libraries.measure import as_line, measure
+from perfmodel.validation.libraries.measure import LARGE_SCORES, as_line, measure
 from tools.measure.hardware import current_profile
 
 ALIKE, WIDER = "alike", "wider"

@@ -1,4 +1,4 @@
-"""Formats of the weights that a checkpoint's ``quantization_config`` names: one file per family, with its ``METHODS`` and its ``read``.
+"""Formats of the weights that a checkpoint's ``quantization_config`` names: a file has its ``FAMILIES``.
 
 To add a family is to add a file. A format that no file reads is refused, or the user says how wide the weights are.
 """
@@ -6,11 +6,10 @@ To add a family is to add a file. A format that no file reads is refused, or the
 from collections.abc import Mapping
 from dataclasses import replace
 from importlib import import_module
-from types import ModuleType
 
 from perfmodel.core.errors import DataError
 from perfmodel.core.plugins import module_names
-from perfmodel.transformer.weight_formats._base import FIELD, Fields, Quantized
+from perfmodel.transformer.weight_formats._base import FIELD, Family, Fields, Quantized
 
 
 def quantized(raw: object) -> Quantized | None:
@@ -29,15 +28,14 @@ def quantized(raw: object) -> Quantized | None:
     if family is None:
         return Quantized(f"{method:.40}" or "an unnamed method")
     found: Quantized = family.read(fields)
-    return replace(found, unread=(*found.unread, *fields.unread(family.HARMLESS)))
+    return replace(found, unread=(*found.unread, *fields.unread(family.harmless)))
 
 
 def _loaded(raw: Mapping[str, object]) -> bool:
     return any(raw.get(name) is True for name in ("load_in_4bit", "load_in_8bit"))
 
 
-def _families() -> dict[str, ModuleType]:
+def _families() -> dict[str, Family]:
     """The family of each quant_method."""
-    names = module_names(__path__)
-    found = [import_module(f"{__name__}.{name}") for name in names]
-    return {method: module for module in found for method in module.METHODS}
+    found = [family for name in module_names(__path__) for family in import_module(f"{__name__}.{name}").FAMILIES]
+    return {method: family for family in found for method in family.methods}

@@ -1,7 +1,7 @@
 """How a checkpoint stores one matrix, and which matrices of a model it stores so."""
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -125,3 +125,12 @@ def matcher(patterns: Iterable[str]) -> re.Pattern[str]:
         return re.compile("|".join(f"(?:{one})" for one in made) or "(?!)")
     except re.error as error:
         raise DataError(f"{FIELD}: a pattern of modules is no regular expression: {error}") from None
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """Formats of the ``quant_method`` names in ``methods``. ``harmless``: fields that change no byte; ``read``: rules of the others."""
+
+    methods: tuple[str, ...]
+    harmless: tuple[str, ...]
+    read: Callable[[Fields], Quantized]

@@ -7,9 +7,8 @@ under NVFP4 and 8-bit exponents under MXFP4; packed formats store the shape; ``a
 from collections.abc import Mapping
 
 from perfmodel.core.errors import DataError
-from perfmodel.transformer.weight_formats._base import FIELD, FP16, FP32, Fields, MatrixFormat, Quantized, Rule, group
+from perfmodel.transformer.weight_formats._base import FIELD, FP16, FP32, Family, Fields, MatrixFormat, Quantized, Rule, group
 
-METHODS = ("compressed-tensors",)
 HARMLESS = (
     "quantization_status", "kv_cache_scheme", "global_compression_ratio", "version", "run_compressed",
     "output_activations", "observer", "observer_kwargs", "dynamic", "transform_config", "zp_dtype",
@@ -75,3 +74,6 @@ def _block(strategy: str, size: int | None, weights: Fields) -> tuple[int | None
     if strategy not in known:
         raise DataError(f"{weights.place}.strategy: no rule for {strategy!r:.40}", f"there are rules for {', '.join(known)}, block")
     return known[strategy]
+
+
+FAMILIES = (Family(("compressed-tensors",), HARMLESS, read),)

@@ -8,13 +8,15 @@ sine per position, torch-mask adds a mask of ``mask_rows`` rows to each group of
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Iterator
 from functools import partial
+from importlib import import_module
 from typing import Any
 
 from perfmodel.core.errors import DataError, UnavailableError, suggest
-from perfmodel.core.workload import FORWARD
-from perfmodel.validation.libraries import Library, LibraryCase, Prepared, Torch, attention, dtype_of, relative_error
+from perfmodel.core.workload import BACKWARD, FORWARD
+from perfmodel.validation.libraries import Library, LibraryCase, Prepared, Torch, dtype_of, relative_error
 
 CHECKED_ROWS, CHECKED_MATMUL_ROWS, CHECKED_COPY = 64, 32, 1 << 16
 """Of the end of the result: rows, and elements of a copy."""
@@ -102,8 +104,6 @@ _OTHERS = (
     Library("torch-copy", "copy", (FORWARD,), _copy),
     Library("torch-matmul", "matmul", (FORWARD,), _matmul),
 )
-LIBRARIES = {(library.workload, library.name): library for library in (*attention.LIBRARIES, *_ROWS, *_OTHERS)}
-"""Every library kernel by workload and name."""
 
 
 def find(case: LibraryCase) -> Library:
@@ -115,3 +115,133 @@ def find(case: LibraryCase) -> Library:
     if case.direction not in found.directions:
         raise DataError(f"{found.name} has no {case.direction} pass here", f"give one of {', '.join(found.directions)}")
     return found
+
+
+BACKENDS = {
+    "torch-sdpa-flash": "FLASH_ATTENTION",
+    "torch-sdpa-cudnn": "CUDNN_ATTENTION",
+    "torch-sdpa-efficient": "EFFICIENT_ATTENTION",
+}
+
+
+def operands(case: LibraryCase, torch: Torch, length_first: bool) -> tuple[Any, Any, Any]:
+    """Random Q [batch, heads, n, d], K and V [batch, kv_heads, kv_len, d]; ``length_first``: stored as [batch, length, heads, d]."""
+    s, dtype = case.shape, dtype_of(case, torch)
+
+    def draw(heads: Any, length: Any) -> Any:
+        stored = (s["batch"], length, heads, s["d"]) if length_first else (s["batch"], heads, length, s["d"])
+        drawn = torch.randn(stored, dtype=dtype, device="cuda")
+        seen = drawn.transpose(1, 2) if length_first else drawn
+        return seen.requires_grad_(case.direction == BACKWARD)
+
+    return draw(s["heads"], s["n"]), draw(s["kv_heads"], s["kv_len"]), draw(s["kv_heads"], s["kv_len"])
+
+
+def attention(case: LibraryCase, torch: Torch, q: Any, k: Any, v: Any, run: Any) -> Prepared:
+    """``run()`` itself, or its backward pass alone."""
+    causal = bool(case.shape["causal"])
+    if case.direction == FORWARD:
+        return Prepared(run, partial(output_error, torch, q, k, v, causal))
+    out = run()
+    grad = torch.randn_like(out)
+
+    def backward() -> Any:
+        return torch.autograd.grad(out, (q, k, v), grad, retain_graph=True)
+
+    return Prepared(backward, partial(gradient_error, torch, q, k, v, causal, grad))
+
+
+def _fused(case: LibraryCase, torch: Torch) -> Prepared:
+    """One SDPA backend on one case."""
+    causal, grouped = bool(case.shape["causal"]), case.shape["heads"] != case.shape["kv_heads"]
+    if causal and case.shape["n"] != case.shape["kv_len"]:
+        raise UnavailableError(f"{case.implementation}: PyTorch aligns a causal mask to the first key", "give n = kv_len")
+    module = import_module("torch.nn.attention")
+    backend = getattr(module.SDPBackend, BACKENDS[case.implementation])
+    q, k, v = operands(case, torch, length_first=case.shape["n"] != 1)
+
+    def run() -> Any:
+        with module.sdpa_kernel(backend):
+            return torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=causal, enable_gqa=grouped)
+
+    return attention(case, torch, q, k, v, run)
+
+
+def _eager(case: LibraryCase, torch: Torch) -> Prepared:
+    """The whole sequence. A causal case says ``mask`` too, as the mask is a tensor that a kernel adds: no ``masked_fill``."""
+    causal, masked = bool(case.shape["causal"]), bool(case.shape.get("mask", False))
+    if causal != masked or case.shape["heads"] != case.shape["kv_heads"]:
+        raise UnavailableError("torch-eager: causal without mask, or grouped heads", "give causal and mask alike, kv_heads = heads")
+    q, k, v = operands(case, torch, length_first=False)  # from another order each matmul would copy first
+    scale = 1 / math.sqrt(q.shape[-1])
+    mask = torch.full((q.shape[2], k.shape[2]), -math.inf, dtype=q.dtype, device="cuda").triu(1) if causal else None
+
+    def run() -> Any:
+        scores = torch.matmul(q, k.transpose(-2, -1)) * scale
+        if mask is not None:
+            scores = scores + mask
+        return torch.matmul(torch.softmax(scores, -1), v)
+
+    return attention(case, torch, q, k, v, run)
+
+
+ATTENTION = (
+    *(Library(name, "attention", (FORWARD, BACKWARD), _fused) for name in BACKENDS),
+    Library("torch-eager", "attention", (FORWARD, BACKWARD), _eager),
+)
+
+ROWS = 48
+"""Query rows checked per head of a large problem."""
+
+WHOLE_SCORES = 1 << 22
+"""Scores of one KV head up to which every row is checked, and with them the gradients of K and V."""
+
+
+def _attend(torch: Torch, q: Any, k: Any, v: Any, rows: Any, causal: bool) -> Any:
+    """q [group, rows, d], k [kv_len, d], v [kv_len, dv]; a causal mask hides the keys after a row's own."""
+    scores = q @ k.T / math.sqrt(q.shape[-1])
+    if causal:
+        scores = scores.masked_fill(torch.arange(k.shape[0], device="cuda") > rows[:, None], -math.inf)
+    return scores.softmax(-1) @ v
+
+
+def _checked(torch: Torch, q: Any, k: Any) -> Iterator[tuple[int, int, slice, Any]]:
+    """(batch, KV head, its query heads, rows): of the first and the last head."""
+    (batches, heads, n, _), (_, kv_heads, kv_len, _) = q.shape, k.shape
+    group = heads // kv_heads
+    count = n if group * n * kv_len <= WHOLE_SCORES else min(n, ROWS)
+    rows = torch.linspace(0, n - 1, count, device="cuda").long().unique()
+    for batch, kv_head in ((0, 0), (batches - 1, kv_heads - 1)):
+        yield batch, kv_head, slice(kv_head * group, (kv_head + 1) * group), rows
+
+
+def _worst(errors: list[float]) -> float:
+    return math.nan if any(map(math.isnan, errors)) else max(errors)
+
+
+def output_error(torch: Torch, q: Any, k: Any, v: Any, causal: bool, out: Any) -> float:
+    """Largest relative error of the heads checked. Tensors are [batch, heads, length, d]."""
+    errors = []
+    for batch, kv_head, heads, rows in _checked(torch, q, k):
+        some = q[batch, heads][:, rows].double()
+        wanted = _attend(torch, some, k[batch, kv_head].double(), v[batch, kv_head].double(), rows, causal)
+        errors.append(relative_error(out[batch, heads][:, rows], wanted))
+    return _worst(errors)
+
+
+def gradient_error(torch: Torch, q: Any, k: Any, v: Any, causal: bool, grad: Any, found: tuple[Any, Any, Any]) -> float:
+    """Largest relative error of dQ, and of dK and dV where every row is checked; ``grad`` is that of the output."""
+    errors = []
+    for batch, kv_head, heads, rows in _checked(torch, q, k):
+        parts = (q[batch, heads][:, rows], k[batch, kv_head], v[batch, kv_head])
+        leaves = [part.detach().double().requires_grad_() for part in parts]
+        out = _attend(torch, leaves[0], leaves[1], leaves[2], rows, causal)
+        wanted = torch.autograd.grad(out, leaves, grad[batch, heads][:, rows].double())
+        errors.append(relative_error(found[0][batch, heads][:, rows], wanted[0]))
+        if len(rows) == q.shape[2]:
+            errors += [relative_error(got[batch, kv_head], want) for got, want in zip(found[1:], wanted[1:], strict=True)]
+    return _worst(errors)
+
+
+LIBRARIES = {(library.workload, library.name): library for library in (*ATTENTION, *_ROWS, *_OTHERS)}
+"""Every library kernel by workload and name."""

@@ -13,8 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from perfmodel.catalog import find_model
-from perfmodel.validation.libraries.cases import cases
-from perfmodel.validation.libraries.measure import as_line, measure
+from perfmodel.validation.libraries.measure import as_line, cases, measure
 from tools.measure.hardware import current_profile
 from tools.measure.steps.cases import DECODE, OPS, PARALLEL_MODELS, PREFILL, StepCase, collective_sizes, step_cases
 from tools.measure.steps.clock import among

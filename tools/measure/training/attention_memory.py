@@ -10,7 +10,7 @@ from typing import Any
 
 from perfmodel.core.workload import BACKWARD
 from perfmodel.validation.libraries import LibraryCase, Torch
-from perfmodel.validation.libraries.attention import BACKENDS, operands
+from perfmodel.validation.libraries.kernels import BACKENDS, operands
 from perfmodel.validation.libraries.measure import TorchTimer
 from perfmodel.validation.statistics import StoppingRule
 from tools.measure.training.meter import Bytes, nbytes, sm_mhz
