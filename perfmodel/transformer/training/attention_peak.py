@@ -50,7 +50,7 @@ def attention_peak(w: Attention, implementation: str) -> AttentionPeak:
 
 
 def _tape(w: Attention, nodes: list[TapeNode], more: dict[str, Number]) -> Tape:
-    """Tape of ``nodes`` in which the result, dQ, dK and dV take bytes; inputs and dO exist already."""
+    """Tape of ``nodes``: the result, dQ, dK and dV take bytes; inputs and dO exist already."""
     keys, rows = w.batch * w.kv_heads * w.kv_len * w.dtype.size, w.batch * w.heads * w.n * w.dtype.size
     views = {"Q": rows * w.d, "K": keys * w.d, "V": keys * w.dv, "result": 0}
     return Tape("Q", {**dict.fromkeys(views, 0), "result": rows * w.dv, **more}, nodes, views=views)
@@ -70,7 +70,7 @@ def _eager(w: Attention) -> Tape:
 def _flash(w: Attention) -> Tape:
     """FlashAttention-2: the logsumexp is kept; backward adds dQ up in fp32, with rows padded to 128 and features to 32.
 
-    Source: aten/src/ATen/native/transformers/cuda/flash_attn/flash_api.cpp, mha_bwd. With grouped heads, dK and dV exist per query head first.
+    Source: aten/src/ATen/native/transformers/cuda/flash_attn/flash_api.cpp, mha_bwd. Grouped heads have dK, dV per query head first.
     """
     rows = w.batch * w.heads * ceil_div(w.n, 128) * 128
     sums = STATISTIC_SIZE * rows * (ceil_div(w.d, 32) * 32 + 1)

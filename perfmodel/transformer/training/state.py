@@ -32,8 +32,8 @@ class Optimizer:
     """``moments``: numbers kept per parameter, in the precision of the state; ``eight_bit``: a byte each and scales.
 
     ``factored``: a row and a column of sums per matrix instead of a second moment. ``matrix_moments``: moments of the matrices
-    of a layer, if they differ from those of tables and vectors. ``temporary``: numbers per parameter while many tensors are updated together by
-    PyTorch's foreach kernels (torch/optim/adam.py takes the square root of all second moments at once); a fused kernel needs none.
+    of a layer, if they differ from those of tables and vectors. ``temporary``: numbers per parameter while PyTorch's foreach kernels
+    update many tensors together (torch/optim/adam.py takes the square root of all second moments at once); a fused kernel needs none.
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""NVIDIA Model Optimizer: the algorithm by name, in config.json or as hf_quant_config.json has it under ``quantization``.
+"""Checkpoints of NVIDIA Model Optimizer: the algorithm's name is in config.json, or under ``quantization`` as in hf_quant_config.json.
 
 Source: NVIDIA/Model-Optimizer, modelopt.torch.export (weight, weight_scale, weight_scale_2, input_scale); vllm-project/vllm,
 docs/features/quantization/modelopt.md. Scales of a quantized KV cache, 8 B a layer, are not counted.
@@ -11,7 +11,7 @@ from perfmodel.transformer.weight_formats._base import FIELD, FP32, Fields, Matr
 METHODS = ("modelopt", "modelopt_fp4", "modelopt_mixed", "modelopt_mxfp8")
 HARMLESS = ("producer", "kv_cache_scheme", "kv_cache_quant_algo", "config_groups", "quant_method", "has_zero_point", "pre_quant_scale")
 BOTH = (None, None, 2 * FP32)
-"""The second scale of the weights, and the scale of the activations."""
+"""Bits per matrix: an fp32 scale of the weights and one of the activations."""
 NVFP4 = MatrixFormat("nvfp4", 4, ((16, 1, 8), BOTH), "fp4")
 ALGORITHMS = {
     "FP8": MatrixFormat("fp8", 8, (BOTH,), "fp8"),
@@ -25,7 +25,10 @@ MIXED = "MIXED_PRECISION"
 
 
 def read(fields: Fields) -> Quantized:
-    """``ignore`` and ``exclude_modules`` name what stays; MIXED_PRECISION gives an algorithm for each module."""
+    """Formats of the matrices; those in ``ignore`` and ``exclude_modules`` keep theirs. MIXED_PRECISION has an algorithm per module.
+
+    An unknown algorithm, or NVFP4 in groups other than 16, gives a result without rules.
+    """
     inner = fields.get("quantization", dict)
     if inner is not None:
         fields = Fields(inner, f"{FIELD}.quantization")
