@@ -79,7 +79,7 @@ def value(tree: ast.expr, names: Mapping[str, Any]) -> Any:
         case ast.Subscript(value=owner, slice=place):
             return of(owner)[of(place)]
         case ast.ListComp(elt=part, generators=loops) | ast.GeneratorExp(elt=part, generators=loops):
-            return [value(part, found) for found in _rounds(loops, names)]
+            return [value(part, found) for found in _iterations(loops, names)]
         case _:
             return _collected(tree, of)
 
@@ -113,7 +113,7 @@ def _attribute(owner: Any, name: str, tree: ast.expr) -> Any:
     return _refuse(tree) if isinstance(owner, str) or ismodule(found) else found
 
 
-def _rounds(loops: list[ast.comprehension], names: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+def _iterations(loops: list[ast.comprehension], names: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
     """``names`` and the loop variables, once per iteration of the nested ``loops``."""
     if not loops:
         yield names
@@ -124,7 +124,7 @@ def _rounds(loops: list[ast.comprehension], names: Mapping[str, Any]) -> Iterato
         items = item if isinstance(first.target, ast.Tuple) else [item]
         found = {**names, **{ast.unparse(variable): one for variable, one in zip(variables, items, strict=True)}}
         if all(value(test, found) for test in first.ifs):
-            yield from _rounds(inner, found)
+            yield from _iterations(inner, found)
 
 
 @contextmanager

@@ -173,11 +173,11 @@ def _counted(timed: Sequence[Change], threshold: float) -> str:
         counts = Counter(one.word for one in own)
         parts = ", ".join(f"{counts[word]} {word}" for word in (FASTER, SLOWER, SAME) if counts[word])
         same = "" if clauses else f" (within {threshold:.0%} is SAME)"
-        clauses.append(f"{parts} of {_what(kind, own)}{same}; {_gains(kind, own)}")
+        clauses.append(f"{parts} of {_number_and_kind(kind, own)}{same}; {_gains(kind, own)}")
     return "; ".join(clauses)
 
 
-def _what(kind: int, timed: Sequence[Change]) -> str:
+def _number_and_kind(kind: int, timed: Sequence[Change]) -> str:
     """``3 measured times``: the number and the name of the kind."""
     units = {one.before.unit for one in timed}
     words = KIND_WORDS[kind] if kind < OTHER else "times" if units == {"s"} else "times and rates" if "s" in units else "rates"
@@ -239,7 +239,7 @@ def metrics_of(raw: Any, name: str) -> list[Metric]:
     if schema == SCHEMA:
         return of_report(from_data(raw))
     if isinstance(schema, str) and schema.startswith("perfmodel."):
-        return _once(_of_object(raw))
+        return _without_repeats(_of_object(raw))
     raise DataError(f"{name}: neither a report nor what --json prints", "save one with -o report.json")
 
 
@@ -247,7 +247,7 @@ def of_report(report: Report) -> list[Metric]:
     """Metrics from the points of its rooflines and the cells of its tables."""
     several = len({chart.device for chart in report.rooflines}) > 1
     found = [one for chart in report.rooflines for point in chart.points for one in of_point(point, chart, several)]
-    return _once([*found, *(one for table in report.data_tables for one in _of_table(table))])
+    return _without_repeats([*found, *(one for table in report.data_tables for one in _of_table(table))])
 
 
 def of_point(point: RooflinePoint, chart: Roofline, several: bool = False) -> list[Metric]:
@@ -281,7 +281,7 @@ def _of_table(table: DataTable) -> Iterator[Metric]:
                 yield Metric(", ".join([table.title, *words]), value, column.title, column.unit, *known)
 
 
-def _once(found: Iterable[Metric]) -> list[Metric]:
+def _without_repeats(found: Iterable[Metric]) -> list[Metric]:
     """``found`` without repeated quantities: the first of each stays."""
     kept: dict[tuple[str, str], Metric] = {}
     for one in found:

@@ -35,7 +35,9 @@ def half_widths(
     ``grouped``: fit points by family and architecture. ``calibrated``: fitted blocks by device id. ``fallbacks``: devices whose
     calibrations may time the parts of a composite kernel.
     """
-    current = {q.device.id: replace(q.device, calibration=calibrated.get(q.device.id, [])) for own in grouped.values() for q in own}
+    current = {
+        point.device.id: replace(point.device, calibration=calibrated.get(point.device.id, [])) for own in grouped.values() for point in own
+    }
     families: dict[Family, dict[str, list[FitPoint]]] = {}
     for key, own in grouped.items():
         families.setdefault(key[:4], {})[key[4]] = with_lent(own, key[3], lambda: [*current.values(), *fallbacks()])
@@ -43,23 +45,28 @@ def half_widths(
     best = (0, 0.0)
     for family, members in sorted(families.items()):
         by_lender = {
-            lender: [r for borrower, own in members.items() if lender != borrower for r in _off(own, family, current[lent[0].device.id])]
+            lender: [
+                residual
+                for borrower, own in members.items()
+                if lender != borrower
+                for residual in _residuals(own, family, current[lent[0].device.id])
+            ]
             for lender, lent in members.items()
         }
-        residuals = [r for listed in by_lender.values() for r in listed]
+        residuals = [residual for listed in by_lender.values() for residual in listed]
         if not residuals:
             continue
-        wider = math.sqrt(1 + 1 / len(members))
-        best = max(best, (len(members), quantile(residuals, QUANTILE) * wider))
-        by_device = {f"{family[1]} of {q.device.id}": by_lender[lender] for lender, own in members.items() for q in own}
+        factor = math.sqrt(1 + 1 / len(members))
+        best = max(best, (len(members), quantile(residuals, QUANTILE) * factor))
+        by_device = {f"{family[1]} of {point.device.id}": by_lender[lender] for lender, own in members.items() for point in own}
         for name, listed in {family[1]: residuals, **by_device}.items():
             if listed:
-                found[name] = max(found.get(name, 0.0), quantile(listed, QUANTILE) * wider)
-    alike = {name: found[other] for name, other in SAME_PARTS.items() if other in found}
-    return {**alike, **found, "": best[1]} if found else {}
+                found[name] = max(found.get(name, 0.0), quantile(listed, QUANTILE) * factor)
+    by_parts = {name: found[other] for name, other in SAME_PARTS.items() if other in found}
+    return {**by_parts, **found, "": best[1]} if found else {}
 
 
-def _off(own: list[FitPoint], family: Family, lender: Device) -> list[float]:
+def _residuals(own: list[FitPoint], family: Family, lender: Device) -> list[float]:
     """|log(measured / predicted)| of the fit points in ``own``, predicted with the parameters of ``lender``."""
     block = next((one for one in lender.calibration if family_of(one) == family), None)
     if block is None:

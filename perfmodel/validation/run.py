@@ -160,7 +160,7 @@ def scoreboard(rows: Iterable[RecordRow]) -> list[GroupScore]:
 
     Groups without a held-out record are left out.
     """
-    lines = []
+    scores = []
     for group in groups(rows, by_device=True):
         timed = [row for row in group.rows if not profiled(row.record)]
         several = any(_regime(row) for row in timed)
@@ -168,8 +168,8 @@ def scoreboard(rows: Iterable[RecordRow]) -> list[GroupScore]:
         for row in timed:
             by_shape = " decode" if row.record.shape.get("n") == 1 else " prefill"
             regimes.setdefault((_regime(row) or by_shape) if several else "", []).append(row)
-        lines += [_line(group.hardware, group.name + name, own) for name, own in regimes.items()]
-    return [line for line in lines if line.points or line.unpredicted]
+        scores += [_group_score(group.hardware, group.name + name, own) for name, own in regimes.items()]
+    return [score for score in scores if score.points or score.unpredicted]
 
 
 def _regime(row: RecordRow) -> str:
@@ -178,7 +178,7 @@ def _regime(row: RecordRow) -> str:
     return f" {REGIMES[model]}" if model in REGIMES else ""
 
 
-def _line(hardware: str, name: str, rows: list[RecordRow]) -> GroupScore:
+def _group_score(hardware: str, name: str, rows: list[RecordRow]) -> GroupScore:
     judged = [row for row in rows if held_out(row.record)]
     known = [row for row in judged if row.prediction is not None]
     widths = [(row.prediction.high - row.prediction.low) / row.prediction.seconds / 2 for row in known if row.prediction]
@@ -191,12 +191,12 @@ def _line(hardware: str, name: str, rows: list[RecordRow]) -> GroupScore:
         scored([abs(row.error) for row in known if row.error is not None]),
         sum(bool(row.covered) for row in known) / len(known) if known else None,
         quantile(widths, 0.5) if widths else None,
-        _errors(known, lambda row: roof_s(*_known(row))),
+        _errors(known, lambda row: roof_s(*_case_and_device(row))),
         _three_scalars([row for row in rows if row.prediction is not None and not held_out(row.record)], known),
     )
 
 
-def _known(row: RecordRow) -> tuple[Case, Device]:
+def _case_and_device(row: RecordRow) -> tuple[Case, Device]:
     assert row.case is not None
     assert row.device is not None
     return row.case, row.device
@@ -214,7 +214,7 @@ def _three_scalars(known: list[RecordRow], judged: list[RecordRow]) -> Score:
     if len(known) < len(MODEL.parameters):
         return Score()
     try:
-        seen = {id(row): terms(kernels_of(case), device) for row in (*known, *judged) for case, device in [_known(row)]}
+        seen = {id(row): terms(kernels_of(case), device) for row in (*known, *judged) for case, device in [_case_and_device(row)]}
     except PerfmodelError:  # a collective, a step of a model
         return Score()
 

@@ -67,11 +67,11 @@ class RooflineSection(Options):
         whole = together([self._of(device, rows, scope, len(devices) > 1) for device in devices.values()])
         charts = [chart for chart in whole.charts if isinstance(chart, Roofline)]
         leveled = [replace(chart, level=self.level) for chart in charts] if self.level else at_one_level(charts)
-        return replace(whole, charts=[*leveled], notes=[*_absent(unknown), *whole.notes])
+        return replace(whole, charts=[*leveled], notes=[*_without_point(unknown), *whole.notes])
 
     def _of(self, device: Device, rows: Sequence[RecordRow], scope: Scope, several: bool) -> SectionResult:
         found = [(w, answer) for w in self.workloads for answer in asked(w, device, scope)]
-        points = [point for w, one in found for point in _shown(w, one, len(found) > 1)]
+        points = [point for w, one in found for point in _workload_points(w, one, len(found) > 1)]
         measured, absent = _measured(rows, device)
         counted, lacking = self._counted(device, scope)
         every = scope.numbered([*points, *measured, *counted])
@@ -79,7 +79,7 @@ class RooflineSection(Options):
         uncounted = UNCOUNTED * any(not known_flops(point) for point in every)
         chart = roofline(device, every, title, " ".join(filter(None, [self.caption, uncounted])))
         others = replace(chart, points=every[len(points) :])
-        verdict = [_said(one, chart, device) for _, one in found]
+        verdict = [_verdict_of(one, chart, device) for _, one in found]
         verdict += [*_summary(others), *(_sentence(point, others) for point in others.points), *([] if every else absent)]
         explained = [f for _, one in found if one.steps for f in scope.explain(one.series, f"{one.point.name} on {device.id}", one.steps)]
         notes = [*(missing for _, one in found for missing in one.missing), *absent, *lacking]
@@ -96,7 +96,7 @@ class RooflineSection(Options):
         return points, advice(kernels)
 
 
-def _shown(w: Workload, one: WorkloadAnswer, several: bool) -> list[RooflinePoint]:
+def _workload_points(w: Workload, one: WorkloadAnswer, several: bool) -> list[RooflinePoint]:
     """The points of a workload: one per kernel if these are known, else one in all. With ``several`` workloads, kernels carry its name."""
     if not one.parts:
         return [one.point]
@@ -131,26 +131,26 @@ def _measured(rows: Sequence[RecordRow], device: Device) -> tuple[list[RooflineP
     """Points of the records of ``device``, and sentences on the records without one."""
     own = [row for row in rows if row.device is not None and row.device.id == device.id]
     made = [(row, point_of_row(0, row, row_group(row), row_name(row))) for row in own]
-    return [point for _, point in made if point], _absent([row for row, point in made if point is None])
+    return [point for _, point in made if point], _without_point([row for row, point in made if point is None])
 
 
-def _absent(rows: Sequence[RecordRow]) -> list[str]:
+def _without_point(rows: Sequence[RecordRow]) -> list[str]:
     """Sentences on how many records have no point, by reason: a collective or a whole step, for one, has no FLOP and bytes by kernel."""
     counts = Counter(row.reason or f"{row.record.implementation} is estimated as a whole, not by kernels" for row in rows)
     return [f"{count} record{'s are' if count > 1 else ' is'} not shown: {reason}." for reason, count in counts.items()]
 
 
-def _said(found: WorkloadAnswer, chart: Roofline, device: Device) -> str:
+def _verdict_of(found: WorkloadAnswer, chart: Roofline, device: Device) -> str:
     """The verdict on a workload; for a model with the kernel that takes most time, or CANNOT RUN if it does not fit the memory."""
     words, text = too_large(found, device), verdict_on(found.point, chart)
     if found.parts:
         most = max(found.parts, key=lambda part: part.share or 0)
         spent = format_time((most.predicted.value if most.predicted else most.roofline_s) or 0)
-        text = f"{text[:-1]}; {percent(most.share or 0)} of the time is in {most.name} ({spent}).{_above(found)}"
+        text = f"{text[:-1]}; {percent(most.share or 0)} of the time is in {most.name} ({spent}).{_above_roofs(found)}"
     return f"{found.point.name} CANNOT RUN: {words}. With room for it, {text}" if words else text
 
 
-def _above(found: WorkloadAnswer) -> str:
+def _above_roofs(found: WorkloadAnswer) -> str:
     """A sentence on the kernels that are predicted above their roofs and the likely cause; empty if there is none."""
     over = [(part, share) for part in found.parts if (share := share_of_roof(part)) is not None and share > 1 + SHOWN]
     if not over:

@@ -185,7 +185,7 @@ def exchange_seconds(exchange: Exchange, system: System, parallel: Parallel, dev
     known = None if device is None or where.level is not system.levels[0] else calibrated(exchange, where.world, device)
     if known is not None and device is not None:
         known *= slower(system, device)
-    return float(exchange.count) * (system.start_s + _once(exchange, where) if known is None else known)
+    return float(exchange.count) * (system.start_s + _one_run_s(exchange, where) if known is None else known)
 
 
 def needs(exchange: Exchange, taken_s: float, system: System, parallel: Parallel, device: Device) -> dict[str, float]:
@@ -233,7 +233,7 @@ def calibrated(exchange: Exchange, world: int, device: Device) -> float | None:
     return calibrated_seconds(device, "collective", "fp16", case)
 
 
-def _once(exchange: Exchange, at: Span) -> float:
+def _one_run_s(exchange: Exchange, at: Span) -> float:
     size, world = float(exchange.bytes), at.world
     if exchange.op == P2P:
         return at.level.alpha_s + size / at.level.reached
