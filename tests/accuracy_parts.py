@@ -11,7 +11,7 @@ import drawn_rows
 import tuned
 from drawn_rows import ALIKE, WIDER
 
-from perfmodel.timing.base import MAX_PARAMETERS, find_model, model_modules
+from perfmodel.timing.base import MAX_PARAMETERS, find_model, model_names
 from perfmodel.validation.calibrate import HIGH, LOW
 
 PAGE = Path(__file__).parents[1] / "docs" / "accuracy.md"
@@ -32,8 +32,8 @@ def counted_part() -> str:
 def tuned_part() -> str:
     """Every constant in code that was chosen on measurements, and how many each model has beside its fitted parameters."""
     models = [
-        [f"`{name}`", str(len(find_model(name).parameters)), str(tuned.count(tuned.drawn_on(module)))]
-        for name, module in sorted(model_modules().items())
+        [f"`{name}`", str(len(find_model(name).parameters)), str(tuned.count(tuned.drawn_on(name)))]
+        for name in model_names()
         if name != "three-scalars"
     ]
     rows = []
@@ -45,7 +45,7 @@ def tuned_part() -> str:
         f"A model has at most {MAX_PARAMETERS} fitted parameters per kernel and architecture, and {more} numbers more stand in code that\n"
         "were chosen on records that fits may see. Models share them: a kernel's prediction depends on some of its model's.\n"
         "Sequences of kernels have those of the parts as well.\n\n"
-        + table(["model", "fitted", "chosen, in its files"], models)
+        + table(["model", "fitted", "chosen"], models)
         + "\n"
         + table(["constant", "value", "meaning"], rows)
     )
@@ -54,7 +54,7 @@ def tuned_part() -> str:
 def assumed_part() -> str:
     """What the predictions of each model assume."""
     found: dict[str, list[str]] = {}
-    for name in model_modules():
+    for name in model_names():
         found.setdefault(find_model(name).assumes, []).append(f"`{name}`")
     return "".join(f"- {', '.join(names)}: {text}.\n" for text, names in found.items())
 

@@ -24,7 +24,8 @@ from perfmodel.core.hardware import Device
 from perfmodel.kernels.attention.algorithms import find, names
 from perfmodel.report.formats.md import render
 from perfmodel.report.hardware import list_report
-from perfmodel.timing.base import find_model, model_modules
+from perfmodel.timing.base import Model, find_model
+from perfmodel.timing.base import model_names as time_model_names
 
 DOCS = Path(__file__).parents[1] / "docs"
 GENERATED = "<!-- From the code, by tests/refresh_docs.py. -->\n\n"
@@ -171,13 +172,18 @@ def workload(name: str) -> Any:
 
 
 def time_models_part() -> str:
-    """What is fitted, model by model."""
+    """What is fitted, model by model; those of one file together."""
     parts = ["## Time models\n\nEach predicts the seconds of one family of kernels; its parameters are fitted to measurements.\n"]
-    for name, place in sorted(model_modules().items()):
-        model, module = find_model(name), import_module(place)
-        said = "\n\n".join([*paragraphs(module.__doc__), f"Source: {model.source}.", f"Assumed: {model.assumes}."])
-        parts.append(f"### {name}\n\n{said}\n")
-        parts.append(table(["parameter", "meaning"], ([code(one.name), one.meaning] for one in model.parameters)))
+    files: dict[str, list[Model]] = {}
+    for model in map(find_model, time_model_names()):
+        files.setdefault(model.seconds.__module__, []).append(model)
+    for place, models in files.items():
+        parts.append(f"### {', '.join(model.name for model in models)}\n\n" + "\n\n".join(paragraphs(import_module(place).__doc__)) + "\n")
+        for model in models:
+            meant = re.sub(r"[;.]? ?UnavailableError[^.]*\.", ".", "\n\n".join(paragraphs(model.seconds.__doc__)))
+            said = [f"`{model.name}`: {meant}"] if len(models) > 1 else []
+            parts.append("\n\n".join([*said, f"Source: {model.source}.", f"Assumed: {model.assumes}."]) + "\n")
+            parts.append(table(["parameter", "meaning"], ([code(one.name), one.meaning] for one in model.parameters)))
     return "\n".join(parts)
 
 

@@ -26,7 +26,8 @@ from perfmodel.kernels.attention.evaluate import compulsory_elements, evaluate, 
 from perfmodel.kernels.collectives import ALL_REDUCE
 from perfmodel.kernels.matmul import Matmul
 from perfmodel.kernels.softmax import VARIANTS, Softmax, kernel
-from perfmodel.remat.strategies import keep_all
+from perfmodel.remat.schedule import Plan
+from perfmodel.remat.strategies.segments import STRATEGIES
 from perfmodel.report.against import PREDICTED
 from perfmodel.study.base import MOST_FORMULAS, Scope
 from perfmodel.study.kinds.sweep import ROOF, Pairwise, SweptSeries
@@ -34,7 +35,7 @@ from perfmodel.sweep import attention as attention_sweep
 from perfmodel.sweep import kv_cache, matmul, model
 from perfmodel.sweep.base import costs
 from perfmodel.timing.base import Case
-from perfmodel.timing.models import gemm, numba_flash1
+from perfmodel.timing.models import gemm, numba_attention
 from perfmodel.timing.models._flash_blocks import TAIL, TileBlocks, _key_tile_visits, interleaved_cycles
 from perfmodel.timing.models._flash_plans import FlashPlan, plan_of
 from perfmodel.timing.models.flash_prefill import MODEL
@@ -118,8 +119,10 @@ def test_the_last_block_gains_of_neighbours_that_have_ended(alone: float, gained
 def test_a_key_tile_is_copied_16_bytes_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """numba-flash1: 64 rows of K and of V, 128 floats wide, by 256 threads."""
     copies: set[float] = set()
-    monkeypatch.setattr(numba_flash1, "tile_cycles", lambda costed, *_: copies.add(costed.copies) or 1.0)
-    numba_flash1.seconds(Case(attention(512, 128), "numba-flash1", launch={"br": 128, "bc": 64}), H200, {"l2_bytes_per_clock": 1.0})
+    monkeypatch.setattr(numba_attention, "tile_cycles", lambda costed, *_: copies.add(costed.copies) or 1.0)
+    numba_attention.flash1_seconds(
+        Case(attention(512, 128), "numba-flash1", launch={"br": 128, "bc": 64}), H200, {"l2_bytes_per_clock": 1.0}
+    )
     threads = geometry(128, 128, 64).threads
     assert copies == {128 * 128 * 4 / 16 / threads, 2 * 64 * 128 * 4 / 16 / threads}
 
@@ -379,8 +382,9 @@ def test_generation_attends_to_the_latent_as_it_is_cached() -> None:
 
 
 def test_a_chain_that_is_kept_makes_no_tapes() -> None:
-    assert keep_all.STRATEGY.taped_steps is not None
-    assert repr(keep_all.STRATEGY.taped_steps(5, keep_all.Plan())) == "0", "a whole number"
+    taped_steps = STRATEGIES["keep-all"].taped_steps
+    assert taped_steps is not None
+    assert repr(taped_steps(5, Plan())) == "0", "a whole number"
 
 
 @pytest.mark.parametrize("workload", [attention_sweep.WORKLOAD, kv_cache.WORKLOAD, matmul.WORKLOAD, model.WORKLOAD], ids=lambda w: w.name)

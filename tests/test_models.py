@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
-from importlib import import_module
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ from test_architecture import loaded
 from perfmodel.catalog import config_names, data_folder, find_model, load_model, model_names, read_yaml
 from perfmodel.core.errors import DataError, UsageError
 from perfmodel.transformer.architectures import known
+from perfmodel.transformer.architectures.llama import BUILDS
 from perfmodel.transformer.hf import HARMLESS, parse
 from perfmodel.transformer.parameters import active, layer_matrices, layer_parts, parts, total
 from perfmodel.transformer.spec import DenseMlp, GroupedAttention, Layer, ModelSpec, MoeMlp
@@ -458,13 +458,12 @@ def test_a_field_that_nobody_reads_is_named(run, tmp_path, row):
 
 def test_an_architecture_reads_what_the_file_has(monkeypatch):
     """A new architecture that asks for a field of its own gets it, whatever other rules know."""
-    rule = import_module("perfmodel.transformer.architectures.llama")
-    plain = rule.build
+    plain = BUILDS["llama"]
 
     def build(facts):
         return replace(plain(facts), hidden=facts.whole("hidden_size") * facts.whole("widening", default=1))
 
-    monkeypatch.setattr(rule, "build", build)
+    monkeypatch.setitem(BUILDS, "llama", build)
     assert built(widening=3).hidden == 3 * 64
     assert built(widening=3).unread == ()
     assert built().hidden == 64

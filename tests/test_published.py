@@ -136,7 +136,7 @@ def test_what_the_model_covers():
 @pytest.mark.parametrize(("batch", "cold"), [(1, False), (64, True)])
 def test_tensors_larger_than_the_caches_come_from_memory(batch, cold):
     device = find_device(GB200)
-    parameters = flash_published.MODEL.starts()
+    parameters = flash_published.MODELS["flash-published"].starts()
     one = case()
     one = replace(one, workload=replace(one.workload, batch=batch))
     times = {

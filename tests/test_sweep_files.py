@@ -16,13 +16,12 @@ import pytest
 
 import perfmodel
 from perfmodel.core.errors import DataError, UsageError
-from perfmodel.sweep import parts
 from perfmodel.sweep.parts import kept
 from perfmodel.sweep.run import Chunk, Runner
 from perfmodel.sweep.run_sweep import Output, Search, complete, run_sweep
 from perfmodel.sweep.study import SweepStudy
 from perfmodel.sweep.table import Field, RowTable
-from perfmodel.sweep.writers import formats
+from perfmodel.sweep.writers import find, formats
 from perfmodel.sweep.writers.parquet import arrow_table, schema
 
 AXES = {"n": "64:6400:+64", "d": [64, 128], "batch": "1:10:+1", "causal": "both", "algorithm": ["standard", "flash2"], "hardware": "h200"}
@@ -231,8 +230,8 @@ def test_no_room_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     def full(*_: Any, **more: Any) -> int:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(parts, "writer", full)
     for form in ("csv", "parquet"):
+        monkeypatch.setattr(find(form), "__init__", full)
         with pytest.raises(DataError, match="No space left on device"):
             write(tmp_path / f"rows.{form}")
 

@@ -8,7 +8,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -17,12 +17,11 @@ from sweep_runs import AXES, ROWS, content, interrupted, names, rows_in, unfinis
 
 from perfmodel.commands._progress import SweepProgress
 from perfmodel.core.errors import DataError, UsageError
-from perfmodel.sweep import parts
 from perfmodel.sweep.parts import kept
 from perfmodel.sweep.run import Chunk, Runner
 from perfmodel.sweep.run_sweep import Search, complete
 from perfmodel.sweep.study import SweepStudy
-from perfmodel.sweep.writers import formats
+from perfmodel.sweep.writers import find, formats
 
 FULL = OSError(errno.ENOSPC, "No space left on device")
 
@@ -158,24 +157,29 @@ def test_an_interrupt_claims_no_rows_that_are_not_there(tmp_path: Path, capsys: 
 
 def full_from(monkeypatch: pytest.MonkeyPatch, index: int) -> None:
     """The disk is full once chunk ``index`` is evaluated; -1: once all parts are put together."""
-    plain, plainly = Runner.evaluate, parts.writer
+    plain = Runner.evaluate
 
     def evaluate(self: Runner, chunk: Chunk, *rest: Any) -> Any:
         if chunk.index == index:
-            monkeypatch.setattr(parts, "writer", full)
+            for name in formats():
+                monkeypatch.setattr(find(name), "__init__", full(find(name).__init__))
         return plain(self, chunk, *rest)
 
-    def full(*given: Any, **more: Any) -> Any:
-        plainly(*given, **more)
-        raise FULL
+    def full(plainly: Any) -> Any:
+        def opened(*given: Any, **more: Any) -> None:
+            plainly(*given, **more)
+            raise FULL
+
+        return opened
 
     monkeypatch.setattr(Runner, "evaluate", evaluate)
     if index < 0:
-        monkeypatch.setattr(parts, "joined", full_join)
+        for name in formats():
+            monkeypatch.setattr(find(name), "join", full_join)
 
 
-def full_join(form: str, paths: Any, path: Path) -> None:
-    path.write_bytes(b"half")
+def full_join(paths: Any, stream: BinaryIO) -> None:
+    stream.write(b"half")
     raise FULL
 
 

@@ -20,7 +20,7 @@ A100, H100, H200, B200, L40S = map(
     find_device, ("nvidia-a100-sxm-80gb", "nvidia-h100-sxm-80gb", "nvidia-h200-sxm", "nvidia-b200-sxm", "nvidia-l40s")
 )
 DEVICES = pytest.mark.parametrize("device", [A100, H100, H200, B200, L40S], ids=lambda device: device.id)
-STARTS = decode.MODEL.starts()
+STARTS = decode.MODELS["flash-decode"].starts()
 
 
 def work(**changes: Any) -> Attention:

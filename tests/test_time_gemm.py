@@ -20,7 +20,8 @@ from perfmodel.timing.models import gemm
 from perfmodel.timing.models.gemm import LARGEST_SPLIT, LARGEST_TILE, MMA_TILES, candidates, copy_bytes, plans
 
 A100, H200 = find_device("nvidia-a100-sxm-80gb"), find_device("nvidia-h200-sxm")
-STARTS = gemm.MODEL.starts()
+MODEL = gemm.MODELS["gemm"]
+STARTS = MODEL.starts()
 NEAR_ZERO = 1e-12
 FREE: dict[str, Any] = {
     "wave_cycles": NEAR_ZERO,
@@ -35,15 +36,15 @@ SIZES = st.integers(1, 5000)
 def time_of(m: int, n: int, k: int, device: Any = H200, cold: bool = True, launch: dict[str, int] | None = None, **changes: Any) -> float:
     shape = {name: changes.pop(name) for name in ("batch", "split_k", "dtype") if name in changes}
     case = Case(Matmul(m, n, k, **shape), "cublas", cold=cold, launch=launch or {})
-    return gemm.MODEL.seconds(case, device, {**STARTS, **changes})
+    return MODEL.seconds(case, device, {**STARTS, **changes})
 
 
 def test_the_model_is_found_and_has_few_parameters() -> None:
-    assert find_model("gemm") is gemm.MODEL
-    assert len(gemm.MODEL.parameters) <= MAX_PARAMETERS
-    assert gemm.MODEL.covers(Case(Matmul(1, 1, 1), "cublas"))
-    assert not gemm.MODEL.covers(Case(Matmul(1, 1, 1), "cublas", BACKWARD))
-    assert not gemm.MODEL.covers(Case(Attention(1, 1, 1, 1), "fa2"))
+    assert find_model("gemm") is MODEL
+    assert len(MODEL.parameters) <= MAX_PARAMETERS
+    assert MODEL.covers(Case(Matmul(1, 1, 1), "cublas"))
+    assert not MODEL.covers(Case(Matmul(1, 1, 1), "cublas", BACKWARD))
+    assert not MODEL.covers(Case(Attention(1, 1, 1, 1), "fa2"))
 
 
 # Limits, worked by hand

@@ -13,7 +13,7 @@ from perfmodel.core.errors import UnavailableError, UsageError
 from perfmodel.kernels.latent_decode import LatentDecode, NarrowCacheAttention, flops, kernel
 from perfmodel.kernels.matmul import Matmul
 from perfmodel.timing.base import Case, find_model
-from perfmodel.timing.models import flash_decode_narrow, fp8_linear, latent_attention
+from perfmodel.timing.models import latent_attention
 from perfmodel.timing.predict import lower_bound_s
 from perfmodel.transformer.estimate import run_pass
 from perfmodel.transformer.op import linear
@@ -103,11 +103,11 @@ def test_coverage():
 # Narrow caches of grouped attention
 
 N = NarrowCacheAttention(1, 4096, 128, 128, 64, 32, 8, DTYPES["bf16"], packed=True)
-PN = {parameter.name: parameter.start for parameter in flash_decode_narrow.PARAMETERS}
+NARROW = find_model("flash-decode-narrow")
 
 
 def narrow_time(w=N, device=H200, **parameters):
-    return flash_decode_narrow.seconds(Case(w, "vllm-flash-attn-fp8-cache", cold=False), device, PN | parameters)
+    return NARROW.seconds(Case(w, "vllm-flash-attn-fp8-cache", cold=False), device, NARROW.starts() | parameters)
 
 
 def test_the_narrow_cache_is_half_of_a_wide_one():
@@ -136,11 +136,11 @@ def test_only_8_bits_are_covered():
 
 # Linear layers in fp8
 
-PL = {parameter.name: parameter.start for parameter in fp8_linear.PARAMETERS}
+LINEAR = find_model("fp8-linear")
 
 
 def linear_time(m, n, k, **parameters):
-    return fp8_linear.seconds(Case(Matmul(m, n, k, dtype=DTYPES["fp8"]), "trtllm-fp8-linear"), H200, PL | parameters)
+    return LINEAR.seconds(Case(Matmul(m, n, k, dtype=DTYPES["fp8"]), "trtllm-fp8-linear"), H200, LINEAR.starts() | parameters)
 
 
 def test_rounding_costs_what_it_moves():

@@ -19,26 +19,18 @@ from perfmodel.core.hardware import Calibration, Device
 from perfmodel.core.occupancy import ThreadBlock
 from perfmodel.core.workload import BACKWARD, FORWARD, Attention, Stream
 from perfmodel.kernels.matmul import Matmul
-from perfmodel.timing.base import MAX_PARAMETERS, Case, Model, models_of
+from perfmodel.timing.base import MAX_PARAMETERS, Case, Model, find_model, models_of
 from perfmodel.timing.fit import fit, simplex
-from perfmodel.timing.models import (
-    broadcast,
-    copy,
-    eager_attention,
-    gemm,
-    numba_flash1,
-    numba_matmul,
-    numba_matmul_naive,
-    numba_standard,
-    softmax_rows,
-    stream,
-)
+from perfmodel.timing.models import eager_attention, numba_attention, numba_matmul, stream
 from perfmodel.timing.models import register_tiles as tiles
 from perfmodel.timing.models.register_tiles import EDGES, Geometry, geometry, grid_seconds, instruction_costs, launches_seconds
 from perfmodel.timing.schedule import SharedPlaces, shared_makespan
 
 SMS = 132
 FLASH = tiles.MODEL.starts()
+COPY, ROWWISE, BROADCAST, SOFTMAX_ROWS, GEMM, EAGER_ATTENTION = map(
+    find_model, ("copy", "stream", "broadcast", "softmax-rows", "gemm", "eager-attention")
+)
 
 
 def block_of(model: Model, implementation: str, workload: str, dtype: str = "fp32") -> Calibration:
@@ -49,12 +41,7 @@ BARE = replace(find_device("nvidia-h200-sxm"), calibration=[])
 H200 = replace(BARE, calibration=[block_of(tiles.MODEL, "numba-flash", "attention")])
 UNCLOCKED = replace(H200, clocks=replace(H200.clocks, max=None))
 CLOCK = H200.clocks.max.number if H200.clocks.max else math.nan
-OWN: dict[str, Model] = {
-    "numba-flash1": numba_flash1.MODEL,
-    "numba-standard": numba_standard.MODEL,
-    "numba-matmul": numba_matmul.MODEL,
-    "numba-matmul-naive": numba_matmul_naive.MODEL,
-}
+OWN: dict[str, Model] = {name: find_model(name) for name in ("numba-flash1", "numba-standard", "numba-matmul", "numba-matmul-naive")}
 
 
 def attention(n: int, heads: int = 1, d: int = 64, kv_len: int | None = None, causal: bool = False) -> Attention:
@@ -276,7 +263,7 @@ def test_a_grid_fills_multiprocessors_before_it_shares_them() -> None:
 @example(64, 65, 32, 32, True)  # the second key tile begins one key before the second query tile
 def test_flash1_visits_every_pair_of_tiles_with_a_visible_score(n: int, kv_len: int, br: int, bc: int, causal: bool) -> None:
     w = attention(n, kv_len=kv_len, causal=causal)
-    assert numba_flash1.visits(w, br, bc) == len({(row // br, key // bc) for row in range(n) for key in keys_of(row, w)})
+    assert numba_attention.visits(w, br, bc) == len({(row // br, key // bc) for row in range(n) for key in keys_of(row, w)})
 
 
 def test_each_visit_brings_o_from_l2_and_back() -> None:
@@ -363,14 +350,14 @@ def test_tiles_beat_the_naive_product() -> None:
 @given(st.integers(1, 60), st.integers(1, 60))
 def test_visible_keys_are_those_of_a_walk(n: int, kv_len: int) -> None:
     w = attention(n, kv_len=kv_len, causal=True)
-    assert numba_standard.visible_keys(w) == pytest.approx(sum(len(keys_of(row, w)) for row in range(n)) / n)
+    assert numba_attention.visible_keys(w) == pytest.approx(sum(len(keys_of(row, w)) for row in range(n)) / n)
 
 
 def test_standard_is_its_three_kernels() -> None:
-    w, p = attention(1024, 8), numba_standard.MODEL.starts()
-    products = numba_standard.scores_seconds(w, (128, 64), H200, FLASH, p) + numba_standard.outputs_seconds(w, 128, H200, FLASH)
+    w, p = attention(1024, 8), OWN["numba-standard"].starts()
+    products = numba_attention.scores_seconds(w, (128, 64), H200, FLASH, p) + numba_attention.outputs_seconds(w, 128, H200, FLASH)
     assert seconds("numba-standard", w) == pytest.approx(
-        launches_seconds(3, H200, FLASH) + products + numba_standard.softmax_seconds(w, H200, p)
+        launches_seconds(3, H200, FLASH) + products + numba_attention.softmax_seconds(w, H200, p)
     )
     assert products > 4 * 8 * 1024**2 * 64 / H200.peaks.vector["fp32"].number
 
@@ -379,16 +366,16 @@ def test_a_tile_of_scores_takes_its_instructions() -> None:
     """128 x 64 scores of d 64 by 128 threads: 8 x 8 each, 64 multiply-adds and a store per score; Q and K are 192 rows of 256 B."""
     work = tiles.Instructions(multiply_adds=64 * 64, loads=16 * (8 + 8), scores=0, chunks=0, copies=192 * 16 / 128)
     expected = tiles.tile_cycles(work, 1, FLASH) + 64 * 10.0
-    assert numba_standard.scores_seconds(attention(128, kv_len=64), (128, 64), H200, FLASH, {"store_cycles": 10.0}) == pytest.approx(
+    assert numba_attention.scores_seconds(attention(128, kv_len=64), (128, 64), H200, FLASH, {"store_cycles": 10.0}) == pytest.approx(
         expected / CLOCK
     )
 
 
 def test_a_row_of_the_softmax_takes_the_latency_of_its_elements() -> None:
     w = attention(1, kv_len=320)
-    assert numba_standard.softmax_seconds(w, H200, {"softmax_cycles": 500.0, "mask_cycles": 0.0}) == pytest.approx(10 * 500 / CLOCK)
+    assert numba_attention.softmax_seconds(w, H200, {"softmax_cycles": 500.0, "mask_cycles": 0.0}) == pytest.approx(10 * 500 / CLOCK)
     causal = attention(1, kv_len=320, causal=True)  # the only query sees every key
-    assert numba_standard.softmax_seconds(causal, H200, {"softmax_cycles": 500.0, "mask_cycles": 80.0}) == pytest.approx(5800 / CLOCK)
+    assert numba_attention.softmax_seconds(causal, H200, {"softmax_cycles": 500.0, "mask_cycles": 80.0}) == pytest.approx(5800 / CLOCK)
 
 
 def test_six_rows_of_32_kib_wait_on_a_multiprocessor_at_once() -> None:
@@ -396,19 +383,19 @@ def test_six_rows_of_32_kib_wait_on_a_multiprocessor_at_once() -> None:
     p = {"softmax_cycles": 500.0, "mask_cycles": 0.0}
     row = 8192 / 32 * 500 / CLOCK
     for rows, rounds in ((6 * SMS, 1), (6 * SMS + 1, 2)):
-        assert numba_standard.softmax_seconds(attention(rows, kv_len=8192), H200, p) == pytest.approx(rounds * row)
+        assert numba_attention.softmax_seconds(attention(rows, kv_len=8192), H200, p) == pytest.approx(rounds * row)
 
 
 def test_many_short_rows_take_their_bytes() -> None:
     w = attention(4096, 64, kv_len=64)
     expected = 2 * 64 * 4096 * 64 * 4 / stream.dram_bandwidth(H200)
-    assert numba_standard.softmax_seconds(w, H200, {"softmax_cycles": 1e-6, "mask_cycles": 1e-6}) == pytest.approx(expected)
+    assert numba_attention.softmax_seconds(w, H200, {"softmax_cycles": 1e-6, "mask_cycles": 1e-6}) == pytest.approx(expected)
 
 
 def test_a_mask_costs_time_and_long_rows_leave_room_for_few() -> None:
     assert seconds("numba-standard", attention(2048, 8, causal=True)) > seconds("numba-standard", attention(2048, 8))
-    p = numba_standard.MODEL.starts()
-    short, long = (numba_standard.softmax_seconds(attention(n, 8, kv_len=kv), H200, p) for n, kv in ((8192, 2048), (1024, 16384)))
+    p = OWN["numba-standard"].starts()
+    short, long = (numba_attention.softmax_seconds(attention(n, 8, kv_len=kv), H200, p) for n, kv in ((8192, 2048), (1024, 16384)))
     assert long > 1.5 * short  # as many elements
 
 
@@ -424,16 +411,16 @@ ROWS = {"launch_us": 1.0, "bandwidth_share": 0.5, "column_ns": 2.0, "row_ns": 30
 
 
 def stream_s(w: Stream, device: Device = H200, **changes: float) -> float:
-    return stream.MODEL.seconds(Case(w, "torch-scale"), device, {**ROWS, **changes})
+    return ROWWISE.seconds(Case(w, "torch-scale"), device, {**ROWS, **changes})
 
 
 def test_a_stream_adds_launch_latency_and_bytes() -> None:
     bandwidth = stream.dram_bandwidth(H200)
     moved = 3 * 264 * 1000 * 2 / (0.5 * bandwidth)
     assert stream_s(Stream("add", 264, 1000, 2)) == pytest.approx(1e-6 + (1000 * 2 + 2 * 30) * 1e-9 + moved)
-    copied = copy.MODEL.seconds(Case(Stream("copy", 264, 1000), "torch-copy"), H200, {"launch_us": 1.0, "bandwidth_share": 0.5})
+    copied = COPY.seconds(Case(Stream("copy", 264, 1000), "torch-copy"), H200, {"launch_us": 1.0, "bandwidth_share": 0.5})
     assert copied == pytest.approx(1e-6 + 2 / 3 * moved)
-    assert not stream.MODEL.covers(Case(Stream("copy", 264, 1000), "torch-copy"))
+    assert not ROWWISE.covers(Case(Stream("copy", 264, 1000), "torch-copy"))
 
 
 @given(st.integers(1, 10_000), st.integers(1, 10_000))
@@ -453,14 +440,14 @@ def test_streams_name_what_a_profile_lacks() -> None:
 
 def test_streams_and_softmax_share_out_operations() -> None:
     softmax, norm = Case(Stream("softmax", 8, 8), "torch-softmax"), Case(Stream("norm", 8, 8), "torch-rms-norm")
-    assert (stream.MODEL.covers(norm), stream.MODEL.covers(softmax)) == (True, False)
-    assert (softmax_rows.MODEL.covers(norm), softmax_rows.MODEL.covers(softmax)) == (False, True)
-    assert not softmax_rows.MODEL.covers(replace(softmax, direction=BACKWARD))
+    assert (ROWWISE.covers(norm), ROWWISE.covers(softmax)) == (True, False)
+    assert (SOFTMAX_ROWS.covers(norm), SOFTMAX_ROWS.covers(softmax)) == (False, True)
+    assert not SOFTMAX_ROWS.covers(replace(softmax, direction=BACKWARD))
 
 
 def softmax_s(rows: int, cols: int, **changes: float) -> float:
     w = Stream("softmax", rows, cols)
-    return softmax_rows.MODEL.seconds(Case(w, "torch-softmax"), H200, {**softmax_rows.MODEL.starts(), **changes})
+    return SOFTMAX_ROWS.seconds(Case(w, "torch-softmax"), H200, {**SOFTMAX_ROWS.starts(), **changes})
 
 
 def test_every_row_length_has_its_kernel() -> None:
@@ -480,42 +467,40 @@ def test_long_softmax_rows_take_the_cycles_of_their_padded_elements_or_their_byt
 
 def test_a_broadcast_mask_takes_cycles_and_at_least_its_bytes() -> None:
     w = Stream("scale", 1000, 4096, shared=1000)
-    slow, fast = (
-        broadcast.MODEL.seconds(Case(w, "torch-mask"), H200, {"launch_us": 1e-9, "element_cycles": cycles}) for cycles in (2.0, 1e-6)
-    )
+    slow, fast = (BROADCAST.seconds(Case(w, "torch-mask"), H200, {"launch_us": 1e-9, "element_cycles": cycles}) for cycles in (2.0, 1e-6))
     assert slow == pytest.approx(2.0 * 1000 * 4096 / 132 / CLOCK)
     assert fast == pytest.approx((w.read_bytes + w.write_bytes) / (stream.STREAM_SHARE * stream.dram_bandwidth(H200)))
-    assert not stream.MODEL.covers(Case(w, "torch-mask"))
+    assert not ROWWISE.covers(Case(w, "torch-mask"))
 
 
 @given(st.integers(1, 2048))
 def test_a_warp_holds_the_next_power_of_two(cols: int) -> None:
-    held = softmax_rows.padded(cols)
+    held = stream.padded(cols)
     assert held & (held - 1) == 0
     assert cols <= held < 2 * cols
 
 
 @given(st.integers(2049, 10**6))
 def test_a_block_holds_whole_rounds_of_its_threads(cols: int) -> None:
-    held = softmax_rows.padded(cols)
-    assert held % softmax_rows.BLOCK_THREADS == 0
-    assert cols <= held < cols + softmax_rows.BLOCK_THREADS
+    held = stream.padded(cols)
+    assert held % stream.BLOCK_THREADS == 0
+    assert cols <= held < cols + stream.BLOCK_THREADS
 
 
 # Eager attention
 
 PARTS = [
-    block_of(gemm.MODEL, "torch-matmul", "matmul", "fp16"),
-    block_of(softmax_rows.MODEL, "torch-softmax", "softmax", "fp16"),
-    *(block_of(stream.MODEL, name, "scale", "fp16") for name in ("torch-scale", "torch-add")),
-    block_of(broadcast.MODEL, "torch-mask", "scale", "fp16"),
+    block_of(GEMM, "torch-matmul", "matmul", "fp16"),
+    block_of(SOFTMAX_ROWS, "torch-softmax", "softmax", "fp16"),
+    *(block_of(ROWWISE, name, "scale", "fp16") for name in ("torch-scale", "torch-add")),
+    block_of(BROADCAST, "torch-mask", "scale", "fp16"),
 ]
 EAGER = replace(BARE, calibration=PARTS)
 SEPARATE: dict[str, Any] = {"overlap_us": 1e-9, "handoff_share": 1.0}
 
 
 def eager_s(w: Attention, direction: str = FORWARD, device: Device = EAGER, **changes: Any) -> float:
-    return eager_attention.MODEL.seconds(Case(w, "torch-eager", direction), device, {**eager_attention.MODEL.starts(), **changes})
+    return EAGER_ATTENTION.seconds(Case(w, "torch-eager", direction), device, {**EAGER_ATTENTION.starts(), **changes})
 
 
 def half(n: int, heads: int, causal: bool = False) -> Attention:
@@ -575,5 +560,5 @@ def test_eager_attention_names_the_part_that_is_not_calibrated() -> None:
 
 @pytest.mark.parametrize("changes", [{"window": 64, "causal": True}, {"dropout": 0.1}, {"kv_heads": 4}])
 def test_eager_attention_covers_no_options(changes: dict[str, Any]) -> None:
-    assert eager_attention.MODEL.covers(Case(half(512, 8), "torch-eager"))
-    assert not eager_attention.MODEL.covers(Case(replace(half(512, 8), **changes), "torch-eager"))
+    assert EAGER_ATTENTION.covers(Case(half(512, 8), "torch-eager"))
+    assert not EAGER_ATTENTION.covers(Case(replace(half(512, 8), **changes), "torch-eager"))

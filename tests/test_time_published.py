@@ -15,7 +15,7 @@ from perfmodel.core.errors import UnavailableError
 from perfmodel.core.workload import BACKWARD, FORWARD, Attention
 from perfmodel.report.validation import beyond
 from perfmodel.timing.base import SAME_KERNEL, VARIANTS, Case, find_model, kernel_name, models_of
-from perfmodel.timing.models import eager_published
+from perfmodel.timing.models import eager_attention
 from perfmodel.timing.models._flash_plans import MMA_SYNC_FLOP, WGMMA, FlashPlan, slowdown
 from perfmodel.timing.predict import BORROWED, CALIBRATED, predict, with_parts
 from perfmodel.validation.compare import RecordRow, compare_files
@@ -208,7 +208,7 @@ def test_parts_come_from_the_nearest_device_that_has_them():
 
 
 def eager(implementation: str = STANDARD, direction: str = FORWARD, **changes) -> list[str]:
-    return [part.implementation for _, part in eager_published.parts(Case(work(**changes), implementation, direction))]
+    return [part.implementation for _, part in eager_attention.published_parts(Case(work(**changes), implementation, direction))]
 
 
 def test_published_eager_attention_is_the_sequence_of_its_benchmark():
@@ -225,16 +225,16 @@ def test_published_eager_attention_is_the_sequence_of_its_benchmark():
 def test_softmax_is_fitted_where_versions_of_pytorch_differ():
     scores = 8 * 16 * 4096 * 4096 * 2
     asked = [(STANDARD, FORWARD), (STANDARD, BACKWARD), ("megatron", FORWARD), ("megatron", BACKWARD)]
-    assert [eager_published.softmax_bytes(Case(work(), *one)) / scores for one in asked] == [2, 6, 2, 3]
-    assert eager_published.softmax_bytes(Case(work(1024), STANDARD)) == 0
+    assert [eager_attention.softmax_bytes(Case(work(), *one)) / scores for one in asked] == [2, 6, 2, 3]
+    assert eager_attention.softmax_bytes(Case(work(1024), STANDARD)) == 0
 
 
 def test_short_sequences_wait_for_the_host():
     device = with_parts(find_device(A100_80), "eager-published", fallbacks)
-    times = [eager_published.seconds(Case(work(n), STANDARD, cold=False), device, {"softmax": 1.0}) for n in (16, 128, 4096)]
-    assert times[0] == pytest.approx(eager_published.HOST_S, rel=0.05)
+    times = [eager_attention.published_seconds(Case(work(n), STANDARD, cold=False), device, {"softmax": 1.0}) for n in (16, 128, 4096)]
+    assert times[0] == pytest.approx(eager_attention.HOST_S, rel=0.05)
     assert times[1] < 2 * times[0] < times[2] / 10
-    assert eager_published.seconds(Case(work(16), STANDARD), device, {"softmax": 1.0}) < times[0] / 3
+    assert eager_attention.published_seconds(Case(work(16), STANDARD), device, {"softmax": 1.0}) < times[0] / 3
 
 
 def test_models_of_few_rows_have_few_parameters():

@@ -11,6 +11,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from perfmodel.timing.base import find_model
+
 ROOT = Path(__file__).parents[1]
 MODELS = "perfmodel.timing.models"
 Constant = tuple[str, str]
@@ -62,18 +64,41 @@ def count(constants: Iterator[Constant] | set[Constant]) -> int:
 
 
 @cache
+def _defined(module: str) -> tuple[dict[str, ast.stmt], dict[str, Constant]]:
+    """Top-level definitions of a module by name, and what it imports, by the name it has there: of a whole module, no name."""
+    found: dict[str, ast.stmt] = {}
+    imported: dict[str, Constant] = {}
+    for node in ast.parse(inspect.getsource(import_module(module))).body:
+        if isinstance(node, ast.ImportFrom) and node.module is not None:
+            whole = node.module == MODELS
+            imported |= {one.name: (f"{MODELS}.{one.name}", "") if whole else (node.module, one.name) for one in node.names}
+        elif isinstance(node, (ast.FunctionDef, ast.ClassDef)):
+            found[node.name] = node
+        elif isinstance(node, (ast.Assign, ast.AnnAssign)):
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            found |= {name.id: node for target in targets for name in ast.walk(target) if isinstance(name, ast.Name)}
+    return found, imported
+
+
+def _spoken_of(module: str, name: str) -> Iterator[Constant]:
+    """What the definition of ``name`` in ``module`` uses, by where it is defined."""
+    defined, imported = _defined(module)
+    for node in ast.walk(defined[name]) if name in defined else ():
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and imported.get(node.value.id, ("", "."))[1] == "":
+            yield imported[node.value.id][0], node.attr
+        elif isinstance(node, ast.Name) and node.id != name:
+            yield (module, node.id) if node.id in defined else imported.get(node.id, ("", ""))
+
+
+@cache
 def drawn_on(name: str) -> frozenset[Constant]:
-    """Tuned constants of a module of time models and of what it imports; from elsewhere those imported by name."""
-    module = import_module(name)
-    found = {(name, constant) for constant in getattr(module, "TUNED", ())}
-    for node in ast.walk(ast.parse(inspect.getsource(module))):
-        if not isinstance(node, ast.ImportFrom) or node.module is None:
-            continue
-        for alias in node.names:
-            if node.module == MODELS:
-                found |= drawn_on(f"{MODELS}.{alias.name}")
-            elif node.module.startswith(MODELS) and alias.name not in getattr(import_module(node.module), "KNOWN", ()):
-                found |= drawn_on(node.module)
-            elif node.module in modules() and alias.name in modules()[node.module].TUNED:
-                found.add((node.module, alias.name))
-    return frozenset(found)
+    """Tuned constants that the time model ``name`` uses, itself or by way of other definitions in files of time models."""
+    model = find_model(name)
+    seen: set[Constant] = set()
+    left = [(model.seconds.__module__, model.seconds.__name__)]
+    while left:
+        one = left.pop()
+        if one not in seen:
+            seen.add(one)
+            left += _spoken_of(*one) if one[0].startswith(MODELS) else []
+    return frozenset(seen & set(declared()))

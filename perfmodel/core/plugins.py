@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from importlib import import_module
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -16,6 +17,29 @@ def module_names(folders: Iterable[str]) -> list[str]:
     """Modules in a package's ``__path__``, sorted; those that begin with an underscore are helpers."""
     files = [name.removesuffix(".py") for folder in folders for name in os.listdir(folder) if name.endswith(".py")]
     return sorted(name for name in files if not name.startswith("_"))
+
+
+def plugins(packages: Sequence[str], one: str, several: str, wanted: str = "") -> Iterator[tuple[str, Any]]:
+    """Names of what the modules in ``packages`` define, and the things; modules that speak of ``wanted`` are loaded first.
+
+    A module defines one thing as ``one``, whose name is its ``name`` or else the module's, or several by name in a dict ``several``.
+    """
+    for module in map(import_module, _modules(packages, wanted)):
+        if hasattr(module, several):
+            yield from getattr(module, several).items()
+        else:
+            thing = getattr(module, one)
+            yield getattr(thing, "name", module.__name__.rpartition(".")[2]), thing
+
+
+def _modules(packages: Sequence[str], wanted: str) -> list[str]:
+    """Full names of modules; first the one called ``wanted``, then those with that word in quotes."""
+    folders = [(package, folder) for package in packages for folder in import_module(package).__path__]
+    files = [(f"{package}.{name}", Path(folder, f"{name}.py")) for package, folder in folders for name in module_names([folder])]
+    if wanted:
+        own, quoted = wanted.replace("-", "_"), f'"{wanted}"'
+        files.sort(key=lambda file: (file[1].stem != own, quoted not in file[1].read_text(encoding="utf-8")))
+    return [name for name, _ in files]
 
 
 def make_callable(package: str, function: str) -> None:

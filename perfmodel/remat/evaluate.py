@@ -14,7 +14,7 @@ from perfmodel.remat.chain import Chain
 from perfmodel.remat.optimal_dp import LARGEST, Program
 from perfmodel.remat.schedule import Plan, Strategy
 from perfmodel.remat.simulate import Run, simulate
-from perfmodel.remat.strategies import find, keep_all, names
+from perfmodel.remat.strategies import find, names
 from perfmodel.remat.strategies.revolve import slots_of
 
 _FEATURED = ("optimal", "segments", "every-k", "sqrt-n")
@@ -112,7 +112,7 @@ def curve(chain: Chain, stops: int = 8) -> list[CurvePoint]:
     """From the least memory that will do to what keeping everything takes, in about ``stops`` steps; nothing for a long chain."""
     if len(chain) > LARGEST:
         return []
-    whole = simulate(chain, keep_all.schedule(chain, Plan()))
+    whole = simulate(chain, find("keep-all").schedule(chain, Plan()))
     program = Program(chain, whole.peak)
     if not program.units.exact:  # sizes are rounded up: only with more than it takes is keeping everything among the schedules
         program = Program(chain, 1.1 * whole.peak)

@@ -14,7 +14,7 @@ from perfmodel.remat.lecture import input_only_steps, late_bound_steps, printed_
 from perfmodel.remat.schedule import LOSS
 from perfmodel.remat.simulate import Run, columns
 from perfmodel.remat.strategies.revolve import slots_of
-from perfmodel.remat.strategies.sqrt_n import segment_length
+from perfmodel.remat.strategies.segments import sqrt_length
 from perfmodel.report.charts.format_number import text
 from perfmodel.report.document import Report, Table
 from perfmodel.report.metrics import Metric, as_json, as_rows
@@ -279,6 +279,6 @@ def _settings(question: ScheduleQuestion) -> dict[str, str]:
     chosen = "as many as the checkpoints and x_0" if plan.checkpoints else "the fewest for which no layer runs more than twice"
     return {
         "every-k": f"every-k has segments of {plan.every or 1}",
-        "sqrt-n": f"sqrt-n has segments of {segment_length(length)}",
+        "sqrt-n": f"sqrt-n has segments of {sqrt_length(length)}",
         "revolve": f"revolve stores {slots_of(length, plan)} values, {chosen if plan.slots is None else 'as given'}",
     }

@@ -25,7 +25,7 @@ from perfmodel.core.errors import DataError, UsageError
 from perfmodel.sweep.grid import SweepGrid
 from perfmodel.sweep.run import Chunk, Consumer, Runner
 from perfmodel.sweep.study import SweepStudy
-from perfmodel.sweep.writers import joined, ready, writer
+from perfmodel.sweep.writers import find
 from perfmodel.sweep.writers.parquet import library
 
 SCHEMA = "perfmodel.sweep/1"
@@ -84,7 +84,7 @@ class Parts:
         unfinished = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
         try:
             with unfinished.open("wb") as stream:
-                made = writer(self.form, stream, runner.fields, about(self.study, self.rows), first=chunk.index == 0)
+                made = find(self.form)(stream, runner.fields, about(self.study, self.rows), first=chunk.index == 0)
                 try:
                     made.write(table)
                 finally:
@@ -119,7 +119,8 @@ class Parts:
                 path.replace(self.target / path.name)
         else:
             whole = self.place / f".{secrets.token_hex(4)}"
-            joined(self.form, parts, whole)
+            with whole.open("wb") as stream:
+                find(self.form).join(parts, stream)
             with suppress(FileNotFoundError):
                 shutil.copymode(self.target, whole)
             whole.replace(self.target)
@@ -155,7 +156,7 @@ def opened(output: Output, study: SweepStudy, rows: int) -> Iterator[Parts]:
     UsageError, and nothing is changed, if there is nothing to carry on that is of ``study``, or if a folder is no sweep's.
     """
     assert output.path is not None
-    ready(output.form)
+    find(output.form).ready()
     try:
         parts = _parts(output, output.path, study, rows)
     except OSError as error:
@@ -252,7 +253,7 @@ def write_parts(grid: SweepGrid, output: Output, memory: int, consumer: Consumer
 
 def write_stream(runner: Runner, output: Output, consumer: Consumer) -> None:
     """Every chunk to standard output, or into a pipe or device."""
-    ready(output.form)
+    find(output.form).ready()
     if output.path is None:
         _stream(runner, output.form, sys.stdout.buffer, consumer)
         return
@@ -268,7 +269,7 @@ def write_stream(runner: Runner, output: Output, consumer: Consumer) -> None:
 
 
 def _stream(runner: Runner, form: str, stream: BinaryIO, consumer: Consumer) -> None:
-    made = writer(form, stream, runner.fields, about(runner.grid.study, runner.rows))
+    made = find(form)(stream, runner.fields, about(runner.grid.study, runner.rows), first=True)
     for chunk in runner.chunks():
         made.write(runner.evaluate(chunk, consumer))
     made.close()

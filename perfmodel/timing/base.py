@@ -11,16 +11,15 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cache, wraps
-from importlib import import_module
 from typing import Any, TypeVar
 
 from perfmodel.core.errors import DataError, UnavailableError, suggest
 from perfmodel.core.hardware import Calibration, Device, Quantity
-from perfmodel.core.plugins import module_names
+from perfmodel.core.plugins import plugins
 from perfmodel.core.workload import FORWARD
 
 MODELS = ("perfmodel.timing.models", "perfmodel.transformer.time_models")
-"""Folders with one model per file."""
+"""Folders of time models."""
 MAX_PARAMETERS = 8
 """Per implementation and architecture."""
 
@@ -78,23 +77,18 @@ class Model:
 
 
 def model_names() -> list[str]:
-    """Names of the time models, sorted; the module of one has the same name with underscores."""
-    return sorted(model_modules())
-
-
-def model_modules() -> dict[str, str]:
-    """The module of each time model by the name of the model."""
-    return {name.replace("_", "-"): f"{folder}.{name}" for folder in MODELS for name in module_names(import_module(folder).__path__)}
+    """Names of the time models, sorted; all their modules are loaded."""
+    return sorted(name for name, _ in plugins(MODELS, "MODEL", "MODELS"))
 
 
 @cache
 def find_model(name: str) -> Model:
-    """The model called ``name``; DataError if there is none. Only its own module is loaded."""
-    known = model_modules()
-    if name not in known:
-        raise DataError(f"no time model is called {name!r}", suggest(name, sorted(known)))
-    model: Model = import_module(known[name]).MODEL
-    return model
+    """The model called ``name``; DataError if there is none. Its own module is loaded, and few others."""
+    for known, model in plugins(MODELS, "MODEL", "MODELS", name):
+        if known == name:
+            found: Model = model
+            return found
+    raise DataError(f"no time model is called {name!r}", suggest(name, model_names()))
 
 
 def check_calibrations(device: Device) -> None:

@@ -1,28 +1,171 @@
-"""Segments between checkpoints as given, each run again as a whole when backward reaches it, the last one too."""
+"""Strategies whose checkpoints are given, evenly spaced, or chosen for a budget: what lies between them is rebuilt, if anything is.
+
+A segment that is rebuilt as a whole runs once more, all but its last layer: that one's output is a checkpoint, or the last output.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from itertools import pairwise
+from math import isqrt
 
-from perfmodel.core.arith import Number
-from perfmodel.remat.schedule import Plan, Strategy, segmented
-
-
-def extra_steps(n: Number, plan: Plan) -> Number:
-    """All layers but one of each segment: that one's output is a checkpoint, or the last output.
-
-    >>> extra_steps(10, Plan(checkpoints=(5,)))
-    8
-    """
-    return sum(stop - start - 1 for start, stop in pairwise([*plan.values, n]))
-
-
-STRATEGY = Strategy(
-    "segments",
-    "checkpoints; segments rebuilt",
-    "at most one more forward pass",
-    lambda chain, plan: segmented(chain, plan.values, keep_last=False),
-    applies=lambda chain, plan: bool(plan.checkpoints),
-    extra_steps=extra_steps,
-    taped_steps=lambda n, plan: n,
+from perfmodel.core.arith import Number, ceil_div, minimum
+from perfmodel.core.trace import plain
+from perfmodel.remat.chain import Chain
+from perfmodel.remat.optimal_dp import LARGEST, Program
+from perfmodel.remat.schedule import (
+    LOSS,
+    Action,
+    Plan,
+    Strategy,
+    backward,
+    every_steps,
+    every_values,
+    keep,
+    rebuilt,
+    rebuilt_steps,
+    segmented,
+    starts,
 )
+
+CHEN = "Chen et al. 2016, Training deep nets with sublinear memory cost, arXiv 1604.06174"
+
+
+def keep_all(chain: Chain, plan: Plan) -> Iterator[Action]:
+    """Forward once, then backward."""
+    end = len(chain)
+    yield from keep(chain, 0, end)
+    yield Action(LOSS, end, end)
+    yield from backward(0, end)
+
+
+def none_kept_steps(n: Number) -> Number:
+    """Backward of layer i runs the chain again up to x_i: 1 + 2 + ... + (n - 1) = n (n - 1) / 2 steps.
+
+    >>> none_kept_steps(10)
+    45
+    """
+    return n * (n - 1) // 2
+
+
+def interior_steps(ends: list[Number]) -> Number:
+    """All layers but one of each segment between neighbours of ``ends``.
+
+    >>> interior_steps([0, 5, 10]), interior_steps([0, 5])
+    (8, 4)
+    """
+    return sum(stop - start - 1 for start, stop in pairwise(ends))
+
+
+def given_length(plan: Plan) -> Number:
+    """Layers per segment as given; one where nobody says."""
+    return plan.every if plan.every is not None else 1
+
+
+def sqrt_length(n: Number) -> int:
+    """The k of least k + ceil(n / k); of equal ones the one with the fewest values, then the fewest extra steps.
+
+    >>> sqrt_length(100), sqrt_length(10), sqrt_length(1)
+    (10, 3, 1)
+    """
+    length = int(plain(n))
+    near = range(max(1, isqrt(length) - 2), min(length, isqrt(length) + 2) + 1)
+    return min(near, key=lambda k: (k + ceil_div(length, k), every_values(length, k), every_steps(length, k)))
+
+
+def _checkpointed(chain: Chain, plan: Plan) -> bool:
+    return bool(plan.checkpoints)
+
+
+_LISTED = (
+    Strategy(
+        "keep-all",
+        "everything",
+        "each layer runs once",
+        keep_all,
+        extra_steps=lambda n, plan: 0 * n,
+        taped_steps=lambda n, plan: 0 * n,
+        values=lambda n, plan: n + 1,
+    ),
+    Strategy(
+        "keep-none",
+        "x_0; each input rebuilt",
+        "1 + 2 + ... + (n - 1) forward steps more",
+        lambda chain, plan: rebuilt(chain, [0]),
+        extra_steps=lambda n, plan: none_kept_steps(n),
+        taped_steps=lambda n, plan: none_kept_steps(n) + n,
+        values=lambda n, plan: minimum(n + 1, 3),
+    ),
+    # The last output rebuilt too, though the forward pass has just made it and no backward step needs it
+    Strategy(
+        "nearest-and-output",
+        "checkpoints; each value rebuilt",
+        "l (l - 1) / 2 forward steps more per stretch of l layers, and the last stretch once more",
+        lambda chain, plan: rebuilt(chain, plan.values, output=True),
+        applies=_checkpointed,
+        extra_steps=lambda n, plan: rebuilt_steps(n, plan.values) + n - plan.values[-1],
+        taped_steps=lambda n, plan: rebuilt_steps(n, plan.values) + 2 * n - plan.values[-1],
+    ),
+    # The input of each layer rebuilt from the nearest checkpoint when its backward step comes
+    Strategy(
+        "nearest",
+        "checkpoints; each input rebuilt",
+        "l (l - 1) / 2 forward steps more per stretch of l layers",
+        lambda chain, plan: rebuilt(chain, plan.values),
+        applies=_checkpointed,
+        extra_steps=lambda n, plan: rebuilt_steps(n, plan.values),
+        taped_steps=lambda n, plan: rebuilt_steps(n, plan.values) + n,
+    ),
+    # Each segment run again as a whole when backward reaches it, the last one too
+    Strategy(
+        "segments",
+        "checkpoints; segments rebuilt",
+        "at most one more forward pass",
+        lambda chain, plan: segmented(chain, plan.values, keep_last=False),
+        applies=_checkpointed,
+        extra_steps=lambda n, plan: interior_steps([*plan.values, n]),
+        taped_steps=lambda n, plan: n,
+    ),
+    # The last segment kept from the forward pass: its backward comes right after
+    Strategy(
+        "segments-last-kept",
+        "the same, and the last segment",
+        "at most one more forward pass but for the last segment, as PyTorch's checkpoint_sequential does",
+        lambda chain, plan: segmented(chain, plan.values, keep_last=True),
+        applies=_checkpointed,
+        extra_steps=lambda n, plan: interior_steps(plan.values),
+        taped_steps=lambda n, plan: plan.values[-1],
+    ),
+    Strategy(
+        "every-k",
+        "every k-th; segments rebuilt",
+        "all but one layer of each segment but the last run twice; all of them if they have an interior",
+        lambda chain, plan: segmented(chain, starts(len(chain), given_length(plan)), keep_last=True),
+        paper=CHEN,
+        applies=lambda chain, plan: plan.every is not None or chain.taped,
+        extra_steps=lambda n, plan: every_steps(n, minimum(given_length(plan), n)),
+        taped_steps=lambda n, plan: (ceil_div(n, given_length(plan)) - 1) * given_length(plan),
+        values=lambda n, plan: every_values(n, minimum(given_length(plan), n)),
+    ),
+    # k + ceil(n / k) values are fewest at about sqrt(n): 2 sqrt(n)
+    Strategy(
+        "sqrt-n",
+        "every sqrt(n)-th; segments rebuilt",
+        "k + ceil(n / k) values, at most one more forward pass",
+        lambda chain, plan: segmented(chain, starts(len(chain), sqrt_length(len(chain))), keep_last=True),
+        paper=CHEN,
+        extra_steps=lambda n, plan: every_steps(n, sqrt_length(n)),
+        taped_steps=lambda n, plan: (ceil_div(n, sqrt_length(n)) - 1) * sqrt_length(n),
+        values=lambda n, plan: every_values(n, sqrt_length(n)),
+    ),
+    # Within the budget, of all schedules whose stored values stay until used
+    Strategy(
+        "optimal",
+        "what is cheapest within --memory",
+        "dynamic program over stretches of layers and memory; a stored value stays until its backward step",
+        lambda chain, plan: Program(chain, plan.memory).schedule(),
+        paper="Beaumont et al. 2019, Optimal checkpointing for heterogeneous chains, arXiv 1911.13214",
+        applies=lambda chain, plan: plan.memory is not None and len(chain) <= LARGEST,
+    ),
+)
+STRATEGIES = {strategy.name: strategy for strategy in _LISTED}

@@ -13,6 +13,7 @@ import numpy as np
 
 from perfmodel.core.errors import UnavailableError
 from perfmodel.sweep.table import FLAG, WHOLE, WORD, Field, RowTable
+from perfmodel.sweep.writers import Writer
 
 
 def library() -> Any:
@@ -59,30 +60,51 @@ def _strings(pa: Any, words: list[str]) -> Any:
     return pa.StringArray.from_buffers(len(words), pa.py_buffer(ends), pa.py_buffer(b"".join(encoded)))
 
 
-class ParquetWriter:
+class ParquetWriter(Writer):
     """Appends row groups to a stream, by the schema of their columns."""
 
-    def __init__(self, stream: BinaryIO, described: Any) -> None:
-        pa = library()
-        self.schema = described
-        real = [one.name for one in described if one.type == pa.float64()]  # split by byte, they compress twice as fast and better
-        few = [one.name for one in described if one.name not in real and one.type != pa.bool_()]  # inputs have few values
-        coding = {"compression": "zstd", "compression_level": 1, "use_dictionary": few or False, "use_byte_stream_split": real or False}
-        pool = pa.system_memory_pool()  # which gives back at once what it does not need
-        self._writer = pa.parquet.ParquetWriter(_Counted(stream), described, memory_pool=pool, **coding)
+    def __init__(self, stream: BinaryIO, fields: tuple[Field, ...], about: Mapping[str, Any], first: bool) -> None:
+        self.schema = schema(fields, about)
+        self._writer = _opened(stream, self.schema)
 
     def write(self, table: RowTable) -> None:
         """Append one row group."""
         if table.rows:
-            self.append(arrow_table(table, self.schema))
-
-    def append(self, rows: Any) -> None:
-        """The same for an Arrow table."""
-        self._writer.write_table(rows, row_group_size=max(rows.num_rows, 1))
+            self._writer.write_table(arrow_table(table, self.schema), row_group_size=table.rows)
 
     def close(self) -> None:
         """Write the footer."""
         self._writer.close()
+
+    @classmethod
+    def ready(cls) -> None:
+        """UnavailableError without pyarrow."""
+        library()
+
+    @classmethod
+    def join(cls, paths: Sequence[Path], stream: BinaryIO) -> None:
+        """The row groups of several files in one, under what the first says of itself."""
+        pa = library()
+        made = _opened(stream, pa.parquet.read_schema(paths[0]))
+        for path in paths:
+            with pa.parquet.ParquetFile(path) as source:
+                for group in range(source.num_row_groups):
+                    rows = source.read_row_group(group)
+                    made.write_table(rows, row_group_size=max(rows.num_rows, 1))
+        made.close()
+
+
+WRITER = ParquetWriter
+
+
+def _opened(stream: BinaryIO, described: Any) -> Any:
+    """pyarrow's writer of row groups to ``stream``."""
+    pa = library()
+    real = [one.name for one in described if one.type == pa.float64()]  # split by byte, they compress twice as fast and better
+    few = [one.name for one in described if one.name not in real and one.type != pa.bool_()]  # inputs have few values
+    coding = {"compression": "zstd", "compression_level": 1, "use_dictionary": few or False, "use_byte_stream_split": real or False}
+    pool = pa.system_memory_pool()  # which gives back at once what it does not need
+    return pa.parquet.ParquetWriter(_Counted(stream), described, memory_pool=pool, **coding)
 
 
 class _Counted(io.RawIOBase):
@@ -104,19 +126,3 @@ class _Counted(io.RawIOBase):
     def writable(self) -> bool:
         """It is."""
         return True
-
-
-def writer(stream: BinaryIO, fields: tuple[Field, ...], about: Mapping[str, Any], first: bool) -> ParquetWriter:
-    """A writer of one Parquet file."""
-    return ParquetWriter(stream, schema(fields, about))
-
-
-def join(paths: Sequence[Path], stream: BinaryIO) -> None:
-    """The row groups of several files in one, under what the first says of itself."""
-    pa = library()
-    made = ParquetWriter(stream, pa.parquet.read_schema(paths[0]))
-    for path in paths:
-        with pa.parquet.ParquetFile(path) as source:
-            for group in range(source.num_row_groups):
-                made.append(source.read_row_group(group))
-    made.close()

@@ -1,1 +1,1 @@
-"""Time models, one file per family of kernels; each has a ``MODEL``."""
+"""Time models, one file per family of kernels, which has a ``MODEL``, or several by name in ``MODELS``."""

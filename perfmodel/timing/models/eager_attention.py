@@ -5,29 +5,38 @@ scale, dS^T Q, dS K. A causal mask is an additive one here too, a tensor of the 
 matrix of ``masked_fill`` is another kernel, which was not timed. Each kernel is predicted by the calibration of its own
 implementation; parameters say what a kernel costs less behind another one, and how fast the kernels run that are never timed alone.
 Source: the sequence that the profiler shows for torch.matmul, *, +, torch.softmax under autograd.
+
+As the published comparisons with FlashAttention ran it, other kernels follow each other. FlashAttention's benchmark: copies of Q, K
+and V by head, baddbmm, which scales by itself, a causal mask made and added, softmax, dropout, product; backward, softmax is a product
+by the gradient and a pass of its own. Megatron's has one kernel for scale, mask and softmax. PyTorch's kernels for softmax changed
+with its versions, other than those that are calibrated one by one: their time is fitted, as a multiple of what their bytes take. Where
+kernels are short and called again and again, the host is late; not after a flush.
+Source: Dao-AILab/flash-attention, benchmarks/benchmark_flash_attention.py; Megatron-LM, fused_kernels; PyTorch, SoftMax.cu.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from math import hypot
 
 from perfmodel.core.errors import UnavailableError
 from perfmodel.core.hardware import Device
 from perfmodel.core.workload import BACKWARD, FORWARD, Attention, Stream
 from perfmodel.kernels.matmul import Matmul
 from perfmodel.timing.base import ALONE, Case, Model, Parameter, calibrated_seconds, dram_bandwidth, once_per_case
+from perfmodel.timing.models.stream import STREAM_SHARE
 
 SHORT_ROW = 1024
 """Longest row whose gradient a warp keeps in registers."""
 
-PARAMETERS = (
-    Parameter("overlap_us", "what a kernel costs less behind another one than alone", 2.0),
-    Parameter("handoff_share", "of the time of bytes that the kernel before has left in L2", 0.6),
-    Parameter("gradient_share", "of the DRAM bandwidth, softmax's backward, rows within registers", 0.7),
-    Parameter("long_gradient_share", "of the DRAM bandwidth, softmax's backward, longer rows", 0.5),
-)
-KNOWN = ("SHORT_ROW",)
+HOST_S = 0.25e-3
+"""The host's time for a pass; chosen on the fitted rows of 256 queries and fewer, of one A100."""
+WARP_COLUMNS = 1024
+"""Longest row that a warp took in PyTorch 1 and 2.0 to 2.6."""
+MEGATRON = "megatron"
+TUNED = ("HOST_S",)
+KNOWN = ("SHORT_ROW", "WARP_COLUMNS")
 
 
 Part = tuple[str, Case]
@@ -108,13 +117,76 @@ def covers(case: Case) -> bool:
     return covers_plain(case) and not case.workload.dropout
 
 
-MODEL = Model(
-    "eager-attention",
-    PARAMETERS,
-    covers,
-    seconds,
-    "the sum of its kernels",
-    assumes=f"{ALONE}; Q, K and V stored as [batch, heads, length, d], a causal mask added as a tensor",
-    implementations=("torch-eager",),
-    composite=True,
+# As published
+
+
+def published_parts(case: Case) -> list[Part]:
+    """The kernels, but for softmax or its gradient where they are fitted."""
+    w: Attention = case.workload
+    dropped = [over_scores(w, "torch-scale", shared=w.query_heads * w.n * w.kv_len // 2)] if w.dropout else []  # and a mask of bytes
+    listed = [*products(w, case.direction), *dropped]
+    if case.implementation == MEGATRON:
+        return listed
+    if case.direction != FORWARD:
+        return [*listed, *_copies(w, 6)]
+    short = [over_scores(w, "torch-softmax", op="softmax")] if w.kv_len <= WARP_COLUMNS else []
+    return [*listed, *_copies(w, 3), *(_made_mask(w) if w.causal else []), *added_mask(w), *short]
+
+
+def _copies(w: Attention, times: int) -> list[Part]:
+    return times * [("scale", Case(Stream("scale", w.query_heads * w.n, w.d, dtype=w.dtype), "torch-scale"))]
+
+
+def _made_mask(w: Attention) -> list[Part]:
+    """Filled, cut to a triangle, converted: 8 B read and 10 B written an element."""
+    return [("scale", Case(Stream("scale", w.n, w.kv_len, inputs=4, outputs=5, dtype=w.dtype), "torch-scale"))]
+
+
+def softmax_bytes(case: Case) -> float:
+    """Bytes of softmax where its time is fitted: once through the scores; backward a product and a pass, or Megatron's one pass."""
+    w: Attention = case.workload
+    scores = float(w.query_heads * w.n * w.kv_len * w.dtype.size)
+    if case.direction != FORWARD:
+        return scores * (3 if case.implementation == MEGATRON else 6)
+    return 2 * scores * (case.implementation == MEGATRON or w.kv_len > WARP_COLUMNS)
+
+
+def published_seconds(case: Case, device: Device, p: Mapping[str, float]) -> float:
+    """Predicted seconds of the sequence; UnavailableError if a kernel of it is not calibrated."""
+    softmax = p["softmax"] * softmax_bytes(case) / (dram_bandwidth(device) * STREAM_SHARE)
+    kernels = softmax + sum(part_seconds(name, part, device) for name, part in published_parts(case))
+    return kernels if case.cold else hypot(HOST_S, kernels)
+
+
+def covers_published(case: Case) -> bool:
+    """Whole-sequence attention with as many KV heads as query heads, no window, blocks or masked_fill; Megatron's with no mask to read."""
+    return covers_plain(case) and not (case.implementation == MEGATRON and case.workload.mask)
+
+
+_LISTED = (
+    Model(
+        "eager-attention",
+        (
+            Parameter("overlap_us", "what a kernel costs less behind another one than alone", 2.0),
+            Parameter("handoff_share", "of the time of bytes that the kernel before has left in L2", 0.6),
+            Parameter("gradient_share", "of the DRAM bandwidth, softmax's backward, rows within registers", 0.7),
+            Parameter("long_gradient_share", "of the DRAM bandwidth, softmax's backward, longer rows", 0.5),
+        ),
+        covers,
+        seconds,
+        "the sum of its kernels",
+        assumes=f"{ALONE}; Q, K and V stored as [batch, heads, length, d], a causal mask added as a tensor",
+        implementations=("torch-eager",),
+        composite=True,
+    ),
+    Model(
+        "eager-published",
+        (Parameter("softmax", "softmax over rows longer than a warp takes, or its gradient, over the time of its bytes", 1.5),),
+        covers_published,
+        published_seconds,
+        "the sum of its kernels",
+        implementations=("torch-standard", "megatron"),
+        composite=True,
+    ),
 )
+MODELS = {model.name: model for model in _LISTED}

@@ -6,17 +6,24 @@ memory system near its bandwidth answers later. The first block of a slot waits 
 by mma.sync also keep the units busy: there a wave takes little more than the longer of streaming and work, and one tile of the
 shorter. Launches, the combine kernel and copies of Q and O come on top. One latency prices every dependent wait; how many there
 are is known per kernel.
+
+Over a cache of 8 bits: the same plan, half the bytes, and work on every tile. FlashAttention-3 multiplies in fp8 and has to transpose V
+in SRAM first, which the matrix instruction takes only one way round in 8 bits: a tile's work shows beside its streaming.
+Source: Shah et al. 2024, FlashAttention-3, section 3.3.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from math import hypot
+from dataclasses import replace
+from math import ceil, hypot
 
 from perfmodel.core.arith import ceil_div
+from perfmodel.core.dtypes import DTYPES
 from perfmodel.core.errors import UnavailableError
 from perfmodel.core.hardware import Device
 from perfmodel.core.workload import FORWARD, Attention
+from perfmodel.kernels.latent_decode import NarrowCacheAttention
 from perfmodel.timing.base import ALONE, Case, Model, Parameter, lost_share, numbers_of, once_per_case
 from perfmodel.timing.models._decode_kernels import Decode, cudnn, fa2, fa3, flash, trtllm
 
@@ -136,7 +143,40 @@ def _graph_gap_s(device: Device) -> float:
     return GRAPH_GAP_S if overhead is None or overhead.graph is None else float(overhead.graph.number)
 
 
-MODEL = Model(
+# A cache of 8 bits
+
+LIKE = "vllm-flash-attn"
+"""Implementation whose blocks and splits the kernel shares."""
+
+
+@once_per_case
+def _narrow_work(case: Case, device: Device) -> tuple[Case, float]:
+    """The call over a cache in the kernel's own format, and the elements of it that one multiprocessor streams block by block."""
+    w = case.workload
+    plain = Attention(w.n, w.kv_len, w.d, w.dv, w.batch, w.heads, w.kv_heads, DTYPES["fp8"], packed=True)
+    plan, [sms] = planned(plain, LIKE, device), numbers_of(device, "multiprocessors")
+    elements = plain.stored_kv_heads * w.kv_len * (w.d + w.dv) / plan.blocks * ceil(plan.blocks / (int(sms) * plan.resident))
+    return replace(case, workload=plain, implementation=LIKE), elements
+
+
+def narrow_seconds(case: Case, device: Device, p: Mapping[str, float]) -> float:
+    """Seconds of one call, with the append of the new token to the cache; UnavailableError as in ``seconds``."""
+    plain, elements = _narrow_work(case, device)
+    [clock] = numbers_of(device, "highest clock")
+    return float(seconds(plain, device, p) + elements * 1e-3 * p["element_cycles"] / clock)
+
+
+def covers_narrow(case: Case) -> bool:
+    """A single query over a cache of 8 bits."""
+    w = case.workload
+    if not isinstance(w, NarrowCacheAttention) or case.direction != FORWARD:
+        return False
+    return (
+        w.n == 1 and w.kv_bits == 8 and w.dtype.size == 2 and max(w.d, w.dv) <= 256 and not (w.mask or w.dropout or w.sparsity or w.window)
+    )
+
+
+_SIXTEEN_BITS = Model(
     name="flash-decode",
     parameters=PARAMETERS,
     covers=covers,
@@ -145,3 +185,12 @@ MODEL = Model(
     assumes=f"{ALONE}; a cache stored as [batch, KV heads, length, d], vLLM's in pages and in a CUDA graph",
     implementations=("vllm-flash-attn", "torch-sdpa-flash", "torch-sdpa-cudnn", "torch-sdpa-efficient", "fa2", "xformers"),
 )
+_EIGHT_BITS = replace(
+    _SIXTEEN_BITS,
+    name="flash-decode-narrow",
+    parameters=(*PARAMETERS, Parameter("element_cycles", "work on a thousand elements of the cache that one block streams", 10.0)),
+    covers=covers_narrow,
+    seconds=narrow_seconds,
+    implementations=("vllm-flash-attn-fp8-cache",),
+)
+MODELS = {model.name: model for model in (_SIXTEEN_BITS, _EIGHT_BITS)}

@@ -1,18 +1,23 @@
-"""Time of fused attention as published benchmarks ran it: ``flash-prefill`` with four parameters instead of seven.
+"""Time of fused attention as published benchmarks ran it: ``flash-prefill`` with fewer of its seven parameters.
 
-Those benchmarks time few shapes, nearly all of the same size, which do not tell what a launch costs: that and the cycles of side
-kernels stay at the values from which fits of ``flash-prefill`` start. They time the same buffers again and again, mostly some
-hundred MB: what exceeds the caches comes from DRAM each time, and blocks wait for their first loads as after a flush.
+flash-published has four. Those benchmarks time few shapes, nearly all of the same size, which do not tell what a launch costs: that
+and the cycles of side kernels stay at the values from which fits of ``flash-prefill`` start. They time the same buffers again and
+again, mostly some hundred MB: what exceeds the caches comes from DRAM each time, and blocks wait for their first loads as after a
+flush.
+
+flash-few has two, for kernels of which a few rows are known. Those were timed from the host, call after call: a kernel that takes
+less than the host needs for a call waits for it. After a flush of the caches the host is ahead.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from math import hypot
 
 from perfmodel.core.hardware import Device
 from perfmodel.core.workload import BACKWARD, FORWARD, Attention
-from perfmodel.timing.base import Case, Model, once_per_case
+from perfmodel.timing.base import Case, Model, Parameter, once_per_case
 from perfmodel.timing.models import flash_prefill
 from perfmodel.timing.models._flash_plans import PUBLISHED
 
@@ -21,7 +26,6 @@ UNFITTED = {parameter.name: parameter.start for parameter in flash_prefill.PARAM
 """What those shapes do not tell stays where the fits of ``flash_prefill`` start."""
 WIDEST = 256
 """Largest head dim that any of the kernels has."""
-PARAMETERS = tuple(parameter for parameter in flash_prefill.PARAMETERS if parameter.name in _FITTED)
 TUNED = ("UNFITTED",)
 KNOWN = ("WIDEST",)
 
@@ -56,12 +60,41 @@ def covers(case: Case) -> bool:
     return not (case.direction == BACKWARD and w.window is not None and w.dtype.size == 1)
 
 
-MODEL = Model(
-    "flash-published",
-    PARAMETERS,
-    covers,
-    seconds,
-    flash_prefill.MODEL.source,
-    assumes="the same buffers again and again, beyond the caches from DRAM each time; Q, K and V stored as [batch, length, heads, d]",
-    implementations=tuple(PUBLISHED),
+def few_seconds(case: Case, device: Device, parameters: Mapping[str, float]) -> float:
+    """Seconds of one call; UnavailableError as in ``flash_prefill``."""
+    known = {**flash_prefill.MODEL.starts(), "matmul": parameters["matmul"]}
+    kernel = flash_prefill.seconds(case, device, known)
+    return kernel if case.cold else hypot(parameters["host_us"] * 1e-6, kernel)
+
+
+def covers_few(case: Case) -> bool:
+    """Dense attention with or without dropout by FlashAttention 1; FlashAttention-3 backward and in fp8."""
+    w = case.workload
+    plain = isinstance(w, Attention) and flash_prefill.rarely_timed(case) and case.direction in (FORWARD, BACKWARD)
+    return plain and not (w.mask or w.window or w.sparsity) and w.d == w.dv and w.n > 1
+
+
+_PREFILL = flash_prefill.MODEL
+_LISTED = (
+    Model(
+        "flash-published",
+        tuple(parameter for parameter in _PREFILL.parameters if parameter.name in _FITTED),
+        covers,
+        seconds,
+        _PREFILL.source,
+        assumes="the same buffers again and again, beyond the caches from DRAM each time; Q, K and V stored as [batch, length, heads, d]",
+        implementations=tuple(PUBLISHED),
+    ),
+    Model(
+        "flash-few",
+        (
+            Parameter("host_us", "the host's time for a call, hidden behind a longer kernel", 20.0),
+            next(parameter for parameter in _PREFILL.parameters if parameter.name == "matmul"),
+        ),
+        covers_few,
+        few_seconds,
+        _PREFILL.source,
+        implementations=("fa1", "fa1-triton", "fa3"),
+    ),
 )
+MODELS = {model.name: model for model in _LISTED}

@@ -8,13 +8,17 @@ Where rows of A, B or C do not start on 16 bytes, older kernels run, and their n
 Libraries carry a table of compiled tiles and a heuristic that picks the fastest; the model does the same with its own times.
 Sources of the tiles: CUTLASS documentation, efficient GEMM (tiles from 64 x 64 to 256 x 128, split-k for small grids); PTX ISA,
 ``wgmma`` and ``tcgen05.mma`` (from compute capability 9.0 on, one side of a tile is free in steps of 8 or 16).
+
+A linear layer in fp8 on 16-bit activations: kernels find the scale of x and round it, then the matmul runs in fp8, its result 16-bit;
+what 16-bit inputs and results move beside it is added.
+Source: NVIDIA TensorRT-LLM, tensorrt_llm/_torch/modules/linear.py (dynamic scale per tensor, matmul by cuBLAS).
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import NamedTuple, TypeAlias
 
@@ -43,9 +47,11 @@ WIDE_COPY, NARROW_COPY = 16, 4
 WARP_THREADS = 32
 LARGEST = 1e9
 """Of any parameter: keeps one that a fit has driven out of sight finite."""
+ACTIVATION_SIZE = 2
+"""Bytes of an element of x and of the result."""
 KNOWN = (
     *("SLICE_BYTES", "MMA_TILES", "ROWS", "WIDTHS", "WIDTH_STEP", "LARGEST_TILE", "WIDE_COPY", "NARROW_COPY"),
-    *("WARP_THREADS", "LARGEST"),
+    *("WARP_THREADS", "LARGEST", "ACTIVATION_SIZE"),
 )
 EVEN_PARTS = (1, 2, 3, 4)
 """A free side may also cut a short length into this many even parts."""
@@ -65,9 +71,11 @@ COPY_CYCLES, NARROW_STORE_COST = 10.0, 2.0
 A store passes through SRAM on its way. Set on the 20 unaligned products that fits may see of an H200; cross-validation among
 them picks 9.5 to 10.5 and 1.5 to 2. No tile multiplies for longer than it copies at that pace, not at the rate of mma.sync either.
 """
+SPLIT_US = 2.5
+"""In fp8, as ``gemm`` starts from: the eighth parameter prices the rounding instead."""
 TUNED = (
     *("EVEN_PARTS", "LARGEST_SPLIT", "SPLIT_WAVES"),
-    *("STORE_COST", "OVERLAP", "THROTTLE_FROM_S", "THROTTLE_SPAN", "COPY_CYCLES", "NARROW_STORE_COST"),
+    *("STORE_COST", "OVERLAP", "THROTTLE_FROM_S", "THROTTLE_SPAN", "COPY_CYCLES", "NARROW_STORE_COST", "SPLIT_US"),
 )
 
 PARAMETERS = (
@@ -278,7 +286,29 @@ def plan_seconds(work: _MatmulWork, p: Mapping[str, float]) -> Callable[[TilePla
     return time
 
 
-MODEL = Model(
+# In fp8
+
+
+@once_per_case
+def _rounding(case: Case, device: Device) -> tuple[float, float]:
+    """Bytes that the matmul's neighbours move, and the DRAM bandwidth."""
+    w: Matmul = case.workload
+    moved = w.batch * w.m * (w.k * (ACTIVATION_SIZE + w.dtype.size) + w.n * (ACTIVATION_SIZE - w.dtype.size))
+    return moved, float(rates_of(device, w.dtype).dram)
+
+
+def fp8_seconds(case: Case, device: Device, p: Mapping[str, float]) -> float:
+    """Seconds of both kernels; UnavailableError as in ``seconds``."""
+    moved, bandwidth = _rounding(case, device)
+    return float(seconds(case, device, {**p, "split_us": SPLIT_US}) + moved / (bandwidth * p["quantize_share"]))
+
+
+def covers_fp8(case: Case) -> bool:
+    """Forward, both operands in fp8."""
+    return covers(case) and case.direction == FORWARD and case.workload.dtype.name == "fp8"
+
+
+_GEMM = Model(
     "gemm",
     PARAMETERS,
     covers,
@@ -287,3 +317,15 @@ MODEL = Model(
     assumes=f"{ALONE}; B stored as a linear layer's weights, [n, k]; runs of a warm record rotate over its weight_copies",
     implementations=("cublas", "torch-matmul"),
 )
+_FP8 = replace(
+    _GEMM,
+    name="fp8-linear",
+    parameters=(
+        *(parameter for parameter in PARAMETERS if parameter.name != "split_us"),
+        Parameter("quantize_share", "of the DRAM bandwidth, x and its rounded copy", 1.0),
+    ),
+    covers=covers_fp8,
+    seconds=fp8_seconds,
+    implementations=("trtllm-fp8-linear",),
+)
+MODELS = {model.name: model for model in (_GEMM, _FP8)}

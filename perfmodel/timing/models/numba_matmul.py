@@ -1,9 +1,11 @@
-"""C = A B in fp32 by register tiles: numba-matmul.
+"""C = A B in fp32 by the project's own kernels: numba-matmul, by register tiles, and numba-matmul-naive, one thread per element of C.
 
-A block owns a tile of C and walks k in stages of 32: multiply-adds, loads and copies as in numba-flash, and a barrier per stage,
+By tiles: a block owns a tile of C and walks k in stages of 32: multiply-adds, loads and copies as in numba-flash, and a barrier per stage,
 where a block waits unless others fill the time. Blocks that share schedulers slow each other down and follow each other on
 multiprocessors (``shared_makespan``).
-Source: the kernel's own loops (instructions per stage).
+Naive: a warp walks k: one element of A, which stays in L1, and 32 neighbours of B, which come from L2 every time, for neighbouring
+blocks share a row of A and not a column of B. L2 delivers to each multiprocessor at one rate; a last, partly filled round of
+blocks takes as long as a full one. Source: the kernels' own loops; profiled loads from L2 are 4 m n k bytes.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ from perfmodel.core.hardware import Device
 from perfmodel.core.occupancy import ThreadBlock
 from perfmodel.core.workload import FORWARD
 from perfmodel.kernels.matmul import Matmul
-from perfmodel.timing.base import Case, Model, Parameter
+from perfmodel.timing.base import Case, Model, Parameter, numbers_of
 from perfmodel.timing.models.register_tiles import (
     FLOAT_BYTES,
     Instructions,
@@ -34,8 +36,9 @@ DEFAULT_TILE = 64
 REGISTERS = {32: 72, 64: 237, 128: 201}
 """Per thread, by tile, where a launch does not say: what numba 0.68 compiles to for compute capability 9.0."""
 
-PARAMETERS = (Parameter("stage_cycles", "per stage of a block alone: waiting for its copies at a barrier", 300.0),)
-KNOWN = ("DEPTH", "STAGES", "DEFAULT_TILE", "REGISTERS")
+THREADS = 256
+"""Per block of the naive kernel, along a row of C."""
+KNOWN = ("DEPTH", "STAGES", "DEFAULT_TILE", "REGISTERS", "THREADS")
 
 
 def layout_of(tile: int) -> TileLayout:
@@ -58,7 +61,7 @@ def stage(layout: TileLayout, columns: int, depth: int = DEPTH) -> Instructions:
     return Instructions(layout.rows * width * depth, loads, 0, 0, (layout.br + columns) * depth / 4 / layout.threads)
 
 
-def seconds(case: Case, device: Device, p: Mapping[str, float]) -> float:
+def tiled_seconds(case: Case, device: Device, p: Mapping[str, float]) -> float:
     """Predicted seconds; UnavailableError without a calibration of numba-flash, or a number that it needs."""
     w: Matmul = case.workload
     costs = instruction_costs(device)
@@ -76,12 +79,40 @@ def seconds(case: Case, device: Device, p: Mapping[str, float]) -> float:
     return launches_seconds(1, device, costs) + grid_seconds(cycles, blocks, block, device)
 
 
+def naive_seconds(case: Case, device: Device, p: Mapping[str, float]) -> float:
+    """Predicted seconds; UnavailableError without a calibration of numba-flash, or a number that it needs."""
+    w = case.workload
+    threads = case.launch.get("threads", THREADS)
+    blocks = ceil_div(w.n, threads) * w.m
+    launch = launches_seconds(1, device, instruction_costs(device))
+    sms, clock = numbers_of(device, "multiprocessors", "highest clock")
+    return float(launch + ceil_div(blocks, int(sms)) * threads * w.k * FLOAT_BYTES / p["l2_bytes_per_clock"] / clock)
+
+
 def covers(case: Case) -> bool:
     """One product."""
     w = case.workload
     return isinstance(w, Matmul) and w.batch == 1 and w.split_k == 1 and case.direction == FORWARD
 
 
-MODEL = Model(
-    "numba-matmul", PARAMETERS, covers, seconds, "instructions of the kernel's loops", implementations=("numba-matmul",), composite=True
+_LISTED = (
+    Model(
+        "numba-matmul",
+        (Parameter("stage_cycles", "per stage of a block alone: waiting for its copies at a barrier", 300.0),),
+        covers,
+        tiled_seconds,
+        "instructions of the kernel's loops",
+        implementations=("numba-matmul",),
+        composite=True,
+    ),
+    Model(
+        "numba-matmul-naive",
+        (Parameter("l2_bytes_per_clock", "from L2, to one multiprocessor", 15.0),),
+        covers,
+        naive_seconds,
+        "bytes of B from L2",
+        implementations=("numba-matmul-naive",),
+        composite=True,
+    ),
 )
+MODELS = {model.name: model for model in _LISTED}

@@ -1,25 +1,26 @@
-"""One file per ``model_type`` of Hugging Face's config.json: its ``build`` turns the fields into a ModelSpec.
+"""Rules by ``model_type`` of Hugging Face's config.json: each turns the fields into a ModelSpec.
 
-To add an architecture is to add a file with its name. What a file omits, the defaults of that configuration class in
-huggingface/transformers (src/transformers/models/<model_type>/configuration_*.py) supply; they are stated in each file.
+To add an architecture is to add a file with its name and a function ``build``; a family shares a file that lists its rules in ``BUILDS``.
+What a file omits, the defaults of that configuration class in huggingface/transformers
+(src/transformers/models/<model_type>/configuration_*.py) supply; they are stated in each rule.
 """
 
-from importlib import import_module
-
 from perfmodel.core.errors import DataError, suggest
-from perfmodel.core.plugins import module_names
+from perfmodel.core.plugins import plugins
 from perfmodel.transformer.architectures._parts import HfFields
 from perfmodel.transformer.spec import ModelSpec
 
 
 def known() -> list[str]:
     """Every ``model_type`` with a rule."""
-    return module_names(__path__)
+    return sorted(name for name, _ in plugins([__name__], "build", "BUILDS"))
 
 
 def build(fields: HfFields) -> ModelSpec:
     """The model that ``fields`` describe, without name and source; DataError names the missing rule or field."""
-    if fields.architecture not in known():
-        raise DataError(f"model_type: no rule for the architecture {fields.architecture!r}", suggest(fields.architecture, known()))
-    found: ModelSpec = import_module(f"{__name__}.{fields.architecture}").build(fields)
+    asked = fields.architecture
+    rule = next((rule for name, rule in plugins([__name__], "build", "BUILDS", asked) if name == asked), None)
+    if rule is None:
+        raise DataError(f"model_type: no rule for the architecture {asked!r}", suggest(asked, known()))
+    found: ModelSpec = rule(fields)
     return found

@@ -187,23 +187,3 @@ def experts(fields: HfFields, width: str, *, per_token: int | None = None, **opt
     if picked > count:
         raise DataError(f"num_experts_per_tok is {picked}: more than the {count} experts")
     return MoeMlp(count, picked, fields.whole(width), activation=fields.text("hidden_activation", "hidden_act", default="silu"), **options)
-
-
-def decoder(fields: HfFields, *, tied: bool = False, **options: Any) -> ModelSpec:
-    """Equal layers of grouped attention and a gated MLP, as in Llama."""
-    layer = Layer(attention(fields, **options), gated(fields, bias=fields.flag("mlp_bias", False)))
-    return model(fields, [layer] * fields.layers, tied=tied)
-
-
-def qwen_windows(fields: HfFields) -> list[int | None]:
-    """Layers from max_window_layers (28) on have a window of sliding_window (4096), if use_sliding_window, which is off by default."""
-    window, first = fields.optional("sliding_window", 4096), fields.whole("max_window_layers", default=28, least=0)
-    if not fields.flag("use_sliding_window", False):
-        return [None] * fields.layers
-    return fields.windows([window if index >= first else None for index in range(fields.layers)], window)
-
-
-def sparse_layers(fields: HfFields) -> list[bool]:
-    """Which layers of a Qwen mixture have experts: every decoder_sparse_step-th (1), but for mlp_only_layers (none)."""
-    step, dense = fields.whole("decoder_sparse_step", default=1), fields.numbers("mlp_only_layers") or []
-    return [index not in dense and (index + 1) % step == 0 for index in range(fields.layers)]

@@ -1,9 +1,65 @@
-"""Llama 1, 2, 3 (Meta). Defaults: KV heads as many as heads, no biases, embeddings not tied."""
+"""Llama (Meta) and what its layers became elsewhere: Mistral's windows, Mixtral's experts, Phi's fused matrices."""
 
-from perfmodel.transformer.architectures._parts import HfFields, decoder
-from perfmodel.transformer.spec import ModelSpec
+from perfmodel.transformer.architectures._parts import HfFields, attention, experts, gated, model
+from perfmodel.transformer.spec import DenseMlp, Layer, ModelSpec, MoeMlp
 
 
-def build(fields: HfFields) -> ModelSpec:
-    """Equal layers, all tokens visible."""
-    return decoder(fields)
+def llama(fields: HfFields) -> ModelSpec:
+    """Llama 1, 2, 3 (Meta). Defaults: KV heads as many as heads, no biases, embeddings not tied.
+
+    Equal layers, all tokens visible.
+    """
+    layer = Layer(attention(fields), gated(fields, bias=fields.flag("mlp_bias", False)))
+    return model(fields, [layer] * fields.layers, tied=False)
+
+
+def mistral(fields: HfFields) -> ModelSpec:
+    """Mistral 7B and its successors. Defaults: a window of 4096 on every layer (null: none), embeddings not tied.
+
+    Llama's layers with a window.
+    """
+    window = fields.optional("sliding_window", 4096)
+    windows = fields.windows([window] * fields.layers, window)
+    return model(fields, [Layer(attention(fields, w), gated(fields)) for w in windows], tied=False)
+
+
+def mixtral(fields: HfFields) -> ModelSpec:
+    """Mixtral (Mistral AI): every MLP is a mixture of experts. Defaults: no window, two experts per token, embeddings not tied.
+
+    Mistral's attention over experts.
+    """
+    layer = Layer(attention(fields, fields.optional("sliding_window")), experts(fields, "intermediate_size", per_token=2))
+    return model(fields, [layer] * fields.layers, tied=False)
+
+
+def phi3(fields: HfFields) -> ModelSpec:
+    """Phi-3 and Phi-4 (Microsoft): Q, K and V from one matrix, gate and up from another. Defaults: no window, embeddings not tied.
+
+    Fused matrices have as many weights as separate ones.
+    """
+    return model(fields, [Layer(attention(fields, fields.optional("sliding_window")), gated(fields))] * fields.layers, tied=False)
+
+
+def llama4_text(fields: HfFields) -> ModelSpec:
+    """Llama 4, its text model (Meta): a shared expert beside the others, and attention in chunks.
+
+    Three of four layers attend within chunks of attention_chunk_size (8192) tokens. A chunk is counted as a window of that size:
+    what a cache reserves. Norms on Q and K have no weights. Defaults: one expert per token, embeddings not tied.
+
+    Layers without rotated positions (every no_rope_layer_interval-th) see all tokens.
+    """
+    fields.settled("intermediate_size_mlp")
+    every, chunk = fields.whole("no_rope_layer_interval", default=4), fields.optional("attention_chunk_size", 8192)
+    rotated = fields.numbers("no_rope_layers", fields.layers) or [int((index + 1) % every != 0) for index in range(fields.layers)]
+    windows = fields.windows([chunk if rotated[index] else None for index in range(fields.layers)], chunk)
+    step = fields.whole("interleave_moe_layer_step", default=1)
+    chosen = fields.numbers("moe_layers")
+    moe = set(range(step - 1, fields.layers, step) if chosen is None else chosen)
+    width = fields.whole("intermediate_size")
+    mlps: dict[bool, DenseMlp | MoeMlp] = {True: experts(fields, "intermediate_size", per_token=1, shared_width=width)}
+    if len(moe) < fields.layers:
+        mlps[False] = gated(fields, field="intermediate_size_mlp")
+    return model(fields, [Layer(attention(fields, w), mlps[index in moe]) for index, w in enumerate(windows)], tied=False)
+
+
+BUILDS = {"llama": llama, "mistral": mistral, "mixtral": mixtral, "phi3": phi3, "llama4_text": llama4_text}

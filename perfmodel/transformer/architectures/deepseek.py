@@ -1,12 +1,13 @@
-"""DeepSeek-V2 (arXiv 2405.04434): latent attention, experts with shared ones. Defaults: all layers with experts, embeddings not tied."""
+"""DeepSeek, and Kimi (Moonshot AI) after it: latent attention, experts with shared ones."""
 
 from perfmodel.transformer.architectures._parts import HfFields, experts, gated, model
 from perfmodel.transformer.spec import LatentAttention, Layer, ModelSpec
 
 
-def build(fields: HfFields, *, dense_layers: int = 0, router_bias: bool = False) -> ModelSpec:
-    """The first first_k_dense_replace layers are dense. ``router_bias``: a learned correction per expert (V3).
+def deepseek_v2(fields: HfFields, *, dense_layers: int = 0, router_bias: bool = False) -> ModelSpec:
+    """DeepSeek-V2 (arXiv 2405.04434). Defaults: all layers with experts, embeddings not tied.
 
+    The first first_k_dense_replace layers are dense. ``router_bias``: a learned correction per expert (V3).
     Layers that predict further tokens (num_nextn_predict_layers) are like the last one.
     """
     fields.settled("num_key_value_heads", "head_dim", "qk_head_dim", "intermediate_size")
@@ -14,14 +15,14 @@ def build(fields: HfFields, *, dense_layers: int = 0, router_bias: bool = False)
     extra = fields.whole("n_routed_experts") if router_bias else 0
     sparse = experts(fields, "moe_intermediate_size", shared_width=shared, router_extra=extra)
     first, every = fields.whole("first_k_dense_replace", default=dense_layers, least=0), fields.whole("moe_layer_freq", default=1)
-    heads, dense = latent(fields), gated(fields)
+    heads, dense = _latent(fields), gated(fields)
     moe = [index >= first and index % every == 0 for index in range(fields.layers)]
     layers = [Layer(heads, sparse if routed else dense) for routed in moe]
     further = fields.whole("num_nextn_predict_layers", default=0, least=0)
     return model(fields, layers, tied=False, draft=(layers[-1],) * further)
 
 
-def latent(fields: HfFields) -> LatentAttention:
+def _latent(fields: HfFields) -> LatentAttention:
     """A null q_lora_rank: Q in one step."""
     return LatentAttention(
         heads=fields.whole("num_attention_heads"),
@@ -32,3 +33,19 @@ def latent(fields: HfFields) -> LatentAttention:
         v_head_dim=fields.whole("v_head_dim"),
         bias=fields.flag("attention_bias", False),
     )
+
+
+def deepseek_v3(fields: HfFields) -> ModelSpec:
+    """DeepSeek-V3 and R1 (arXiv 2412.19437). Defaults: 3 dense layers, embeddings not tied.
+
+    DeepSeek-V2 with a learned correction per expert in the router.
+    """
+    return deepseek_v2(fields, dense_layers=3, router_bias=True)
+
+
+def kimi_k2(fields: HfFields) -> ModelSpec:
+    """Kimi K2: DeepSeek-V3 with other sizes."""
+    return deepseek_v3(fields)
+
+
+BUILDS = {"deepseek_v2": deepseek_v2, "deepseek_v3": deepseek_v3, "kimi_k2": kimi_k2}

@@ -1,15 +1,20 @@
-"""Unfused attention in fp32, three kernels through global memory: numba-standard, forward.
+"""Attention in fp32 by the project's own kernels beside numba-flash, forward: numba-standard and numba-flash1.
 
-S = Q K^T: a block per tile of S, whose elements each thread stores one by one. Softmax: a warp per row, which waits for one
-element of each thread at a time; rows in shared memory are few, so latency shows. O = P V: a block per query tile walks the
-keys in stages of 32, as numba-matmul does. All scores are computed, hidden ones too. With a causal mask the softmax guards every
-element in its loops, and takes longer over those that are visible.
-Source: the kernels' own loops; instruction costs of numba-flash.
+numba-standard, unfused, runs three kernels through global memory. S = Q K^T: a block per tile of S, whose elements each thread
+stores one by one. Softmax: a warp per row, which waits for one element of each thread at a time; rows in shared memory are few, so
+latency shows. O = P V: a block per query tile walks the keys in stages of 32, as numba-matmul does. All scores are computed, hidden
+ones too. With a causal mask the softmax guards every element in its loops, and takes longer over those that are visible.
+
+numba-flash1 has K and V outermost: one block per head visits every pair of a key tile and a query tile that sees it. A pair costs
+what it costs numba-flash, with Q copied in place of K and V, and each time anew what numba-flash waits once per block to load Q and
+store O; beside that O comes from L2 and goes back. O, l and m are filled by three kernels before.
+Source: the kernels' own loops; instruction costs of numba-flash; Dao et al. 2022, arXiv 2205.14135, Algorithm 1.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from perfmodel.core.arith import ceil_div
 from perfmodel.core.hardware import Device
@@ -20,11 +25,14 @@ from perfmodel.timing.models import register_tiles
 from perfmodel.timing.models.numba_matmul import DEPTH, STAGES, stage
 from perfmodel.timing.models.register_tiles import (
     FLOAT_BYTES,
+    UNKNOWN_REGISTERS,
     WARP,
     Instructions,
     TileLayout,
     grid_seconds,
     instruction_costs,
+    instructions,
+    launched_shape,
     launches_seconds,
     tile_cycles,
 )
@@ -38,13 +46,9 @@ SOFTMAX_REGISTERS = 32
 """Few enough for as many warps as a multiprocessor holds."""
 SOFTMAX_ROWS, SOFTMAX_BYTES = 4, 64 * 1024
 """Most rows of a block, and shared memory that they share."""
-
-PARAMETERS = (
-    Parameter("store_cycles", "per score that a thread stores", 20.0),
-    Parameter("softmax_cycles", "latency of 32 elements of a row", 600.0),
-    Parameter("mask_cycles", "with a causal mask, more for 32 elements that it leaves visible", 300.0),
-)
 KNOWN = ("DEFAULT_TILE", "REGISTERS", "SOFTMAX_REGISTERS", "SOFTMAX_ROWS", "SOFTMAX_BYTES")
+
+# Standard
 
 
 def scores_seconds(w: Attention, tile: tuple[int, int], device: Device, costs: Mapping[str, float], p: Mapping[str, float]) -> float:
@@ -91,7 +95,7 @@ def outputs_seconds(w: Attention, br: int, device: Device, costs: Mapping[str, f
     )
 
 
-def seconds(case: Case, device: Device, p: Mapping[str, float]) -> float:
+def standard_seconds(case: Case, device: Device, p: Mapping[str, float]) -> float:
     """Predicted seconds; UnavailableError without a calibration of numba-flash, or a number that it needs."""
     w: Attention = case.workload
     costs = instruction_costs(device)
@@ -100,17 +104,67 @@ def seconds(case: Case, device: Device, p: Mapping[str, float]) -> float:
     return launches_seconds(3, device, costs) + products + softmax_seconds(w, device, p)
 
 
-def covers(case: Case) -> bool:
+def covers_standard(case: Case) -> bool:
     """What numba-flash covers, in the head dims that the kernels are built for."""
     return register_tiles.covers(case) and case.workload.d in REGISTERS
 
 
-MODEL = Model(
-    "numba-standard",
-    PARAMETERS,
-    covers,
-    seconds,
-    "instructions of the kernels' loops; latency of a row",
-    implementations=("numba-standard",),
-    composite=True,
+# flash1
+
+
+def visits(w: Attention, br: int, bc: int) -> int:
+    """Pairs of a key tile and a query tile that sees it, for one head.
+
+    >>> visits(Attention(n=300, kv_len=300, d=64, dv=64, causal=True), 128, 128)
+    6
+    """
+    rows = int(ceil_div(w.n, br))
+    if not w.causal:
+        return rows * int(ceil_div(w.kv_len, bc))
+    hidden = w.kv_len - w.n
+    return sum(rows - max(0, begin - hidden) // br for begin in range(0, int(w.kv_len), bc))
+
+
+def flash1_seconds(case: Case, device: Device, p: Mapping[str, float]) -> float:
+    """Predicted seconds; UnavailableError without a calibration of numba-flash, or a number that it needs."""
+    w: Attention = case.workload
+    costs = instruction_costs(device)
+    shape = launched_shape(case)
+    block = ThreadBlock(shape.threads, case.launch.get("registers", UNKNOWN_REGISTERS), shape.shared_bytes + 2 * shape.br * FLOAT_BYTES)
+    visit = replace(instructions(shape), copies=shape.br * shape.d / 4 / shape.threads)
+    key_tile = Instructions(0, 0, 0, 0, 2 * shape.bc * shape.d / 4 / shape.threads)
+    waits = costs["block_cycles"] + 2 * shape.br * shape.d * FLOAT_BYTES / p["l2_bytes_per_clock"]
+    pairs, key_tiles = visits(w, shape.br, shape.bc), ceil_div(w.kv_len, shape.bc)
+
+    def cycles(_: int, warps: float) -> float:
+        return float(pairs * (tile_cycles(visit, warps, costs) + waits) + key_tiles * tile_cycles(key_tile, warps, costs))
+
+    filled = w.query_heads * w.n * (w.d + 2) * FLOAT_BYTES / dram_bandwidth(device)
+    return float(launches_seconds(4, device, costs) + filled + grid_seconds(cycles, int(w.query_heads), block, device))
+
+
+_LISTED = (
+    Model(
+        "numba-standard",
+        (
+            Parameter("store_cycles", "per score that a thread stores", 20.0),
+            Parameter("softmax_cycles", "latency of 32 elements of a row", 600.0),
+            Parameter("mask_cycles", "with a causal mask, more for 32 elements that it leaves visible", 300.0),
+        ),
+        covers_standard,
+        standard_seconds,
+        "instructions of the kernels' loops; latency of a row",
+        implementations=("numba-standard",),
+        composite=True,
+    ),
+    Model(
+        "numba-flash1",
+        (Parameter("l2_bytes_per_clock", "of O, to and from one multiprocessor", 20.0),),
+        register_tiles.covers,
+        flash1_seconds,
+        "instructions of the kernel's loops",
+        implementations=("numba-flash1",),
+        composite=True,
+    ),
 )
+MODELS = {model.name: model for model in _LISTED}

@@ -1,0 +1,79 @@
+"""Rows as text: CSV and JSON Lines."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterator, Mapping
+from math import isfinite
+from typing import Any, BinaryIO
+
+import numpy as np
+
+from perfmodel.sweep.table import COUNT, EXACT, FLAG, REAL, WHOLE, WORD, Field, RowTable
+from perfmodel.sweep.writers import Writer
+
+TEXT_ROWS = 1 << 14
+"""Rows that are text at once."""
+
+
+class CsvWriter(Writer):
+    """CSV: a line of column names in the first file, then one line per row; an empty field where there is no number."""
+
+    def __init__(self, stream: BinaryIO, fields: tuple[Field, ...], about: Mapping[str, Any], first: bool) -> None:
+        self.stream = stream
+        if first:
+            stream.write((",".join(_quoted(one.name) for one in fields) + "\n").encode())
+
+    def write(self, table: RowTable) -> None:
+        """Append the rows of ``table``."""
+        for columns in lines(table, _quoted, ""):
+            self.stream.write(("\n".join(map(",".join, zip(*columns, strict=True))) + "\n").encode())
+
+
+def _quoted(word: str) -> str:
+    return '"' + word.replace('"', '""') + '"' if re.search('[",\r\n]', word) else word
+
+
+class JsonLinesWriter(Writer):
+    """JSON Lines: one object per row; null where there is no number."""
+
+    def __init__(self, stream: BinaryIO, fields: tuple[Field, ...], about: Mapping[str, Any], first: bool) -> None:
+        self.stream = stream
+        self.form = "{" + ", ".join(f"{json.dumps(one.name)}: %s" for one in fields) + "}\n"
+
+    def write(self, table: RowTable) -> None:
+        """Append the rows of ``table``."""
+        for columns in lines(table, json.dumps, "null"):
+            self.stream.write("".join(map(self.form.__mod__, zip(*columns, strict=True))).encode())
+
+
+WRITERS = {"csv": CsvWriter, "jsonl": JsonLinesWriter}
+
+
+def lines(table: RowTable, quote: Callable[[str], str], missing: str) -> Iterator[list[list[str]]]:
+    """Stretches of ``table`` as one list of texts per column; ``quote`` for words, ``missing`` where there is no number.
+
+    Counts have no fraction, real numbers the fewest digits that give them back.
+    """
+    for first in range(0, table.rows, TEXT_ROWS):
+        part = table.part(first, min(first + TEXT_ROWS, table.rows))
+        yield [_texts(one, part.column(one.name), quote, missing) for one in part.fields]
+
+
+def _texts(one: Field, values: Any, quote: Callable[[str], str], missing: str) -> list[str]:
+    if one.kind == WORD:
+        words = [quote(word) for word in one.written]
+        return [words[code] for code in values.tolist()]
+    if one.kind == FLAG:
+        return ["true" if value else "false" for value in values.tolist()]
+    if one.kind == WHOLE:
+        return list(map(str, values.tolist()))
+    if one.kind == COUNT and bool((np.abs(values) <= EXACT).all()):
+        return list(map(str, values.astype(np.int64).tolist()))
+    assert one.kind in (COUNT, REAL)
+    return [_number(value, one.kind) if isfinite(value) else missing for value in values.tolist()]
+
+
+def _number(value: float, kind: str) -> str:
+    return str(int(value)) if kind == COUNT and abs(value) <= EXACT else repr(value)

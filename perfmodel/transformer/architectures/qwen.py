@@ -1,0 +1,75 @@
+"""Qwen (Alibaba), dense and as mixtures of experts."""
+
+from typing import Any
+
+from perfmodel.transformer.architectures._parts import HfFields, attention, experts, gated, model
+from perfmodel.transformer.spec import DenseMlp, Layer, ModelSpec, MoeMlp
+
+
+def _windows(fields: HfFields) -> list[int | None]:
+    """Layers from max_window_layers (28) on have a window of sliding_window (4096), if use_sliding_window, which is off by default."""
+    window, first = fields.optional("sliding_window", 4096), fields.whole("max_window_layers", default=28, least=0)
+    if not fields.flag("use_sliding_window", False):
+        return [None] * fields.layers
+    return fields.windows([window if index >= first else None for index in range(fields.layers)], window)
+
+
+def _sparse_layers(fields: HfFields) -> list[bool]:
+    """Which layers of a Qwen mixture have experts: every decoder_sparse_step-th (1), but for mlp_only_layers (none)."""
+    step, dense = fields.whole("decoder_sparse_step", default=1), fields.numbers("mlp_only_layers") or []
+    return [index not in dense and (index + 1) % step == 0 for index in range(fields.layers)]
+
+
+def _mlps(fields: HfFields, **options: Any) -> list[DenseMlp | MoeMlp]:
+    """The MLP of each layer: experts, or a dense one in the layers without."""
+    routed, sparse = experts(fields, "moe_intermediate_size", **options), _sparse_layers(fields)
+    dense = routed if all(sparse) else gated(fields)
+    return [routed if moe else dense for moe in sparse]
+
+
+def qwen2(fields: HfFields) -> ModelSpec:
+    """Qwen 1.5, 2 and 2.5: Q, K and V have biases, O has none. Defaults: no window, embeddings not tied.
+
+    The biases do not depend on attention_bias.
+    """
+    fields.settled("attention_bias")
+    mlp = gated(fields)
+    layers = [Layer(attention(fields, window, qkv_bias=True, output_bias=False), mlp) for window in _windows(fields)]
+    return model(fields, layers, tied=False)
+
+
+def qwen2_moe(fields: HfFields) -> ModelSpec:
+    """Qwen 1.5 and 2 mixtures: a gated shared expert beside the others. Defaults: biases of Q, K and V, embeddings not tied.
+
+    The shared expert has a width of its own and a learned gate.
+    """
+    fields.settled("attention_bias", "intermediate_size")
+    shared = fields.whole("shared_expert_intermediate_size")
+    mlps = _mlps(fields, shared_width=shared, shared_gate=True)
+    bias = fields.flag("qkv_bias", True)
+    kinds = zip(_windows(fields), mlps, strict=True)
+    return model(fields, [Layer(attention(fields, w, qkv_bias=bias, output_bias=False), mlp) for w, mlp in kinds], tied=False)
+
+
+def qwen3(fields: HfFields) -> ModelSpec:
+    """Qwen 3: norms on Q and K. Defaults: head_dim 128, no biases, no window, embeddings not tied.
+
+    Heads together may be wider than the hidden state.
+    """
+    mlp = gated(fields)
+    return model(fields, [Layer(attention(fields, w, head_dim=128, qk_norm=True), mlp) for w in _windows(fields)], tied=False)
+
+
+def qwen3_moe(fields: HfFields) -> ModelSpec:
+    """Qwen 3 mixtures: Qwen 3's attention over experts, none shared. Defaults: no window, embeddings not tied.
+
+    A window, if use_sliding_window, is on every layer.
+    """
+    fields.settled("max_window_layers", "intermediate_size", "shared_expert_intermediate_size")
+    window = fields.optional("sliding_window", 4096)
+    window = window if fields.flag("use_sliding_window", False) else None
+    heads = attention(fields, window, qk_norm=True)
+    return model(fields, [Layer(heads, mlp) for mlp in _mlps(fields)], tied=False)
+
+
+BUILDS = {"qwen2": qwen2, "qwen2_moe": qwen2_moe, "qwen3": qwen3, "qwen3_moe": qwen3_moe}
