@@ -62,10 +62,7 @@ def stage(layout: TileLayout, columns: int, depth: int = DEPTH) -> Instructions:
 
 
 def tiled_seconds(case: Case, device: Device, p: Mapping[str, float]) -> float:
-    """Seconds of one call.
-
-    UnavailableError without a calibration of numba-flash or a number of the profile, UsageError for a tile that no kernel has.
-    """
+    """Seconds of one call, UsageError for an unknown tile; UnavailableError without a calibration of numba-flash or a number."""
     w: Matmul = case.workload
     costs = instruction_costs(device)
     tile = case.launch.get("br", DEFAULT_TILE)
