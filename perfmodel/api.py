@@ -1,4 +1,4 @@
-"""The Python interface: one question, or a grid of them as columns.
+"""The Python interface: ``attention`` answers one question, ``sweep`` a grid of them as columns.
 
 >>> import perfmodel
 >>> found = perfmodel.attention(n=4096, d=64, heads=16, hardware="h200")
@@ -27,15 +27,18 @@ if TYPE_CHECKING:
     from perfmodel.sweep.table import RowTable
 
 MOST_BYTES = 1 << 32
-"""Of columns in memory, unless more is allowed."""
+"""Largest size of a sweep's columns in memory, unless the caller allows more."""
 
 
 def attention(*, hardware: str | Device | None = None, implementation: str | None = None, **options: Any) -> Comparison:
     """Attention by several algorithms on one device: exact counts, traffic, bound and roof.
 
+    ``n`` queries, ``kv_len`` keys, head dims ``d`` and ``dv``: shapes as in ``perfmodel.core.workload.Attention``. ``found.results`` has
+    one per algorithm and pass; in ``total``, ``flops`` and bytes are over all heads and sequences, fields that end in ``_s`` are seconds.
+
     ``options`` are those of ``perfmodel attention`` that describe the question, with underscores, ``direction`` for ``--pass``.
     ``implementation``: a kernel such as torch-sdpa-flash; its algorithm's traffic and roof are then those of the kernel, and
-    ``predictions`` has the predicted times. UsageError for an option without meaning, UnavailableError if the device lacks what it takes.
+    ``predictions`` has the predicted times. UsageError for a wrong option, UnavailableError if the device's profile lacks a number.
 
     >>> found = attention(n=1024, d=64, algorithm="flash", causal=True)
     >>> found.results[0].total.flops, found.results[0].tile.br
@@ -77,7 +80,7 @@ class Columns(Mapping[str, Any]):
         self._decoded: dict[str, Any] = {}
 
     def __getitem__(self, name: str) -> Any:
-        """The column called ``name``."""
+        """The column called ``name``, an array of shape [rows] in the unit ``units[name]``; KeyError if there is none."""
         if name not in self.units:
             raise KeyError(name)
         if name not in self._decoded:
@@ -98,7 +101,10 @@ class Columns(Mapping[str, Any]):
         return self._table.rows
 
     def codes(self, name: str) -> tuple[Any, tuple[str, ...]]:
-        """A column of words as codes (int32, not a copy) and what they mean, as ``pandas.Categorical.from_codes`` takes them."""
+        """A column of words as codes (int32, not a copy) and what they mean, as ``pandas.Categorical.from_codes`` takes them.
+
+        KeyError for a column of numbers, or none.
+        """
         one = next((one for one in self._table.fields if one.name == name), None)
         if one is None or not one.words:
             raise KeyError(name)
@@ -120,7 +126,8 @@ def sweep(
 
     ``workload``: attention, matmul, kv-cache or model. ``axes`` are the options of that command with underscores; a value is a
     number, a list, a range or an expression of other axes. ``where``: constraints on inputs and columns. ``columns``: a list of names,
-    or a text with commas in between.
+    or a text with commas in between. Units of the columns are in ``units``: B, s, FLOP. UsageError for an axis, constraint or column
+    that cannot be read, or more than ``most_bytes``; rows without an answer are counted in ``left_out``.
 
     >>> found = sweep("matmul", m="1024:4096:x2", n=4096, k="m / 2", where="roofline_s > 0.1 ms", columns=["flops", "roofline_s"])
     >>> found["m"].tolist(), found["flops"].tolist(), found.units["roofline_s"], found.excluded

@@ -188,7 +188,7 @@ def time_models_part(page: str | None) -> str:
     for place, models in files.items():
         parts.append(f"### {', '.join(model.name for model in models)}\n\n" + "\n\n".join(paragraphs(import_module(place).__doc__)) + "\n")
         for model in models:
-            meant = re.sub(r"[;.]? ?UnavailableError[^.]*\.", ".", "\n\n".join(paragraphs(model.seconds.__doc__)))
+            meant = re.sub(r"[;.]?\s*UnavailableError[^.]*\.", ".", "\n\n".join(paragraphs(model.seconds.__doc__)))
             said = [f"`{model.name}`: {meant}"] if len(models) > 1 else []
             parts.append("\n\n".join([*said, f"Source: {model.source}.", f"Assumed: {model.assumes}."]) + "\n")
             parts.append(table(["parameter", "meaning"], ([code(one.name), one.meaning] for one in model.parameters)))

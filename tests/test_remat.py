@@ -18,11 +18,11 @@ from perfmodel.remat.chain import Chain, ChainLayer, uniform
 from perfmodel.remat.evaluate import ScheduleQuestion, evaluate, explain
 from perfmodel.remat.optimal_dp import Program
 from perfmodel.remat.schedule import LOSS, Action, Plan, drop, forward
-from perfmodel.remat.simulate import columns, simulate
+from perfmodel.remat.simulate import simulate
 from perfmodel.remat.strategies import find, names
 from perfmodel.remat.strategies import revolve as binomial
 from perfmodel.remat.strategies.revolve import schedule as revolve
-from perfmodel.report.op_common import chart, sparkline
+from perfmodel.report.op_common import chart, columns, sparkline
 
 PLANS = [Plan(), Plan(checkpoints=(5,)), Plan(checkpoints=(0, 3, 4), every=4, slots=3), Plan(every=3, slots=1), Plan(slots=9)]
 

@@ -1,4 +1,4 @@
-"""What commands with studies, records and workloads share."""
+"""Helpers of several commands: record files, shares, ``--require``, workloads, the command line as text, ``--baseline``."""
 
 from __future__ import annotations
 
@@ -44,21 +44,24 @@ def share_of(option: str, text: str) -> float:
 
 
 def require(least: int | None, found: int, what: str, reasons: Sequence[str] = ()) -> None:
-    """UsageError if ``found`` of ``what`` are fewer than ``--require``; ``reasons``: why others do not count, one each."""
+    """UsageError if only ``found`` of ``what`` count and ``--require`` (``least``, 1 if None) asks for more.
+
+    ``reasons``: one text for each that does not count.
+    """
     from collections import Counter
 
     from perfmodel.core.errors import UsageError
 
     least = 1 if least is None else least
     if found < least:
-        told = [f"{count}: {reason}" for reason, count in Counter(filter(None, reasons)).most_common(3)]
-        why = "; ".join(told or ["there is none in it"] * (not found))
+        listed = [f"{count}: {reason}" for reason, count in Counter(filter(None, reasons)).most_common(3)]
+        why = "; ".join(listed or ["there is none in it"] * (not found))
         fix = f"{why}\n  " * bool(why) + f"to take what there is: --require {found}"
         raise UsageError(f"{found or 'no'} {what}, and --require is {least}", fix)
 
 
 def workloads_of(asked: Any, implementation: str | None = None) -> list[Workload]:
-    """Those of ``--attention``, ``--matmul`` and ``--model``, in that order."""
+    """The workloads of ``--attention``, ``--matmul`` and ``--model``, in that order."""
     from perfmodel.study.workloads import workload_of
 
     kinds = ("attention", "matmul", "model")
@@ -76,7 +79,7 @@ def command_line(*words: str, **options: object) -> str:
 
 
 def based(report: Report, baseline: str | None) -> Report:
-    """``report`` with the arrows of ``--baseline``."""
+    """``report`` compared with the report saved at path ``baseline``: arrows and a verdict; unchanged if that is None."""
     if baseline is None:
         return report
     from perfmodel.report.document import read_report

@@ -11,7 +11,7 @@ from perfmodel.core.question import Common, Question, argument, as_in
 
 @dataclass(frozen=True, slots=True)
 class StudyQuestion(Question):
-    """Which study, and what it is held against."""
+    """Which study to build, and a saved report to compare it with."""
 
     study: str | None = argument("STUDY", "A shipped study, a study's .yaml, or a saved report's .json.", None)
     baseline: str | None = as_in(Common, "baseline")

@@ -1,9 +1,9 @@
-"""Integer arithmetic that formulas share, on whichever numbers they are given.
+"""Arithmetic for formulas that take ints, NumPy arrays, traced or deferred numbers alike.
 
 Python ints give exact results of any size. NumPy arrays (float64 in sweeps: int64 wraps silently) give element-wise results,
 exact as long as every intermediate value stays below 2^53. Traced numbers give the formula beside the value. Deferred
-numbers note what is done to them, to be computed later on arrays. No formula branches on a value; where a choice depends on
-one, it goes through ``minimum`` and ``maximum``.
+numbers record the operations, to be computed later on arrays. No formula branches on a value: choices are written with
+``minimum`` and ``maximum``.
 
 NumPy is imported only once an array arrives.
 """
@@ -21,7 +21,7 @@ Number: TypeAlias = Any
 
 
 class Deferred:
-    """A number that is known only later: it takes part in arithmetic and NumPy's functions, and remembers it.
+    """A number that is known only later; it records the arithmetic and NumPy functions applied to it.
 
     Plain class, not ABC: isinstance is on the hot path.
     """
@@ -29,7 +29,7 @@ class Deferred:
     __slots__ = ()
 
     def apply(self, function: Callable[..., Any], *arguments: Number) -> Number:
-        """``function(*arguments)``, some of them deferred, for a function that takes whole arrays."""
+        """``function(*arguments)``, computed once the deferred ones are known as arrays."""
         raise NotImplementedError
 
 
@@ -39,7 +39,7 @@ def is_deferred(*values: Number) -> bool:
 
 
 def deferrable(function: Callable[..., Any], *arguments: Number) -> Number:
-    """``function(*arguments)``, later if some of them are deferred: for what only whole arrays can be given to."""
+    """``function(*arguments)``, recorded for later if an argument is deferred. For functions that need whole arrays."""
     later = next((value for value in arguments if isinstance(value, Deferred)), None)
     return function(*arguments) if later is None else later.apply(function, *arguments)
 
@@ -75,7 +75,7 @@ def floor(x: Number) -> Number:
 
 
 def power(x: Number, exponent: int) -> Number:
-    """``x`` times itself, ``exponent`` factors: one result for numbers and arrays, of which ``**`` rounds each its own way.
+    """``x`` to a whole ``exponent`` >= 1 by multiplication: ``**`` rounds differently for floats and arrays.
 
     >>> power(3, 4), power(1.5, 2)
     (81, 2.25)
@@ -159,7 +159,7 @@ def _floor_sum_arrays(n: Number, a: Number, b: Number, m: Number) -> Number:
 
 
 def _floor(x: Number) -> Number:
-    """Of an array. The quotient of integers whose sum is below 2^53 never rounds up to the next integer: floor(a / b) is exact."""
+    """Floor of an array. Exact for a / b of integers whose sum is below 2^53: such a quotient never rounds up to an integer."""
     import numpy as np
 
     return np.floor(x)

@@ -39,7 +39,7 @@ from perfmodel.core.trace import label, plain
 SCAN_SURVIVES, SCAN_IS_LOST = 0.18, 0.5
 """W / L2 up to which a cyclic scan finds all of itself again, and from which it finds nothing."""
 PRIVATE_SURVIVES, PRIVATE_IS_LOST = 0.53, 0.8
-"""The same for a scan of one block alone."""
+"""W / L2 up to which a scan by one block alone finds all of itself again, and from which it finds nothing."""
 SCATTERED_SURVIVE = 0.55
 """W / L2 up to which scattered re-reads all hit."""
 DRIFT_PER_EXCESS = 0.0025
@@ -76,7 +76,7 @@ def working_set_bytes(kernel: Kernel, launch: Launch, slots: Number, prefix: str
 
 
 def _passing_bytes(kernel: Kernel, launch: Launch, prefix: str) -> Number:
-    """Bytes of what all heads read that pass between two scans of a head's own tensors: all of it, or what one pass of a block meets."""
+    """Bytes shared by all heads (a mask) that pass through the cache between two scans of a head's own tensors (rule 7)."""
     scans = [_scan_bytes(access) for access in kernel.accesses if access.scans is not None]
     if not scans:
         return 0
@@ -91,12 +91,12 @@ def _scan_bytes(access: Access) -> Number:
 
 
 def dram_bytes(kernel: Kernel, device: Device, kind: str, prefix: str = "") -> Number:
-    """DRAM bytes of one ``kind`` of access of ``kernel``; never more than its SRAM bytes. ``prefix``: as for an estimate."""
+    """DRAM bytes of ``kernel`` by accesses of ``kind``, never more than its SRAM bytes. ``prefix``: before names of an explanation."""
     return sum(_access_bytes(kernel, access, device, prefix) for access in kernel.accesses if access.kind == kind)
 
 
 def held_bytes(device: Device, like: Number = 0) -> Number | None:
-    """What all shared caches together hold; None where their size is unknown. ``like`` lends its trace."""
+    """Bytes that all shared caches hold together; None if a size is unknown. The result is traced if ``like`` is."""
     levels = [level for level in device.memory if level.level in ("l2", "llc") and level.scope == "device"]
     if not levels or any(level.capacity is None for level in levels):
         return None
@@ -105,15 +105,15 @@ def held_bytes(device: Device, like: Number = 0) -> Number | None:
 
 
 def beyond_caches(size: Number, device: Device) -> Number:
-    """``size`` bytes, less what all caches together hold; none at all where their size is unknown: a bound must not guess."""
+    """``size`` in bytes minus the capacity of all shared caches, at least 0; 0 if that is unknown, as a bound must not guess."""
     held = held_bytes(device, size)
     return 0 * size if held is None else maximum(size - held, 0)
 
 
 def _handed_on(access: Access, size: Number, device: Device) -> Number:
-    """DRAM bytes of a tensor of ``size`` in a schedule that runs kernel after kernel: if one has just touched it, what exceeds the caches.
+    """DRAM bytes of a tensor of ``size`` bytes: if the kernel before has just touched it, only what exceeds the caches (rule 4).
 
-    So the roof; in the lower bound such a tensor counts nothing.
+    This is for the roof; the lower bound does not count such a tensor.
     """
     return beyond_caches(size, device) if access.handoff else size
 
@@ -173,8 +173,8 @@ def _lost_scan(access: Access, ratio: Number, prefix: str) -> Number:
 
 
 def _lost_share(launch: Launch, ratio: Number) -> Number:
-    """Share of a scan that the next one does not find, with ``ratio`` = W / L2; in shrinking scans the mean, by their lengths x W:
-    the integral of 2 x lost(x) over x from 0 to 1.
+    """Share of a scan that misses in the next one, with ``ratio`` = W / L2 (rule 2). For scans that shrink under a causal mask it is
+    the mean over their lengths x W, weighted by length: the integral of 2 x lost(x) over x from 0 to 1.
     """
     low, high = (PRIVATE_SURVIVES, PRIVATE_IS_LOST) if launch.exclusive_stream else (SCAN_SURVIVES, SCAN_IS_LOST)
     whole = clip((ratio - low) / (high - low), 0, 1)
@@ -184,7 +184,7 @@ def _lost_share(launch: Launch, ratio: Number) -> Number:
 
 
 def _panel_rescans(access: Access, grid: MatmulLaunch, slots: Number, prefix: str) -> Number:
-    """How often waves after the first read the panels of ``access`` again: tiles that share a panel, over those of one wave."""
+    """How many waves after the first read a panel of ``access`` again: tiles that share it over those in one wave, minus 1 (rule 6)."""
     sharing = access.elements // access.footprint
     across = grid.blocks // (grid.groups * sharing)
     meet = maximum(floor(slots**0.5), slots // across)

@@ -1,4 +1,4 @@
-"""Kernels explained: every count, time and derived number as its formula, by running the same functions on traced numbers."""
+"""Explanations: the formula of every count, time and derived number, from running the same functions on traced numbers."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ _ROOF_NAMES = ("needed", "compulsory", "term", "lower", "roofline", "without", "
 
 
 def explain_kernels(trace: Trace, kernels: Sequence[Kernel], device: Device, dtype: Dtype) -> list[Kernel]:
-    """Put every number of ``kernels`` (built from traced numbers), one by one and in total, into ``trace``.
+    """Add every number of ``kernels`` (built from traced numbers) to ``trace``, per kernel and in total.
 
-    Returns the kernels with their counts named, for numbers of one's own.
+    Returns the kernels with named counts, from which a caller can derive more.
     """
     labels = [f"[{kernel.name}] " if len(kernels) > 1 else "" for kernel in kernels]
     named = [_named_accesses(trace, kernel, label) for kernel, label in zip(kernels, labels, strict=True)]
@@ -37,7 +37,7 @@ def explain_kernels(trace: Trace, kernels: Sequence[Kernel], device: Device, dty
 
 
 def with_symbols(trace: Trace, workload: _Workload, symbols: Mapping[str, tuple[str, str]]) -> _Workload:
-    """``workload`` with its fields as inputs of ``trace``, by ``symbols``: how each is written, and what it is."""
+    """``workload`` with its fields as inputs of ``trace``. ``symbols``: field -> (symbol, meaning)."""
     given = {name: getattr(workload, name) for name in symbols}
     traced: dict[str, Any] = {
         name: trace.symbol(symbols[name][0], value, symbols[name][1], "given") for name, value in given.items() if value is not None
@@ -46,7 +46,7 @@ def with_symbols(trace: Trace, workload: _Workload, symbols: Mapping[str, tuple[
 
 
 def sourced(trace: Trace, source: str) -> list[FormulaStep]:
-    """The steps of ``trace``; ``source`` where a step has none of its own and is not from the roofline or the L2 model."""
+    """The steps of ``trace``. One without a source gets that of the L2 model, tile walk or roofline by its name, else ``source``."""
     return [replace(step, source=step.source or _source(step, source)) for step in trace.steps.values()]
 
 
@@ -60,7 +60,7 @@ def _source(step: FormulaStep, given: str) -> str:
 
 
 def _named_accesses(trace: Trace, kernel: Kernel, label: str) -> Kernel:
-    """``kernel`` with every count a name of its own, so that sums over tensors stay readable."""
+    """``kernel`` with a name for every count, so that sums over tensors stay readable."""
     seen: Counter[str] = Counter()
 
     def named(access: Access) -> Access:

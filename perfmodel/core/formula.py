@@ -1,7 +1,7 @@
-"""Formulas of a shipped file: Python's parser reads them, this module works them out, and no part of them is run as code.
+"""An evaluator for the formulas in shipped files: Python's parser reads them, no part of them is run as code.
 
 Constants, names, attributes and calls, arithmetic, comparisons of two, ``a if b else c``, tuples, lists, dicts, subscripts,
-f-strings and comprehensions. Names are those that the caller hands in. Whatever else Python has is refused with SyntaxError.
+f-strings and comprehensions. The caller hands in the names. All other syntax is refused with SyntaxError.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def names_in(text: str) -> tuple[str, ...]:
 
 
 def value(tree: ast.expr, names: Mapping[str, Any]) -> Any:
-    """What ``tree`` comes to; SyntaxError for a name that ``names`` lacks, or a form that is not allowed.
+    """The value of ``tree``; SyntaxError for a name that ``names`` lacks, or a form that is not allowed.
 
     >>> value(read("[2 * x for x in row if x > 1]"), {"row": (1, 2, 3)})
     [4, 6]
@@ -79,13 +79,13 @@ def value(tree: ast.expr, names: Mapping[str, Any]) -> Any:
         case ast.Subscript(value=owner, slice=place):
             return of(owner)[of(place)]
         case ast.ListComp(elt=part, generators=loops) | ast.GeneratorExp(elt=part, generators=loops):
-            return [value(part, found) for found in _rounds(loops, names)]
+            return [value(part, found) for found in _iterations(loops, names)]
         case _:
             return _collected(tree, of)
 
 
 def _collected(tree: ast.expr, of: Callable[[ast.expr], Any]) -> Any:
-    """A value of several parts, ``of`` each of which it is made."""
+    """The value of a tuple, list, dict, slice or f-string; ``of`` evaluates one part."""
     match tree:
         case ast.Tuple(elts=parts):
             return tuple(map(of, parts))
@@ -108,13 +108,13 @@ def _refuse(tree: ast.AST) -> NoReturn:
 
 
 def _attribute(owner: Any, name: str, tree: ast.expr) -> Any:
-    """What a module imports, and methods of texts, which read attributes of what they format, are out of reach."""
+    """``owner.name``, but no module inside a module, and no method of a text: ``str.format`` could read any attribute."""
     found = getattr(owner, name)
     return _refuse(tree) if isinstance(owner, str) or ismodule(found) else found
 
 
-def _rounds(loops: list[ast.comprehension], names: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
-    """``names`` with the variables of ``loops``, for each time round."""
+def _iterations(loops: list[ast.comprehension], names: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+    """``names`` and the loop variables, once per iteration of the nested ``loops``."""
     if not loops:
         yield names
         return
@@ -124,12 +124,12 @@ def _rounds(loops: list[ast.comprehension], names: Mapping[str, Any]) -> Iterato
         items = item if isinstance(first.target, ast.Tuple) else [item]
         found = {**names, **{ast.unparse(variable): one for variable, one in zip(variables, items, strict=True)}}
         if all(value(test, found) for test in first.ifs):
-            yield from _rounds(inner, found)
+            yield from _iterations(inner, found)
 
 
 @contextmanager
 def _at(where: str) -> Iterator[None]:
-    """What goes wrong in the block is a FormulaError that names ``where``, unless a function that it calls has named itself."""
+    """Turns an error in the block into a FormulaError that names ``where``; one that names an inner function passes through."""
     try:
         yield
     except FormulaError:
@@ -139,9 +139,9 @@ def _at(where: str) -> Iterator[None]:
 
 
 def function(signature: str, body: str, names: Mapping[str, Any], where: str) -> Callable[..., Any]:
-    """The function ``signature``, which may have defaults: it works out ``body`` over arguments and ``names``.
+    """A Python function with ``signature`` (defaults allowed) that evaluates ``body`` over its arguments and ``names``.
 
-    FormulaError names ``where`` it stands.
+    Errors are FormulaErrors that name ``where``, the place in the file.
 
     >>> function("area(a, b=2)", "a * b * unit", {"unit": 10}, "line 1")(3)
     60

@@ -1,4 +1,4 @@
-"""Lower bound of a workload: the time that no schedule of it beats, on one device and at its highest clocks.
+"""Lower bound of a workload in seconds: the time that no schedule of it beats, on one device and at its highest clocks.
 
 A workload is a list of kernels in the order in which they can run. Any schedule may cut it into parts (some sequences, heads, rows) and
 run every kernel of one part before the next part begins, so that what the kernels hand on never leaves the caches; and one part may
@@ -11,6 +11,7 @@ compute while another loads. What is left of every schedule, and is all that the
 
 The bound is the largest of the three totals. So it is at most the sum of the bounds of the workload's parts, and no roof of parts
 that run one after another lies under it. It does not depend on tiles.
+Source: the roofline model of Williams, Waterman & Patterson 2009, on compulsory traffic.
 
 Cold: inputs start in DRAM and outputs end there. Warm: the same buffers are used again and again, and from one time to the next the caches
 keep what they hold, once for the whole workload. Flushed: the caches start without the inputs, and may keep the last outputs.
@@ -29,10 +30,10 @@ from perfmodel.core.hardware import Device
 
 @dataclass(frozen=True, slots=True)
 class Needs:
-    """What no schedule does without: seconds of arithmetic and of links, and bytes of DRAM by kind of access and tensor.
+    """What every schedule needs: ``work_s`` seconds of arithmetic, ``link_s`` of links, and DRAM bytes by (kind of access, tensor).
 
-    ``written``: every tensor that the workload writes, which a later kernel need not read from DRAM. ``bandwidth`` of DRAM in B/s;
-    ``held``: bytes that the caches hold, None where that is unknown: then nothing is sure to pass DRAM again.
+    ``written``: every tensor that the workload writes, which a later kernel need not read from DRAM. ``bandwidth`` of DRAM in B/s.
+    ``held``: capacity of the caches in bytes; if None (unknown), the warm bounds count no DRAM traffic.
     """
 
     work_s: Number = 0.0
@@ -43,7 +44,7 @@ class Needs:
     held: Number | None = None
 
     def __add__(self, later: Needs) -> Needs:
-        """Both as one workload: a tensor that both read, or both write, counts once; what ``later`` reads of this one's results, not."""
+        """One workload: a tensor that both read, or both write, counts once; reads by ``later`` of what this one writes do not count."""
         tensors = dict(self.tensors)
         for (kind, tensor), size in later.tensors.items():
             if kind == READ and tensor in self.written:
@@ -60,14 +61,14 @@ class Needs:
         )
 
     def apart(self, other: Needs) -> Needs:
-        """Both, each with tensors of its own."""
+        """Both as one workload without shared tensors: their bytes add up."""
         both = self + other
         return replace(
             both, tensors={key: self.tensors.get(key, 0) + other.tensors.get(key, 0) for key in {**self.tensors, **other.tensors}}
         )
 
     def times(self, count: Number) -> Needs:
-        """``count`` times the same on other tensors."""
+        """This workload ``count`` times, each time on other tensors."""
         tensors = {key: count * size for key, size in self.tensors.items()}
         return replace(self, work_s=count * self.work_s, link_s=count * self.link_s, tensors=tensors)
 
@@ -78,17 +79,17 @@ class Needs:
 
     @property
     def cold_s(self) -> Number:
-        """Lower bound with inputs in DRAM before, and outputs there after."""
+        """Lower bound in seconds with inputs in DRAM before, and outputs there after."""
         return self._largest(self.dram_bytes)
 
     @property
     def warm_s(self) -> Number:
-        """Lower bound where the same buffers are used again and again."""
+        """Lower bound in seconds if the same buffers are used again and again."""
         return self._largest(self._beyond(self.dram_bytes))
 
     @property
     def flushed_s(self) -> Number:
-        """Lower bound of a run after which outputs may still lie in the caches, as in a measurement that flushes them before."""
+        """Lower bound in seconds of a run after which outputs may still lie in the caches, as in a measurement that flushes them before."""
         written = sum(size for (kind, _), size in self.tensors.items() if kind == WRITE)
         return self._largest(self.dram_bytes - written + self._beyond(written))
 
@@ -101,7 +102,7 @@ class Needs:
 
 
 def needs_of(kernel: Kernel, device: Device, bandwidth: Number, matmul_rate: Number) -> Needs:
-    """Of one kernel. ``bandwidth`` of DRAM in B/s and ``matmul_rate`` in FLOP/s, both the highest of ``device``."""
+    """The needs of one kernel. ``bandwidth`` of DRAM in B/s and ``matmul_rate`` in FLOP/s, both the highest of ``device``."""
     tensors: dict[tuple[str, str], Number] = {}
     for access in kernel.accesses:
         if access.kind in (READ, WRITE) and not access.handoff:

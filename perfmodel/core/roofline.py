@@ -1,4 +1,4 @@
-"""Kernel x device -> counts per memory level, lower bound and roof.
+"""Kernel and device -> counts per memory level, lower bound and roof (roofline model, Williams, Waterman & Patterson 2009).
 
 Lower bound: what no schedule of the workload beats, see ``perfmodel/core/lower_bound.py``.
 
@@ -41,7 +41,7 @@ class Traffic:
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """Counts and times of one kernel or, added up, of many. Times in seconds.
+    """Counts and times of one kernel or, added up, of many: seconds (``_s``), bytes, FLOP; reads, writes and fills in elements.
 
     ``terms``: seconds by resource of the roof; a resource whose rate the profile lacks is in ``unknown`` instead.
     """
@@ -70,26 +70,26 @@ class Estimate:
 
     @property
     def lower_s(self) -> Number:
-        """Lower bound, inputs in DRAM before and outputs there after."""
+        """Lower bound in seconds, inputs in DRAM before and outputs there after."""
         return self.needs.cold_s
 
     @property
     def lower_warm_s(self) -> Number:
-        """Lower bound where the same buffers are used again and again."""
+        """Lower bound in seconds if the same buffers are used again and again."""
         return self.needs.warm_s
 
     @property
     def bound(self) -> str | None:
-        """The resource with the largest term, summed over kernels; None where no rate is known."""
+        """The resource (one of ``TERMS``) with the largest term, summed over kernels; None if no rate is known."""
         return max(self.terms, key=lambda name: float(self.terms[name]), default=None)
 
     def intensity(self, level: Traffic) -> Number:
-        """FLOP (visible matmuls) per byte of ``level``."""
+        """FLOP of visible matmuls per byte that crosses ``level``; ZeroDivisionError without bytes."""
         return self.flops / level.total
 
 
 def total(estimates: Iterable[Estimate]) -> Estimate:
-    """Sum of kernels in the order in which they run."""
+    """Sum over kernels, given in the order in which they run: later reads of what earlier ones write do not count in the bound."""
     result = Estimate()
     for estimate in estimates:
         result += estimate
@@ -114,7 +114,7 @@ class Rates:
 
 
 def rates_of(device: Device, dtype: Dtype) -> Rates:
-    """Rates of ``device``; UnavailableError if it has no peak for ``dtype`` or no DRAM bandwidth."""
+    """Rates of ``device`` per second for ``dtype``; UnavailableError if it has no peak for ``dtype`` or no DRAM bandwidth."""
     unit, l2 = device.matmul_unit(dtype.name, dtype.matmul_unit), device.level("l2")
     ratio, dram = device.clock_ratio(dtype.name, unit), device.dram.bandwidth_bytes_per_s
     if dram is None:
@@ -193,7 +193,7 @@ def _at(ratio: float, rate: float | None) -> float | None:
 
 
 def traced_rates(trace: Trace, device: Device, dtype: Dtype) -> Rates:
-    """Rates of ``device`` as symbols that know their source in the profile."""
+    """As ``rates_of``, with each rate a symbol of ``trace`` that knows its source in the profile."""
     plain, l2 = rates_of(device, dtype), device.level("l2")
     matmul = device.matmul_peak(dtype.name, dtype.matmul_unit)
     at = (

@@ -1,7 +1,9 @@
-"""A chain of layers x_0 -> x_1 -> ... -> x_n: what each costs forward and backward, and the bytes that it leaves.
+"""A chain of layers x_0 -> x_1 -> ... -> x_n: cost of each forward and backward, and size of what it stores.
 
 Layers count from 0, and layer i makes x_(i+1) of x_i. Its backward needs x_i and the gradient of x_(i+1), and gives the gradient
 of x_i. Costs are in any one unit, seconds or forward steps; sizes in any one, bytes or values.
+
+``TorchChain`` and ``peak_bytes``: peak memory in PyTorch of a chain of nn.Linear under segment checkpointing.
 """
 
 from __future__ import annotations
@@ -59,7 +61,7 @@ class Chain:
 
     @cached_property
     def taped(self) -> bool:
-        """Whether some layer has to run forward once more right before its backward, for its interior."""
+        """Whether some layer has an interior, so that it must run forward again right before its backward."""
         return any(layer.interior for layer in self.layers)
 
     @cached_property
@@ -90,7 +92,7 @@ class Chain:
         return rows
 
     def passing(self, start: int, stop: int) -> Number:
-        """The most that running from x_start to x_stop takes, each value dropped once the next is made; x_start not counted.
+        """Peak size while layers run from x_start to x_stop and each value is dropped once the next exists; x_start not counted.
 
         >>> uniform(10).passing(0, 1), uniform(10).passing(0, 7)
         (1, 2)
@@ -160,10 +162,10 @@ class TorchChain:
 
 
 def staging_bytes(rows: int, columns: int, device: Device) -> int:
-    """Of a sum over ``rows``: every thread of every block has room for each column.
+    """Bytes of the buffer in which PyTorch sums a bias gradient over [rows, columns]: every thread has room for each column.
 
-    Blocks divide the rows until the device is full or a thread has LEAST_VALUES rows. UnavailableError if the profile lacks the
-    multiprocessors.
+    Blocks divide the rows until the device is full or a thread has LEAST_VALUES rows; a single block needs no buffer.
+    UnavailableError if the profile lacks the multiprocessors.
     """
     threads = device.limits.max_threads_per_multiprocessor
     if device.multiprocessors is None or threads is None:
@@ -175,12 +177,12 @@ def staging_bytes(rows: int, columns: int, device: Device) -> int:
 
 
 def peak_bytes(chain: TorchChain, device: Device) -> int:
-    """Bytes beyond weights, input and the gradient of the result: the most while forward and backward run."""
+    """Peak bytes of forward and backward without weights, input and the gradient of the result; UnavailableError as ``staging_bytes``."""
     return max(_walk(chain, staging_bytes(chain.rows, chain.d, device)))
 
 
 def _walk(chain: TorchChain, staging: int) -> list[int]:
-    """Bytes at the worst moment of each pass of each layer."""
+    """Bytes at every moment that may be the peak: each pass of each layer."""
     value = chain.rows * chain.d * chain.dtype.size
     weight, bias = chain.d * chain.d * chain.dtype.size, chain.d * chain.dtype.size
     bounds, end = chain.bounds, chain.layers

@@ -1,4 +1,7 @@
-"""Where a chain comes from: equal or listed layers here, layers of known shape in ``device_chain``. Numbers as people write them."""
+"""Chains for ``perfmodel remat`` from a number of layers or lists of costs and sizes, and the parsing of those options.
+
+``device_chain`` builds chains from layers of known shape.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,7 @@ from perfmodel.remat.chain import Chain, ChainLayer, check_length, spread
 
 @dataclass(frozen=True, slots=True)
 class Tensor:
-    """``size`` bytes that ``flops`` FLOP make, ``count`` of them alike. ``seconds``: of the kernel that makes one, at its roof."""
+    """``count`` equal tensors: each has ``size`` bytes and takes ``flops`` FLOP, or ``seconds`` at the roof of its kernel, to compute."""
 
     name: str
     size: Number
@@ -27,7 +30,10 @@ class Tensor:
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """A chain in words, in its units, with its tensors where their FLOP are known. ``device``: whose times they are."""
+    """A chain with its title. ``sized``: sizes are bytes, not units; ``timed``: costs are seconds, not units.
+
+    ``tensors``: those whose FLOP are known. ``device``: the one that the times are for. ``basis``: sentences on where numbers are from.
+    """
 
     chain: Chain
     title: str
@@ -40,7 +46,10 @@ class Source:
 
 
 def listed(layers: int | None, cost: str | None, backward: str | None, size: str | None, interior: str | None) -> Source:
-    """Layers by number and lists: a cost of 1, a backward of twice that, a size of 1 and no interior unless given."""
+    """A chain of ``layers`` layers, or as many as the longest list has values.
+
+    Unless given: cost 1, backward twice the cost, size 1, interior 0. UsageError for lists of different lengths or mixed units.
+    """
     options = {"cost": (cost, "s"), "backward": (backward, "s"), "size": (size, "B"), "interior": (interior, "B")}
     read = {name: quantities(name, text, base) for name, (text, base) in options.items() if text is not None}
     length = check_length(length_of(layers, [len(values) for values, _ in read.values()]))
@@ -56,7 +65,7 @@ def listed(layers: int | None, cost: str | None, backward: str | None, size: str
 
 
 def length_of(layers: int | None, lengths: list[int]) -> int:
-    """``layers`` if given, else the length of the longest list; UsageError if neither says it."""
+    """``layers`` if given, else the length of the longest list; UsageError if that is 1."""
     if layers is not None:
         return layers
     longest = max(lengths, default=1)
@@ -65,11 +74,11 @@ def length_of(layers: int | None, lengths: list[int]) -> int:
     return longest
 
 
-# Numbers as they are written
+# Parsing of the options
 
 
 def quantity(value: Any, base: str, where: str) -> tuple[Number, bool]:
-    """The number in ``value``, in base units if it has a unit of ``base``, and whether it has one. DataError names ``where``.
+    """The number in ``value`` and whether it has a unit; with one, in base units of ``base``. DataError names ``where``.
 
     >>> quantity("32 MB", "B", "size"), quantity(3, "B", "size"), quantity("2.5", "s", "cost")
     ((32000000, True), (3, False), (2.5, False))

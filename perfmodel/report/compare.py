@@ -1,4 +1,4 @@
-"""Before against after: two lists of metrics, of every number that both have its ratio, and whether that is more than a threshold."""
+"""Before against after: the ratio of every number that two reports share, and whether it changed by more than a threshold."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from perfmodel.validation.statistics import quantile
 SAME, FASTER, SLOWER, LESS, MORE = "SAME", "FASTER", "SLOWER", "LESS", "MORE"
 DEFAULT_THRESHOLD = 0.05
 MOST_ROWS = 60
-"""Of more, those that are the same are left out of the table."""
+"""If there are more rows, those that are SAME are left out of the table."""
 UNIT_TITLES = {
     "s": "times",
     "B": "bytes",
@@ -29,7 +29,7 @@ UNIT_TITLES = {
     "FLOP/B": "intensities",
 }
 BETTER = {"s": -1, "B/s": 1, "FLOP/s": 1, "tokens/s": 1}
-"""Times are better low, rates high; of other units neither is said."""
+"""Which way is better: -1 low, 1 high; in other units neither."""
 COUNTS = ("B", "FLOP")
 KINDS_OF_TIME = (
     ("time, measured", "measured"),
@@ -37,25 +37,25 @@ KINDS_OF_TIME = (
     ("time at the roof", "roofline", "roofline_s"),
     ("lower bound", "lower", "step, bound", "no overlap"),
 )
-"""Times of one thing by what they say of it, best first: a summary counts a thing once."""
+"""Labels of the kinds of time, the most telling first. Only the first kind that both sides have counts in a summary."""
 KIND_WORDS = ("measured times", "predicted times", "times at the roof", "lower bounds")
 ROOF, OTHER = 2, len(KIND_WORDS)
-"""Places of kinds: times at the roof, and what is none of them."""
+"""Index of times at the roof in ``KINDS_OF_TIME``, and the index that stands for any other metric."""
 RATIOS = {ROOF: ", ratio of roofs", 3: ", ratio of bounds"}
-"""What the ratio of such times is, by the place of their kind."""
+"""What the ratio of two such times is called, by index of their kind."""
 PEAKS = ("peak", "bandwidth")
 """Quantities that are roofs of a device."""
 COMPARABLE = ("s", "tokens/s")
-"""Units of which a median says something; peaks and bandwidths of a device are of unlike things."""
+"""Units in which a median of ratios has a meaning: it has none over the unlike peaks and bandwidths of a device."""
 NAMED = 3
 """Changes that the summary names."""
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One quantity. ``ratio``: after / before; None where only one of them is zero.
+    """One quantity before and after. ``ratio``: after / before; None if only one of them is zero. ``word``: SAME, FASTER and so on.
 
-    The ``key`` of its metrics is what the number is of, in words, their ``label`` which quantity of it.
+    The ``key`` of a metric names the thing, its ``label`` the quantity: "flash2, forward" and "DRAM bytes".
     """
 
     before: Metric
@@ -70,19 +70,19 @@ class Change:
 
     @property
     def gain(self) -> float:
-        """How many times better, for what has a better way; 1 where that cannot be said."""
+        """How many times better; 1 if the ratio is unknown or neither way is better."""
         if not self.ratio or not self.better:
             return 1.0
         return self.ratio if self.better > 0 else 1 / self.ratio
 
     @property
     def kind(self) -> int:
-        """Place in ``KINDS_OF_TIME``; ``OTHER`` for what is none of these."""
+        """Index in ``KINDS_OF_TIME``; ``OTHER`` if the label is none of these."""
         return next((place for place, names in enumerate(KINDS_OF_TIME) if self.before.label in names), OTHER)
 
 
 def changes(before: Metrics, after: Metrics, threshold: float = DEFAULT_THRESHOLD) -> list[Change]:
-    """Of everything that both have, in the order of ``before``."""
+    """The changes of every metric that both have, in the order of ``before``. ``threshold``: relative change that still is SAME."""
     known = {(one.key, one.label): one for one in after}
     return [_change(old, known[old.key, old.label], threshold) for old in before if (old.key, old.label) in known]
 
@@ -137,7 +137,7 @@ def tables(title: str, found: Sequence[Change], before: str, after: str) -> list
 
 
 def summary(found: Sequence[Change], before: str, after: str, threshold: float, every: tuple[Metrics, Metrics] = ((), ())) -> list[str]:
-    """How many are faster and slower, by how much, and the worst by name. ``every``: all metrics, to tell what one side lacks."""
+    """How many are faster and slower, by how much, and the worst by name. ``every``: all metrics of both sides."""
     if not found:
         return [f"{before} and {after} have nothing in common to compare."]
     every = every if every[0] else ([one.before for one in found], [one.after for one in found])
@@ -158,7 +158,7 @@ def summary(found: Sequence[Change], before: str, after: str, threshold: float, 
 
 
 def _counted_once(timed: Sequence[Change]) -> list[Change]:
-    """Of the times of one thing the best kind that both sides have; roofs stay as they are when a kernel changes."""
+    """Per thing, only the times of its best kind: its roof, for one, does not change when its kernel does."""
     best: dict[str, int] = {}
     for one in timed:
         best[one.before.key] = min(one.kind, best.get(one.before.key, OTHER))
@@ -166,19 +166,19 @@ def _counted_once(timed: Sequence[Change]) -> list[Change]:
 
 
 def _counted(timed: Sequence[Change], threshold: float) -> str:
-    """How many of each kind of time, the best kind first, and by how much."""
+    """How many are faster, slower or the same per kind of time, the best kind first, and by how much."""
     clauses: list[str] = []
     for kind in sorted({one.kind for one in timed}):
         own = [one for one in timed if one.kind == kind]
         counts = Counter(one.word for one in own)
         parts = ", ".join(f"{counts[word]} {word}" for word in (FASTER, SLOWER, SAME) if counts[word])
         same = "" if clauses else f" (within {threshold:.0%} is SAME)"
-        clauses.append(f"{parts} of {_what(kind, own)}{same}; {_gains(kind, own)}")
+        clauses.append(f"{parts} of {_number_and_kind(kind, own)}{same}; {_gains(kind, own)}")
     return "; ".join(clauses)
 
 
-def _what(kind: int, timed: Sequence[Change]) -> str:
-    """How many of which kind."""
+def _number_and_kind(kind: int, timed: Sequence[Change]) -> str:
+    """``3 measured times``: the number and the name of the kind."""
     units = {one.before.unit for one in timed}
     words = KIND_WORDS[kind] if kind < OTHER else "times" if units == {"s"} else "times and rates" if "s" in units else "rates"
     one = words.replace("times", "time").replace("rates", "rate").replace("bounds", "bound")
@@ -186,7 +186,7 @@ def _what(kind: int, timed: Sequence[Change]) -> str:
 
 
 def _gains(kind: int, timed: Sequence[Change]) -> str:
-    """The median of what can be compared with each other, else from the least to the most; of roofs and bounds what that is."""
+    """The median gain if the units allow one, else the range; for roofs and bounds it says that these are ratios of such."""
     gains = [one.gain for one in timed if one.ratio]
     if not gains:
         return "no ratio is known"
@@ -200,7 +200,7 @@ def _gains(kind: int, timed: Sequence[Change]) -> str:
 
 
 def _median_ends(timed: Sequence[Change]) -> str:
-    """The medians of both ends of all intervals, where every one is known."""
+    """The median of the lower and of the upper ends of the intervals; empty unless every change has one."""
     found = [ratio(_interval(one.before), _interval(one.after)) for one in timed if one.ratio and one.before.unit == "s"]
     lows, highs = [one.low for one in found if one.low], [one.high for one in found if one.high]
     if not found or len(lows) < len(timed) or len(highs) < len(timed):
@@ -223,7 +223,7 @@ def _sentence(one: Change, names: tuple[str, str], every: tuple[Metrics, Metrics
 
 
 def _side(name: str, what: str, metrics: Metrics) -> Side:
-    """What is known of the times of one thing on one side."""
+    """The best time and the roof of the thing ``what`` on the side called ``name``."""
     own = {one.label: one for one in metrics if one.key == what}
     measured, predicted, roof, _ = (next((own[name] for name in names if name in own), None) for names in KINDS_OF_TIME)
     best = measured or predicted
@@ -239,15 +239,15 @@ def metrics_of(raw: Any, name: str) -> list[Metric]:
     if schema == SCHEMA:
         return of_report(from_data(raw))
     if isinstance(schema, str) and schema.startswith("perfmodel."):
-        return _once(_of_object(raw))
+        return _without_repeats(_of_object(raw))
     raise DataError(f"{name}: neither a report nor what --json prints", "save one with -o report.json")
 
 
 def of_report(report: Report) -> list[Metric]:
-    """Points of its rooflines and cells of its tables of numbers."""
+    """Metrics from the points of its rooflines and the cells of its tables."""
     several = len({chart.device for chart in report.rooflines}) > 1
     found = [one for chart in report.rooflines for point in chart.points for one in of_point(point, chart, several)]
-    return _once([*found, *(one for table in report.data_tables for one in _of_table(table))])
+    return _without_repeats([*found, *(one for table in report.data_tables for one in _of_table(table))])
 
 
 def of_point(point: RooflinePoint, chart: Roofline, several: bool = False) -> list[Metric]:
@@ -257,13 +257,13 @@ def of_point(point: RooflinePoint, chart: Roofline, several: bool = False) -> li
     found = [] if known is None else [Metric(what, known.value, f"time, {kind}", "s", known.low, known.high)]
     if point.roofline_s is not None:
         found.append(Metric(what, point.roofline_s, "time at the roof", "s"))
-    if point.flops or point.dtype:  # FLOP that nobody counted have no format
+    if point.flops or point.dtype:  # without a dtype, FLOP were not counted
         found.append(Metric(what, point.flops, "FLOP", "FLOP"))
     return found + [Metric(what, moved, f"{level.upper()} bytes", "B") for level, moved in point.bytes.items()]
 
 
 def _of_table(table: DataTable) -> Iterator[Metric]:
-    """Cells with a unit that can be compared; what tells the rows apart are their words and whole sizes before the first of them."""
+    """Metrics of the cells with a comparable unit. Texts and integers left of the first such column name the row."""
     shown = [place for place, column in enumerate(table.columns) if column.unit in (*BETTER, *COUNTS)]
     ends = {key for column in table.columns for key in (column.low, column.high)}
     keys = [column.key for column in table.columns]
@@ -281,8 +281,8 @@ def _of_table(table: DataTable) -> Iterator[Metric]:
                 yield Metric(", ".join([table.title, *words]), value, column.title, column.unit, *known)
 
 
-def _once(found: Iterable[Metric]) -> list[Metric]:
-    """Of metrics of one quantity the first."""
+def _without_repeats(found: Iterable[Metric]) -> list[Metric]:
+    """``found`` without repeated quantities: the first of each stays."""
     kept: dict[tuple[str, str], Metric] = {}
     for one in found:
         kept.setdefault((one.key, one.label), one)
@@ -320,13 +320,13 @@ def _of_object(raw: Any, place: tuple[str, ...] = ()) -> Iterator[Metric]:
 
 
 def _name(item: Mapping[str, Any]) -> str:
-    """What tells ``item`` apart; a kernel of an algorithm has a name of its own."""
+    """What tells ``item`` apart from others in its list; a kernel of an algorithm goes by its name alone."""
     keys = ("name",) if {"name", "algorithm"} <= set(item) else NAMES
     return " ".join(str(item[key]) for key in keys if item.get(key) not in (None, ""))
 
 
 def _metric(place: tuple[str, ...], value: float, unit: str, low: float | None = None, high: float | None = None) -> Metric:
-    """``place`` in words: what the number is of, and which quantity, with its level or unit before it."""
+    """The metric at the JSON path ``place``: its key from the path, its label from the last name, such as ``sram read``."""
     *head, quantity = (*place[:-1], place[-1].removesuffix("_s").replace("_", " "))
     if head and head[-1] in PREFIXES:
         quantity = f"{head.pop()} {quantity}"

@@ -7,11 +7,9 @@ from typing import Any
 
 from perfmodel.core.arith import Number
 from perfmodel.core.units import format_count, format_si
-from perfmodel.remat.simulate import columns
 from perfmodel.report.document import Report, Table
 from perfmodel.report.metrics import Metric, as_json, as_rows, as_table, of_fields
-from perfmodel.report.model import unread_notes
-from perfmodel.report.op_common import WIDTH, head, memory_chart, with_steps
+from perfmodel.report.op_common import WIDTH, columns, head, memory_chart, unread_notes, with_steps
 from perfmodel.transformer.training import korthikanti
 from perfmodel.transformer.training.explain import explain
 from perfmodel.transformer.training.huggingface import WORKSPACES

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 from perfmodel.core.cost import READ
@@ -10,7 +9,7 @@ from perfmodel.core.units import format_si, format_time
 from perfmodel.report.charts.schema import Interval
 from perfmodel.report.document import Report, Table
 from perfmodel.report.metrics import BOUND_WORDS, Metric, as_json, as_rows, as_table, of_cost
-from perfmodel.report.op_common import head, unknown_rates, with_steps
+from perfmodel.report.op_common import head, unknown_rates, unread_notes, with_steps
 from perfmodel.timing.base import find_model
 from perfmodel.timing.predict import Prediction
 from perfmodel.transformer.answer import Line, ModelAnswer
@@ -314,11 +313,3 @@ def file_notes(model: ModelSpec, published: bool) -> list[str]:
         size = format_si(draft_bytes(model, published), "B")
         words.append(f"Of the checkpoint, {size} more predict a further token ({len(model.draft)} layer): not loaded.")
     return words + unread_notes(model, quantized.unread if published and quantized is not None else ())
-
-
-def unread_notes(model: ModelSpec, quantization: Sequence[str] = ()) -> list[str]:
-    """The fields of the model's file, and of its quantization_config, that no rule reads."""
-    unread = [*model.unread, *(f"quantization_config.{name}" for name in quantization)]
-    if not unread:
-        return []
-    return [f"No rule reads {', '.join(unread)} in the file of {model.name}: if they change its sizes, the counts here are wrong."]

@@ -18,6 +18,7 @@ from perfmodel.timing.predict import Prediction
 
 if TYPE_CHECKING:
     from perfmodel.kernels.fuse import ChainResult as Chained
+    from perfmodel.transformer.spec import ModelSpec
 
 
 def head(name: str, inputs: dict[str, Any] | None = None, device: Device | None = None) -> dict[str, Any]:
@@ -157,3 +158,38 @@ def _eighths(value: Number, top: Number, rows: int) -> int:
     if not top or value <= 0:
         return 0
     return max(1, round(float(value / top) * 8 * rows))
+
+
+def columns(moments: Iterable[tuple[Number, Number]], width: int, *, whole_steps: bool = False) -> list[Number]:
+    """The most in each of ``width`` equal parts of the time. ``moments``: the end of each, and what it takes.
+
+    ``whole_steps``: where the time is a number of steps that fit, each gets as many columns, and there may be fewer than ``width``.
+
+    >>> columns([(1, 5), (2, 7), (4, 3)], 4), columns([(1, 5), (2, 7), (4, 3)], 2), columns([(2, 5)], 3, whole_steps=True)
+    ([5, 7, 3, 3], [7, 3], [5, 5])
+    """
+    moments = list(moments)
+    total = moments[-1][0] if moments else 0
+    if not total:
+        return [max(taken for _, taken in moments)] if moments else []
+    if whole_steps and total == int(total) <= width:
+        width = width // int(total) * int(total)
+    found: list[Number] = [0] * width
+    first = 0
+    for end, taken in moments:
+        place = end * width / total
+        column = min(int(place), width - 1)
+        reach = max(first, column - 1 if column == place else column)  # what ends where a column begins is not in it
+        for index in range(first, reach + 1):
+            if taken > found[index]:  # noqa: PLR1730 - a call of max takes twice as long
+                found[index] = taken
+        first = column
+    return found
+
+
+def unread_notes(model: ModelSpec, quantization: Sequence[str] = ()) -> list[str]:
+    """The fields of the model's file, and of its quantization_config, that no rule reads."""
+    unread = [*model.unread, *(f"quantization_config.{name}" for name in quantization)]
+    if not unread:
+        return []
+    return [f"No rule reads {', '.join(unread)} in the file of {model.name}: if they change its sizes, the counts here are wrong."]

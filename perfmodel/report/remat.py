@@ -12,13 +12,13 @@ from perfmodel.remat.device_chain import Choice
 from perfmodel.remat.evaluate import CurvePoint, ScheduleAnswer, ScheduleQuestion, ScheduleRow, explain
 from perfmodel.remat.lecture import input_only_steps, late_bound_steps, printed_steps
 from perfmodel.remat.schedule import LOSS
-from perfmodel.remat.simulate import Run, columns
+from perfmodel.remat.simulate import Run
 from perfmodel.remat.strategies.revolve import slots_of
 from perfmodel.remat.strategies.segments import sqrt_length
 from perfmodel.report.charts.format_number import text
 from perfmodel.report.document import Report, Table
 from perfmodel.report.metrics import Metric, as_json, as_rows
-from perfmodel.report.op_common import HEIGHT, WIDTH, head, memory_chart, sparkline, with_steps
+from perfmodel.report.op_common import HEIGHT, WIDTH, columns, head, memory_chart, sparkline, with_steps
 
 SPARK, MOST_ROWS = 54, 12
 """Columns of a line of bars; rows of a chart up to which each is one value. All fit 80 columns."""

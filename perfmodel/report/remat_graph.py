@@ -10,10 +10,9 @@ from perfmodel.remat.autograd import Picture, TapeRecord, eager_bytes, lazy_byte
 from perfmodel.remat.checkmate import GraphAnswer
 from perfmodel.remat.evaluate import ScheduleQuestion
 from perfmodel.remat.graph import GraphRun
-from perfmodel.remat.simulate import columns
 from perfmodel.report.document import Report, Table
 from perfmodel.report.metrics import Metric, as_json, as_rows
-from perfmodel.report.op_common import WIDTH, head, memory_chart, sparkline
+from perfmodel.report.op_common import WIDTH, columns, head, memory_chart, sparkline
 from perfmodel.report.remat import SPARK, Units
 
 SOURCE = "Jain et al. 2020, Checkmate, arXiv 1910.02653; solved by HiGHS through scipy.optimize.milp"

@@ -10,8 +10,8 @@ from perfmodel.report.charts.schema import Interval
 from perfmodel.report.document import Report, Table
 from perfmodel.report.memory import question, recompute_text, shared_notes
 from perfmodel.report.metrics import BOUND_WORDS, Metric, as_json, as_rows, as_table, of_cost
-from perfmodel.report.model import STEP_LABELS, TIMES_OF_STEP, of_source, unread_notes
-from perfmodel.report.op_common import head, unknown_rates, with_steps
+from perfmodel.report.model import STEP_LABELS, TIMES_OF_STEP, of_source
+from perfmodel.report.op_common import head, unknown_rates, unread_notes, with_steps
 from perfmodel.transformer.op import COLLECTIVE, WEIGHTS
 from perfmodel.transformer.parameters import active, parts, total
 from perfmodel.transformer.training.explain import explain_step

@@ -1,13 +1,12 @@
 """A small language for derived axes and constraints: ``heads / 4``, ``memory < 80 GB and n * batch <= 65536``.
 
 Numbers with or without units, names of columns, quoted text, ``+ - * / // % **``, comparisons (which chain), ``and or not``, and the
-functions ``min max ceil floor sqrt log2``. Python's parser reads a text in which a placeholder stands for every number, name and quoted
-text; its tree may hold these forms and nothing else, and no part of it is ever run as code. Values are numbers, texts or NumPy arrays of
-float64.
+functions ``min max ceil floor sqrt log2``. Every number, name and quoted text is replaced by a placeholder before Python's parser
+reads the expression. Its tree may contain only the forms above, and no part of it is ever run as code. Values are numbers, texts or NumPy
+arrays of float64.
 
-A tree must mean something: quantities of one kind are compared, words are known ones, nothing is divided by zero; what is refused would
-else hold for every row, or for none. A bare number may stand for any quantity, and so may a product or a quotient, whose factors may
-carry units of their own: ``n * d * 2 < 80 GB``.
+``typecheck`` refuses expressions that would hold for every row or for none: comparisons of different quantities, unknown words, division
+by zero. A bare number may stand for any quantity, and so may a product or a quotient: ``n * d * 2 < 80 GB``.
 """
 
 from __future__ import annotations
@@ -37,11 +36,11 @@ _TOKEN = re.compile(
     r"|(?P<name>[A-Za-z_][A-Za-z0-9_]*)|(?P<text>\"[^\"]*\"|'[^']*')|(?P<sign>\*\*|//|<=|>=|==|!=|[-+*/%<>(),]))"
 )
 _CONSTRAINTS = ("where", "subject_to")
-"""How the place of a constraint ends."""
+"""Options that hold constraints, as ``where`` ends with them; in any other option an expression gives an axis."""
 
 NUMBER, TEXT, NAME = "number", "text", "name"
 _KEEPS, _DIVIDES, _REAL, _COMPARES, _LOGIC = "keeps", "divides", "real", "compares", "logic"
-"""Operations whose result is of the kind of their operands; those that 0 ends; other arithmetic; comparisons; and, or, not."""
+"""Sorts of operations: result in the unit of the operands; division; other arithmetic; comparisons; and, or, not."""
 _FUNCTIONS = {
     "min": (2, _KEEPS, np.minimum),
     "max": (2, _KEEPS, np.maximum),
@@ -50,7 +49,7 @@ _FUNCTIONS = {
     "sqrt": (1, _REAL, np.sqrt),
     "log2": (1, _REAL, np.log2),
 }
-"""How many arguments each takes at least."""
+"""Least number of arguments, sort, NumPy function."""
 _OPERATIONS: dict[type[ast.AST], tuple[str, Any]] = {
     ast.Add: (_KEEPS, np.add),
     ast.Sub: (_KEEPS, np.subtract),
@@ -77,7 +76,7 @@ Tree = tuple[Any, ...]
 
 @dataclass(frozen=True, slots=True)
 class Expression:
-    """A text that was read. ``names``: the columns that it reads. ``alias``: the column that it merely repeats, if so."""
+    """A parsed expression. ``names``: the columns that it reads. ``alias``: the column, if it is a single name."""
 
     text: str
     names: tuple[str, ...]
@@ -85,15 +84,15 @@ class Expression:
     tree: Tree
 
     def value(self, columns: Mapping[str, Any]) -> Any:
-        """Its value where the columns have theirs; float64, so that nothing wraps."""
+        """The value for these ``columns``, in float64: integers would wrap around."""
         with np.errstate(all="ignore"):
             return _value(self.tree, columns)
 
 
 def parse(text: str, where: str, known: Mapping[str, str] | None = None) -> Expression:
-    """``text`` as an expression; UsageError says what of it, in option ``where``, cannot be read.
+    """``text`` as an expression; UsageError names the option ``where`` and the part that cannot be read.
 
-    ``known``: names that may stand in it, by the column that each means; any if None.
+    ``known``: allowed names and the column that each stands for; None allows any name.
 
     >>> float(parse("80 GB / heads", "--where").value({"heads": 4}))
     20000000000.0
@@ -245,7 +244,7 @@ _SAYS = {"B": "bytes", "s": "a time", "1/s": "a rate in 1/s"}
 
 
 def typecheck(expression: Expression, workload: SweepWorkload, where: str) -> Expression:
-    """``expression`` with the words in it as the axes have them; UsageError if it, in option ``where``, means nothing."""
+    """``expression`` with quoted words as the axes spell them. UsageError, naming option ``where``, if units or words do not fit."""
     checker = _Checker(expression, workload, where)
     tree = checker.named(expression.tree)
     if checker.kind(tree) == TEXT:
@@ -263,7 +262,7 @@ class _Checker:
         return UsageError(f"{self.where} {self.expression.text.strip()[:60]!r}: {what}", fix)
 
     def named(self, tree: Tree) -> Tree:
-        """``tree`` with every word that a choice is held against in the form that the choice has."""
+        """``tree`` with every text that is compared with a named axis in the canonical spelling of that axis."""
         parts = [self.named(part) for part in _parts(tree)]
         if tree[0] == _COMPARES:
             for one, other in ((0, 1), (1, 0)):
@@ -283,7 +282,7 @@ class _Checker:
         return text
 
     def kind(self, tree: Tree) -> str:
-        """What sort of value ``tree`` has."""
+        """The kind of quantity of ``tree``: TEXT, ANY, COUNT or a unit; UsageError where kinds do not go together."""
         sort = tree[0]
         if sort == NUMBER:
             return ANY if tree[2] is None else _unit_kind(tree[2])
@@ -311,8 +310,8 @@ class _Checker:
         """The kind that all of them have."""
         found = list(dict.fromkeys(kind for kind in kinds if kind != ANY))
         if len(found) > 1 or (found == [TEXT] and ANY in kinds):
-            told = " with ".join(_SAYS.get(kind, kind) for kind in (found if len(found) > 1 else [TEXT, "a number"]))
-            raise self._refuse(f"it compares {told}", "hold quantities of one kind against each other: memory < 80 GB, time < 80 ms")
+            message = " with ".join(_SAYS.get(kind, kind) for kind in (found if len(found) > 1 else [TEXT, "a number"]))
+            raise self._refuse(f"it compares {message}", "hold quantities of one kind against each other: memory < 80 GB, time < 80 ms")
         return found[0] if found else ANY
 
 

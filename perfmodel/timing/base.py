@@ -53,10 +53,13 @@ ALONE = "inputs cold in DRAM, no line of the L2 to be written back, the launch h
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """A family of kernels. ``seconds(case, device, parameters)`` predicts; UnavailableError if the device lacks a number.
+    """A family of kernels and how to predict their time.
 
-    ``implementations``: names of those that it describes, in records and calibrations. ``composite``: it asks for the calibrations of
-    other implementations, and is fitted after those.
+    ``seconds(case, device, parameters)``: seconds of one call with all its kernels, over the shapes in ``case.workload``; parameters have
+    the unit that their name ends in. UnavailableError if the device's profile or calibrations lack a number.
+
+    ``implementations``: names of those that it describes, in records and calibrations. ``composite``: it uses the calibrations of other
+    implementations, and is fitted after them.
 
     ``covers(case)``: whether the model is meant for the case. ``source``: where its structure is from. ``assumes``: of operands,
     caches and launches, where a case does not say otherwise.

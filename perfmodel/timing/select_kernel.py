@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from perfmodel.core.errors import PerfmodelError, UnavailableError, UsageError, suggest
 from perfmodel.core.hardware import Device
-from perfmodel.kernels.attention.evaluate import BOTH, AttentionResult
-from perfmodel.kernels.attention.request import Comparison
 from perfmodel.timing.base import SAME_KERNEL, Case, algorithm_of, calibrations, models_of
 from perfmodel.timing.predict import FallbackDevices, Prediction, added, predict
+
+if TYPE_CHECKING:
+    from perfmodel.kernels.attention.evaluate import AttentionResult
+    from perfmodel.kernels.attention.request import Comparison
 
 OWN = ("numba-", "cpu-")
 """Implementations of this package: they are witnesses, not what people run."""
@@ -113,8 +115,8 @@ def predictions(comparison: Comparison, implementation: str | None, fallbacks: F
     for result in comparison.results:
         name = result.algorithm.name
         try:
-            if result.direction == BOTH:
-                found[name, BOTH] = added([found[name, part.direction] for part in result.passes])
+            if result.passes:
+                found[name, result.direction] = added([found[name, part.direction] for part in result.passes])
             else:
                 found[name, result.direction] = _one(comparison, result, implementation, fallbacks)
         except KeyError:

@@ -1,9 +1,9 @@
-"""How far parameters are off on an architecture that they were not fitted to: the interval of a borrowed prediction.
+"""Prediction interval of a device without a calibration of its own, which borrows the parameters of another (the lender).
 
-Each architecture's parameters predict the fitted records of every other one. Of |log(measured / predicted)| the 90 % quantile
-is taken per family of kernels and lender and widened by sqrt(1 + 1/k), as k architectures are few to judge a further one by. An
-implementation takes the widest of its own families; one that is known on a single architecture takes that of the implementation known
-on most.
+The parameters fitted on each architecture predict the fit records of every other architecture. The half width of the interval is the
+90 % quantile of |log(measured / predicted)| per kernel family and lender, times sqrt(1 + 1/k): k architectures are a small sample to
+judge one more by. An implementation gets the widest interval of its families. One that was measured on a single architecture gets the
+interval of the implementation that was measured on most.
 """
 
 from __future__ import annotations
@@ -22,16 +22,22 @@ from perfmodel.validation.statistics import quantile
 QUANTILE = 0.9
 
 SAME_PARTS = {"torch-eager": "torch-standard"}
-"""Sequences known on one architecture, and those of the same kernels that are known on more."""
+"""An implementation measured on one architecture -> one made of the same kernels that was measured on several: it takes its interval."""
 HalfWidths = dict[str, float]
-"""Half the width of a borrowed interval, in logarithms, by implementation and by "implementation of lender"; under "" all others'."""
+"""Half width of the interval in log(time). Key: "implementation of lender", or "implementation"; "" serves every other one."""
 
 
 def half_widths(
     grouped: Mapping[Key, list[FitPoint]], calibrated: Mapping[str, list[Calibration]], fallbacks: FallbackDevices = tuple
 ) -> HalfWidths:
-    """Of every implementation known on two architectures or more; empty where there is none. ``fallbacks``: for parts."""
-    current = {q.device.id: replace(q.device, calibration=calibrated.get(q.device.id, [])) for own in grouped.values() for q in own}
+    """Half widths of the implementations measured on two architectures or more; empty if there is none.
+
+    ``grouped``: fit points by family and architecture. ``calibrated``: fitted blocks by device id. ``fallbacks``: devices whose
+    calibrations may time the parts of a composite kernel.
+    """
+    current = {
+        point.device.id: replace(point.device, calibration=calibrated.get(point.device.id, [])) for own in grouped.values() for point in own
+    }
     families: dict[Family, dict[str, list[FitPoint]]] = {}
     for key, own in grouped.items():
         families.setdefault(key[:4], {})[key[4]] = with_lent(own, key[3], lambda: [*current.values(), *fallbacks()])
@@ -39,24 +45,29 @@ def half_widths(
     best = (0, 0.0)
     for family, members in sorted(families.items()):
         by_lender = {
-            lender: [r for borrower, own in members.items() if lender != borrower for r in _off(own, family, current[lent[0].device.id])]
+            lender: [
+                residual
+                for borrower, own in members.items()
+                if lender != borrower
+                for residual in _residuals(own, family, current[lent[0].device.id])
+            ]
             for lender, lent in members.items()
         }
-        residuals = [r for listed in by_lender.values() for r in listed]
+        residuals = [residual for listed in by_lender.values() for residual in listed]
         if not residuals:
             continue
-        wider = math.sqrt(1 + 1 / len(members))
-        best = max(best, (len(members), quantile(residuals, QUANTILE) * wider))
-        by_device = {f"{family[1]} of {q.device.id}": by_lender[lender] for lender, own in members.items() for q in own}
+        factor = math.sqrt(1 + 1 / len(members))
+        best = max(best, (len(members), quantile(residuals, QUANTILE) * factor))
+        by_device = {f"{family[1]} of {point.device.id}": by_lender[lender] for lender, own in members.items() for point in own}
         for name, listed in {family[1]: residuals, **by_device}.items():
             if listed:
-                found[name] = max(found.get(name, 0.0), quantile(listed, QUANTILE) * wider)
-    alike = {name: found[other] for name, other in SAME_PARTS.items() if other in found}
-    return {**alike, **found, "": best[1]} if found else {}
+                found[name] = max(found.get(name, 0.0), quantile(listed, QUANTILE) * factor)
+    by_parts = {name: found[other] for name, other in SAME_PARTS.items() if other in found}
+    return {**by_parts, **found, "": best[1]} if found else {}
 
 
-def _off(own: list[FitPoint], family: Family, lender: Device) -> list[float]:
-    """|log residual| of the fitted points ``own`` by the parameters of ``lender``."""
+def _residuals(own: list[FitPoint], family: Family, lender: Device) -> list[float]:
+    """|log(measured / predicted)| of the fit points in ``own``, predicted with the parameters of ``lender``."""
     block = next((one for one in lender.calibration if family_of(one) == family), None)
     if block is None:
         return []
@@ -65,7 +76,7 @@ def _off(own: list[FitPoint], family: Family, lender: Device) -> list[float]:
 
 
 def with_borrowed(calibrated: Mapping[str, list[Calibration]], halves: HalfWidths) -> dict[str, list[Calibration]]:
-    """``calibrated`` with the interval of borrowed predictions in every block; as it is where nothing is known of one."""
+    """``calibrated`` with ``borrowed_low`` and ``borrowed_high`` in every block, as factors of time; unchanged if ``halves`` is empty."""
 
     def widened(block: Calibration, lender: str) -> Calibration:
         half = halves.get(f"{block.implementation} of {lender}", halves.get(block.implementation, halves[""]))

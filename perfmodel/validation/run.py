@@ -1,4 +1,4 @@
-"""One validation: kernels run on a backend of this machine, or records read from files, each held against the model."""
+"""One validation: measure kernels on this machine, or read records from files, and compare each with the model's prediction."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Progress = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True)
 class ValidationRun:
-    """What was found. ``backend`` is empty for records that were read; ``failures``: what could not be measured, in words."""
+    """Compared records and counters. ``backend``: empty for records from files; ``failures``: a message per case that failed."""
 
     backend: str = ""
     device: Device | None = None
@@ -93,7 +93,7 @@ def _rows(raws: Iterable[dict[str, Any]], device: Device) -> list[RecordRow]:
 
 
 def read(paths: Iterable[Path], find_device: Callable[[str], Device], hardware: str | None, fallbacks: FallbackDevices) -> ValidationRun:
-    """Records from files; with ``hardware``, a device or the profile that stands for it, of that device only."""
+    """Compare the records in ``paths``; with ``hardware`` (a device or a profile that replaces it), only those of that device."""
     given = None if hardware is None else find_device(hardware)
 
     rows = compare_files(paths, find_device, fallbacks, given)
@@ -103,7 +103,7 @@ def read(paths: Iterable[Path], find_device: Callable[[str], Device], hardware: 
 
 
 def counts_of(rows: Iterable[RecordRow]) -> list[Count]:
-    """Hardware counters of records beside the model's counts; records without any, or of kernels that are not counted, add nothing."""
+    """Hardware counters beside the model's counts. Skips records without counters and kernels that the model does not count."""
     from perfmodel.validation.cuda.counters import compare_counters
 
     found: list[Count] = []
@@ -122,7 +122,7 @@ REGIMES = {"flash-decode": "decode", "flash-prefill": "prefill"}
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """|predicted / measured - 1| over the ``points`` of a group; None where nothing predicts them."""
+    """Quantiles of |predicted / measured - 1| over the ``points`` of a group; None if there is no prediction."""
 
     median: float | None = None
     p90: float | None = None
@@ -131,9 +131,11 @@ class Score:
 
 @dataclass(frozen=True, slots=True)
 class GroupScore:
-    """One group on one device: ``points`` held-out records with a prediction, and how many have none, by reason (``unpredicted``).
+    """Accuracy on the held-out records of one group on one device.
 
-    ``covered``: share of the points inside the 80 % interval; ``half_width``: its median, relative. All errors are of the points.
+    ``points``: how many have a prediction; ``unpredicted``: how many have none, by reason. ``covered``: share of the points inside the
+    80 % interval; ``half_width``: median half width of that interval over the prediction. ``predicted``, ``roofline`` and ``scalars``:
+    errors of the time model, of the roof, and of three scalars fitted to the group, all on the same points.
     """
 
     hardware: str
@@ -154,8 +156,11 @@ def scored(errors: list[float]) -> Score:
 
 
 def scoreboard(rows: Iterable[RecordRow]) -> list[GroupScore]:
-    """A line per device, workload, implementation, pass and, for fused attention, regime; groups without a held-out record are left out."""
-    lines = []
+    """A score per device, workload, implementation, pass and, for fused attention, regime (decode or prefill).
+
+    Groups without a held-out record are left out.
+    """
+    scores = []
     for group in groups(rows, by_device=True):
         timed = [row for row in group.rows if not profiled(row.record)]
         several = any(_regime(row) for row in timed)
@@ -163,17 +168,17 @@ def scoreboard(rows: Iterable[RecordRow]) -> list[GroupScore]:
         for row in timed:
             by_shape = " decode" if row.record.shape.get("n") == 1 else " prefill"
             regimes.setdefault((_regime(row) or by_shape) if several else "", []).append(row)
-        lines += [_line(group.hardware, group.name + name, own) for name, own in regimes.items()]
-    return [line for line in lines if line.points or line.unpredicted]
+        scores += [_group_score(group.hardware, group.name + name, own) for name, own in regimes.items()]
+    return [score for score in scores if score.points or score.unpredicted]
 
 
 def _regime(row: RecordRow) -> str:
-    """`` decode`` or `` prefill`` for fused attention that is predicted, nothing otherwise."""
+    """`` decode`` or `` prefill`` for fused attention that has a prediction, else empty."""
     model = row.prediction.calibration.model if row.prediction else ""
     return f" {REGIMES[model]}" if model in REGIMES else ""
 
 
-def _line(hardware: str, name: str, rows: list[RecordRow]) -> GroupScore:
+def _group_score(hardware: str, name: str, rows: list[RecordRow]) -> GroupScore:
     judged = [row for row in rows if held_out(row.record)]
     known = [row for row in judged if row.prediction is not None]
     widths = [(row.prediction.high - row.prediction.low) / row.prediction.seconds / 2 for row in known if row.prediction]
@@ -186,12 +191,12 @@ def _line(hardware: str, name: str, rows: list[RecordRow]) -> GroupScore:
         scored([abs(row.error) for row in known if row.error is not None]),
         sum(bool(row.covered) for row in known) / len(known) if known else None,
         quantile(widths, 0.5) if widths else None,
-        _errors(known, lambda row: roof_s(*_known(row))),
+        _errors(known, lambda row: roof_s(*_case_and_device(row))),
         _three_scalars([row for row in rows if row.prediction is not None and not held_out(row.record)], known),
     )
 
 
-def _known(row: RecordRow) -> tuple[Case, Device]:
+def _case_and_device(row: RecordRow) -> tuple[Case, Device]:
     assert row.case is not None
     assert row.device is not None
     return row.case, row.device
@@ -205,11 +210,11 @@ def _errors(rows: list[RecordRow], seconds: Callable[[RecordRow], float]) -> Sco
 
 
 def _three_scalars(known: list[RecordRow], judged: list[RecordRow]) -> Score:
-    """Errors on ``judged`` of the three scalars fitted to ``known``."""
+    """Errors on ``judged`` of the three-scalar model fitted to ``known``."""
     if len(known) < len(MODEL.parameters):
         return Score()
     try:
-        seen = {id(row): terms(kernels_of(case), device) for row in (*known, *judged) for case, device in [_known(row)]}
+        seen = {id(row): terms(kernels_of(case), device) for row in (*known, *judged) for case, device in [_case_and_device(row)]}
     except PerfmodelError:  # a collective, a step of a model
         return Score()
 

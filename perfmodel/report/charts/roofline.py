@@ -1,6 +1,6 @@
-"""A roofline as a picture: roofs with their names, ridge points, and one layer per level with its points and their numbers.
+"""A roofline as a picture: named roofs, ridge points and numbered points, in one layer per memory level.
 
-Predicted points are hollow, measured ones filled, both of one point joined; arrows lead from a baseline.
+Predicted points are hollow, measured ones filled; a line joins the two of one point. Arrows start at the baseline.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ SAME_PLACE = 4.0
 AWAY = (3.0, 6.0, 11.0, 18.0, 27.0, 38.0, 50.0, 64.0, 80.0, 100.0)
 """Pixels from a marker to its number: the first that is free."""
 COVERED = 8
-"""A label under a marker is as bad as one over that many lines, which its halo interrupts."""
+"""Penalty of a label on a marker, in crossed lines: a label on a line only interrupts it."""
 AT_ROOFS = "drawn at their roofs, since not all are predicted"
 
 
@@ -53,7 +53,7 @@ def _layer(view: LevelView) -> ShapeGroup:
 
 
 def _left_out(chart: Roofline, level: str, plot: Plot) -> list[str]:
-    """In words, which points the picture cannot show; in several lines where one has no room."""
+    """Notes on the points that the picture cannot show; one line if they fit, else a line each."""
     listed = {
         "not shown": absent(chart, level),
         "beyond the edge": [point for point in placeable(chart, level) if beyond(point, level, plot)],
@@ -98,12 +98,12 @@ def describe(chart: Roofline) -> str:
 
 
 def at_roofs(chart: Roofline) -> bool:
-    """Whether what was not measured is drawn at its roof, since of something neither a measured nor a predicted time is known."""
+    """Whether unmeasured points are drawn at their roofs: so if some point has neither a measured nor a predicted time."""
     return any(point.roofline_s and not (point.measured or point.predicted) for point in chart.points)
 
 
 def as_drawn(chart: Roofline) -> Roofline:
-    """``chart`` with times of one kind: no roof stands beside a prediction, as if the two could be compared."""
+    """``chart`` without predictions if unmeasured points are drawn at their roofs, so that a roof is not compared with a prediction."""
     if not at_roofs(chart):
         return chart
     plain = [point if point.measured or not point.roofline_s else replace(point, predicted=None, before=None) for point in chart.points]
@@ -111,24 +111,24 @@ def as_drawn(chart: Roofline) -> Roofline:
 
 
 def _markers(point: RooflinePoint) -> list[tuple[str, Interval]]:
-    """Its times by the role of their markers, the one that counts last: measured, else predicted, else at the roof."""
+    """Role and time of each marker of ``point``; the last is the best: measured, else predicted, else at the roof."""
     if not (point.measured or point.predicted):
         return [("at-roof", Interval(point.roofline_s))] if point.roofline_s else []
     return [(role, known) for role, known in (("predicted", point.predicted), ("measured", point.measured)) if known]
 
 
 def drawn_s(point: RooflinePoint) -> float:
-    """The time at which it is drawn; 0 where none is known."""
+    """Seconds at which ``point`` is drawn; 0 if no time is known."""
     return next((known.value for _, known in reversed(_markers(point))), 0.0)
 
 
 def placeable(chart: Roofline, level: str) -> list[RooflinePoint]:
-    """Points that have a place at ``level``: FLOP, bytes there that are known to pass, and any time."""
+    """Points that have a place at ``level``: with FLOP, known bytes at that level, and some time."""
     return [point for point in chart.points if intensity(point, level) and drawn_s(point) and not overcounted(point, level)]
 
 
 def absent(chart: Roofline, level: str) -> list[RooflinePoint]:
-    """The others."""
+    """Points that have no place at ``level``."""
     there = {point.number for point in placeable(chart, level)}
     return [point for point in chart.points if point.number not in there]
 
@@ -139,14 +139,14 @@ def above(chart: Roofline, level: str) -> list[RooflinePoint]:
 
 
 def _roof(chart: Roofline, point: RooflinePoint, level: str) -> float:
-    """FLOP/s of the highest roof over its place: of the bytes of ``level``, and of its unit and dtype."""
+    """FLOP/s of the roof above ``point``: the lower of the memory roof of ``level`` and the compute roof of its unit and dtype."""
     memory = [c.value * (intensity(point, level) or 0) for c in chart.memory_roofs(level)]
     compute = [c.value for c in chart.compute_roofs() if c.key == point.key]
     return min(max(memory, default=math.inf), max(compute, default=math.inf))
 
 
 def radius(point: RooflinePoint) -> float:
-    """Pixels; the area grows with the share of time."""
+    """Pixels; the area is proportional to the share of time."""
     return PLAIN_RADIUS if point.share is None else max(LEAST_RADIUS, MOST_RADIUS * math.sqrt(point.share))
 
 
@@ -161,7 +161,7 @@ def beyond(point: RooflinePoint, level: str, plot: Plot) -> bool:
 
 
 def obstacles(view: LevelView) -> None:
-    """Keep labels off the markers; many in one place are as bad as one."""
+    """Keep labels off the markers; markers in one place count once."""
     covered: list[tuple[XY, float]] = []
     for point in sorted(placeable(view.chart, view.level), key=lambda one: -radius(one)):
         for _, known in reversed(_markers(point)):
@@ -198,7 +198,7 @@ def _interval(point: RooflinePoint, series: int, level: str, plot: Plot) -> list
 
 
 def _arrow(point: RooflinePoint, level: str, plot: Plot) -> list[Shape]:
-    """From where the point was in the baseline to where it is."""
+    """An arrow to ``point`` from its place in the baseline."""
     old = point.before
     if old is None or not old.bytes.get(level):
         return []
@@ -248,13 +248,13 @@ def _clusters(there: list[RooflinePoint], places: dict[int, XY]) -> list[list[Ro
 
 
 def _number(cluster: list[RooflinePoint], at: XY, others: list[XY], centre: XY, view: LevelView) -> list[Shape]:
-    """The label of the points at ``at``, with a thin line to them where it had to go further away."""
+    """The label of the points at ``at``, with a thin line to them if it does not stand beside them."""
     r, font, placer = max(map(radius, cluster)), view.font, view.placer
     text = ranges(sorted(point.number for point in cluster))
     half = text_width(text, font, bold=True) / 2
 
-    def nearer(label: Text) -> int:
-        """How many other places the label would seem to belong to, and labels that a line to it would cross."""
+    def penalty(label: Text) -> int:
+        """Penalty of a place: nearer points that the label would seem to belong to, and labels that its line would cross."""
         middle = (label.x, label.y - font * 0.35)
         own, line = math.dist(middle, at), Segment(at, middle)
         crossed = sum(line.meets(other) for other in placer.taken) if own > r + 2 * font else 0
@@ -262,7 +262,7 @@ def _number(cluster: list[RooflinePoint], at: XY, others: list[XY], centre: XY, 
 
     outwards = math.atan2(centre[1] - at[1], at[0] - centre[0]) if math.dist(at, centre) > 1 else 0.0
     places = rings(at, outwards, AWAY, r + half - 2, r + font * 0.25)
-    found = placer.place((Text("number", x, y + font * 0.35, text, "middle") for x, y in places), bold=True, cost=nearer)
+    found = placer.place((Text("number", x, y + font * 0.35, text, "middle") for x, y in places), bold=True, cost=penalty)
     for x, y in [(label.x, label.y - font * 0.35) for label in found]:
         if math.hypot(max(abs(x - at[0]) - half, 0), y - at[1]) >= r + font * 1.1:
             beside = (x + math.copysign(half + 2, at[0] - x), y)

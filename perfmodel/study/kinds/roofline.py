@@ -34,14 +34,14 @@ from perfmodel.validation.compare import RecordRow
 from perfmodel.validation.statistics import quantile
 
 SHOWN = 0.0005
-"""Relative: what a percentage shows of a time beyond its roof."""
+"""Relative excess over a roof that a percentage of one digit shows."""
 MANY = 6
-"""Measured points from which on a sentence sums them up."""
+"""From this many measured points on, a sentence sums them up."""
 
 
 @dataclass(frozen=True, slots=True)
 class RooflineSection(Options):
-    """``devices``: of workloads and profiled kernels; records name their own. ``level``: the memory level shown first."""
+    """``devices``: those that workloads and profiled kernels are drawn on; records name theirs. ``level``: memory level shown first."""
 
     devices: list[str] = field(default_factory=list)
     workloads: list[Workload] = field(default_factory=list)
@@ -52,7 +52,7 @@ class RooflineSection(Options):
     level: str = ""
 
     def build(self, scope: Scope) -> SectionResult:
-        """A roofline per device."""
+        """A roofline and a verdict per device. UsageError if no device is named, or records have none with a profile."""
         if not self.devices and (self.workloads or self.ncu or self.records is None):
             raise UsageError("devices is missing", "name at least one, such as h200")
         devices = {device.id: device for device in scope.devices(self.devices)}
@@ -66,11 +66,11 @@ class RooflineSection(Options):
         whole = together([self._of(device, rows, scope, len(devices) > 1) for device in devices.values()])
         charts = [chart for chart in whole.charts if isinstance(chart, Roofline)]
         leveled = [replace(chart, level=self.level) for chart in charts] if self.level else at_one_level(charts)
-        return replace(whole, charts=[*leveled], notes=[*_absent(unknown), *whole.notes])
+        return replace(whole, charts=[*leveled], notes=[*_without_point(unknown), *whole.notes])
 
     def _of(self, device: Device, rows: Sequence[RecordRow], scope: Scope, several: bool) -> SectionResult:
         found = [(w, answer) for w in self.workloads for answer in asked(w, device, scope)]
-        points = [point for w, one in found for point in _shown(w, one, len(found) > 1)]
+        points = [point for w, one in found for point in _workload_points(w, one, len(found) > 1)]
         measured, absent = _measured(rows, device)
         counted, lacking = self._counted(device, scope)
         every = scope.numbered([*points, *measured, *counted])
@@ -78,7 +78,7 @@ class RooflineSection(Options):
         uncounted = UNCOUNTED * any(not known_flops(point) for point in every)
         chart = roofline(device, every, title, " ".join(filter(None, [self.caption, uncounted])))
         others = replace(chart, points=every[len(points) :])
-        verdict = [_said(one, chart, device) for _, one in found]
+        verdict = [_verdict_of(one, chart, device) for _, one in found]
         verdict += [*_summary(others), *(_sentence(point, others) for point in others.points), *([] if every else absent)]
         explained = [f for _, one in found if one.steps for f in scope.explain(one.series, f"{one.point.name} on {device.id}", one.steps)]
         notes = [*(missing for _, one in found for missing in one.missing), *absent, *lacking]
@@ -95,15 +95,15 @@ class RooflineSection(Options):
         return points, advice(kernels)
 
 
-def _shown(w: Workload, one: WorkloadAnswer, several: bool) -> list[RooflinePoint]:
-    """Its kernels where they are known one by one, named after it where there are others; else it as a whole."""
+def _workload_points(w: Workload, one: WorkloadAnswer, several: bool) -> list[RooflinePoint]:
+    """The points of a workload: one per kernel if these are known, else one in all. With ``several`` workloads, kernels carry its name."""
     if not one.parts:
         return [one.point]
     return [replace(point, name=f"{w.name or one.series}: {point.name}") for point in one.parts] if several else list(one.parts)
 
 
 def _summary(chart: Roofline) -> list[str]:
-    """Of many measured points, before the sentence on each."""
+    """Sentences over all points: the range of roof shares if many are measured, and how many lack FLOP."""
     shares = [share for point in chart.points if point.measured and (share := share_of_roof(point)) is not None]
     uncounted = [point for point in chart.points if not known_flops(point)]
     sentences = []
@@ -120,37 +120,37 @@ def _summary(chart: Roofline) -> list[str]:
 
 
 def _sentence(point: RooflinePoint, chart: Roofline) -> str:
-    """The verdict on a point; bytes alone, or the FLOP of one unit, do not tell what bounds a kernel."""
+    """The verdict on a point, with a reservation if only bytes, or the FLOP of one unit, were counted: these do not tell what bounds it."""
     text = verdict_on(point, chart)
     counted = "counters" if known_flops(point) else "bytes"
     return text if certain(point) else text.replace(" is bound by ", f" is, as far as its {counted} tell, bound by ", 1)
 
 
 def _measured(rows: Sequence[RecordRow], device: Device) -> tuple[list[RooflinePoint], list[str]]:
-    """Points of the records of ``device``, and how many have none."""
+    """Points of the records of ``device``, and sentences on the records without one."""
     own = [row for row in rows if row.device is not None and row.device.id == device.id]
     made = [(row, point_of_row(0, row, row_group(row), row_name(row))) for row in own]
-    return [point for _, point in made if point], _absent([row for row, point in made if point is None])
+    return [point for _, point in made if point], _without_point([row for row, point in made if point is None])
 
 
-def _absent(rows: Sequence[RecordRow]) -> list[str]:
-    """How many records have no point, by reason; a collective or a whole step is no kernel that counts FLOP and bytes."""
+def _without_point(rows: Sequence[RecordRow]) -> list[str]:
+    """Sentences on how many records have no point, by reason: a collective or a whole step, for one, has no FLOP and bytes by kernel."""
     counts = Counter(row.reason or f"{row.record.implementation} is estimated as a whole, not by kernels" for row in rows)
     return [f"{count} record{'s are' if count > 1 else ' is'} not shown: {reason}." for reason, count in counts.items()]
 
 
-def _said(found: WorkloadAnswer, chart: Roofline, device: Device) -> str:
-    """The sentence of the whole; of a model also what takes most of its time. What does not fit the memory cannot run."""
+def _verdict_of(found: WorkloadAnswer, chart: Roofline, device: Device) -> str:
+    """The verdict on a workload; for a model with the kernel that takes most time, or CANNOT RUN if it does not fit the memory."""
     words, text = too_large(found, device), verdict_on(found.point, chart)
     if found.parts:
         most = max(found.parts, key=lambda part: part.share or 0)
         spent = format_time((most.predicted.value if most.predicted else most.roofline_s) or 0)
-        text = f"{text[:-1]}; {percent(most.share or 0)} of the time is in {most.name} ({spent}).{_above(found)}"
+        text = f"{text[:-1]}; {percent(most.share or 0)} of the time is in {most.name} ({spent}).{_above_roofs(found)}"
     return f"{found.point.name} CANNOT RUN: {words}. With room for it, {text}" if words else text
 
 
-def _above(found: WorkloadAnswer) -> str:
-    """Which of its kernels are predicted above their roofs, and why that may be; empty if none is."""
+def _above_roofs(found: WorkloadAnswer) -> str:
+    """A sentence on the kernels that are predicted above their roofs and the likely cause; empty if there is none."""
     over = [(part, share) for part in found.parts if (share := share_of_roof(part)) is not None and share > 1 + SHOWN]
     if not over:
         return ""

@@ -1,6 +1,6 @@
 """Which blocks a fused attention kernel starts and how many tiles each visits, in the order in which they start.
 
-Only the blocks that start last decide how evenly the slots end; what comes before them is given as sums.
+Only the blocks that start last decide how evenly the slots end; for the blocks before them sums are enough.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from perfmodel.timing.models._flash_plans import FlashPlan
 from perfmodel.timing.schedule import ByRatio, Sum, last_place
 
 ROUNDS = 3
-"""Rounds over all slots that are followed block by block."""
+"""The last so many rounds over all slots are followed block by block."""
 KNOWN = ("ROUNDS",)
 
 
@@ -41,7 +41,7 @@ class TileBlocks:
 
     @property
     def slots(self) -> int:
-        """Places for blocks on the device."""
+        """Blocks that run at once on the device."""
         return self.sms * self.resident
 
     @cached_property
@@ -56,7 +56,7 @@ class TileBlocks:
 
     @cached_property
     def last_place(self) -> ByRatio[Sum]:
-        """What the place that ends last runs of the last blocks, by their latency over the time of a tile."""
+        """Blocks and tiles of the slot that ends last, as a function of block latency over tile time; only last blocks."""
         return last_place(self.last, self.slots)
 
     @cached_property
@@ -92,7 +92,7 @@ def _backwards(walk: Attention, plan: FlashPlan, direction: str, per_walk: int) 
 
 
 def _share(visits: int, part: int, parts: int, divided: int) -> int:
-    """Tiles of one of ``parts`` that ``divided`` tiles are cut into."""
+    """Tiles visited by part number ``part``, of ``visits`` in all, if ``divided`` tiles are cut into ``parts`` equal parts."""
     each = -(-divided // parts)
     return int(min(each, max(0, visits - part * each)))
 
@@ -109,7 +109,7 @@ def _row_tile_visits(walk: Attention, plan: FlashPlan, i: int) -> int:
 
 
 def _key_tile_visits(walk: Attention, plan: FlashPlan, j: int) -> int:
-    """Row tiles that key tile ``j`` visits, K and V staying."""
+    """Row tiles that key tile ``j`` visits while its K and V stay in SRAM."""
     tiles = row_tiles(walk, plan.br)
     if not walk.causal:
         return int(tiles)
@@ -129,10 +129,10 @@ TUNED = ("TAIL",)
 
 
 def listed_cycles(blocks: TileBlocks, tile: float, block: float, alone: float) -> float:
-    """Blocks one after the other on every place.
+    """Cycles of blocks that follow each other in the slots.
 
-    Blocks that share a multiprocessor are slowed down by each other; where places stay empty at the end, those that are left
-    run at ``alone`` times their share, which takes back a part of the time by which the last place is late.
+    Blocks that share a multiprocessor slow each other down. Once slots stay empty at the end, a remaining tile takes ``alone`` times
+    its share of a full multiprocessor, which recovers part of the tail.
     """
     resident = blocks.resident
     end, balanced = _ends(blocks, tile * resident, block)
@@ -143,7 +143,7 @@ def listed_cycles(blocks: TileBlocks, tile: float, block: float, alone: float) -
 
 
 def _ends(blocks: TileBlocks, tile: float, block: float) -> tuple[float, float]:
-    """End of the last place, and the end if all ended together. The first blocks are spread evenly."""
+    """Cycles until the last slot ends, and until all end if perfectly balanced. The early blocks are spread evenly."""
     early, slots = blocks.early * block + blocks.early_tiles * tile, blocks.slots
     count, tiles = blocks.last_place.at(block / tile)
     balanced = (early + len(blocks.last) * block + blocks.last_tiles * tile) / slots
@@ -151,7 +151,7 @@ def _ends(blocks: TileBlocks, tile: float, block: float) -> tuple[float, float]:
 
 
 def equal_cycles(blocks: TileBlocks, tile: float, block: float, alone: float) -> float:
-    """Blocks of equal length, in rounds: the multiprocessor with the most of them ends last."""
+    """Cycles of blocks of equal length, in rounds: the multiprocessor with the most of them ends last."""
     resident = blocks.resident
     most, tiles = -(-blocks.count // blocks.sms), blocks.last[0] * tile
     alone = min(max(alone, 1.0), resident)
@@ -162,9 +162,9 @@ def equal_cycles(blocks: TileBlocks, tile: float, block: float, alone: float) ->
 
 
 def interleaved_cycles(blocks: TileBlocks, tile: float, block: float, alone: float) -> float:
-    """Blocks of unequal length; while one waits for its first loads, its neighbours on the multiprocessor run faster.
+    """Cycles of blocks of unequal length; while one waits for its first loads, its neighbours on the multiprocessor run faster.
 
-    ``alone``: how much longer a tile takes that has the multiprocessor for itself than its share of a full one.
+    ``alone``: time of a tile alone on a multiprocessor, over its share of the time there among ``resident`` blocks.
     """
     resident = blocks.resident
     alone = min(max(alone, 1.0), resident)
@@ -187,7 +187,7 @@ def _together(tiles: Sequence[int], tile: float, alone: float) -> float:
 
 
 def _steady(block: float, tiles: float, resident: int, alone: float) -> float:
-    """Cycles T of a block of ``tiles`` cycles among ``resident``, any of which waits for ``block`` of its T cycles.
+    """Cycles T of a block with ``tiles`` cycles of work among R = ``resident`` blocks, each of which waits ``block`` of its T cycles.
 
     T = block + tiles (R - (R - alone) block / T): the share of a neighbour that waits goes to those that run.
     """

@@ -153,7 +153,7 @@ def _parts(size: int, tile: int) -> list[int]:
 
 
 def seconds(case: Case, device: Device, parameters: Mapping[str, float]) -> float:
-    """Predicted seconds of ``case``, run again and again on the same arrays; UnavailableError names what the profile lacks."""
+    """Seconds of one call of ``case``, run again and again on the same arrays; UnavailableError names what the profile lacks."""
     rates, w = rates_of(device), case.workload
     if case.implementation == "cpu-copy":
         return rates.dispatch_s + sum(rates.stream_s(w.read_bytes, w.write_bytes, w.read_bytes + w.write_bytes))
@@ -163,7 +163,7 @@ def seconds(case: Case, device: Device, parameters: Mapping[str, float]) -> floa
 
 
 def covers(case: Case) -> bool:
-    """fp32 forward on warm caches, with no option that these kernels lack."""
+    """fp32, forward, on warm caches: copies, unbatched matmuls, attention without mask, dropout, window, blocks or separate scale."""
     w = case.workload
     if case.implementation not in FITTED or case.direction != FORWARD or case.cold:
         return False

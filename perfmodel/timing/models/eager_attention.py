@@ -3,7 +3,7 @@
 Forward: Q K^T, scale, additive mask, softmax, P V. Backward: P^T dO, dO V^T, a product by the scores, softmax's own backward,
 scale, dS^T Q, dS K. A causal mask is an additive one here too, a tensor of the scores' dtype that ``torch-mask`` adds; the boolean
 matrix of ``masked_fill`` is another kernel, which was not timed. Each kernel is predicted by the calibration of its own
-implementation; parameters say what a kernel costs less behind another one, and how fast the kernels run that are never timed alone.
+implementation; parameters give the time saved by a kernel that follows another, and the rates of kernels that are never timed alone.
 Source: the sequence that the profiler shows for torch.matmul, *, +, torch.softmax under autograd.
 
 As the published comparisons with FlashAttention ran it, other kernels follow each other. FlashAttention's benchmark: copies of Q, K
@@ -159,7 +159,7 @@ def published_seconds(case: Case, device: Device, p: Mapping[str, float]) -> flo
 
 
 def covers_published(case: Case) -> bool:
-    """Whole-sequence attention with as many KV heads as query heads, no window, blocks or masked_fill; Megatron's with no mask to read."""
+    """Whole-sequence attention with as many KV heads as query heads, no window, blocks or masked_fill; Megatron's without a mask."""
     return covers_plain(case) and not (case.implementation == MEGATRON and case.workload.mask)
 
 

@@ -88,7 +88,7 @@ def _matmul(w: Experts, moved: float, columns: float, depth: float, slots: float
 
 
 def seconds(case: Case, device: Device, p: Mapping[str, float]) -> float:
-    """Predicted seconds of the parts that are asked for; UnavailableError without DRAM bandwidth, multiprocessors or a peak."""
+    """Seconds of the kernels of ``case.workload`` over all tokens; UnavailableError without DRAM bandwidth, multiprocessors or a peak."""
     bandwidth, peak, parts = _work(case, device)
     narrow = case.workload.dtype.size == 1
     kind, half = "narrow_" if narrow else "", p["half_bandwidth_share"]
@@ -105,7 +105,7 @@ def seconds(case: Case, device: Device, p: Mapping[str, float]) -> float:
 
 
 def covers(case: Case) -> bool:
-    """Gated experts with weights of 16 or 8 bits."""
+    """Routed, gated experts with fp16, bf16 or fp8 weights, forward."""
     return isinstance(case.workload, Experts) and case.direction == FORWARD and case.workload.dtype.name in ("fp16", "bf16", "fp8")
 
 

@@ -55,7 +55,7 @@ KNOWN = ("MOST_QUERIES", "GRAPH_GAP_S")
 
 
 def covers(case: Case) -> bool:
-    """Forward, few queries, a 16-bit cache, every key visible."""
+    """Forward, few queries per sequence, a 16-bit cache, head dims up to 256; no mask, window, dropout or blocks."""
     w = case.workload
     return (
         isinstance(w, Attention)
@@ -167,7 +167,7 @@ def narrow_seconds(case: Case, device: Device, p: Mapping[str, float]) -> float:
 
 
 def covers_narrow(case: Case) -> bool:
-    """A single query over a cache of 8 bits."""
+    """Forward, n = 1, 16-bit Q over an 8-bit cache, head dims up to 256; no mask, window, dropout or blocks."""
     w = case.workload
     if not isinstance(w, NarrowCacheAttention) or case.direction != FORWARD:
         return False

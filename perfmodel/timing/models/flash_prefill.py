@@ -1,7 +1,7 @@
 """Time of fused, tiled attention over many queries: the forward pass with Q kept, the backward pass with K and V kept.
 
 A block keeps one tile and streams the tiles it meets. Its time is a latency (first loads, last stores) and a time per tile;
-blocks are list-scheduled over the places that the multiprocessors have. A tile's matmuls and its exponentials run on different
+blocks are list-scheduled over the slots of the multiprocessors. A tile's matmuls and its exponentials run on different
 units and overlap partly. Kernels beside the main one copy K and V into a paged cache, or prepare and finish gradients.
 
 The structure of each implementation (tile, order, packing) is in ``_flash_plans``; parameters are cycles of the tensor clock or
@@ -32,7 +32,7 @@ PARAMETERS = (
 )
 
 COLD = 2.0
-"""How computing and moving add up while nothing is cached: all blocks wait for their first loads. 1 would be one after the other."""
+"""Exponent of the norm that adds compute and DRAM time on cold caches, where blocks wait for their first loads; 1 is no overlap."""
 
 FORWARD_ONLY = ("vllm-flash-attn", "numba-flash-mma")
 
@@ -109,7 +109,7 @@ def _tensor_bytes(w: Attention) -> tuple[int, int]:
 
 
 def _side_bytes(w: Attention, plan: FlashPlan, direction: str) -> int:
-    """Bytes of the kernels beside the main one: the copy of K and V; the sum over splits; or backward, those around gradients."""
+    """Bytes that the kernels beside the main one move: copying K and V, adding up splits, or preparing and finishing gradients."""
     qo, kv = _tensor_bytes(w)
     moved = 0
     if direction == BACKWARD:  # O dO -> row sums, zero dQ; add up dQ in fp32 -> dQ; dK, dV per query head -> per KV head
@@ -122,7 +122,7 @@ def _side_bytes(w: Attention, plan: FlashPlan, direction: str) -> int:
 
 
 def _side_seconds(w: Attention, work: _FlashWork, direction: str, parameters: Mapping[str, float]) -> float:
-    """Seconds of those kernels."""
+    """Seconds of the kernels beside the main one."""
     rates, plan, moved = work.rates, work.plan, work.side_bytes
     cycles = plan.side_kernels * parameters["side_block_cycles"]
     if plan.writes_cache and direction != BACKWARD:
@@ -155,7 +155,7 @@ def _work(case: Case, device: Device) -> _FlashWork:
 
 
 def seconds(case: Case, device: Device, parameters: Mapping[str, float]) -> float:
-    """Seconds of one call; UnavailableError where there is no such kernel, or the profile lacks a number."""
+    """Seconds of one call, launch and side kernels included; UnavailableError if there is no such kernel or the profile lacks a number."""
     w: Attention = case.workload
     work = _work(case, device)
     rates, plan, blocks = work.rates, work.plan, work.blocks
@@ -167,17 +167,17 @@ def seconds(case: Case, device: Device, parameters: Mapping[str, float]) -> floa
 
 
 WIDEST = {"numba-flash-mma": 128}
-"""Largest head dim of an implementation; 256 of the others."""
+"""Largest head dim of an implementation; 256 for those not listed."""
 
 
 def rarely_timed(case: Case) -> bool:
-    """Kernels of which too few rows are known for all parameters: ``flash-few`` describes them."""
+    """Whether too few records of the kernel exist to fit all parameters: ``flash-few`` models it."""
     few = case.implementation.startswith("fa3") and (case.direction == BACKWARD or case.workload.dtype.size < 2)
     return few or case.implementation.startswith("fa1")
 
 
 def covers(case: Case) -> bool:
-    """Dense fused attention of several queries, of an implementation whose launch is known.
+    """Dense fused attention with d = d_v up to ``WIDEST``, forward (n > 1) or backward, in an implementation whose launch is known.
 
     Not the memory-efficient backward pass over head dim 128: it keeps its gradients in memory, and locks order its blocks.
     """

@@ -72,7 +72,7 @@ A store passes through SRAM on its way. Set on the 20 unaligned products that fi
 them picks 9.5 to 10.5 and 1.5 to 2. No tile multiplies for longer than it copies at that pace, not at the rate of mma.sync either.
 """
 SPLIT_US = 2.5
-"""In fp8, as ``gemm`` starts from: the eighth parameter prices the rounding instead."""
+"""``split_us`` in fp8: the value from which fits of ``gemm`` start, as the eighth fitted parameter prices the rounding."""
 TUNED = (
     *("EVEN_PARTS", "LARGEST_SPLIT", "SPLIT_WAVES"),
     *("STORE_COST", "OVERLAP", "THROTTLE_FROM_S", "THROTTLE_SPAN", "COPY_CYCLES", "NARROW_STORE_COST", "SPLIT_US"),
@@ -199,7 +199,7 @@ def _widths(length: int) -> set[int]:
 
 
 def covers(case: Case) -> bool:
-    """Forward matrix multiplications."""
+    """Matrix multiplications C[m, n] = A[m, k] B[k, n], batched or not, forward, in any dtype."""
     return isinstance(case.workload, Matmul) and case.direction == FORWARD
 
 
@@ -291,20 +291,20 @@ def plan_seconds(work: _MatmulWork, p: Mapping[str, float]) -> Callable[[TilePla
 
 @once_per_case
 def _rounding(case: Case, device: Device) -> tuple[float, float]:
-    """Bytes that the matmul's neighbours move, and the DRAM bandwidth."""
+    """Bytes of rounding x and of the 16-bit result beyond those of the fp8 matmul, and the DRAM bandwidth in B/s."""
     w: Matmul = case.workload
     moved = w.batch * w.m * (w.k * (ACTIVATION_SIZE + w.dtype.size) + w.n * (ACTIVATION_SIZE - w.dtype.size))
     return moved, float(rates_of(device, w.dtype).dram)
 
 
 def fp8_seconds(case: Case, device: Device, p: Mapping[str, float]) -> float:
-    """Seconds of both kernels; UnavailableError as in ``seconds``."""
+    """Seconds of rounding and matmul; UnavailableError as in ``seconds``."""
     moved, bandwidth = _rounding(case, device)
     return float(seconds(case, device, {**p, "split_us": SPLIT_US}) + moved / (bandwidth * p["quantize_share"]))
 
 
 def covers_fp8(case: Case) -> bool:
-    """Forward, both operands in fp8."""
+    """As ``covers``, with both operands in fp8."""
     return covers(case) and case.direction == FORWARD and case.workload.dtype.name == "fp8"
 
 

@@ -46,7 +46,7 @@ KNOWN = ("KEYS", "HEADS", "WIDE_HEADS", "WIDE_FROM", "SPLITS_FROM")
 
 
 def seconds(case: Case, device: Device, p: Mapping[str, float]) -> float:
-    """Predicted seconds; UnavailableError if the device does not multiply in 8 bits, or its profile lacks a number."""
+    """Seconds of one layer's call; UnavailableError if the device does not multiply in 8 bits, or its profile lacks a number."""
     w: LatentDecode = case.workload
     if w.kv_bits == 8 and "fp8" not in device.peaks.tensor:
         raise UnavailableError(f"{device.id} does not multiply in 8 bits: no kernel for its 8-bit cache is calibrated")
@@ -71,7 +71,7 @@ def seconds(case: Case, device: Device, p: Mapping[str, float]) -> float:
 
 
 def covers(case: Case) -> bool:
-    """One query per sequence, over a cache of 16 or 8 bits."""
+    """Forward, one 16-bit query per sequence (n = 1) over a latent cache of 16 or 8 bits."""
     w = case.workload
     return isinstance(w, LatentDecode) and case.direction == FORWARD and w.n == 1 and w.kv_bits in (8, 16) and w.dtype.size == 2
 

@@ -46,7 +46,7 @@ def sent_bytes(w: Collective) -> float:
 
 
 def seconds(case: Case, device: Device, p: Mapping[str, float]) -> float:
-    """Predicted seconds; UnavailableError without an interconnect or a DRAM bandwidth in the profile."""
+    """Seconds of one collective; UnavailableError without an interconnect or a DRAM bandwidth in the profile."""
     w: Collective = case.workload
     link, sent = link_bandwidth(device), sent_bytes(w)
     pairs = w.op in (ALL_TO_ALL, P2P)
@@ -62,7 +62,7 @@ def seconds(case: Case, device: Device, p: Mapping[str, float]) -> float:
 
 
 def covers(case: Case) -> bool:
-    """Collectives among two to eight GPUs."""
+    """Collectives among two to eight GPUs, of any size."""
     return isinstance(case.workload, Collective) and 2 <= case.workload.world <= 8 and case.direction == FORWARD
 
 

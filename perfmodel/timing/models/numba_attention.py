@@ -6,8 +6,8 @@ latency shows. O = P V: a block per query tile walks the keys in stages of 32, a
 ones too. With a causal mask the softmax guards every element in its loops, and takes longer over those that are visible.
 
 numba-flash1 has K and V outermost: one block per head visits every pair of a key tile and a query tile that sees it. A pair costs
-what it costs numba-flash, with Q copied in place of K and V, and each time anew what numba-flash waits once per block to load Q and
-store O; beside that O comes from L2 and goes back. O, l and m are filled by three kernels before.
+as much as in numba-flash, except that Q is copied instead of K and V. In addition every pair pays the wait for Q and O that
+numba-flash pays once per block, and moves O from L2 and back. Three kernels fill O, l and m first.
 Source: the kernels' own loops; instruction costs of numba-flash; Dao et al. 2022, arXiv 2205.14135, Algorithm 1.
 """
 
@@ -52,7 +52,7 @@ KNOWN = ("DEFAULT_TILE", "REGISTERS", "SOFTMAX_REGISTERS", "SOFTMAX_ROWS", "SOFT
 
 
 def scores_seconds(w: Attention, tile: tuple[int, int], device: Device, costs: Mapping[str, float], p: Mapping[str, float]) -> float:
-    """S = Q K^T."""
+    """Seconds of S = Q K^T; ``tile``: rows and columns of S per block."""
     br, bc = tile
     layout = TileLayout(br, w.d // 8)
     columns = bc // layout.lanes
@@ -75,7 +75,7 @@ def visible_keys(w: Attention) -> float:
 
 
 def softmax_seconds(w: Attention, device: Device, p: Mapping[str, float]) -> float:
-    """P = softmax(S): the latency of its rows, or its bytes over the DRAM bandwidth."""
+    """Seconds of P = softmax(S): the latency of its rows, or its bytes over the DRAM bandwidth."""
     row_bytes = int(w.kv_len) * FLOAT_BYTES
     rows = max(1, min(SOFTMAX_ROWS, SOFTMAX_BYTES // row_bytes))
     block = ThreadBlock(rows * WARP, SOFTMAX_REGISTERS, rows * row_bytes)
@@ -85,7 +85,7 @@ def softmax_seconds(w: Attention, device: Device, p: Mapping[str, float]) -> flo
 
 
 def outputs_seconds(w: Attention, br: int, device: Device, costs: Mapping[str, float]) -> float:
-    """O = P V."""
+    """Seconds of O = P V; ``br``: rows of O per block."""
     layout = TileLayout(br, w.d // 8)
     work, stages = stage(layout, int(w.d)), ceil_div(w.kv_len, DEPTH)
     block = ThreadBlock(layout.threads, REGISTERS[int(w.d)][1], STAGES * (br + w.d) * DEPTH * FLOAT_BYTES)
@@ -105,7 +105,7 @@ def standard_seconds(case: Case, device: Device, p: Mapping[str, float]) -> floa
 
 
 def covers_standard(case: Case) -> bool:
-    """What numba-flash covers, in the head dims that the kernels are built for."""
+    """As numba-flash's ``covers``, in the head dims that the kernels are built for."""
     return register_tiles.covers(case) and case.workload.d in REGISTERS
 
 

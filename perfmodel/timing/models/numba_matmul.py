@@ -62,7 +62,7 @@ def stage(layout: TileLayout, columns: int, depth: int = DEPTH) -> Instructions:
 
 
 def tiled_seconds(case: Case, device: Device, p: Mapping[str, float]) -> float:
-    """Predicted seconds; UnavailableError without a calibration of numba-flash, or a number that it needs."""
+    """Seconds of one call, UsageError for an unknown tile; UnavailableError without a calibration of numba-flash or a number."""
     w: Matmul = case.workload
     costs = instruction_costs(device)
     tile = case.launch.get("br", DEFAULT_TILE)
@@ -90,7 +90,7 @@ def naive_seconds(case: Case, device: Device, p: Mapping[str, float]) -> float:
 
 
 def covers(case: Case) -> bool:
-    """One product."""
+    """A single product C[m, n] = A[m, k] B[k, n], forward; no batch, no split of k."""
     w = case.workload
     return isinstance(w, Matmul) and w.batch == 1 and w.split_k == 1 and case.direction == FORWARD
 

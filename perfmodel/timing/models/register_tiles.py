@@ -261,7 +261,7 @@ def _grid(case: Case, device: Device) -> _Grid:
 
 
 def seconds(case: Case, device: Device, p: Mapping[str, float]) -> float:
-    """Predicted seconds; UnavailableError without clock or multiprocessors in the profile."""
+    """Seconds of one call; UnavailableError without clock or multiprocessors in the profile."""
     grid = _grid(case, device)
     most = ceil_div(grid.places.blocks, grid.places.lanes)
     times = [tile_cycles(grid.tile, number * max(1.0, grid.warps / SCHEDULERS), p) for number in range(1, most + 1)]
@@ -276,7 +276,7 @@ def seconds(case: Case, device: Device, p: Mapping[str, float]) -> float:
 
 
 def covers(case: Case) -> bool:
-    """Plain fp32 attention, forward."""
+    """Forward attention with d = d_v, causal or not; no window, blocks, additive mask or dropout."""
     w = case.workload
     plain = isinstance(w, Attention) and w.window is None and w.sparsity is None and not (w.mask or w.masked_fill or w.dropout)
     return plain and case.direction == FORWARD and w.d == w.dv

@@ -36,13 +36,13 @@ def cycles_per_second(device: Device) -> float:
 
 
 def copy_seconds(case: Case, device: Device, p: Mapping[str, float]) -> float:
-    """Launch, then bytes at a share of the bandwidth; UnavailableError without a DRAM bandwidth in the profile."""
+    """Seconds of launch plus bytes at a share of the bandwidth; UnavailableError without a DRAM bandwidth in the profile."""
     w: Stream = case.workload
     return p["launch_us"] * 1e-6 + float(w.read_bytes + w.write_bytes) / (dram_bandwidth(device) * p["bandwidth_share"])
 
 
 def row_seconds(case: Case, device: Device, p: Mapping[str, float]) -> float:
-    """Launch, the latency of one row, rows one after another on each multiprocessor, and bytes at a share of the bandwidth.
+    """Seconds of launch, latency of one row, rows one after another on each multiprocessor, and bytes at a share of the bandwidth.
 
     UnavailableError without DRAM bandwidth or multiprocessors in the profile.
     """
@@ -52,9 +52,9 @@ def row_seconds(case: Case, device: Device, p: Mapping[str, float]) -> float:
 
 
 def broadcast_seconds(case: Case, device: Device, p: Mapping[str, float]) -> float:
-    """An operand of one head added to all of them, element by element.
+    """Seconds of adding one head's operand (a mask) to all heads, as PyTorch does it.
 
-    Elements are looked up one by one, by indices that are divided out: that, not the bytes, sets the pace.
+    Index arithmetic with a division per element, not the bytes, limits the rate.
     UnavailableError without DRAM bandwidth, clock or multiprocessors in the profile.
     """
     w: Stream = case.workload
@@ -74,7 +74,7 @@ def padded(cols: int) -> int:
 
 
 def softmax_seconds(case: Case, device: Device, p: Mapping[str, float]) -> float:
-    """Another kernel for each range of row lengths.
+    """Seconds of softmax over rows; each range of row lengths has another kernel.
 
     Up to 2,048 elements a warp keeps a row in its registers: latency grows with the row, bytes flow at a share of the bandwidth.
     Beyond that a block of 1,024 threads takes a row, and its steps, not the bytes, set the pace; up to 8,192 elements it stays in

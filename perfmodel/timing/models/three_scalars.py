@@ -1,4 +1,4 @@
-"""The baseline that a better model must beat: launch overhead, and shares of peak and bandwidth that are reached.
+"""The baseline that other models must beat: launch overhead, and fitted shares of peak and bandwidth.
 
 t = launch + max(FLOP / (peak x share), bytes / (bandwidth x share)), on visible FLOP and compulsory bytes.
 Source: the roofline of Williams, Waterman & Patterson 2009 with the three efficiencies that practice fits to it.
@@ -36,12 +36,12 @@ def from_terms(compute: float, traffic: float, p: Mapping[str, float]) -> float:
 
 
 def seconds(case: Case, device: Device, p: Mapping[str, float]) -> float:
-    """Predicted seconds; UnavailableError without a peak for the dtype, or for a case that is estimated as a whole."""
+    """Seconds of one call; UnavailableError without a peak for the dtype, or for a workload that has no list of kernels."""
     return from_terms(*terms(kernels_of(case), device), p)
 
 
 def covers(case: Case) -> bool:
-    """Everything: a baseline is for comparison, nothing is calibrated with it."""
+    """Every case: it is a baseline for comparison, and nothing is calibrated with it."""
     return True
 
 

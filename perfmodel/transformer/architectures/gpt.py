@@ -20,7 +20,7 @@ def gpt_oss(fields: HfFields) -> ModelSpec:
     """gpt-oss: biases in attention, router and experts, a learned sink per head.
 
     Defaults: head_dim 64, every other layer, from the first on, with a window of 128, embeddings not tied.
-    The router's bias has one weight per expert.
+    The router has a bias, one weight per expert.
     """
     fields.settled("experts_per_token")
     window = fields.optional("sliding_window", 128)

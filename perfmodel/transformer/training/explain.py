@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from perfmodel.core.arith import ceil_div
 from perfmodel.core.roofline import rates_of
@@ -16,9 +16,9 @@ from perfmodel.transformer.training.implementations import kind_titles
 from perfmodel.transformer.training.matrices import chunks_of
 from perfmodel.transformer.training.memory import MemoryResult
 from perfmodel.transformer.training.question import EVERY, FULL, NONE, SELECTIVE, Shape, shape_of
-from perfmodel.transformer.training.step.estimate import TrainingAnswer
-from perfmodel.transformer.training.step.flops import attention_flops, passes
-from perfmodel.transformer.training.step.step_time import BUBBLE, HOST
+
+if TYPE_CHECKING:
+    from perfmodel.transformer.training.step.estimate import TrainingAnswer
 
 STATE_SOURCE = "perfmodel/transformer/training/state.py: Micikevicius et al. 2018; ZeRO, Rajbhandari et al. 2020"
 TAPE_SOURCE = "perfmodel/transformer/training/tape.py: what torch.autograd keeps"
@@ -131,6 +131,8 @@ def _tokens(trace: Trace, found: TrainingAnswer) -> Any:
 
 def _step(trace: Trace, found: TrainingAnswer) -> Any:
     """m micro-batches on the slowest stage, the bubble, and what is done once."""
+    from perfmodel.transformer.training.step.step_time import BUBBLE, HOST
+
     time, p = found.found.time, found.training.parallel
     one = time.one
     known = {
@@ -159,6 +161,8 @@ def _step(trace: Trace, found: TrainingAnswer) -> Any:
 
 def _shares(trace: Trace, found: TrainingAnswer, tokens: Any, step: Any) -> None:
     """MFU and HFU, and beside them PaLM's convention, step by step; the other one is a row of its table."""
+    from perfmodel.transformer.training.step.flops import attention_flops, passes
+
     t, job = found.training, found.found.job
     weights = trace.symbol("N", active(t.model), "parameters that a token uses", t.model.source)
     pairs = trace.symbol("4LHQT", attention_flops(t.model, t.n), "FLOP of attention per token, forward", PALM_SOURCE)

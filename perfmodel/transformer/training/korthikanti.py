@@ -1,8 +1,8 @@
-"""The literature's account of activations: GPT in 16 bits with dropout, and nothing that is small (no statistics, no logits in 16 bits).
+"""Activation memory by the published formulas: GPT in 16 bits with dropout; small tensors (norm statistics, 16-bit logits) left out.
 
 Source: Korthikanti et al. 2022, arXiv 2205.05198, sections 4 and 5, Table 2, equations 1 to 6. s: sequence, b: micro-batch, h: hidden,
 a: heads, L: layers, t: tensor-parallel GPUs, p: pipeline stages, m: interleaved chunks, v: vocabulary. The MLP is 4 h wide and not gated.
-``activations.kept`` says what a given model really keeps; for this kind of model the two agree up to the statistics of norms.
+``activations.kept`` counts what a given model really keeps; for a GPT the two agree up to the statistics of norms.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from perfmodel.transformer.spec import DenseMlp, GroupedAttention, ModelSpec
 from perfmodel.transformer.training.question import EVERY, FULL, NONE, TrainingConfig
 
 TENSOR, SEQUENCE = "tensor", "sequence"
-"""What divides a tensor among tensor-parallel GPUs: their heads or columns; or only sequence parallelism."""
+"""How a tensor is divided among tensor-parallel GPUs: always, by heads or columns; or under sequence parallelism only."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +77,10 @@ def interleaving(p: Number, m: Number) -> Number:
 
 
 def stage_bytes(training: TrainingConfig) -> Number:
-    """Bytes of the layers on a GPU of the first stage: p micro-batches of L / p layers each, more with interleaving (section 4.2.3)."""
+    """Bytes of the layers on a GPU of the first stage: p micro-batches of L / p layers each, more with interleaving (section 4.2.3).
+
+    With ``every:K`` only the inputs of every K-th layer are kept.
+    """
     model, parallel = training.model, training.parallel
     first = model.layers[0].attention
     kind, every = training.recompute.kind, training.recompute.every if training.recompute.kind == EVERY else 1
@@ -95,14 +98,14 @@ def stage_bytes(training: TrainingConfig) -> Number:
 
 
 def ends_bytes(training: TrainingConfig) -> Number:
-    """Equation 5: the dropout mask of the embedding of p micro-batches; without stages also last norm, head input and fp32 logits."""
+    """Bytes before and after the layers (equation 5): p dropout masks of the embedding; if p = 1, last norm, head input, fp32 logits."""
     model, p, t = training.model, training.parallel.pp, training.parallel.tp
     sbh = training.tokens * model.hidden
     return (sbh * p + (4 * sbh + 4 * training.tokens * model.vocab if p == 1 else 0)) / t
 
 
 def describes(model: ModelSpec) -> bool:
-    """Whether the account is meant for such a model: equal heads, an MLP 4 h wide that is not gated, layer norms."""
+    """Whether the formulas apply to ``model``: as many KV heads as heads, an ungated MLP of width 4 h, layer norms."""
     return model.norm == "layer" and all(
         isinstance(layer.attention, GroupedAttention)
         and layer.attention.kv_heads == layer.attention.heads

@@ -1,4 +1,4 @@
-"""Low-rank adapters (Hu et al. 2021, arXiv 2106.09685): beside a frozen matrix a -> b run two trained ones, a -> r and r -> b."""
+"""LoRA adapters (Hu et al. 2021, arXiv 2106.09685): two trained matrices a -> r and r -> b beside each frozen one a -> b."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from perfmodel.transformer.training.matrices import Holding
 from perfmodel.transformer.training.question import ALL, ATTENTION_ONLY
 
 QV_NAMES = ("Q", "V")
-"""Those of the paper's experiments; of latent attention the matrices up to them."""
+"""The matrices that the paper adapts; in latent attention the up projections that have these names."""
 
 
 def is_targeted(matrix: Matrix, targets: str) -> bool:
@@ -18,7 +18,7 @@ def is_targeted(matrix: Matrix, targets: str) -> bool:
 
 
 def adapters(holding: Holding, rank: int, targets: str) -> Holding:
-    """The trained matrices beside those of ``holding``.
+    """The trained matrices of ``rank`` beside the targeted ones of ``holding``; ``targets``: qv, attention or all.
 
     >>> adapters(Holding((Matrix("Q", "attention", 4096, 4096, 32),)), 8, "qv").parameters
     2097152

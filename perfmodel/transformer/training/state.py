@@ -1,4 +1,4 @@
-"""What a GPU holds from step to step: weights, gradients, the optimizer's state; whole, or divided by ZeRO.
+"""Bytes that a GPU holds from step to step: weights, gradients, the optimizer's state; whole, or divided by ZeRO.
 
 Mixed precision: 2 B weights, 2 B gradients, 4 B master weights, 8 B of Adam's moments: 16 B per parameter. With gradients added up
 in fp32 instead 18 B, with both 20 B. Sources: Micikevicius et al. 2018 (mixed precision); Rajbhandari et al. 2020, arXiv
@@ -29,11 +29,11 @@ BLOCK = 256
 
 @dataclass(frozen=True, slots=True)
 class Optimizer:
-    """``moments``: numbers kept per parameter, in the precision of the state. ``eight_bit``: in one byte, with scales by block.
+    """``moments``: numbers kept per parameter, in the precision of the state; ``eight_bit``: a byte each and scales.
 
-    ``factored``: a row and a column of sums per matrix instead of a second moment. ``matrix_moments``: of a layer's matrices, where
-    they differ from those of tables and vectors. ``temporary``: numbers per parameter while many tensors are updated together by
-    PyTorch's foreach kernels (torch/optim/adam.py takes the square root of all second moments at once); a fused kernel needs none.
+    ``factored``: a row and a column of sums per matrix instead of a second moment. ``matrix_moments``: moments of the matrices
+    of a layer, if they differ from those of tables and vectors. ``temporary``: numbers per parameter while PyTorch's foreach kernels
+    update many tensors together (torch/optim/adam.py takes the square root of all second moments at once); a fused kernel needs none.
     """
 
     name: str
@@ -68,7 +68,7 @@ def optimizer_named(name: str) -> Optimizer:
 
 
 def state_elements(optimizer: Optimizer, holding: Holding) -> Number:
-    """Numbers in the precision of the state that ``optimizer`` keeps for ``holding``, scales of 8-bit blocks apart."""
+    """How many numbers ``optimizer`` keeps for ``holding``, without the scales of 8-bit blocks."""
     if optimizer.factored:
         return sum(matrix.count * (matrix.inputs + matrix.outputs) for matrix in holding.matrices) + holding.vectors
     if optimizer.matrix_moments is None:
@@ -106,9 +106,9 @@ class StatePart:
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """Bytes on one GPU; ``optimizer`` with the master weights. ``parameters``: those it has a copy or a share of, before ZeRO.
+    """Bytes on one GPU; ``optimizer`` includes the master weights, ``temporary`` is what the optimizer needs while it steps.
 
-    ``temporary``: bytes that the optimizer needs while it steps.
+    ``parameters``, ``trained``: numbers of parameters of this GPU, all and trained ones, before ZeRO divides them.
     """
 
     weights: Number
@@ -131,7 +131,7 @@ def weight_size(training: TrainingConfig) -> int:
 
 
 def gradient_sizes(training: TrainingConfig) -> list[tuple[str, int]]:
-    """What is kept per gradient: name and bytes."""
+    """The gradient buffers: name, and bytes per parameter."""
     if training.precision != MIXED:
         return [("gradients", weight_size(training))]
     low = [] if training.gradients == FULL_GRADIENTS else [("gradients", 2)]
@@ -144,7 +144,7 @@ def copies(parallel: Parallel, of_experts: bool) -> int:
 
 
 def _divided(holding: Holding, parallel: Parallel, zero: int) -> Iterator[tuple[str, Holding, int]]:
-    """What all data-parallel GPUs share, then what belongs to experts: suffix, parameters, and GPUs that divide them from ``zero`` on."""
+    """Dense parameters, then those of experts: suffix of the name, parameters, and GPUs that divide them if ZeRO is at least ``zero``."""
     halves = [("", holding)]
     if holding.experts:
         inside = tuple(matrix for matrix in holding.matrices if matrix.group == EXPERTS)

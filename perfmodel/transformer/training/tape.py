@@ -156,12 +156,12 @@ def _again(tape: Tape, repeated: list[TapeNode]) -> tuple[TapePass, Number]:
 
 EAGER, SDPA_FLASH = "torch-eager", "torch-sdpa-flash"
 RANDOM_STATE = 2 * 512
-"""Seed and offset of dropout, a block of the allocator each."""
+"""Bytes of the seed and the offset of dropout: one 512 B block of the allocator for each."""
 
 
 @dataclass(frozen=True, slots=True)
 class AttentionPeak:
-    """Bytes beside the inputs: at the most, in the forward pass alone, and kept between the two; ``at``: the operation of the most."""
+    """Bytes without the inputs: peak of both passes, peak of forward, and kept from forward to backward. ``at``: operation at the peak."""
 
     bytes: Number
     forward: Number
@@ -170,7 +170,7 @@ class AttentionPeak:
 
 
 def attention_peak(w: Attention, implementation: str) -> AttentionPeak:
-    """Peak of forward and backward of ``w`` as ``implementation``, torch-eager or torch-sdpa-flash, runs it.
+    """Peak bytes of forward and backward of ``w`` in ``implementation``, torch-eager or torch-sdpa-flash; UsageError for another.
 
     Eager, with S bytes of scores and u of the result, peaks at 4 S + 2 u in softmax's backward pass; a mask is one of the inputs.
 
@@ -189,7 +189,7 @@ def attention_peak(w: Attention, implementation: str) -> AttentionPeak:
 
 
 def _tape(w: Attention, nodes: list[TapeNode], more: dict[str, Number]) -> Tape:
-    """Inputs are there already and so is the gradient of the result: only their own gradients, and the result, take bytes."""
+    """Tape of ``nodes``: the result, dQ, dK and dV take bytes; inputs and dO exist already."""
     keys, rows = w.batch * w.kv_heads * w.kv_len * w.dtype.size, w.batch * w.heads * w.n * w.dtype.size
     views = {"Q": rows * w.d, "K": keys * w.d, "V": keys * w.dv, "result": 0}
     return Tape("Q", {**dict.fromkeys(views, 0), "result": rows * w.dv, **more}, nodes, views=views)
@@ -207,9 +207,9 @@ def _eager(w: Attention) -> Tape:
 
 
 def _flash(w: Attention) -> Tape:
-    """FlashAttention-2: the logsumexp is kept; backward adds dQ up in fp32, rows in blocks of 128 and features in blocks of 32.
+    """FlashAttention-2: the logsumexp is kept; backward adds dQ up in fp32, with rows padded to 128 and features to 32.
 
-    Source: aten/src/ATen/native/transformers/cuda/flash_attn/flash_api.cpp, mha_bwd. Grouped heads get gradients of K and V each.
+    Source: aten/src/ATen/native/transformers/cuda/flash_attn/flash_api.cpp, mha_bwd. Grouped heads have dK, dV per query head first.
     """
     rows = w.batch * w.heads * ceil_div(w.n, 128) * 128
     sums = STATISTIC_SIZE * rows * (ceil_div(w.d, 32) * 32 + 1)

@@ -54,7 +54,7 @@ MODELOPT_HARMLESS = (
     "pre_quant_scale",
 )
 BOTH = (None, None, 2 * FP32)
-"""The second scale of the weights, and the scale of the activations."""
+"""Bits per matrix: an fp32 scale of the weights and one of the activations."""
 NVFP4 = MatrixFormat("nvfp4", 4, ((16, 1, 8), BOTH), "fp4")
 ALGORITHMS = {
     "FP8": MatrixFormat("fp8", 8, (BOTH,), "fp8"),
@@ -68,7 +68,10 @@ MIXED = "MIXED_PRECISION"
 
 
 def modelopt(fields: Fields) -> Quantized:
-    """``ignore`` and ``exclude_modules`` name what stays; MIXED_PRECISION gives an algorithm for each module."""
+    """Formats of the matrices; those in ``ignore`` and ``exclude_modules`` keep theirs. MIXED_PRECISION has an algorithm per module.
+
+    An unknown algorithm, or NVFP4 in groups other than 16, gives a result without rules.
+    """
     inner = fields.get("quantization", dict)
     if inner is not None:
         fields = Fields(inner, f"{FIELD}.quantization")

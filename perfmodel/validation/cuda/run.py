@@ -1,4 +1,4 @@
-"""Time cases on the GPU of this machine, one after the other, and hand over a record of each."""
+"""Check and time kernels on the GPU of this machine, one after the other; each gives a record. Timers by CUDA events; CUDA graphs."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ OnRecord = Callable[[dict[str, Any]], None]
 def measure(
     cases: Iterable[KernelCase], progress: Progress, on_record: OnRecord, hardware: str | None = None, rule: StoppingRule | None = None
 ) -> list[str]:
-    """Time ``cases``; each record goes to ``on_record`` as soon as it is there. Returns a message per case that failed.
+    """Time ``cases``; ``on_record`` gets each record at once. Returns a message per case that failed.
 
-    ``hardware``: the profile's id where the device's name does not tell. UnavailableError where nothing can be measured at all.
+    ``hardware``: the profile's id, if the device's name does not give it. UnavailableError where nothing can be measured at all.
     """
     gpu = open_gpu()
     environment = this_environment(gpu, hardware)
@@ -68,7 +68,7 @@ class LostDeviceError(UnavailableError):
 
 
 def time_case(case: KernelCase, timer: Timer, rule: StoppingRule | None) -> tuple[list[float], float, dict[str, int]]:
-    """Check the results of ``case``, then time it. UnavailableError where they are wrong: a wrong kernel has no time."""
+    """Seconds of each run, relative error and launch of ``case``. UnavailableError if its results are wrong: then it is not timed."""
     import numpy as np
 
     from perfmodel.validation.cuda.prepare import prepare
@@ -97,7 +97,7 @@ def _free(cuda: Any) -> None:
 
 
 def _in_words(failure: Exception) -> str:
-    """The failure's kind and first line; running out of device memory by its name."""
+    """The type and first line of ``failure``, or that the device is out of memory."""
     text = next((line.strip() for line in str(failure).splitlines() if line.strip()), "")
     if "OUT_OF_MEMORY" in text or "out of memory" in text.lower():
         return f"out of memory on the device ({text})"
@@ -105,7 +105,7 @@ def _in_words(failure: Exception) -> str:
 
 
 FLUSH_FACTOR = 4
-"""Bytes read over the size of L2: more than once, as no cache replaces strictly the oldest line first."""
+"""Size of the flush buffer over that of L2: above 1, as caches do not strictly evict the oldest line."""
 FLUSH_PASSES = 4
 """Reads of that buffer before each run: about 0.2 ms on an H200, longer than a Python process takes to queue a few launches."""
 KERNELS = 500
@@ -114,7 +114,7 @@ FIRST_DELAY_ROUNDS, MOST_DELAY_ROUNDS = 1 << 12, 1 << 22
 
 
 class EventTimer:
-    """Times one launch with two CUDA events. ``cold``: L2 is flushed first; else what the run before left in it is found there."""
+    """Times one launch with two CUDA events. ``cold``: L2 is flushed first; else it keeps what the run before left."""
 
     def __init__(self, gpu: Gpu, cold: bool = True) -> None:
         from perfmodel.validation.kernels import probes
@@ -143,7 +143,7 @@ def seconds_between(start: Any, end: Any) -> float:
 
 
 class QueueTimer:
-    """Times a launch on ``stream`` that waits in the queue behind a busy kernel until all of it is there."""
+    """Times launches on ``stream`` without the CPU: they queue behind a delay kernel, which is lengthened until all are queued in time."""
 
     def __init__(self, gpu: Gpu, stream: Any) -> None:
         cuda = load_numba_cuda()
@@ -175,7 +175,7 @@ class QueueTimer:
 
 
 def empty_launches(stream: Any, kernels: int = KERNELS) -> Callable[[], None]:
-    """What launches ``kernels`` empty kernels on ``stream``."""
+    """A function that launches ``kernels`` empty kernels on ``stream``."""
     from perfmodel.validation.kernels import probes
 
     launch = probes.prepare_empty(stream)
@@ -188,7 +188,7 @@ def empty_launches(stream: Any, kernels: int = KERNELS) -> Callable[[], None]:
 
 
 def captured(launch: Callable[[], None], stream: Any) -> Callable[[], None]:
-    """``launch``, recorded on ``stream`` as a CUDA graph: what replays it. UnavailableError without cuda-python's bindings."""
+    """A function that replays ``launch``, recorded on ``stream`` as a CUDA graph. UnavailableError without cuda-python's bindings."""
     try:
         from cuda.bindings import driver  # type: ignore[import-not-found, unused-ignore]
     except ImportError:

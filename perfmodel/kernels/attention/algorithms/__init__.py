@@ -1,4 +1,9 @@
-"""Every attention algorithm: each module in this folder defines one ``ALGORITHM``."""
+"""Every attention algorithm: each module in this folder defines one ``ALGORITHM``.
+
+In all of them ``forward(w, tile)`` and ``backward(w, tile)`` return kernels over tensors of the shapes in ``Attention``, whose accesses
+are in elements over all heads and sequences. The formulas in their docstrings are per head, with T_r query tiles and T_c key tiles;
+"a square problem" has n = kv_len and d = d_v.
+"""
 
 from __future__ import annotations
 

@@ -25,24 +25,24 @@ NO_PATTERN = "which blocks are nonzero? give --sparsity, such as 0.25, or --patt
 
 
 def obstacle(w: Attention, direction: str) -> str | None:
-    """A pattern is needed, and it must be countable under the mask."""
+    """Why ``w`` cannot run: it has no pattern, or one that cannot be counted under its mask; None if it can."""
     return NO_PATTERN if w.sparsity is None else w.sparsity.obstacle(w)
 
 
 def by_blocks(w: Attention) -> bool:
-    """Whether tiles are the blocks of a pattern, so that other tiles are other scores. A density holds for any."""
+    """Whether the tiles are the blocks of a pattern: then another tile computes other scores. A density fits any tile."""
     return not isinstance(w.sparsity, Density)
 
 
 def default_tile(w: Attention, device: Device, sram_bytes: int, direction: str) -> Tile:
-    """The paper's tile for a density; for a pattern one square on every device, as its diagonal is one only in a square grid."""
+    """The paper's tile for a density; for a pattern the same square tile on every device, as patterns refer to a diagonal of blocks."""
     if by_blocks(w):
         return Tile(LARGEST_EDGE, LARGEST_EDGE, origin="blocks of the pattern")
     return flash1.default_tile(w, device, sram_bytes, direction)
 
 
 def _streams(w: Attention, tile: Tile) -> flash1.Streams:
-    """What passes the key tiles, rows of zero blocks left out.
+    """What streams past the key tiles, without the rows of zero blocks. UsageError without a pattern.
 
     Algorithm 5 loads K_j and V_j even for an empty column, but an implementation that skips those needs none of it. A density does not
     say which rows see a block, so it makes none of them compulsory.
@@ -71,7 +71,7 @@ def _streams(w: Attention, tile: Tile) -> flash1.Streams:
 def forward(w: Attention, tile: Tile) -> list[Kernel]:
     """One fused kernel: 2 n d + s T_r T_c B_r (3 d + 4) elements for a square problem with a share s of nonzero blocks.
 
-    Source: Dao et al. 2022, Algorithm 5.
+    Per head; shapes as in ``Attention``. UsageError without a pattern. Source: Dao et al. 2022, Algorithm 5.
 
     >>> w = Attention(n=1024, kv_len=1024, d=64, dv=64, sparsity=Density(1, 4))
     >>> [kernel] = forward(w, Tile(64, 64))
@@ -82,9 +82,9 @@ def forward(w: Attention, tile: Tile) -> list[Kernel]:
 
 
 def backward(w: Attention, tile: Tile) -> list[Kernel]:
-    """One fused kernel that recomputes the scores of nonzero blocks.
+    """One fused kernel that recomputes the scores of nonzero blocks: 4 n d + s T_r T_c B_r (5 d + 2) elements for a square problem.
 
-    Source: Dao et al. 2022, Algorithm 4 with Algorithm 5's skip.
+    Per head; shapes as in ``Attention``. UsageError without a pattern. Source: Dao et al. 2022, Algorithm 4 with Algorithm 5's skip.
 
     >>> w = Attention(n=1024, kv_len=1024, d=64, dv=64, sparsity=Density(1, 4))
     >>> [kernel] = backward(w, Tile(64, 64))
@@ -109,7 +109,7 @@ def _nonzero(w: Attention, i: int, j: int, columns: int) -> bool:
 
 
 def walk(w: Attention, tile: Tile, direction: str) -> Iterator[Move]:
-    """FlashAttention's loops without the zero blocks."""
+    """Loads and stores of FlashAttention's loops without the zero blocks, in the order in which they run."""
 
     def computes(head: Head, rows: range, keys: range) -> bool:
         i, j = rows.start // w.row_group // tile.br, keys.start // tile.bc

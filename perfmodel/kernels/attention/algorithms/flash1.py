@@ -41,7 +41,7 @@ def paper_tile_edges(w: Attention, m: Number) -> tuple[tuple[Number, Number], ..
 
 
 def default_tile(w: Attention, device: Device, sram_bytes: int, direction: str) -> Tile:
-    """The paper's tile. Its ceiling can overflow M by a row or two; then the floor is taken."""
+    """The paper's tile for ``sram_bytes``, its edges rounded up; rounded down where that overflows SRAM by a row or two."""
     m = sram_bytes // w.dtype.size
     origins = ("B_c = ceil(M/4d)", "B_c = floor(M/4d), as the ceiling overflows M")
     for (br, bc), origin in zip(paper_tile_edges(w, m), origins, strict=True):
@@ -52,16 +52,16 @@ def default_tile(w: Attention, device: Device, sram_bytes: int, direction: str) 
 
 
 def sram_elements(w: Attention, tile: Tile, direction: str) -> Number:
-    """K_j, V_j and Q_i, O_i; in the backward pass dO_i in place of O_i."""
+    """Elements in SRAM: K_j, V_j, Q_i and O_i; in the backward pass dO_i in place of O_i."""
     return (tile.br + tile.bc) * (w.d + w.dv)
 
 
 @dataclass(frozen=True, slots=True)
 class Streams:
-    """What passes the key tiles, over batch and heads: which blocks are computed decides it.
+    """What streams past the key tiles, over all heads and sequences; it depends on which blocks are computed.
 
-    ``rows`` of a query-shaped tensor streamed, ``distinct`` and ``seeing`` ones among them (None: none is sure to be); ``scores``
-    computed and ``visible``; ``keys``: the accesses of K and V, ``mask`` those of an additive mask.
+    ``rows``: rows of a query-shaped tensor that are streamed, ``distinct`` ones among them, and ``seeing`` ones that see a key (None if
+    unknown). ``scores``: computed ones, ``visible``: unmasked ones. ``keys``: accesses of K and V, ``mask``: of an additive mask.
     """
 
     rows: Number
@@ -91,13 +91,13 @@ def _dense(w: Attention, tile: Tile) -> Streams:
 
 
 def launch(w: Attention, tile: Tile, direction: str) -> Launch:
-    """One block per walk: it scans Q and O alone."""
+    """One thread block per head, which scans its own Q and O."""
     sram_bytes = sram_elements(w, tile, direction) * w.dtype.size
     return Launch(w.row_heads, w.row_heads, sram_bytes, tile.threads, lockstep=True, exclusive_stream=True, causal_share=causal_share(w))
 
 
 def causal_share(w: Attention) -> Number:
-    """Share of streamed rows in passes that a causal mask shortens: the last n keys are seen by ever fewer queries."""
+    """Share of the streamed rows in passes that a causal mask shortens: each of the last n keys is seen by fewer queries."""
     last = minimum(w.n, w.kv_len)
     return last / (last + 2 * (w.kv_len - last)) if w.causal else 0
 
@@ -129,7 +129,7 @@ def _accesses(w: Attention, direction: str, streams: Streams) -> tuple[Access, .
 
 
 def kernel(w: Attention, tile: Tile, direction: str, streams: Streams) -> Kernel:
-    """One pass over ``streams``: 1 + 1 matmuls per score over d and d_v forward, and rescaled O; 3 + 2 backward, scores recomputed."""
+    """The fused kernel over ``streams``. Matmuls per score: forward 1 over d and 1 over d_v, and O is rescaled; backward 3 and 2."""
     over_d, over_dv = (1, 1) if direction == FORWARD else (3, 2)
     rescale = streams.rows * w.dv if direction == FORWARD else 0
     accesses = (*streams.keys, *_accesses(w, direction, streams), *streams.mask)
@@ -143,7 +143,7 @@ def kernel(w: Attention, tile: Tile, direction: str, streams: Streams) -> Kernel
 def forward(w: Attention, tile: Tile) -> list[Kernel]:
     """One fused kernel: 2 n d + 3 n d T_c + 4 n T_c elements for a square problem without mask.
 
-    Source: Dao et al. 2022, Algorithms 1 and 2.
+    Per head; shapes as in ``Attention``. Source: Dao et al. 2022, Algorithms 1 and 2.
 
     >>> [kernel] = forward(Attention(n=1024, kv_len=1024, d=64, dv=64), Tile(64, 384))
     >>> kernel.elements("read", "write"), kernel.elements("zero_fill")
@@ -155,7 +155,7 @@ def forward(w: Attention, tile: Tile) -> list[Kernel]:
 def backward(w: Attention, tile: Tile) -> list[Kernel]:
     """One fused kernel that recomputes the scores: 4 n d + 5 n d T_c + 2 n T_c elements for a square problem.
 
-    Source: Dao et al. 2022, Algorithm 4.
+    Per head; shapes as in ``Attention``. Source: Dao et al. 2022, Algorithm 4.
 
     >>> [kernel] = backward(Attention(n=1000, kv_len=1000, d=64, dv=64), Tile(128, 128))
     >>> kernel.elements("read", "write"), kernel.elements("zero_fill")
@@ -165,7 +165,7 @@ def backward(w: Attention, tile: Tile) -> list[Kernel]:
 
 
 def walk(w: Attention, tile: Tile, direction: str, computes: Callable[[Head, range, range], bool] = Head.sees) -> Iterator[Move]:
-    """Algorithm 1 or 4: K_j and V_j stay, the query tiles that see them stream past. ``computes``: whether a pair of tiles runs."""
+    """Loads and stores of Algorithm 1 or 4: K_j, V_j stay, the query tiles that see them stream past. ``computes``: whether a pair runs."""
     forward = direction == FORWARD
     yield from zeros(everything(w), *(("O", "l, m") if forward else ("dQ", "dK", "dV")))
     for head in heads(w):

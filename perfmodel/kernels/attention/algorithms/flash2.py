@@ -46,7 +46,7 @@ ROW_SUM_VECTOR = 2  # D = rowsum(dO * O): multiply, add
 
 
 def sram_elements(w: Attention, tile: Tile, direction: str) -> Number:
-    """Q_i, K_j, V_j; in the backward pass dO_i as well. Rows as wide as the kernel computes."""
+    """Elements in SRAM: Q_i, K_j, V_j, and dO_i in the backward pass, in rows padded to the width that the kernel computes."""
     d, dv = computed_widths(w, tile)
     return tile.br * d + tile.bc * (d + dv) if direction == FORWARD else (tile.br + tile.bc) * (d + dv)
 
@@ -59,12 +59,12 @@ def computed_widths(w: Attention, tile: Tile) -> tuple[Number, Number]:
 
 
 def length_spread(w: Attention, direction: str) -> Number:
-    """How much shorter the shortest walk is under a causal mask, relative to the longest: that of the first query, or last key."""
+    """1 - shortest / longest walk of a block under a causal mask: the shortest is that of the first query tile, or last key tile."""
     return minimum(w.n / w.kv_len, 1) if direction == FORWARD else 1
 
 
 def forward_kernel(w: Attention, tile: Tile, name: str, splits: Number) -> Kernel:
-    """Each query tile, with each of ``splits`` parts of its keys, in a block of its own; what it stores is left to the caller.
+    """The forward kernel without its stores: a block for each query tile and each of the ``splits`` parts of its keys.
 
     A block shares K and V with those of its whole group that work on the same split.
     """
@@ -89,7 +89,7 @@ def forward_kernel(w: Attention, tile: Tile, name: str, splits: Number) -> Kerne
 def forward(w: Attention, tile: Tile) -> list[Kernel]:
     """One fused kernel: 2 n d + 2 n d T_r + n elements for a square problem without mask.
 
-    Source: Dao 2023, Algorithm 1.
+    Per head; shapes as in ``Attention``. Source: Dao 2023, Algorithm 1.
 
     >>> [kernel] = forward(Attention(n=1024, kv_len=1024, d=64, dv=64), Tile(64, 384))
     >>> kernel.elements("read", "write")
@@ -104,7 +104,7 @@ def backward(w: Attention, tile: Tile) -> list[Kernel]:
     """D = rowsum(dO * O), then one fused kernel: 6 n d + 4 n d T_c + 2 n T_c + n elements for a square problem.
 
     As printed, Algorithm 2 also loads O_i on every pass and dQ_i twice (``w.printed_backward``): 6 n d T_c in place of 4.
-    Source: Dao 2023, Algorithm 2.
+    Per head; shapes as in ``Attention``. Source: Dao 2023, Algorithm 2.
 
     >>> w = Attention(n=1000, kv_len=1000, d=64, dv=64)
     >>> sum(kernel.elements("read", "write") for kernel in backward(w, Tile(128, 128)))
@@ -149,7 +149,7 @@ def backward(w: Attention, tile: Tile) -> list[Kernel]:
 
 
 def walk(w: Attention, tile: Tile, direction: str) -> Iterator[Move]:
-    """Algorithm 1: Q_i stays, the key tiles that it sees stream past; or Algorithm 2, with K_j and V_j in its place."""
+    """Loads and stores of Algorithm 1, where Q_i stays and key tiles stream past; or of Algorithm 2, where K_j and V_j stay."""
     if direction == FORWARD:
         for head in heads(w):
             for rows in cut(len(head.rows), tile.br):

@@ -58,17 +58,17 @@ PARTIAL_SIZE = 4
 
 
 def default_tile(w: Attention, device: Device, sram_bytes: int, direction: str) -> Tile:
-    """The paper's chunks."""
+    """The paper's chunks, in rows: the same on every device."""
     return Tile(QUERY_CHUNK, KEY_CHUNK, origin="the paper's chunks")
 
 
 def complete(w: Attention, device: Device, tile: Tile) -> Tile:
-    """Chunks no longer than the sequences."""
+    """``tile`` with chunks no longer than the sequences."""
     return replace(tile, br=minimum(tile.br, w.n), bc=minimum(tile.bc, w.kv_len))
 
 
 def sram_elements(w: Attention, tile: Tile, direction: str) -> Number:
-    """A chunk lives in memory: SRAM does not bound it."""
+    """0: chunks live in memory, so that SRAM does not limit them."""
     return 0
 
 
@@ -148,7 +148,7 @@ def _dropout(w: Attention, tile: Tile) -> tuple[str, list[Kernel]]:
 def forward(w: Attention, tile: Tile) -> list[Kernel]:
     """4 n n_k + T_k n d + T_q n_k (d + d_v) elements, 2 T_k n (d_v + 2) of partial results, and n d_v of O, per head.
 
-    Source: Rabe & Staats 2021, Figure 1.
+    n_k: kv_len. Shapes as in ``Attention``. Source: Rabe & Staats 2021, Figure 1.
 
     >>> w = Attention(n=4096, kv_len=4096, d=64, dv=64)
     >>> moved = sum(kernel.elements("read", "write") for kernel in forward(w, Tile(1024, 4096)))
@@ -173,7 +173,8 @@ def forward(w: Attention, tile: Tile) -> list[Kernel]:
 def backward(w: Attention, tile: Tile) -> list[Kernel]:
     """Per head 10 n n_k, T_k n (4 d + 2 d_v + 2), T_q n_k (4 d + 3 d_v), and n (2 d_v + 2 T_k + 2) of row statistics.
 
-    Source: Rabe & Staats 2021, section 3 (checkpointing of each chunk); the order of the standard backward pass.
+    In elements; n_k: kv_len. Shapes as in ``Attention``. Source: Rabe & Staats 2021, section 3 (checkpointing of each
+    chunk); the order of the standard backward pass.
 
     >>> w = Attention(n=4096, kv_len=4096, d=64, dv=64)
     >>> moved = sum(kernel.elements("read", "write") for kernel in backward(w, Tile(1024, 4096)))
@@ -235,7 +236,7 @@ def _saved(w: Attention, parts: int) -> dict[str, tuple[Sequence[Hashable], int]
 
 
 def walk(w: Attention, tile: Tile, direction: str) -> Iterator[Move]:
-    """Figure 1, or its backward pass: the kernels of each pair of chunks, one after another."""
+    """Loads and stores of Figure 1, or of its backward pass: the kernels of each pair of chunks, one after another."""
     probabilities = "dropped P" if w.dropout else "P"
     product_of = {"Q & K -> S": True, "S -> S": w.unfused_scale, "S & mask -> S": w.mask, "S & boolean mask -> S": w.masked_fill}
     dropout = {"P -> dropped P": w.dropout}

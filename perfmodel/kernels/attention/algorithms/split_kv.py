@@ -36,9 +36,9 @@ MAX_SPLITS = 128
 FULL_ENOUGH = 0.8
 """Share of the slots that blocks of unsplit keys must fill for splits not to pay."""
 NEARLY_BEST = 0.85
-"""Share of the best wave efficiency with which the heuristic is content."""
+"""The heuristic takes the fewest splits that reach this share of the best wave efficiency."""
 CASES = 4096
-"""Cases that are looked at together, each with a column of MAX_SPLITS numbers."""
+"""Cases evaluated in one array, each with a column of MAX_SPLITS numbers."""
 BLOCKS_PER_MULTIPROCESSOR = 2
 COMBINE_VECTOR = 2  # per partial element: multiply by its weight, add
 PARTIAL_SIZE = 4
@@ -51,12 +51,12 @@ NO_BACKWARD = "there is no split-KV backward pass; take --pass forward, or flash
 
 
 def obstacle(w: Attention, direction: str) -> str | None:
-    """Forward only."""
+    """Why ``w`` cannot run: there is no backward pass; None for the forward pass."""
     return None if direction == FORWARD else NO_BACKWARD
 
 
 def default_tile(w: Attention, device: Device, sram_bytes: int, direction: str) -> Tile | None:
-    """FlashAttention-2's split-KV tile; None if not 16 bit or for a head dim over 256."""
+    """FlashAttention-2's split-KV tile, in rows; None unless the dtype has 16 bits and the head dim is at most 256."""
     if w.dtype.name not in ("fp16", "bf16"):
         return None
     fitting = ((head_dim, bc) for head_dim, bc in _KEYS if max(w.d, w.dv) <= head_dim)
@@ -102,7 +102,7 @@ def _differs(key_tiles: Number, splits: int) -> Number:
 
 
 def _num_splits_arrays(blocks: Number, slots: Number, key_tiles: Number) -> Number:
-    """The same choice for arrays: what fills the device takes 1, of the rest each different case is looked at once."""
+    """``num_splits`` for arrays: 1 where the blocks fill the device; each different case of the rest is evaluated once."""
     import numpy as np
 
     blocks, slots, key_tiles = np.broadcast_arrays(blocks, slots, key_tiles)
@@ -129,7 +129,7 @@ def _table_of(cases: Number) -> Number:
 
 
 def complete(w: Attention, device: Device, tile: Tile) -> Tile:
-    """``tile`` with the splits given, else the heuristic's; one where the profile has no multiprocessors to fill."""
+    """``tile`` with the splits given, else the heuristic's; one split if the profile lacks multiprocessors."""
     tiles, blocks, origin = key_tiles(w, tile.bc), w.row_heads * row_tiles(w, tile.br), "given"
     if w.splits is None:
         slots = 0 if device.multiprocessors is None else BLOCKS_PER_MULTIPROCESSOR * int(device.multiprocessors.number)
@@ -143,9 +143,10 @@ def complete(w: Attention, device: Device, tile: Tile) -> Tile:
 
 
 def forward(w: Attention, tile: Tile) -> list[Kernel]:
-    """Kernels ``split`` and ``combine``; for one packed query per KV head s g d + n_k (d + d_v) + s g (d_v + 1) loads.
+    """Kernels ``split`` and ``combine``; for one packed query per KV head s g d + n_k (d + d_v) + s g (d_v + 1) loaded elements.
 
-    Source: Dao et al. 2023, Flash-Decoding for long-context inference (pytorch.org/blog/flash-decoding).
+    s splits, g query heads per KV head, n_k = kv_len; shapes as in ``Attention``. Source: Dao et al. 2023, Flash-Decoding
+    for long-context inference (pytorch.org/blog/flash-decoding).
 
     >>> w = Attention(n=1, kv_len=1000, d=64, dv=64, heads=4, packed=True)
     >>> kernels = forward(w, Tile(64, 100, splits=5))

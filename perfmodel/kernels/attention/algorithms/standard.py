@@ -42,20 +42,20 @@ def _scores(w: Attention, tensor: str, kind: str, *, handoff: bool = True, size:
 
 
 def matmul(w: Attention, name: str, per_d: int, per_dv: int, *accesses: Access) -> Kernel:
-    """A product over whole matrices: ``per_d`` and ``per_dv`` multiply-adds per score and column."""
+    """A kernel that multiplies whole matrices: ``per_d`` multiply-adds per score and column of Q, ``per_dv`` per column of V."""
     visible, executed = matmul_flops(w, per_d, per_dv), matmul_flops(w, per_d, per_dv, w.n * w.kv_len)
     needed = matmul_work(w.dtype, visible)
     return Kernel(name, w.dtype, accesses, visible, executed, matmul_work(w.dtype, executed), needed)
 
 
 def elementwise(w: Attention, name: str, vector: int, *accesses: Access, sfu: int = 0) -> Kernel:
-    """``vector`` operations and ``sfu`` exponentials per score."""
+    """A kernel with ``vector`` operations and ``sfu`` exponentials per score."""
     scores = w.query_heads * w.n * w.kv_len
     return Kernel(name, w.dtype, accesses, work=Work(0, vector * scores, sfu * scores))
 
 
 def score_kernels(w: Attention, query: Access, key: Access, scores: Scores, masks: dict[str, Access]) -> list[Kernel]:
-    """S, with the options that change it in place."""
+    """The kernels that compute S and apply scale and masks to it in place."""
     read, write = scores("S", READ), scores("S", WRITE)
     kernels = [matmul(w, "S = Q K^T", 1, 0, query, key, write)]
     if w.unfused_scale:
@@ -64,7 +64,7 @@ def score_kernels(w: Attention, query: Access, key: Access, scores: Scores, mask
 
 
 def options_backward(w: Attention, scores: Scores, masks: dict[str, Access]) -> list[Kernel]:
-    """What those options do to dS, in place; an additive mask does nothing."""
+    """The kernels that apply scale and masked_fill to dS in place; an additive mask needs none."""
     read, write, kernels = scores("dS", READ), scores("dS", WRITE), []
     if w.masked_fill:
         kernels.append(elementwise(w, "masked_fill backward", MASK_VECTOR, read, masks["masked_fill"], write))
@@ -76,7 +76,7 @@ def options_backward(w: Attention, scores: Scores, masks: dict[str, Access]) -> 
 def forward(w: Attention, tile: Tile) -> list[Kernel]:
     """Kernels of the forward pass; 4 n^2 + 4 n d elements where n = kv_len, d = d_v and no option adds one.
 
-    Source: Dao et al. 2022, Algorithm 0.
+    Per head; shapes as in ``Attention``; ``tile`` is not used. Source: Dao et al. 2022, Algorithm 0.
 
     >>> w = Attention(n=1000, kv_len=1000, d=64, dv=64)
     >>> sum(kernel.elements("read", "write") for kernel in forward(w, Tile(1, 1)))
@@ -97,7 +97,7 @@ def forward(w: Attention, tile: Tile) -> list[Kernel]:
 def backward(w: Attention, tile: Tile) -> list[Kernel]:
     """Kernels of the backward pass, P stored by the forward; 7 n^2 + 8 n d elements for a square problem.
 
-    Source: Dao et al. 2022, Algorithm 3.
+    Per head; shapes as in ``Attention``; ``tile`` is not used. Source: Dao et al. 2022, Algorithm 3.
 
     >>> w = Attention(n=1000, kv_len=1000, d=64, dv=64)
     >>> sum(kernel.elements("read", "write") for kernel in backward(w, Tile(1, 1)))

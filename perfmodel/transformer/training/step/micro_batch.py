@@ -1,4 +1,4 @@
-"""Sizes of one micro-batch on one GPU, as the kernels of a layer depend on them."""
+"""Sizes of one micro-batch on one GPU, and what the GPUs of a group exchange for it: the inputs of the kernels of a layer."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from perfmodel.transformer.training.question import Parallel, Shape, TrainingCon
 
 @dataclass(frozen=True, slots=True)
 class MicroBatch:
-    """``model``: its first layer only. ``forward``: the pass over all tokens of the micro-batch; ``shape``: what divides it.
+    """``model``: cut to its first layer. ``forward``: the pass over all tokens of the micro-batch; ``shape``: its sizes on one GPU.
 
     ``eager``: one kernel per written operation, as the modules of huggingface/transformers run.
     """
@@ -29,12 +29,12 @@ class MicroBatch:
 
     @property
     def tokens(self) -> Number:
-        """Tokens inside of matrices."""
+        """Tokens that a matmul multiplies."""
         return self.shape.tokens
 
     @property
     def own_tokens(self) -> Number:
-        """Tokens outside of matrices."""
+        """Tokens that norms and residuals see: under sequence parallelism a GPU's share."""
         return self.shape.own_tokens
 
     @property
@@ -44,9 +44,9 @@ class MicroBatch:
 
 
 def micro_batch_of(training: TrainingConfig, implementation: str, dtype: Dtype) -> MicroBatch:
-    """The frame of a micro-batch of ``training``. A sequence is as long as its part on one context-parallel GPU."""
+    """The micro-batch of ``training``. Its sequence length is the part that one context-parallel GPU has."""
     shape, p = shape_of(training), training.parallel
-    # how gradients are kept is nothing to a kernel: layouts that differ in it share theirs
+    # kernels do not depend on how gradients are kept: layouts that differ only in that share cached kernels
     bare_parallel = Parallel(p.tp, p.sp, min(p.pp, 2), ep=p.ep, dp=p.ep)
     shape = replace(shape, parallel=bare_parallel, kept_gradient=0, gradient_shards=1)
     bits = 8 * shape.size
@@ -56,16 +56,16 @@ def micro_batch_of(training: TrainingConfig, implementation: str, dtype: Dtype) 
 
 
 TENSOR, CONTEXT, EXPERT, DATA, EXPERT_DATA, STAGES = "tensor", "context", "expert", "data", "expert data", "pipeline"
-"""Which GPUs: those that share matrices, a sequence, experts; those with the same weights, or experts; neighbouring stages."""
+"""Groups of GPUs: those that share matrices, a sequence, experts; those with the same weights, or experts; neighbouring stages."""
 DRAM = "DRAM"
-"""The resource beside the links of each level that an exchange takes."""
+"""The resource that an exchange occupies besides the links of its levels."""
 BEHIND = "gradient of inputs"
-"""The second gathering of tokens runs beside the matmul for the gradient of inputs."""
+"""Name of the matmul that can hide the second all-gather of the tokens."""
 
 
 @dataclass(frozen=True, slots=True)
 class Exchange:
-    """``op`` on a buffer of ``bytes`` among the GPUs of ``group``, ``count`` times. ``behind``: rows of this name may hide it."""
+    """``op`` on a buffer of ``bytes``, ``count`` times, in each ``group`` of GPUs. ``behind``: kernels of this name may hide it."""
 
     group: str
     op: str
@@ -74,40 +74,40 @@ class Exchange:
     behind: str = ""
 
 
-def enters(frame: MicroBatch) -> tuple[list[Exchange], list[Exchange]]:
-    """Forward and backward, where the hidden state enters matrices that tensor-parallel GPUs share (Korthikanti et al. 2022, section 4.2).
+def enters(batch: MicroBatch) -> tuple[list[Exchange], list[Exchange]]:
+    """Exchanges, forward and backward, before column-parallel matrices (Korthikanti et al. 2022, section 4.2).
 
-    Their partial gradients are summed; under sequence parallelism the tokens are gathered first, and once more for the gradients of
-    the weights, as only a share of them was kept.
+    Backward sums the partial input gradients of the GPUs. Under sequence parallelism forward gathers the tokens, and backward gathers
+    them again for the weight gradients, as only a share was kept.
     """
-    size = frame.tokens * frame.hidden * frame.shape.size
-    if frame.shape.parallel.tp == 1:
+    size = batch.tokens * batch.hidden * batch.shape.size
+    if batch.shape.parallel.tp == 1:
         return [], []
-    if frame.shape.sp == 1:
+    if batch.shape.sp == 1:
         return [], [Exchange(TENSOR, ALL_REDUCE, size)]
     return [Exchange(TENSOR, ALL_GATHER, size)], [Exchange(TENSOR, ALL_GATHER, size, behind=BEHIND), Exchange(TENSOR, REDUCE_SCATTER, size)]
 
 
-def leaves(frame: MicroBatch) -> tuple[list[Exchange], list[Exchange]]:
-    """The same where it leaves them: partial sums are added up, or each GPU gets the sums of its tokens."""
-    size = frame.tokens * frame.hidden * frame.shape.size
-    if frame.shape.parallel.tp == 1:
+def leaves(batch: MicroBatch) -> tuple[list[Exchange], list[Exchange]]:
+    """Exchanges, forward and backward, after row-parallel matrices: an all-reduce, or a reduce-scatter under sequence parallelism."""
+    size = batch.tokens * batch.hidden * batch.shape.size
+    if batch.shape.parallel.tp == 1:
         return [], []
-    if frame.shape.sp == 1:
+    if batch.shape.sp == 1:
         return [Exchange(TENSOR, ALL_REDUCE, size)], []
     return [Exchange(TENSOR, REDUCE_SCATTER, size)], [Exchange(TENSOR, ALL_GATHER, size)]
 
 
-def experts(frame: MicroBatch, per_token: Number) -> list[Exchange]:
-    """Tokens on their way to their experts, and back: once each way."""
-    if frame.shape.parallel.ep == 1:
+def experts(batch: MicroBatch, per_token: Number) -> list[Exchange]:
+    """The two all-to-alls that send tokens to their experts and back. ``per_token``: experts that one token visits."""
+    if batch.shape.parallel.ep == 1:
         return []
-    return [Exchange(EXPERT, ALL_TO_ALL, frame.tokens * per_token * frame.hidden * frame.shape.size, 2)]
+    return [Exchange(EXPERT, ALL_TO_ALL, batch.tokens * per_token * batch.hidden * batch.shape.size, 2)]
 
 
-def ring(frame: MicroBatch, kv_elements: Number) -> tuple[list[Exchange], list[Exchange]]:
-    """K and V of the other context-parallel GPUs pass by; backward so do their gradients (Liu et al. 2023, ring attention)."""
-    if frame.cp == 1:
+def ring(batch: MicroBatch, kv_elements: Number) -> tuple[list[Exchange], list[Exchange]]:
+    """Exchanges, forward and backward, of ring attention (Liu et al. 2023): K and V pass by; backward dK and dV as well."""
+    if batch.cp == 1:
         return [], []
-    size = frame.tokens * kv_elements * frame.shape.size
-    return [Exchange(CONTEXT, P2P, size, frame.cp - 1, "attention")], [Exchange(CONTEXT, P2P, 2 * size, frame.cp - 1, "attention")]
+    size = batch.tokens * kv_elements * batch.shape.size
+    return [Exchange(CONTEXT, P2P, size, batch.cp - 1, "attention")], [Exchange(CONTEXT, P2P, 2 * size, batch.cp - 1, "attention")]

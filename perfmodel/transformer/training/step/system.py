@@ -1,10 +1,10 @@
-"""Systems of many GPUs: what connects them, level by level, from an NVLink domain outwards; and what exchanges over it take.
+"""Systems of many GPUs: the links of each level, from an NVLink domain outwards, and the seconds of exchanges over them.
 
 One file of ``configs/systems`` per system. Ranks are laid out as Megatron-LM does: tensor-parallel GPUs are neighbours, then those
 of a sequence, then data-parallel ones (expert-parallel ones among them), and pipeline stages are the farthest apart.
 
-A ring over several domains crosses each border as often as it has members inside, each over the link of another GPU, so that its
-pace is that of all of them together, at most that of the inner links. All-to-all and point-to-point use each GPU's own link.
+A ring over several domains leaves each domain over the links of all GPUs that it has there: its bandwidth is the sum of these links,
+at most that of the inner links. All-to-all and point-to-point use each GPU's own link.
 Sources: Patarasuk & Yuan 2009 (ring); Thakur et al. 2005 (tree); NCCL, src/graph/tuning.cc (start, latency per step of each kind).
 """
 
@@ -25,7 +25,7 @@ from perfmodel.transformer.training.question import Parallel
 from perfmodel.transformer.training.step.micro_batch import CONTEXT, DATA, DRAM, EXPERT, EXPERT_DATA, STAGES, TENSOR, Exchange
 
 PROBE = 1 << 24
-"""Bytes of an exchange by which it is told whether calibrations cover a number of GPUs."""
+"""Bytes of a trial exchange that tests whether a calibration covers a number of GPUs."""
 DIVIDED = 2
 """The first stage of ZeRO in which more than the optimizer's state is divided."""
 
@@ -101,7 +101,7 @@ def validated(raw: Any) -> System:
 
 
 def trusted(raw: dict[str, Any]) -> System:
-    """The same for a shipped file, whose form the tests have checked."""
+    """As ``validated``, for a shipped file: the tests have checked its form, so pydantic is not loaded."""
     levels = [
         LinkLevel(**{**level, **_quantities(level, bandwidth="B/s", measured_bandwidth="B/s", latency="s")}) for level in raw["levels"]
     ]
@@ -113,7 +113,7 @@ def _quantities(raw: dict[str, Any], **fields: str) -> dict[str, Quantity]:
 
 
 def of_device(device: Device) -> System:
-    """GPUs that the links of their own profile join, as many as those join."""
+    """The system of as many GPUs as the interconnect in the profile of ``device`` joins; UnavailableError if it has none."""
     link = device.interconnect
     if link is None:
         raise UnavailableError(f"{device.id} has no interconnect in its profile", "give --system, or take one GPU")
@@ -125,7 +125,7 @@ def of_device(device: Device) -> System:
 
 
 def over_network(system: System, parallel: Parallel) -> bool:
-    """Whether copies that divide gradients or weights (ZeRO's stages 2 and 3) lie beyond the innermost links."""
+    """Whether ZeRO divides gradients or weights (stages 2, 3) among GPUs that are not all joined by the innermost links."""
     if parallel.zero < DIVIDED or parallel.dp * parallel.cp == 1:
         return False
     return span(system, parallel, DATA).level is not system.levels[0]
@@ -133,7 +133,7 @@ def over_network(system: System, parallel: Parallel) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """How a group of ``world`` GPUs lies: ``inside`` of them share a domain of the level below ``level``, the outermost that it needs."""
+    """Placement of a group of ``world`` GPUs. ``level``: the outermost one that it needs; ``inside``: its GPUs per domain of ``inner``."""
 
     world: int
     inside: int
@@ -142,17 +142,17 @@ class Span:
 
 
 def span(system: System, parallel: Parallel, group: str) -> Span:
-    """How the GPUs of ``group`` lie in ``system``; UsageError if all GPUs are more than it has."""
+    """Placement of ``group`` in ``system``; UsageError if the layout needs more GPUs than it has."""
     system.holds(parallel.gpus)
     stride, world = _ranks(parallel, group)
     index = _outermost(system, stride * world)
     level, inner = system.levels[index], system.levels[max(index - 1, 0)]
     inside = world if index == 0 else max(inner.gpus // stride, 1)
-    return Span(world, inside if index == 0 or inside < world else 1, level, inner)  # of a group across a border one may be alone
+    return Span(world, inside if index == 0 or inside < world else 1, level, inner)  # a group may have one GPU per domain
 
 
 def crossed(system: System, parallel: Parallel, group: str) -> list[LinkLevel]:
-    """Levels whose links what passes in ``group`` takes: the outermost, and those inside whose domains hold several of its GPUs."""
+    """Levels whose links ``group`` uses: the outermost one that it needs, and inner ones whose domains hold several of its GPUs."""
     stride, world = _ranks(parallel, group)
     index = _outermost(system, stride * world)
     return [level for level in system.levels[:index] if level.gpus > stride] + [system.levels[index]]
@@ -171,7 +171,7 @@ def _ranks(p: Parallel, group: str) -> tuple[int, int]:
 
 
 def _outermost(system: System, extent: int) -> int:
-    """Number of the level that joins so many GPUs in a row; groups that straddle a border need the one beyond."""
+    """Index of the level whose domains hold ``extent`` consecutive GPUs without a group that straddles two domains."""
     fitting = (i for i, level in enumerate(system.levels) if level.gpus >= extent and level.gpus % extent == 0)
     return next(fitting, len(system.levels) - 1)
 
@@ -180,17 +180,17 @@ def _outermost(system: System, extent: int) -> int:
 
 
 def exchange_seconds(exchange: Exchange, system: System, parallel: Parallel, device: Device | None = None) -> float:
-    """All runs of ``exchange``, one after the other. Uses the NCCL calibration of ``device`` where one covers this exchange."""
+    """Seconds of all runs of ``exchange``, one after the other. Uses the NCCL calibration of ``device`` where one covers this exchange."""
     where = span(system, parallel, exchange.group)
     known = None if device is None or where.level is not system.levels[0] else calibrated(exchange, where.world, device)
     if known is not None and device is not None:
         known *= slower(system, device)
-    return float(exchange.count) * (system.start_s + _once(exchange, where) if known is None else known)
+    return float(exchange.count) * (system.start_s + _one_run_s(exchange, where) if known is None else known)
 
 
 def needs(exchange: Exchange, taken_s: float, system: System, parallel: Parallel, device: Device) -> dict[str, float]:
-    """Seconds of each resource in the ``taken_s`` of ``exchange``: all of them of the links of every level that it crosses, and of
-    DRAM what it sends and receives.
+    """Seconds for which ``exchange``, which takes ``taken_s``, occupies each resource: the links that it uses all the time, DRAM for
+    the bytes sent and received.
     """
     size = float(exchange.count * 2 * sent_bytes(exchange, span(system, parallel, exchange.group).world))
     return {
@@ -213,7 +213,7 @@ def slower(system: System, device: Device) -> float:
 
 
 def inside_source(system: System, parallel: Parallel, device: Device) -> str:
-    """A sentence on where the times of exchanges over the innermost links are from; empty if nothing passes there."""
+    """A sentence on the source of the times over the innermost links; empty if no group stays within them."""
     level = system.levels[0]
     spans = [span(system, parallel, group) for group in (TENSOR, CONTEXT, EXPERT, DATA)]
     worlds = {each.world for each in spans if each.world > 1 and each.level is level}
@@ -233,7 +233,7 @@ def calibrated(exchange: Exchange, world: int, device: Device) -> float | None:
     return calibrated_seconds(device, "collective", "fp16", case)
 
 
-def _once(exchange: Exchange, at: Span) -> float:
+def _one_run_s(exchange: Exchange, at: Span) -> float:
     size, world = float(exchange.bytes), at.world
     if exchange.op == P2P:
         return at.level.alpha_s + size / at.level.reached
