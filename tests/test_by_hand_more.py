@@ -23,14 +23,20 @@ from perfmodel.core.workload import BACKWARD, FORWARD, Attention
 from perfmodel.kernels.attention.algorithms import find
 from perfmodel.kernels.attention.blocks import BlockGrid
 from perfmodel.kernels.attention.evaluate import compulsory_elements, evaluate, explain
+from perfmodel.kernels.attention.tiles import fa2_tile
 from perfmodel.kernels.collectives import ALL_REDUCE
 from perfmodel.kernels.matmul import Matmul
-from perfmodel.kernels.softmax import VARIANTS, Softmax, kernel
-from perfmodel.remat.schedule import Plan
+from perfmodel.kernels.softmax import VARIANTS, Softmax, Variant, kernel
+from perfmodel.remat.chain import Chain, ChainLayer
+from perfmodel.remat.optimal_dp import Program
+from perfmodel.remat.schedule import BACKWARD as CHAIN_BACKWARD
+from perfmodel.remat.schedule import LOSS, TAPE, Plan
 from perfmodel.remat.strategies.segments import STRATEGIES
 from perfmodel.report.against import PREDICTED
 from perfmodel.study.kinds.sweep import ROOF, Pairwise, SweptSeries
+from perfmodel.study.points import answers
 from perfmodel.study.schema import MOST_FORMULAS, Scope
+from perfmodel.study.workloads import MatmulOptions, Workload
 from perfmodel.sweep import attention as attention_sweep
 from perfmodel.sweep import kv_cache, matmul, model
 from perfmodel.sweep.base import costs
@@ -46,8 +52,9 @@ from perfmodel.transformer.hf import parse
 from perfmodel.transformer.kv_cache import CacheFormat
 from perfmodel.transformer.layer import Matrix
 from perfmodel.transformer.parameters import total
+from perfmodel.transformer.spec import MoeMlp
 from perfmodel.transformer.step import Request
-from perfmodel.transformer.training.implementations import FUSED, HUGGINGFACE, layer_tape
+from perfmodel.transformer.training.implementations import FUSED, HUGGINGFACE, end_tape, layer_tape
 from perfmodel.transformer.training.korthikanti import describes, stage_bytes
 from perfmodel.transformer.training.matrices import Holding
 from perfmodel.transformer.training.question import Parallel, TrainingConfig, shape_of
@@ -60,6 +67,7 @@ from perfmodel.transformer.training.step.micro_batch import DATA, Exchange
 from perfmodel.transformer.training.step.search import candidates
 from perfmodel.transformer.training.step.step_time import micro_batch, step_time
 from perfmodel.transformer.training.step.system import needs
+from perfmodel.validation.cpu.cases import shapes
 from perfmodel.validation.cpu.profile import MeasuredRates
 from tools.measure.training.meter import Clock
 
@@ -107,6 +115,25 @@ KERNELS = [
 def test_tiles_of_memory_efficient_kernels_are_in_their_names(d: int, direction: str, kernel: str) -> None:
     plan: FlashPlan = plan_of(Case(attention(4096, d), "torch-sdpa-efficient", direction), A100)
     assert f"_{plan.br}x{plan.bc}_" in kernel
+
+
+@pytest.mark.parametrize("d", [32, 64, 128, 200])
+@pytest.mark.parametrize("direction", [FORWARD, BACKWARD])
+def test_blocks_of_memory_efficient_kernels_hide_what_their_neighbours_wait_for(d: int, direction: str) -> None:
+    assert plan_of(Case(attention(4096, d), "torch-sdpa-efficient", direction), A100).interleaved
+
+
+@pytest.mark.parametrize(
+    ("d", "causal", "tile"),
+    [
+        *((64, False, (128, 128)), (96, False, (64, 128)), (192, False, (64, 96)), (256, False, (64, 80))),
+        *((128, False, (80, 128)), (128, True, (64, 128)), (40, False, (128, 128)), (200, True, (64, 80))),
+    ],
+)
+def test_tiles_of_the_backward_pass_on_hopper(d: int, causal: bool, tile: tuple[int, int]) -> None:
+    """hopper/flash_bwd_launch_template.h of flash-attention, run_mha_bwd_hdim64 to 256 for compute capability 9.0."""
+    plan = plan_of(Case(replace(attention(4096, d), causal=causal), "fa3", BACKWARD), H200)
+    assert (plan.br, plan.bc) == tile
 
 
 @pytest.mark.parametrize(("alone", "gained"), [(1.0, 1.0), (2.0, 0.5), (3.0, 0.0)])
@@ -188,6 +215,13 @@ def test_scans_that_shrink_lose_the_mean_over_their_lengths(share: float, privat
     assert found == pytest.approx(group * (4 + 15 * (whole + mean) / 2), rel=1e-5)
 
 
+@pytest.mark.parametrize(("variant", "times"), list(zip(VARIANTS, (3, 2, 1), strict=True)), ids=lambda one: getattr(one, "name", ""))
+def test_rows_that_no_cache_holds_are_read_from_memory_again(variant: Variant, times: int) -> None:
+    """2048 threads make 8 blocks of 256 on each of 132 multiprocessors: their rows of 1 MiB are 1056 MiB, of which 60 fit the L2."""
+    w = Softmax(4096, 1 << 19)
+    assert dram_bytes(kernel(w, variant), H200, READ) == times * 4096 * MIB
+
+
 # Training
 
 
@@ -246,6 +280,14 @@ def test_rows_are_timed_by_the_bytes_that_they_count() -> None:
     assert seen == 8
 
 
+@pytest.mark.parametrize(("precision", "copies"), [("bf16", 2 * 64 * 50257), ("fp32", 0)])
+def test_the_first_logits_are_still_there_in_their_own_format(precision: str, copies: int) -> None:
+    """Hugging Face makes fp32 of the logits of 64 tokens; the model's output holds those of 16 bits beside."""
+    shape = shape_of(TrainingConfig(find_model("gpt2"), 2, 32, precision=precision))
+    tape = end_tape(find_model("gpt2"), shape, HUGGINGFACE, "head")
+    assert [node.scratch for node in tape.nodes if node.name == "log-softmax"] == [copies]
+
+
 def test_views_have_the_size_of_their_part() -> None:
     """Q, K and V of GPT-2 are views of one tensor: 768 elements of 2 B per token each."""
     training = TrainingConfig(find_model("gpt2"), 2, 512)
@@ -299,6 +341,48 @@ def test_what_is_compulsory_is_counted_once_over_all_kernels(name: str, directio
     w = Attention(n=70, kv_len=110, d=16, dv=24, batch=2, heads=4, kv_heads=2)
     kernels = (find(name).forward if direction == FORWARD else find(name).backward)(w, Tile(32, 16))
     assert sum(access.compulsory for kernel in kernels for access in kernel.accesses) == compulsory_elements(w, direction)
+
+
+def test_a_matmul_needs_memory_for_its_three_matrices() -> None:
+    """3 times A of 64 x 16, B of 16 x 32 and C of 64 x 32, 2 B an element."""
+    [found] = answers(Workload(matmul=MatmulOptions(m=64, n=32, k=16, batch=3, dtype="fp16")), H200, Scope())
+    assert found.memory == 3 * 2 * (64 * 16 + 16 * 32 + 64 * 32)
+
+
+@pytest.mark.parametrize(
+    ("name", "causal", "edges"),
+    [("l40s", False, (128, 32)), ("l40s", True, (64, 64)), ("a100-sxm-80gb", False, (128, 64)), ("a100-sxm-80gb", True, (128, 64))],
+)
+def test_tiles_of_head_dim_128_where_sram_is_small(name: str, causal: bool, edges: tuple[int, int]) -> None:
+    """run_mha_fwd_hdim128 of FlashAttention-2: 128 x 32 on compute capability 8.6 and 8.9, 64 x 64 with a mask; 128 x 64 elsewhere."""
+    tile = fa2_tile(replace(attention(4096, 128), causal=causal), find_device(f"nvidia-{name}"), 99 << 10, FORWARD)
+    assert tile is not None
+    assert (tile.br, tile.bc) == edges
+
+
+def test_layers_that_are_all_experts_need_no_width_of_another() -> None:
+    """Llama 4 without intermediate_size_mlp: of 2 layers each has experts, unless every second one alone does."""
+    sizes = {"hidden_size": 64, "num_attention_heads": 4, "num_hidden_layers": 2, "intermediate_size": 128, "vocab_size": 100}
+    raw = {"model_type": "llama4_text", **sizes, "num_local_experts": 4}
+    assert [isinstance(layer.mlp, MoeMlp) for layer in parse(raw, "x", "x").layers] == [True, True]
+    with pytest.raises(DataError, match="intermediate_size_mlp"):
+        parse({**raw, "interleave_moe_layer_step": 2}, "x", "x")
+
+
+def test_values_without_size_leave_no_memory_and_need_none() -> None:
+    """One layer of interior 1 in memory of 1: run once, its interior kept, with nothing left for the loss, which takes nothing."""
+    chain = Chain((ChainLayer(output=0, interior=1),), 0)
+    assert [action.kind for action in Program(chain, 1).schedule()] == [TAPE, LOSS, CHAIN_BACKWARD]
+
+
+def test_shapes_of_a_cpu_that_stream_are_all_different() -> None:
+    """Judged: head dims 16 and 48, with and without a mask; fitted: 32 without and 128 with one."""
+    streamed = [
+        (shape.fit, shape.sizes) for shape in shapes(32 * MIB) if shape.implementation == "cpu-standard" and shape.sizes["n"] == 1024
+    ]
+    judged = sorted((sizes["d"], sizes["causal"]) for fit, sizes in streamed if not fit)
+    assert judged == [(16, False), (16, True), (48, False), (48, True)]
+    assert sorted((sizes["d"], sizes["causal"]) for fit, sizes in streamed if fit) == [(32, False), (128, True)]
 
 
 def generated() -> ModelAnswer:

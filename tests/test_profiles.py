@@ -222,6 +222,15 @@ def test_broken_profile_is_told(rule: str, name: str, changes: dict[str, Any], w
     assert set(told) <= set(sanity.check(broken))
 
 
+@pytest.mark.parametrize(("dtype", "dense"), [("bf16", 1), ("fp8", 2), ("tf32", 0.5)])
+@pytest.mark.parametrize(("more", "told"), [(1.025, False), (1.035, True)])
+def test_peaks_may_be_rounded_by_three_percent(dtype: str, dense: float, more: float, told: bool) -> None:
+    """132 multiprocessors of 4096 FLOP a clock at 1830 MHz are 989.4 TFLOP/s."""
+    value = f"{989.4 * dense * more:.2f} TFLOP/s"
+    other = changed("nvidia-h200-sxm", {f"peaks.tensor.{dtype}.value": value, f"peaks.tensor.{dtype}.per_clk": None})
+    assert [message.split(":")[0] for message in sanity.check(other)] == [f"peaks.tensor.{dtype}"] * told
+
+
 def test_each_rule_has_a_broken_profile() -> None:
     assert {rule.__name__ for rule in sanity.RULES} == {rule for rule, *_ in BROKEN}
 

@@ -36,6 +36,18 @@ def _reached_(place):
             notes.write(f"{place} {test}\\n")
 builtins._reached_ = _reached_
 """
+COMPILED = """
+import sys
+class _Noting(type(sys)):
+    def __getattribute__(self, name):
+        value = super().__getattribute__(name)
+        if hasattr(value, "py_func"):
+            for place in PLACES:
+                _reached_(place)
+        return value
+sys.modules[__name__].__class__ = _Noting
+"""
+"""What numba compiles cannot note its places: the module notes all of them whenever a compiled function is taken from it to be called."""
 SECONDS = """
 def pytest_runtest_logreport(report):
     if report.when == "call" and report.passed:
@@ -103,9 +115,9 @@ def digest(*texts: bytes) -> str:
 
 
 def with_probes(source: bytes, marked: Sequence[tuple[int, Mutant]]) -> bytes:
-    """The module, each place of which notes that it is run. What numba compiles stays as it is."""
+    """The module, each place of which notes that it is run; what numba compiles, that its module is used."""
     if b"njit" in source:
-        return source
+        return source + COMPILED.replace("PLACES", repr([number for number, _ in marked])).encode()
     inserted = [(end, -begin, b"))") for _, m in marked for begin, end in [m.whole]]
     inserted += [(begin, -end, b"(_reached_(%d) or (" % number) for number, m in marked for begin, end in [m.whole]]
     # at one offset: what ends there before what begins there, the inner end first, the outer beginning first
