@@ -177,7 +177,7 @@ def rarely_timed(case: Case) -> bool:
 
 
 def covers(case: Case) -> bool:
-    """Dense fused attention with d = d_v up to ``WIDEST``, forward (n > 1) or backward, in an implementation whose launch is known.
+    """Dense fused attention of several queries with d = d_v of at most 256, of an implementation whose launch is known.
 
     Not the memory-efficient backward pass over head dim 128: it keeps its gradients in memory, and locks order its blocks.
     """
