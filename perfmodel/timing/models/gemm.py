@@ -304,7 +304,7 @@ def fp8_seconds(case: Case, device: Device, p: Mapping[str, float]) -> float:
 
 
 def covers_fp8(case: Case) -> bool:
-    """As ``covers``, with both operands in fp8."""
+    """A single forward product with both operands in fp8; no batch, no split of k."""
     return covers(case) and case.direction == FORWARD and case.workload.dtype.name == "fp8"
 
 

@@ -105,7 +105,7 @@ def standard_seconds(case: Case, device: Device, p: Mapping[str, float]) -> floa
 
 
 def covers_standard(case: Case) -> bool:
-    """As numba-flash's ``covers``, in the head dims that the kernels are built for."""
+    """What numba-flash covers, in the head dims that the kernels are built for."""
     return register_tiles.covers(case) and case.workload.d in REGISTERS
 
 
