@@ -88,7 +88,7 @@ class ParquetWriter(Writer):
         pa.set_memory_pool(pa.system_memory_pool())  # which gives back at once what it does not need
         made = _opened(stream, pa.parquet.read_schema(paths[0]))
         for path in paths:
-            with pa.parquet.ParquetFile(path) as source:
+            with pa.parquet.ParquetFile(path, pre_buffer=False) as source:
                 for group in range(source.num_row_groups):
                     rows = source.read_row_group(group, use_threads=False)
                     made.write_table(rows, row_group_size=max(rows.num_rows, 1))
