@@ -1,4 +1,4 @@
-"""Helpers of several commands: record files, shares, ``--require``, workloads, the command line as text, ``--baseline``."""
+"""Helpers of several commands: record files, shares, ``--require``, workloads, the command line as text, ``--baseline``, progress."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""C = A B, tiled and output-stationary: counts, tile, waves, and the IO lower bound.
+"""C = A B, tiled and output-stationary: counts, tile, waves, the IO lower bound, and each number as its formula.
 
 One thread block per tile of C, which stays in registers while slices of A and B, ``SLICE_DEPTH`` deep, stream through SRAM.
 With split-k, ``split_k`` blocks share a tile: each stores an fp32 partial sum and a second kernel adds them up.

@@ -1,4 +1,7 @@
-"""A report before any format: what was found, the numbers, what they rest on, and the data behind them."""
+"""A report before any format: what was found, the numbers, what they rest on, the data behind them; saved as JSON and read again.
+
+What ``-o report.json`` saves is enough to render every format again.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the reports of several commands share: the head of the JSON object, explanations, and notes on predictions and rates."""
+"""What reports of several commands share: the head of the JSON object, explanations, notes, and memory drawn over time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A study file: a title and sections, each of a kind with a module in ``kinds``; an error names the place of a wrong field."""
+"""A study: its file, the scope in which its sections are computed, and their results joined as one Report."""
 
 from __future__ import annotations
 

@@ -2,6 +2,8 @@
 
 The interval covers 80 % of measurements as far as the calibration's own residuals tell. A borrowed prediction takes the
 parameters of the nearest calibrated architecture and the interval that those have shown on devices they were not fitted to.
+
+``kernels_of``: the kernels of a case as its bound and its roof see them.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What it costs to generate n tokens one by one, with a KV cache and without.
+"""What it costs to generate n tokens one by one, with a KV cache and without; throughput and latency of decode against the batch.
 
 Step t puts token t after t - 1 others. With a cache only that token passes through the layers and attends to the t tokens so far;
 without one all t tokens do, each attending to those before it. In a model of width d that is O(n d^2 + n^2 d) against

@@ -1,4 +1,8 @@
-"""One validation: measure kernels on this machine, or read records from files, and compare each with the model's prediction."""
+"""One validation: measure kernels here, or read records, and compare each with the model's prediction; the scoreboard of groups.
+
+The scoreboard says how well each group is predicted beside two plainer models, the roofline and three scalars fitted to it. Only
+records count that no fit saw; the three scalars are fitted to the same records as the calibrations.
+"""
 
 from __future__ import annotations
 

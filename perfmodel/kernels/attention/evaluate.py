@@ -1,4 +1,7 @@
-"""Run algorithms over a workload on a device: tiles chosen, kernels listed, each kernel estimated."""
+"""Run algorithms over a workload on a device: tiles chosen, kernels listed, each estimated; IO lower bounds; numbers explained.
+
+The IO bounds are those of exact attention in the two-level model: SRAM of M elements, everything else memory.
+"""
 
 from __future__ import annotations
 

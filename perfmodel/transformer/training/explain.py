@@ -1,4 +1,4 @@
-"""Every number of a training step's memory as its formula: state per parameter, each tensor that a layer keeps, the peak."""
+"""Every number of a training step as its formula: state per parameter, tensors that a layer keeps, the peak; then seconds and FLOP."""
 
 from __future__ import annotations
 

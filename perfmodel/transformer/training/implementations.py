@@ -1,4 +1,7 @@
-"""Whose training loop is meant: each says what it records of every operation. To add one is to add its recorder here."""
+"""Whose training loop is meant: each says what it records of every operation. To add one is to add its recorder here.
+
+``LayerBlock``: forward and backward over what is recomputed together: a layer, a segment of layers, or an end of the model.
+"""
 
 from __future__ import annotations
 

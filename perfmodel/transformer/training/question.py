@@ -1,4 +1,7 @@
-"""What is asked of a training step: the model, the batch, the formats, what is recomputed, and which GPU holds what."""
+"""What is asked of a training step: the model, the batch, the formats, what is recomputed, and which GPU holds what; its sizes.
+
+``Shape``: sizes of one micro-batch on one GPU, on which the tensors of a layer depend besides the layer.
+"""
 
 from __future__ import annotations
 

@@ -3,6 +3,10 @@
 Forward, an operation allocates what it writes; a tensor goes once no later operation reads it and none keeps it. Backward, in
 reverse, it allocates the gradients of what it read and of its weights, then lets go of the gradients of what it wrote and of the
 tensors that it kept. Source: the semantics of torch.autograd, PyTorch's notes on saved tensors.
+
+``attention_peak``: the most that attention, forward and backward, allocates in PyTorch beside its inputs and the gradient of its
+result. The result is held until the end, as a model holds it. Bytes are those of tensors; PyTorch's allocator may hand out up to
+1 MiB more for one that fills most of a free block (c10/cuda/CUDACachingAllocator.cpp, kSmallSize).
 """
 
 from __future__ import annotations

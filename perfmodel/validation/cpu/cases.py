@@ -1,4 +1,4 @@
-"""Which shapes are run on the CPU, their arrays and calls, and the check of their results against float64.
+"""What is run on the CPU, with arrays, calls and a check against float64; its measurement: profile, parameters, records.
 
 Some shapes fix the model's parameters and others judge it, with no pair (d, causal) in common. Some sit in the caches and are
 bound by multiply-adds, some stream scores or copies through DRAM; sizes of the latter follow the last-level cache. Any halved

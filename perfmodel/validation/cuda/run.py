@@ -1,4 +1,8 @@
-"""Check and time kernels on the GPU of this machine, one after the other; each gives a record. Timers by CUDA events; CUDA graphs."""
+"""Check and time kernels on the GPU of this machine, one after the other; each gives a record. Timers by CUDA events; CUDA graphs.
+
+A queue is saturated only if the CPU is ahead of the GPU; Python is not. So its kernels are queued behind one that runs longer
+than queueing takes, and the start event is checked not to have happened by then.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,13 @@
-"""What the kernels are made of, as instructions on a device and as plain Python in the simulator, and how they are launched."""
+"""What the kernels are made of, as instructions on a device and as plain Python in the simulator, and how they are launched.
+
+A block works on ``br`` rows. ``lanes`` neighbouring threads share a row; each thread owns ``rows`` rows, ``step`` apart, and
+of the columns of a product every ``lanes``-th one (``add_row_products``) or group of four (``add_product``). All widths,
+lanes and steps are powers of two, widths at least 4.
+
+Tiles are stored by rows without padding. The 16-byte parts of a row are permuted instead, part p of row r at p xor
+(r mod spread), so that rows read at once lie in different banks: a copy that straddles 128-byte lines of shared memory asks
+L2 for sectors twice (rows padded by 16 bytes read 1.5 times their bytes on an H200).
+"""
 
 from __future__ import annotations
 

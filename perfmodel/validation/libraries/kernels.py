@@ -1,9 +1,14 @@
-"""Kernels of PyTorch other than attention: matmul (cuBLAS), copy, softmax, norms and element-wise steps; and the table of all.
+"""Kernels of PyTorch: matmul (cuBLAS), copy, softmax, norms, element-wise steps and attention; and the table of all.
 
 ``torch-matmul`` is named apart from ``cublas``, whose published times were taken in CUDA graphs and lack the events' overhead.
 Element-wise steps are the workload ``scale``, told apart by their implementation: torch-scale reads one matrix and writes one,
 torch-add and torch-silu-mul (two kernels) read two, torch-rope (three kernels, heads of ROPE_HEAD_DIM) also reads a cosine and a
 sine per position, torch-mask adds a mask of ``mask_rows`` rows to each group of as many.
+
+Fused backends are FlashAttention-2, cuDNN and memory-efficient. Operands are stored as models do: [batch, length, heads, d] in
+prefill, where a projection wrote them (from any other order the flash backward copies the output and its gradient first),
+[batch, kv_heads, kv_len, d] in decode, where they are a cache. The backward pass is timed alone, through autograd, on a graph that is
+kept. Eager attention is batched Q K^T, scale, additive causal mask, softmax, batched P V, with the scores in memory each time.
 """
 
 from __future__ import annotations

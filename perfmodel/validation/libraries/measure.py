@@ -1,6 +1,8 @@
-"""Time cases and make records of them; a case that cannot run or computes something else is reported, not recorded.
+"""Library cases, timed and made records of; one that cannot run or computes something else is reported, not recorded.
 
 Kernels are timed with CUDA events, until the median is known well enough.
+
+Cases are the shapes of ``shapes.json`` as runs, fit and held-out ones in turn.
 """
 
 from __future__ import annotations

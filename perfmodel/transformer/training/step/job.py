@@ -1,4 +1,9 @@
-"""A training step as it is timed: what is trained, on which GPUs, and which layers each pipeline stage holds."""
+"""A training step as it is timed: what is trained, which GPUs and layers each stage has, and what is done besides the passes.
+
+Between GPUs with the same weights, stage 1 and 2 of ZeRO scatter the sum of the gradients and gather the updated weights, the bytes of
+an all-reduce in all; stage 2 scatters after each micro-batch, as it keeps no more than its share; stage 3 gathers weights for each
+pass. Source: Rajbhandari et al. 2020, section 7.
+"""
 
 from __future__ import annotations
 

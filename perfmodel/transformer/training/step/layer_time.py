@@ -7,6 +7,13 @@ fitted to steps and is a calibration of its own.
 While kernels run, links are idle and so is a part of DRAM: each second of each is given away once. Every exchange that runs beside
 kernels asks a window for the seconds that it hides, and the window books them: two exchanges cannot hide behind the same second of a
 link, and a step is never shorter than what any one resource is busy.
+
+A step whose kernels the host enqueues one by one: the device waits for the host, or the host waits until the step ends.
+
+The host begins a step with nothing enqueued, as the step before ends in a wait for the device. A kernel starts once it is enqueued
+and the one before it has ended. So a step takes the longest of all ways to go with the host up to some kernel and with the device
+from there on; between phases of one pace each, the turn is at a boundary.
+Source: two machines in a row, Johnson 1954; the events of measured steps.
 """
 
 from __future__ import annotations
