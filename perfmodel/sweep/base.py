@@ -6,6 +6,7 @@ is a ``SweepVariant``. All other inputs are columns of numbers, over which a var
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
@@ -80,7 +81,7 @@ class Skipped:
     where: Any
 
 
-class SweepVariant:
+class SweepVariant(ABC):
     """One combination of choices. What a kind of workload does not need it leaves as it is here."""
 
     __slots__ = ()
@@ -97,9 +98,9 @@ class SweepVariant:
         """Columns as formulas of the inputs."""
         return {}
 
+    @abstractmethod
     def point(self, values: Mapping[str, int], columns: Sequence[str]) -> Mapping[str, float | None]:
         """The ``columns`` that are computed for each row by itself; PerfmodelError if it has no answer."""
-        raise NotImplementedError
 
 
 class TileSizes:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -12,20 +13,20 @@ from perfmodel.core.plugins import plugins
 from perfmodel.sweep.table import Field, RowTable
 
 
-class Writer:
+class Writer(ABC):
     """Writes tables with columns ``fields`` to ``stream``. ``about``: what the study is, for formats that can hold it.
 
     ``first``: nothing stands before these rows.
     """
 
-    def __init__(self, stream: BinaryIO, fields: tuple[Field, ...], about: Mapping[str, Any], first: bool) -> None:
-        raise NotImplementedError
+    @abstractmethod
+    def __init__(self, stream: BinaryIO, fields: tuple[Field, ...], about: Mapping[str, Any], first: bool) -> None: ...
 
+    @abstractmethod
     def write(self, table: RowTable) -> None:
         """Append the rows of ``table``."""
-        raise NotImplementedError
 
-    def close(self) -> None:
+    def close(self) -> None:  # noqa: B027 - a text needs no end
         """Make the file whole; the stream stays open."""
 
     @classmethod
