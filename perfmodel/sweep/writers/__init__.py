@@ -29,7 +29,7 @@ class Writer(ABC):
     def close(self) -> None:  # noqa: B027 - a text needs no end
         """Make the file whole; the stream stays open."""
 
-    @classmethod
+    @classmethod  # noqa: B027 - most need no library
     def ready(cls) -> None:
         """UnavailableError if the format needs a library that is not there."""
 
