@@ -56,8 +56,8 @@ def spec(values: dict[str, Any], name: str, source: str, place: str = "", beside
     """The model that the fields ``values`` describe, which stand under ``place``. ``beside``: other parts of a larger model."""
     fields = HfFields(values, place)
     model = build(fields)
-    unread = [field for field in values if values[field] and field not in fields.asked and field not in HARMLESS and field != FIELD]
-    return assigned(replace(model, name=name, source=source, unread=(*unread, *beside)), quantized(values.get(FIELD)))
+    unread = (*fields.unread({*HARMLESS, FIELD}), *beside)
+    return assigned(replace(model, name=name, source=source, unread=unread), quantized(values.get(FIELD)))
 
 
 def flat(raw: Any) -> tuple[dict[str, Any], str, tuple[str, ...]]:

@@ -28,7 +28,7 @@ def quantized(raw: object) -> Quantized | None:
     if family is None:
         return Quantized(f"{method:.40}" or "an unnamed method")
     found: Quantized = family.read(fields)
-    return replace(found, unread=(*found.unread, *fields.unread(family.harmless)))
+    return replace(found, unread=(*found.unread, *fields.unread(family.harmless.split())))
 
 
 def _loaded(raw: Mapping[str, object]) -> bool:
