@@ -164,7 +164,8 @@ def requests(count: int) -> Iterator[Request]:
         more = {"fused": rng.random() < 0.5, "graph": pick([None, True, False]), "cached": rng.random() < 0.8}
         try:
             form = formats(model, dtype, pick([None, None, "fp8", "int4"]), pick([None, "fp8"]))
-            asked = Request(model, device, phase, pick([1, 2, 8, 64, 1000]), n, n, dtype, split=split, **more, **form).check()
+            sizes = {"batch": pick([1, 2, 8, 64, 1000]), "n": n, "kv_len": n, "dtype": dtype, "split": split}
+            asked = Request(phase, **sizes, model=model, device=device, **more, **form).check()
             rates_of(device, dtype)
             collective_estimate(Collective("all_reduce", 2, 1, dtype), device)
         except PerfmodelError:

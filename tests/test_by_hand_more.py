@@ -402,7 +402,7 @@ def test_the_largest_batch_is_found_in_four_looks(monkeypatch: pytest.MonkeyPatc
 
 def generated() -> ModelAnswer:
     """32 tokens after 512, of which the decode steps are looked at a few at a time."""
-    request = Request(find_model("llama-3-8b"), H200, GENERATE, 2, 512, 544)
+    request = Request(GENERATE, 2, 512, 544, model=find_model("llama-3-8b"), device=H200)
     return answer(request, calibrated_devices)
 
 

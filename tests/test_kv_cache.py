@@ -414,7 +414,7 @@ def test_a_generation_is_the_sum_of_its_steps(first, more, window, cached):
     """FLOP exactly, whatever stands for what; times at most the sum, so that a bound stays one."""
     spec = model(GroupedAttention(4, 2, 8), GroupedAttention(4, 2, 8, window=window))
     device = find_device("h200")
-    request = Request(spec, device, "generate", 2, first, first + more, cached=cached)
+    request = Request("generate", 2, first, first + more, cached=cached, model=spec, device=device)
     found = answer(request)
     steps = [request.step("prefill"), *(request.step("decode", length) for length in range(first + 1, first + more))]
     passes = [run_pass(spec, step, device) for step in steps]

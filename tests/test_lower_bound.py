@@ -169,7 +169,8 @@ def test_models_in_parts(phase: str, batch: int, length: int, first: int, device
 
     def asked(sequences: int) -> Any:
         kv_len = length + (40 if phase == GENERATE else 0)
-        return answer(Request(model, device_of(device), phase, sequences, length, min(kv_len, model.max_positions or kv_len))).cost
+        most = min(kv_len, model.max_positions or kv_len)
+        return answer(Request(phase, sequences, length, most, model=model, device=device_of(device))).cost
 
     length = min(length, (model.max_positions or length) - 40)
     whole, parts = asked(batch), [asked(first), asked(batch - first)]

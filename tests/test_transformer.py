@@ -47,7 +47,7 @@ fallbacks = cache(calibrated_devices)
 def found(name: str, phase: str = "decode", device: str = "nvidia-h200-sxm", **options: object):
     lengths_of = {"n": 96, "kv_len": 128 if phase == "generate" else 96}
     values = {"batch": 2, **lengths_of, "dtype": DTYPES["bf16"], **options}
-    return answer(Request(find_model(name), find_device(device), phase, **values), fallbacks)  # type: ignore[arg-type]
+    return answer(Request(phase, **values, model=find_model(name), device=find_device(device)), fallbacks)  # type: ignore[arg-type]
 
 
 def named(ops: list[Op], name: str) -> Op:
@@ -391,14 +391,14 @@ def test_a_model_that_is_too_large_has_no_batch():
 
 @pytest.mark.parametrize("name", ["llama-3-8b", "mixtral-8x7b", "llama-2-7b"])
 def test_the_knee_is_where_doubling_stops_paying(name):
-    r = Request(find_model(name), find_device("h200"), "decode", 1, 1024, 1024, split=Split(tp=2))
+    r = Request("decode", 1, 1024, 1024, split=Split(tp=2), model=find_model(name), device=find_device("h200"))
     at = knee(r, 10**4)
     assert 2 * bound_s(r, at) / bound_s(r, 2 * at) < PAYS <= 2 * bound_s(r, at - 1) / bound_s(r, 2 * at - 2)
     assert knee(r, at - 1) is None
 
 
 def test_throughput_and_latency_grow_with_the_batch():
-    shown = curve(Request(find_model("llama-2-7b"), find_device("h200"), "decode", 1, 2048, 2048), fallbacks)
+    shown = curve(Request("decode", 1, 2048, 2048, model=find_model("llama-2-7b"), device=find_device("h200")), fallbacks)
     bounds = [point.step.cost.lower_s for point in shown.points]
     assert bounds == sorted(bounds)
     rates = [point.batch / bound for point, bound in zip(shown.points, bounds, strict=True)]
@@ -411,7 +411,7 @@ def test_throughput_and_latency_grow_with_the_batch():
 
 
 def test_with_many_kv_heads_saved_compute_takes_over():
-    short = curve(Request(find_model("llama-3-8b"), find_device("a100-sxm-80gb"), "decode", 1, 64, 64))
+    short = curve(Request("decode", 1, 64, 64, model=find_model("llama-3-8b"), device=find_device("a100-sxm-80gb")))
     assert short.points[-1].bound == "compute"
 
 

@@ -45,7 +45,7 @@ def small(quantization: object, kind: str = "llama", **fields: Any) -> ModelSpec
 
 def request(model: ModelSpec, batch: int = 1, weights: str | None = None, **options: Any) -> Request:
     form = formats(model, FP16, weights, None)
-    return Request(model, H200, DECODE, batch, 1, 64, FP16, **form, **options).check()
+    return Request(DECODE, batch, 1, 64, FP16, model=model, device=H200, **form, **options).check()
 
 
 def held(model: ModelSpec, weights: str | None = None) -> int:

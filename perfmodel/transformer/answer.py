@@ -19,12 +19,11 @@ from perfmodel.core.lower_bound import Needs
 from perfmodel.core.roofline import Estimate, rates_of, total
 from perfmodel.timing.predict import FallbackDevices
 from perfmodel.transformer.estimate import Interval, PassEstimate, PassRow, interval, run_pass, times_from
-from perfmodel.transformer.generation import flops_between
 from perfmodel.transformer.op import ATTENTION, Op
 from perfmodel.transformer.op_time import scaled
 from perfmodel.transformer.ops import layer_ops
 from perfmodel.transformer.parallel import Layout, layout
-from perfmodel.transformer.step import DECODE, GENERATE, PREFILL, ModelPass, Request
+from perfmodel.transformer.step import DECODE, GENERATE, PREFILL, ModelPass, Request, Split
 
 MOST_LENGTHS = 16
 """Lengths at which a long generation is reckoned, and a few more for windows; between them times are taken to be linear."""
@@ -139,10 +138,8 @@ class ModelAnswer:
     @property
     def flops(self) -> Number:
         """Matmul FLOP of the model over all passes."""
-        r = self.request
-        if r.phase == GENERATE:
-            return self.steps[0][0].flops + r.batch * flops_between(r.model, r.n, r.kv_len - 1, r.cached)
-        return sum(one.flops * times for one, times in self.steps)
+        whole = [(replace(one.step, split=Split()), times) for one, times in self.steps]
+        return sum(one.flops * times for one, times in self.steps) + sum(_curved(self.request, whole).values())
 
     @property
     def mfu(self) -> float:
@@ -174,7 +171,7 @@ def answer(request: Request, fallbacks: FallbackDevices = tuple) -> ModelAnswer:
         wanted += [(r.step(DECODE, length), times) for length, times in lengths(r.n + 1, r.kv_len - 1, windows)]
     known: dict[tuple[Op, bool], PassRow] = {}
     steps = [(run_pass(r.model, step, r.device, fallbacks, r.in_graph(step.phase), known), times) for step, times in wanted]
-    return ModelAnswer(r, steps, layout(r.model, replace(first, kv_len=r.kv_len), r.device), {} if r.cached else _curved(r, wanted))
+    return ModelAnswer(r, steps, layout(r.model, replace(first, kv_len=r.kv_len), r.device), _curved(r, wanted))
 
 
 def lengths(first: int, last: int, breaks: Sequence[int] = ()) -> list[tuple[int, int]]:
@@ -198,24 +195,20 @@ def lengths(first: int, last: int, breaks: Sequence[int] = ()) -> list[tuple[int
 
 
 def _curved(r: Request, wanted: Sequence[tuple[ModelPass, int]]) -> dict[tuple[str, str], int]:
-    """FLOP of rows that grow with the square of the length, summed over all lengths, beyond those at the middles.
+    """FLOP of rows that grow with the square of the length, summed over all lengths, beyond those at the middles; without a cache alone.
 
     Sum of f over the 2 d + 1 lengths around c: (2 d + 1) (f(c) + (d + 1) (f(c - d) - 2 f(c) + f(c + d)) / (6 d)).
     """
     found: dict[tuple[str, str], int] = {}
-    for step, times in wanted:
+    for step, times in wanted if not r.cached else ():
         d, bends = times // 2, dict[tuple[str, str], int]()
         for place, weight in ((-d, 1), (0, -2), (d, 1)) if d else ():
             length = step.kv_len + place
-            for op in _attention(r, replace(step, n=length, kv_len=length)):
-                key = (step.phase, op.name)
-                bends[key] = bends.get(key, 0) + weight * int(op.count * op.kernel.flops)
+            at = replace(step, n=length, kv_len=length)
+            for op, count in [(op, count) for layer, count in r.model.layer_kinds for op in layer_ops(layer, r.model, at)]:
+                if op.group == ATTENTION:
+                    key = (step.phase, op.name)
+                    bends[key] = bends.get(key, 0) + weight * int(count * op.count * op.kernel.flops)
         for key, bend in bends.items():
             found[key] = found.get(key, 0) + bend * times * (d + 1) // (6 * d)
     return {key: more for key, more in found.items() if more}
-
-
-def _attention(r: Request, step: ModelPass) -> list[Op]:
-    """The rows of ``step`` whose FLOP are not linear in the length."""
-    kinds = [(op, count) for layer, count in r.model.layer_kinds for op in layer_ops(layer, r.model, step)]
-    return [op.times(count) for op, count in kinds if op.group == ATTENTION]

@@ -136,7 +136,7 @@ def read_bytes(w: CacheWorkload) -> Number:
 
 def _step(w: CacheWorkload) -> ModelPass:
     bits = formats(w.spec, DTYPES["fp16"], None, None)["weight_bits"]
-    return ModelPass(DECODE, 1, 1, 1, weight_bits=bits, published=True)
+    return ModelPass(DECODE, 1, 1, 1, weight_bits=bits, weights_from_file=True)
 
 
 def generation_on(
@@ -149,7 +149,8 @@ def generation_on(
     given = None if w.weights_from_file else w.weights_dtype
     try:
         form = dtype_on(given if given in DTYPES and given != "fp8" else default_weights_dtype(w.form.dtype), device)
-        request = Request(w.spec, device, GENERATE, 1, 1, w.n + 1, form, **formats(w.spec, form, given, w.form.dtype))
+        stored = formats(w.spec, form, given, w.form.dtype)
+        request = Request(GENERATE, 1, 1, w.n + 1, form, model=w.spec, device=device, **stored)
         return answer(replace(request, cached=True), fallbacks), answer(replace(request, cached=False), fallbacks)
     except UnavailableError as error:
         return error

@@ -104,15 +104,6 @@ def _generation(spec: ModelSpec, n: Number, weights_dtype: str, tokens: Number, 
     return Generation(2 * body * tokens, head, attention, n * weight_bytes(active(spec), weights_dtype), cache_read)
 
 
-def flops_between(spec: ModelSpec, first: int, last: int, cached: bool) -> int:
-    """FLOP of steps ``first`` + 1 to ``last`` of one sequence."""
-
-    def until(n: int) -> Number:
-        return (with_cache(spec, n, "fp16", CacheFormat()) if cached else without_cache(spec, n, "fp16")).flops
-
-    return int(until(last) - until(first))
-
-
 def heads_at_every_token(spec: ModelSpec, n: Number) -> Number:
     """FLOP of the head, without a cache, if it runs on every token of a step and not on the last only, as some programs do."""
     return 2 * head_matrix(spec) * (n * (n + 1) // 2)

@@ -60,6 +60,11 @@ class Op:
     timed: Timed | None = None
     multiplied: Dtype | None = None
 
+    @property
+    def exchange(self) -> Collective | None:
+        """What GPUs exchange, if it is a collective."""
+        return self.timed.workload if self.timed is not None and isinstance(self.timed.workload, Collective) else None
+
     def bytes_of(self, *tensors: str, kind: str = "") -> Number:
         """Bytes of these tensors that one run needs at least, reads and writes unless only one ``kind`` of access is meant."""
         moved = (access for access in self.kernel.accesses if access.tensor in tensors and kind in ("", access.kind))

@@ -48,7 +48,7 @@ def step_ops(model: ModelSpec, step: ModelPass) -> list[Op]:
 
 def layer_ops(layer: Layer, model: ModelSpec, step: ModelPass) -> list[Op]:
     """One layer on one GPU."""
-    if step.published:
+    if step.weights_from_file:
         step = replace(step, formats=layer.formats)
     here = local_layer(layer, step.split.tp)
     return Rows(model, step, here).of(layer_operations(model, layer, step.split.tp))
@@ -56,7 +56,7 @@ def layer_ops(layer: Layer, model: ModelSpec, step: ModelPass) -> list[Op]:
 
 def head_ops(model: ModelSpec, step: ModelPass) -> list[Op]:
     """Last norm and LM head, whose columns are divided among tensor-parallel GPUs, which gather the logits."""
-    if step.published and model.head_format is not None:
+    if step.weights_from_file and model.head_format is not None:
         step = replace(step, formats=((HEAD_ROW, model.head_format),))
     return Rows(model, step, tokens=step.sequences).of(last_operations(model, step.split.tp))
 
