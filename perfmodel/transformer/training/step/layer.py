@@ -15,8 +15,7 @@ from perfmodel.core.dtypes import DROPOUT_MASK_SIZE
 from perfmodel.kernels.collectives import ALL_REDUCE
 from perfmodel.kernels.matmul import Matmul
 from perfmodel.transformer.layer import EMBEDDING, EXPERTS, HEAD_ROW, Operation, first_operations, last_operations, local_layer, operations
-from perfmodel.transformer.moe import activation_function
-from perfmodel.transformer.op import Op, activation
+from perfmodel.transformer.op import Op, activation, activation_function
 from perfmodel.transformer.ops import Rows
 from perfmodel.transformer.spec import Layer, ModelSpec, MoeMlp
 from perfmodel.transformer.step import ModelPass, share

@@ -17,8 +17,7 @@ from perfmodel.core.workload import BACKWARD, FORWARD, Attention, Stream
 from perfmodel.kernels.attention.algorithms import flash2, standard
 from perfmodel.kernels.matmul import Matmul
 from perfmodel.kernels.matmul import kernels as matmul_kernels
-from perfmodel.transformer.op import ATTENTION, ELEMENTWISE, MATMUL, WEIGHTS, Op, Timed, activation, tile_rows
-from perfmodel.transformer.ops import KEY_TILE
+from perfmodel.transformer.op import ATTENTION, ELEMENTWISE, KEY_TILE, MATMUL, WEIGHTS, Op, Timed, activation, tile_rows
 from perfmodel.transformer.step import ModelPass, share
 from perfmodel.transformer.training.step.micro_batch import MicroBatch
 
