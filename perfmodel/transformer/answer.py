@@ -128,7 +128,7 @@ class ModelAnswer:
     def tokens(self) -> int:
         """Tokens read in prefill, or generated."""
         r = self.request
-        return r.batch * {PREFILL: r.n, DECODE: 1, GENERATE: r.kv_len - r.n}[r.phase]
+        return int(r.batch * {PREFILL: r.n, DECODE: 1, GENERATE: r.kv_len - r.n}[r.phase])
 
     @property
     def tokens_per_s(self) -> float:

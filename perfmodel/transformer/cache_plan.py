@@ -9,6 +9,7 @@ from perfmodel.core.checks import dtype_on, positive_int
 from perfmodel.core.dtypes import DTYPES
 from perfmodel.core.errors import UnavailableError, UsageError
 from perfmodel.core.hardware import Device
+from perfmodel.core.trace import label, plain
 from perfmodel.timing.predict import FallbackDevices
 from perfmodel.transformer import kv_cache
 from perfmodel.transformer.answer import ModelAnswer, answer
@@ -20,6 +21,10 @@ from perfmodel.transformer.parallel import weight_bytes as published_bytes
 from perfmodel.transformer.parameters import active, total
 from perfmodel.transformer.spec import ModelSpec
 from perfmodel.transformer.step import DECODE, GENERATE, ModelPass, Request, formats, stored_as_published
+
+CACHE_SOURCE = "perfmodel/transformer/kv_cache.py: Pope et al. 2022, section 3.3; DeepSeek-V2, section 2.1.4; PagedAttention 2023"
+FORMATS = "perfmodel/transformer/weight_formats: what the quantization_config of the model's file names"
+PARAMETER_SOURCE = "perfmodel/transformer/parameters.py: modules of huggingface/transformers"
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,30 +94,44 @@ class CacheResult:
         return [row for row in MEASURED if row.model == self.workload.spec.name]
 
 
-def evaluate(w: CacheWorkload, device: Device) -> CacheResult:
-    """Everything about the cache of ``w`` on ``device``."""
-    parameters = int(total(w.spec))
-    weights, read = int(stored_bytes(w)), w.n * int(read_bytes(w))
-    capacity = None if device.dram.capacity is None else int(device.dram.capacity.number)
-    room = None if capacity is None else capacity - weights - w.reserve
-    context = None if room is None else kv_cache.longest_context(room, w.spec, w.batch, w.form)
+def evaluate(w: CacheWorkload, device: Device, traced: CacheWorkload | None = None) -> CacheResult:
+    """Everything about the cache of ``w`` on ``device``. ``traced``: the same, of whose numbers the formulas are to be noted."""
+    t = traced or w
+    per_token = label("bytes per token", "B in all layers", kv_cache.token_bytes(t.spec, t.form), source=CACHE_SOURCE)
+    per_sequence = label("bytes per sequence", "B", kv_cache.sequence_bytes(t.spec, t.n, t.form), source=CACHE_SOURCE)
+    size = label("bytes", "B of the batch", kv_cache.batch_bytes(t.spec, t.n, t.batch, t.form), source=CACHE_SOURCE)
+    parameters, from_file = total(t.spec), w.weights_from_file
+    weights: Number = int(stored_bytes(w)) if from_file else stored_bytes(t)
+    weights = label("weights", "B, with scales" if from_file else "B", weights, t.n, FORMATS if from_file else PARAMETER_SOURCE)
+    capacity = room = batch = context = None
+    if device.dram.capacity is not None:
+        capacity = label("capacity", "B of memory", int(device.dram.capacity.number), t.n, f"profile of {device.id}")
+        reserve = label("reserve", "B", w.reserve, t.n, "given")
+        room, batch = label("room", "B for the cache", capacity - weights - reserve, source=CACHE_SOURCE), 0
+        context = kv_cache.longest_context(plain(room), w.spec, w.batch, w.form)
+    if room is not None and room > 0:
+        batch = label("max batch", "sequences", kv_cache.largest_batch(room, t.spec, t.n, t.form), source=CACHE_SOURCE)
+    cached, uncached = with_cache(t.spec, t.n, w.weights_dtype, t.form), without_cache(t.spec, t.n, w.weights_dtype)
+    if from_file:
+        read = t.n * label("weights per token", "B, with scales", int(read_bytes(w)), t.n, FORMATS)
+        cached, uncached = replace(cached, weights_read=read), replace(uncached, weights_read=read)
     return CacheResult(
         workload=w,
         device=device,
         layers=kv_cache.layer_caches(kv_cache.attention_kinds(w.spec), w.n, w.form),
-        per_token=int(kv_cache.token_bytes(w.spec, w.form)),
-        per_sequence=int(kv_cache.sequence_bytes(w.spec, w.n, w.form)),
-        total=int(kv_cache.batch_bytes(w.spec, w.n, w.batch, w.form)),
-        unpaged=int(kv_cache.batch_bytes(w.spec, w.n, w.batch, replace(w.form, block_size=1))),
+        per_token=per_token,
+        per_sequence=per_sequence,
+        total=size,
+        unpaged=kv_cache.batch_bytes(w.spec, w.n, w.batch, replace(w.form, block_size=1)),
         parameters=parameters,
         weights=weights,
         capacity=capacity,
         room=room,
-        batch=None if room is None else int(kv_cache.largest_batch(room, w.spec, w.n, w.form)),
+        batch=batch,
         context=context,
         endless=room is not None and context is None,
-        cached=replace(with_cache(w.spec, w.n, w.weights_dtype, w.form), weights_read=read),
-        uncached=replace(without_cache(w.spec, w.n, w.weights_dtype), weights_read=read),
+        cached=cached,
+        uncached=uncached,
     )
 
 

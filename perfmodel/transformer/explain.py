@@ -15,42 +15,19 @@ from perfmodel.core.roofline import Estimate, Rates, estimate, total, traced_rat
 from perfmodel.core.trace import FormulaStep as Line
 from perfmodel.core.trace import Trace, Traced
 from perfmodel.kernels.collectives import Collective, collective_estimate, least_bytes, link_bandwidth
-from perfmodel.transformer import parameters
-from perfmodel.transformer.cache_plan import CacheResult
+from perfmodel.transformer.cache_plan import CACHE_SOURCE, PARAMETER_SOURCE, CacheResult, evaluate
 from perfmodel.transformer.estimate import PassEstimate, all_ops, pass_needs
-from perfmodel.transformer.generation import with_cache, without_cache
-from perfmodel.transformer.kv_cache import SCALE_SIZE, CacheFormat, batch_bytes, largest_batch, sequence_bytes, token_bytes, weight_bytes
+from perfmodel.transformer.kv_cache import SCALE_SIZE
 from perfmodel.transformer.op import Op
 from perfmodel.transformer.op_time import as_multiplied, scaled
 from perfmodel.transformer.spec import ModelSpec
 
 SOURCE = "each operand read once from DRAM, each result written once; perfmodel/transformer"
-CACHE_SOURCE = "perfmodel/transformer/kv_cache.py: Pope et al. 2022, section 3.3; DeepSeek-V2, section 2.1.4; PagedAttention 2023"
 GENERATION_SOURCE = "perfmodel/transformer/generation.py: matrix multiplications on visible scores"
-FORMATS = "perfmodel/transformer/weight_formats: what the quantization_config of the model's file names"
-PARAMETER_SOURCE = "perfmodel/transformer/parameters.py: modules of huggingface/transformers"
 
 Symbols = dict[str, tuple[str, str]]
 """Symbol and meaning of each size of a model, by field."""
 ENDS: Symbols = {"hidden": ("h", "hidden size"), "vocab": ("V", "vocabulary")}
-PASS_SIZES: Symbols = ENDS | {
-    name: (symbol, name.replace("_", " "))
-    for name, symbol in {
-        "heads": "H",
-        "kv_heads": "H_kv",
-        "head_dim": "d",
-        "window": "window",
-        "kv_lora_rank": "d_c",
-        "q_lora_rank": "d_q",
-        "qk_rope_head_dim": "d_rope",
-        "qk_nope_head_dim": "d_nope",
-        "v_head_dim": "d_v",
-        "width": "w",
-        "experts": "experts",
-        "experts_per_token": "top_k",
-        "shared_width": "w_shared",
-    }.items()
-}
 SIZES: Symbols = ENDS | {
     "max_positions": ("N_max", "positions"),
     "heads": ("H", "query heads"),
@@ -68,6 +45,15 @@ SIZES: Symbols = ENDS | {
     "experts_per_token": ("k", "experts per token"),
     "router_extra": ("x", "biases and scales of a router"),
     "norms": ("norms", "norms of a layer"),
+}
+PASS_NAMES = {"kv_lora_rank": "d_c", "q_lora_rank": "d_q", "width": "w", "shared_width": "w_shared"} | {
+    "window": "window",
+    "experts": "experts",
+    "experts_per_token": "top_k",
+}
+NOT_OF_A_PASS = {*ENDS, "max_positions", "router_extra", "norms"}
+PASS_SIZES: Symbols = ENDS | {
+    name: (PASS_NAMES.get(name, symbol), name.replace("_", " ")) for name, (symbol, _) in SIZES.items() if name not in NOT_OF_A_PASS
 }
 
 
@@ -165,46 +151,23 @@ def explain_cache(result: CacheResult) -> list[Line]:
     trace, w = Trace(), result.workload
     spec = traced(w.spec, trace)
     n: Any = trace.symbol("n", w.n, "tokens of a sequence", "given")
-    batch = trace.symbol("B", w.batch, "sequences", "given")
-    block: Any = trace.symbol("p", w.form.block_size, "tokens per block", "given")
-    form = replace(w.form, block_size=block, scale_group=_group(result, trace))
-    trace.define("bytes per token", "B in all layers", token_bytes(spec, form), CACHE_SOURCE)
-    trace.define("bytes per sequence", "B", sequence_bytes(spec, n, form), CACHE_SOURCE)
-    trace.define("bytes", "B of the batch", batch_bytes(spec, n, batch, form), CACHE_SOURCE)
-    _mark(trace, CACHE_SOURCE)
-    every = parameters.total(spec)
-    if w.weights_from_file:
-        weights = trace.symbol("weights", result.weights, "B, with scales", FORMATS)
-    else:
-        weights = trace.define("weights", "B", weight_bytes(every, w.weights_dtype), PARAMETER_SOURCE)
-    _mark(trace, PARAMETER_SOURCE)
-    if result.capacity is not None:
-        capacity = trace.symbol("capacity", result.capacity, "B of memory", f"profile of {result.device.id}")
-        reserve = trace.symbol("reserve", w.reserve, "B", "given")
-        room = trace.define("room", "B for the cache", capacity - weights - reserve, CACHE_SOURCE)
-        if result.room is not None and result.room > 0:
-            trace.define("max batch", "sequences", largest_batch(room, spec, n, form), CACHE_SOURCE)
-    _explain_generation(trace, result, spec, n, form)
-    _mark(trace, GENERATION_SOURCE)
-    return list(trace.steps.values())
-
-
-def _group(result: CacheResult, trace: Trace) -> Any:
-    group = result.workload.form.scale_group
-    return None if group is None else trace.symbol("G", group, f"elements that share a scale of {SCALE_SIZE} B", "given")
-
-
-def _explain_generation(trace: Trace, result: CacheResult, spec: ModelSpec, n: Any, form: CacheFormat) -> None:
-    w = result.workload
-    costs = {"with": with_cache(spec, n, w.weights_dtype, form), "without": without_cache(spec, n, w.weights_dtype)}
-    if w.weights_from_file:
-        read: Any = trace.symbol("weights per token", result.cached.weights_read // w.n, "B, with scales", FORMATS)
-        costs = {label: replace(cost, weights_read=n * read) for label, cost in costs.items()}
-    for label, cost in costs.items():
+    batch: Any = trace.symbol("B", w.batch, "sequences", "given")
+    block, group = trace.symbol("p", w.form.block_size, "tokens per block", "given"), w.form.scale_group
+    shared = None if group is None else trace.symbol("G", group, f"elements that share a scale of {SCALE_SIZE} B", "given")
+    form = replace(w.form, block_size=block, scale_group=shared)
+    found = evaluate(w, result.device, replace(w, spec=spec, n=n, batch=batch, form=form))
+    for name, cost in {"with": found.cached, "without": found.uncached}.items():
         for part in ("layers", "head", "attention"):
-            trace.define(f"{label} cache, {part}", "FLOP", getattr(cost, part))
-        trace.define(f"{label} cache, weights read", "B", cost.weights_read)
-    trace.define("with cache, cache read", "B", costs["with"].cache_read)
+            trace.define(f"{name} cache, {part}", "FLOP", getattr(cost, part))
+        trace.define(f"{name} cache, weights read", "B", cost.weights_read)
+    trace.define("with cache, cache read", "B", found.cached.cache_read)
+    return [replace(step, source=step.source or _cache_source(step.name)) for step in trace.steps.values()]
+
+
+def _cache_source(name: str) -> str:
+    if name.split(maxsplit=1)[0] == "P":
+        return PARAMETER_SOURCE
+    return CACHE_SOURCE if name.endswith(("per token", " tokens", " sequence")) else GENERATION_SOURCE
 
 
 def traced(spec: ModelSpec, trace: Trace, names: Symbols = SIZES, source: str = "") -> ModelSpec:
@@ -230,10 +193,3 @@ def traced(spec: ModelSpec, trace: Trace, names: Symbols = SIZES, source: str = 
     ends = [*ENDS, *(["max_positions"] if spec.learned_positions and "max_positions" in names else [])]
     sizes: dict[str, Any] = {name: symbol(name, getattr(spec, name)) for name in ends}
     return replace(spec, layers=tuple(kinds[one] for one in spec.layers), **sizes)
-
-
-def _mark(trace: Trace, source: str) -> None:
-    """Give every step that has no source ``source``."""
-    for name, step in trace.steps.items():
-        if not step.source:
-            trace.steps[name] = replace(step, source=source)

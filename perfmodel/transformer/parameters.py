@@ -18,33 +18,13 @@ from perfmodel.transformer.layer import (
     NORMS,
     ROUTER,
     Operation,
-    attention_operations,
     first_operations,
     last_operations,
-    mlp_operations,
     operations,
     summed,
     weights,
 )
-from perfmodel.transformer.spec import DenseMlp, GroupedAttention, LatentAttention, Layer, ModelSpec, MoeMlp
-
-
-def attention_matrices(hidden: Number, attention: GroupedAttention | LatentAttention) -> Number:
-    """Weights of the projections, without biases: what multiplies the hidden state of each token.
-
-    >>> attention_matrices(4096, GroupedAttention(heads=32, kv_heads=8, head_dim=128))
-    41943040
-    """
-    return weights(matrix for op in attention_operations(attention, hidden) for matrix in op.matrices)
-
-
-def mlp_matrices(hidden: Number, width: Number, gated: bool) -> Number:
-    """Weights of one MLP, without biases.
-
-    >>> mlp_matrices(4096, 11008, gated=True)
-    135266304
-    """
-    return weights(matrix for op in mlp_operations(DenseMlp(width, gated), hidden) for matrix in op.matrices)
+from perfmodel.transformer.spec import Layer, ModelSpec, MoeMlp
 
 
 def _learned(found: Sequence[Operation], part: str) -> Number:
@@ -81,7 +61,7 @@ def inactive_experts(spec: ModelSpec) -> Number:
     idle: Number = 0
     for layer, count in spec.layer_kinds:
         if isinstance(mlp := layer.mlp, MoeMlp):
-            one = _learned(mlp_operations(replace(mlp, experts=1), spec.hidden), EXPERTS)
+            one = _learned(operations(spec, replace(layer, mlp=replace(mlp, experts=1))), EXPERTS)
             idle += (count * (mlp.experts - mlp.experts_per_token)) * one
     return idle
 

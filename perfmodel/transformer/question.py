@@ -70,23 +70,17 @@ class MemoryQuestion(Question):
         from perfmodel.transformer.training.checks import recompute_named
         from perfmodel.transformer.training.question import ALL, Parallel, TrainingConfig
 
-        return TrainingConfig(
-            model=model,
-            batch=self.batch,
-            n=default_length(model, TRAIN) if self.n is None else self.n,
-            micro_batch=self.micro_batch,
-            precision=self.precision,
-            optimizer=self.optimizer,
-            recompute=recompute_named(self.recompute),
-            flash=self.flash,
-            lora=self.lora,
-            dropout=self.dropout,
-            parallel=Parallel(self.tp, self.sp, self.pp, self.interleave, self.cp, self.ep, self.dp, self.zero),
-            gradients=self.gradients,
-            gradient_life=self.gradient_life,
-            lora_targets=ALL if self.lora_targets is None else self.lora_targets,
-            fused_optimizer=self.fused_optimizer,
-        )
+        made: dict[str, Any] = {
+            "model": model,
+            "n": default_length(model, TRAIN) if self.n is None else self.n,
+            "recompute": recompute_named(self.recompute),
+            "lora_targets": ALL if self.lora_targets is None else self.lora_targets,
+        }
+        return TrainingConfig(**self._same(TrainingConfig) | made, parallel=Parallel(**self._same(Parallel)))
+
+    def _same(self, record: Any) -> dict[str, Any]:
+        """Options by the fields of ``record`` that have their names."""
+        return {one.name: getattr(self, one.name) for one in fields(record) if hasattr(self, one.name)}
 
 
 def _of_training(name: str, help: str = "") -> Any:
@@ -133,22 +127,11 @@ class PhaseQuestion(Question):
         from perfmodel.core.checks import dtype_on
         from perfmodel.transformer.step import Request, Split, formats, lengths
 
-        form = dtype_on(self.dtype, device)
-        n, kv_len = lengths(model, self.phase, self.n, self.kv_len)
-        return Request(
-            model=model,
-            device=device,
-            phase=self.phase,
-            batch=self.batch,
-            n=n,
-            kv_len=kv_len,
-            dtype=form,
-            fused=self.fused,
-            graph=self.graph,
-            cached=self.kv_cache,
-            split=Split(self.tp, self.ep, self.pp),
-            **formats(model, form, self.weights_dtype, self.kv_dtype),
-        ).check()
+        form, split = dtype_on(self.dtype, device), Split(self.tp, self.ep, self.pp)
+        options: dict[str, Any] = {"fused": self.fused, "graph": self.graph, "cached": self.kv_cache, "split": split}
+        options |= formats(model, form, self.weights_dtype, self.kv_dtype)
+        sizes = lengths(model, self.phase, self.n, self.kv_len)
+        return Request(self.phase, self.batch, *sizes, form, model=model, device=device, **options).check()
 
 
 @dataclass(frozen=True, slots=True)

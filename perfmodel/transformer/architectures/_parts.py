@@ -14,7 +14,7 @@ LARGEST = 10**9
 MOST_LAYERS = 10**4
 MOST_SHOWN = 40
 """Characters of a value from a file."""
-WANTED = {
+WANTED: dict[Any, tuple[str, str]] = {
     int: ("a whole number", "4096, without quotes, fraction or exponent"),
     bool: ("true or false", "true"),
     str: ("text", '"silu"'),
