@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import cache
 from typing import Any
 
 from perfmodel.core.errors import DataError
@@ -99,19 +100,15 @@ def assigned(model: ModelSpec, found: Quantized | None) -> ModelSpec:
             return None
         return next((form for form, targets in rules if targets is None or any(targets.match(one) for one in names)), None)
 
-    def formats(index: int, layer: Layer) -> LayerFormats:
-        found = {name: stored(f"layers.{index}.{_spelt(name, model.architecture)}", PREFIXES) for name in names[id(layer)]}
-        return tuple((name, form) for name, form in found.items() if form is not None)
-
-    every = {id(layer): layer for layer in (*model.layers, *model.draft)}
-    names = {
-        key: [matrix.stored for op in operations(model, layer) for matrix in op.matrices if matrix.stored] for key, layer in every.items()
-    }
+    @cache
+    def names(layer: Layer) -> list[str]:
+        return [matrix.stored for op in operations(model, layer) for matrix in op.matrices if matrix.stored]
 
     made: dict[tuple[int, LayerFormats], Layer] = {}
     layers, count = [], len(model.layers)
     for index, layer in enumerate((*model.layers, *model.draft)):
-        own = formats(index, layer)
+        forms = {name: stored(f"layers.{index}.{_spelt(name, model.architecture)}", PREFIXES) for name in names(layer)}
+        own = tuple((name, form) for name, form in forms.items() if form is not None)
         layers.append(made.setdefault((id(layer), own), replace(layer, formats=own)))
     if not any(layer.formats for layer in layers):
         return replace(model, quantized=Quantized(found.words))

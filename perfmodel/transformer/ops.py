@@ -16,19 +16,9 @@ from perfmodel.core.workload import Attention
 from perfmodel.kernels.collectives import ALL_REDUCE, ALL_TO_ALL
 from perfmodel.kernels.experts import ACTIVATE, DOWN, SUM, UP, Experts
 from perfmodel.kernels.matmul import Matmul
+from perfmodel.transformer import layer as layers
 from perfmodel.transformer import op as kernels
-from perfmodel.transformer.layer import (
-    EXPERTS,
-    HEAD_ROW,
-    LAST_NORM,
-    Matrix,
-    Operation,
-    first_operations,
-    last_operations,
-    local_layer,
-    summed,
-)
-from perfmodel.transformer.layer import operations as layer_operations
+from perfmodel.transformer.layer import EXPERTS, HEAD_ROW, LAST_NORM, Matrix, Operation, summed
 from perfmodel.transformer.op import CACHE, FRESH, MATMUL, WEIGHTS, Op, Timed, activation, linear, stream
 from perfmodel.transformer.spec import GroupedAttention, LatentAttention, Layer, ModelSpec, MoeMlp
 from perfmodel.transformer.step import ModelPass, share
@@ -43,7 +33,7 @@ def step_ops(model: ModelSpec, step: ModelPass) -> list[Op]:
 
     The last norm and the matrix hidden -> vocab see the last position of each sequence only.
     """
-    ops = Rows(model, step).of(first_operations(model, step.split.tp))
+    ops = Rows(model, step).of(layers.first_operations(model, step.split.tp))
     if step.fused:  # every other norm runs with the residual add before it
         ops.append(kernels.norm("norm", model, step, step.tokens, model.hidden))
     for layer, count in model.layer_kinds:
@@ -55,15 +45,15 @@ def layer_ops(layer: Layer, model: ModelSpec, step: ModelPass) -> list[Op]:
     """One layer on one GPU."""
     if step.weights_from_file:
         step = replace(step, formats=layer.formats)
-    here = local_layer(layer, step.split.tp)
-    return Rows(model, step, here).of(layer_operations(model, layer, step.split.tp))
+    here = layers.local_layer(layer, step.split.tp)
+    return Rows(model, step, here).of(layers.operations(model, layer, step.split.tp))
 
 
 def head_ops(model: ModelSpec, step: ModelPass) -> list[Op]:
     """Last norm and LM head, whose columns are divided among tensor-parallel GPUs, which gather the logits."""
     if step.weights_from_file and model.head_format is not None:
         step = replace(step, formats=((HEAD_ROW, model.head_format),))
-    return Rows(model, step, tokens=step.sequences).of(last_operations(model, step.split.tp))
+    return Rows(model, step, tokens=step.sequences).of(layers.last_operations(model, step.split.tp))
 
 
 def merged(ops: Iterable[Op]) -> list[Op]:
