@@ -67,15 +67,16 @@ class ModelAnswer:
         cost = reduce(lambda before, one: replace(before + one, needs=before.needs.apart(one.needs)), costs)
         times = interval((row.interval, often) for row, often in rows)
         count, seconds = sum(row.op.count * often for row, often in rows), sum(row.seconds * often for row, often in rows)
-        return Line(key[0], rows[0][0], count, _with_flops(cost, self.curved.get(key, 0)), times, seconds)
+        cost = replace(cost, flops=cost.flops + self.curved.get(key, 0))
+        return Line(key[0], rows[0][0], count, cost, times, seconds)
 
     @property
     def cost(self) -> Estimate:
         """Sum over all passes, with the bound of all of them as one workload."""
         costs = [(one.cost, times) for one, times in self.steps]
         needs = self._needs([(cost.needs, times) for cost, times in costs])
-        summed = _with_flops(total(scaled(cost, times) for cost, times in costs), sum(self.curved.values()))
-        return replace(summed, needs=needs)
+        summed = total(scaled(cost, times) for cost, times in costs)
+        return replace(summed, flops=summed.flops + sum(self.curved.values()), needs=needs)
 
     def _needs(self, steps: Sequence[tuple[Needs, int]]) -> Needs:
         """Each token needs the one before: weights and KV cache pass DRAM in every step, less what the caches keep since the last one.
@@ -103,7 +104,7 @@ class ModelAnswer:
     @property
     def seconds(self) -> float:
         """The best known time: of each row the predicted one, else the roof, which makes the sum the least it takes."""
-        return _seconds(self.steps)
+        return sum(one.seconds * times for one, times in self.steps)
 
     @property
     def times_from(self) -> str:
@@ -113,16 +114,16 @@ class ModelAnswer:
     @property
     def ttft_s(self) -> float | None:
         """Time to the first token: the prefill's."""
-        return _seconds(first) if (first := self._of(PREFILL)) else None
+        return self._mean_s(PREFILL)
 
     @property
     def tpot_s(self) -> float | None:
         """Time per output token: that of a decode step, on average."""
-        steps = self._of(DECODE)
-        return _seconds(steps) / sum(times for _, times in steps) if steps else None
+        return self._mean_s(DECODE)
 
-    def _of(self, phase: str) -> list[tuple[PassEstimate, int]]:
-        return [(one, times) for one, times in self.steps if one.step.phase == phase]
+    def _mean_s(self, phase: str) -> float | None:
+        steps = [(one.seconds, times) for one, times in self.steps if one.step.phase == phase]
+        return sum(seconds * times for seconds, times in steps) / sum(times for _, times in steps) if steps else None
 
     @property
     def tokens(self) -> int:
@@ -151,14 +152,6 @@ class ModelAnswer:
         """FLOP/s of one GPU in each format that its products run in."""
         names = dict.fromkeys(name for one, _ in self.steps for name in one.flops_by_format)
         return {name: float(rates_of(self.request.device, dtype_of_products(name)).matmul) for name in names}
-
-
-def _seconds(steps: Sequence[tuple[PassEstimate, int]]) -> float:
-    return sum(one.seconds * times for one, times in steps)
-
-
-def _with_flops(cost: Estimate, more: int) -> Estimate:
-    return replace(cost, flops=cost.flops + more) if more else cost
 
 
 def answer(request: Request, fallbacks: FallbackDevices = tuple) -> ModelAnswer:

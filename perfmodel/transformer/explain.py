@@ -12,8 +12,7 @@ from perfmodel.core.explain import sourced
 from perfmodel.core.hardware import Device
 from perfmodel.core.lower_bound import Needs
 from perfmodel.core.roofline import Estimate, Rates, estimate, total, traced_rates
-from perfmodel.core.trace import FormulaStep as Line
-from perfmodel.core.trace import Trace, Traced
+from perfmodel.core.trace import FormulaStep, Trace, Traced
 from perfmodel.kernels.collectives import Collective, collective_estimate, least_bytes, link_bandwidth
 from perfmodel.transformer.cache_plan import CACHE_SOURCE, PARAMETER_SOURCE, CacheResult, evaluate
 from perfmodel.transformer.estimate import PassEstimate, all_ops, pass_needs
@@ -46,15 +45,11 @@ SIZES: Symbols = ENDS | {
     "router_extra": ("x", "biases and scales of a router"),
     "norms": ("norms", "norms of a layer"),
 }
-PASS_NAMES = {"kv_lora_rank": "d_c", "q_lora_rank": "d_q", "width": "w", "shared_width": "w_shared"} | {
-    "window": "window",
-    "experts": "experts",
-    "experts_per_token": "top_k",
-}
-NOT_OF_A_PASS = {*ENDS, "max_positions", "router_extra", "norms"}
-PASS_SIZES: Symbols = ENDS | {
-    name: (PASS_NAMES.get(name, symbol), name.replace("_", " ")) for name, (symbol, _) in SIZES.items() if name not in NOT_OF_A_PASS
-}
+OWN_SYMBOLS = {"window": "window", "kv_lora_rank": "d_c", "q_lora_rank": "d_q", "width": "w", "shared_width": "w_shared"}
+OWN_SYMBOLS |= {"experts": "experts", "experts_per_token": "top_k"}
+"""Of a pass, in which others mean something else."""
+UNUSED = ("max_positions", "router_extra", "norms")
+PASS_SIZES = {name: (OWN_SYMBOLS.get(name, known[0]), name.replace("_", " ")) for name, known in SIZES.items() if name not in UNUSED} | ENDS
 
 
 class RowsTrace(Trace):
@@ -62,24 +57,22 @@ class RowsTrace(Trace):
 
     def symbol(self, name: str, value: Any, meaning: str, source: str = "") -> Traced:
         """An input, under the first free form of ``name``."""
-        return super().symbol(self._free(name, "", value), value, meaning, source)
+        return super().symbol(_free(self, name, "", value), value, meaning, source)
 
     def define(self, name: str, meaning: str, result: Any, source: str = "") -> Any:
         """A definition, under the first free form of ``name``."""
         if not isinstance(result, Traced) or result.formula == name:
             return result
-        return super().define(self._free(name, result.formula, result.value), meaning, result, source)
-
-    def _free(self, name: str, formula: str, value: Any) -> str:
-        for number in count(1):
-            title = name if number == 1 else f"{name}_{number}"
-            known = self.steps.get(title)
-            if known is None or (known.formula, known.value) == (formula, value):
-                return title
-        raise AssertionError("count() does not end")
+        return super().define(_free(self, name, result.formula, result.value), meaning, result, source)
 
 
-def explain(found: PassEstimate) -> list[Line]:
+def _free(trace: Trace, name: str, formula: str, value: Any) -> str:
+    """The first of name, name_2, name_3, ... that stands for nothing else."""
+    titles, steps = (name if number == 1 else f"{name}_{number}" for number in count(1)), trace.steps
+    return next(title for title in titles if title not in steps or (steps[title].formula, steps[title].value) == (formula, value))
+
+
+def explain(found: PassEstimate) -> list[FormulaStep]:
     """Steps of one pass; each rests on earlier ones."""
     trace = RowsTrace()
     model = traced(found.model, trace, PASS_SIZES, found.model.source or found.model.name)
@@ -93,11 +86,10 @@ def explain(found: PassEstimate) -> list[Line]:
     ops = all_ops(model, step)
     costs = _explained(trace, ops, found.device)
     cost = replace(total(costs), needs=pass_needs(list(zip(ops, costs, strict=True)), step.split.pp))
-    sums = {"FLOP": cost.flops, "DRAM read bytes": cost.dram.read, "DRAM write bytes": cost.dram.write}
-    times = {"lower bound": cost.lower_s, "roofline": cost.roofline_s}
-    for name, value in {**sums, **times}.items():
-        meaning = "s, of all rows as one workload" if name == "lower bound" else "sum over rows and their runs"
-        trace.define(f"total {name}", meaning + (", s" if name == "roofline" else ""), value, SOURCE)
+    for name, value in {"FLOP": cost.flops, "DRAM read bytes": cost.dram.read, "DRAM write bytes": cost.dram.write}.items():
+        trace.define(f"total {name}", "sum over rows and their runs", value, SOURCE)
+    trace.define("total lower bound", "s, of all rows as one workload", cost.lower_s, SOURCE)
+    trace.define("total roofline", "sum over rows and their runs, s", cost.roofline_s, SOURCE)
     return sourced(trace, SOURCE)
 
 
@@ -109,15 +101,13 @@ def _explained(trace: Trace, ops: Sequence[Op], device: Device) -> list[Estimate
         label = f"[{op.name}] " if op.name not in seen else f"[{op.name} {len(seen)}] "
         seen.add(op.name)
         runs = trace.symbol(f"{label}runs", op.count, "runs of this kernel", SOURCE)
-        if op.timed is not None and isinstance(op.timed.workload, Collective):
-            cost = _explained_collective(trace, op.timed.workload, device, label)
-        else:
-            kernel = as_multiplied(op, device)
-            form = kernel.dtype
-            if form.name not in rates:
-                rates[form.name] = traced_rates(trace, device, form)
-            cost = estimate(_named(trace, kernel, label), device, rates[form.name], label)
-        costs.append(scaled(cost, runs))
+        kernel = as_multiplied(op, device)
+        if op.exchange is not None:
+            costs.append(scaled(_explained_collective(trace, op.exchange, device, label), runs))
+            continue
+        if kernel.dtype.name not in rates:
+            rates[kernel.dtype.name] = traced_rates(trace, device, kernel.dtype)
+        costs.append(scaled(estimate(_named(trace, kernel, label), device, rates[kernel.dtype.name], label), runs))
     return costs
 
 
@@ -146,7 +136,7 @@ def _named(trace: Trace, kernel: Kernel, label: str) -> Kernel:
     return replace(kernel, accesses=tuple(name(index, access) for index, access in enumerate(kernel.accesses, 1)))
 
 
-def explain_cache(result: CacheResult) -> list[Line]:
+def explain_cache(result: CacheResult) -> list[FormulaStep]:
     """How every number of ``result`` comes about; each step rests on earlier ones."""
     trace, w = Trace(), result.workload
     spec = traced(w.spec, trace)
@@ -175,19 +165,12 @@ def traced(spec: ModelSpec, trace: Trace, names: Symbols = SIZES, source: str = 
 
     def symbol(name: str, value: Any) -> Traced:
         base, meaning = names[name]
-        titles = (base if number == 1 else f"{base}_{number}" for number in count(1))
-        title = next(title for title in titles if title not in trace.steps or trace.steps[title].value == value)
-        return trace.symbol(title, value, meaning, source or f"configuration of {spec.name}")
+        return trace.symbol(_free(trace, base, "", value), value, meaning, source or f"configuration of {spec.name}")
 
     def swap(record: Any) -> Any:
-        changes = {}
-        for name in (field.name for field in fields(record)):
-            value = getattr(record, name)
-            if name in names and value:
-                changes[name] = symbol(name, value)
-            elif name in ("attention", "mlp"):
-                changes[name] = swap(value)
-        return replace(record, **changes)
+        values = {one.name: getattr(record, one.name) for one in fields(record)}
+        known = {name: value for name, value in values.items() if name in ("attention", "mlp") or (name in names and value)}
+        return replace(record, **{name: symbol(name, value) if name in names else swap(value) for name, value in known.items()})
 
     kinds = {layer: swap(layer) for layer, _ in spec.layer_kinds}
     ends = [*ENDS, *(["max_positions"] if spec.learned_positions and "max_positions" in names else [])]

@@ -202,18 +202,10 @@ def stream(
     kind, implementation, rows, cols = like
     inputs, outputs = (2, 1) if implementation in ("torch-add", "torch-silu-mul") else (1, 1)
     shared = sum(a.elements for a in accesses if a.tensor == WEIGHTS) if kind == "norm" else 0
-    workload = Stream(_STREAM_OPS.get(implementation, op), rows, cols, inputs, outputs, shared, step.dtype)
+    timed_op = kind if kind == "norm" else op if implementation == "torch-rope" else implementation.removeprefix("torch-")
+    workload = Stream(timed_op, rows, cols, inputs, outputs, shared, step.dtype)
     kernel = Kernel(name, step.dtype, accesses, work=work)
     return Op(name, ELEMENTWISE, 1, kernel, Timed(kind, workload, (implementation,), strided=strided))
-
-
-_STREAM_OPS = {
-    "torch-rms-norm": "norm",
-    "torch-layer-norm": "norm",
-    "torch-add": "add",
-    "torch-scale": "scale",
-    "torch-silu-mul": "silu-mul",
-}
 
 
 def activation(kind: str, elements: Number, step: ModelPass, tensor: str = "activations") -> Access:

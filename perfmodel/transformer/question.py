@@ -118,9 +118,7 @@ class PhaseQuestion(Question):
     @property
     def trains(self) -> bool:
         """Whether a training step is asked for."""
-        from perfmodel.transformer.step import TRAIN
-
-        return self.phase == TRAIN
+        return self.phase == "train"
 
     def request_for(self, model: ModelSpec, device: Device) -> Request:
         """A phase of inference, checked; lengths that are not given fit ``model``."""
