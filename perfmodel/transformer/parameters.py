@@ -24,7 +24,30 @@ from perfmodel.transformer.layer import (
     summed,
     weights,
 )
-from perfmodel.transformer.spec import Layer, ModelSpec, MoeMlp
+from perfmodel.transformer.spec import DenseMlp, GroupedAttention, LatentAttention, Layer, ModelSpec, MoeMlp
+
+
+def attention_matrices(hidden: Number, attention: GroupedAttention | LatentAttention) -> Number:
+    """Weights of the projections, without biases: what multiplies the hidden state of each token.
+
+    >>> attention_matrices(4096, GroupedAttention(heads=32, kv_heads=8, head_dim=128))
+    41943040
+    """
+    return _weights(hidden, Layer(attention, DenseMlp(0)), ATTENTION)
+
+
+def mlp_matrices(hidden: Number, width: Number, gated: bool) -> Number:
+    """Weights of one MLP, without biases.
+
+    >>> mlp_matrices(4096, 11008, gated=True)
+    135266304
+    """
+    return _weights(hidden, Layer(GroupedAttention(1, 1, 1), DenseMlp(width, gated)), MLP)
+
+
+def _weights(hidden: Number, layer: Layer, group: str) -> Number:
+    found = operations(ModelSpec("", "", hidden, 0, (layer,)), layer)
+    return weights(matrix for op in found for matrix in op.matrices if matrix.group == group)
 
 
 def _learned(found: Sequence[Operation], part: str) -> Number:

@@ -23,16 +23,13 @@ def quantized(raw: object) -> Quantized | None:
     if not isinstance(raw, Mapping):
         raise DataError(f'{FIELD} is "{raw!s:.40}": it should be an object', "write it as config.json of a transformers model does")
     fields = Fields(raw)
-    method = fields.get("quant_method", str, "bitsandbytes" if _loaded(raw) else "modelopt" if "quantization" in raw else "")
+    loaded = any(raw.get(name) is True for name in ("load_in_4bit", "load_in_8bit"))
+    method = fields.get("quant_method", str, "bitsandbytes" if loaded else "modelopt" if "quantization" in raw else "")
     family = _families().get(method)
     if family is None:
         return Quantized(f"{method:.40}" or "an unnamed method")
     found: Quantized = family.read(fields)
     return replace(found, unread=(*found.unread, *fields.unread(family.harmless.split())))
-
-
-def _loaded(raw: Mapping[str, object]) -> bool:
-    return any(raw.get(name) is True for name in ("load_in_4bit", "load_in_8bit"))
 
 
 def _families() -> dict[str, Family]:
