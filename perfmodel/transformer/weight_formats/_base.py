@@ -137,8 +137,7 @@ def matcher(patterns: Iterable[str]) -> re.Pattern[str]:
 
 
 class Family(NamedTuple):
-    """Formats of the ``quant_method`` names in ``methods``. ``read``: their rule; ``harmless``: fields, in words, that change no byte."""
+    """Formats of one or several ``quant_method`` names. ``read``: their rule; ``harmless``: fields, in words, that change no byte."""
 
-    methods: tuple[str, ...]
     read: Callable[[Fields], Quantized]
     harmless: str

@@ -76,4 +76,4 @@ def _block(strategy: str, size: int | None, weights: Fields) -> tuple[int | None
     return known[strategy]
 
 
-FAMILIES = (Family(("compressed-tensors",), read, HARMLESS),)
+FAMILIES = {"compressed-tensors": Family(read, HARMLESS)}

@@ -78,8 +78,8 @@ def modelopt(fields: Fields) -> Quantized:
     return Quantized(words, tuple(rules), kept, unread)
 
 
-FAMILIES = (
-    Family(("fp8", "fbgemm_fp8"), fp8, "fmt scale_fmt activation_scale_ub dequantize kv_cache_scheme"),
-    Family(("mxfp4",), mxfp4, "dequantize"),
-    Family(("modelopt", "modelopt_fp4", "modelopt_mixed", "modelopt_mxfp8"), modelopt, MODELOPT_HARMLESS),
-)
+FAMILIES = {
+    **dict.fromkeys(("fp8", "fbgemm_fp8"), Family(fp8, "fmt scale_fmt activation_scale_ub dequantize kv_cache_scheme")),
+    "mxfp4": Family(mxfp4, "dequantize"),
+    **dict.fromkeys(("modelopt", "modelopt_fp4", "modelopt_mixed", "modelopt_mxfp8"), Family(modelopt, MODELOPT_HARMLESS)),
+}

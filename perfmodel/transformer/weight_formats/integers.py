@@ -57,20 +57,18 @@ def bitsandbytes(fields: Fields) -> Quantized:
     return Quantized("bitsandbytes, 4 bits", (Rule(MatrixFormat("int4", 4, scales)),), kept)
 
 
-FAMILIES = (
-    Family(("awq",), awq, "zero_point version backend do_fuse fuse_max_seq_len exllama_config modules_to_fuse"),
-    Family(
-        ("gptq",),
+FAMILIES = {
+    "awq": Family(awq, "zero_point version backend do_fuse fuse_max_seq_len exllama_config modules_to_fuse"),
+    "gptq": Family(
         gptq,
         "desc_act sym damp_percent true_sequential static_groups model_name_or_path model_file_base_name dataset tokenizer use_exllama "
         "exllama_config use_cuda_fp16 model_seqlen block_name_to_quantize batch_size module_name_preceding_first_block pad_token_id "
         "max_input_length cache_block_outputs disable_exllama backend is_marlin_format meta version cache_examples_on_gpu use_triton "
         "pack_dtype",
     ),
-    Family(
-        ("bitsandbytes",),
+    "bitsandbytes": Family(
         bitsandbytes,
         "bnb_4bit_compute_dtype bnb_4bit_quant_type bnb_4bit_quant_storage llm_int8_threshold llm_int8_enable_fp32_cpu_offload "
         "llm_int8_has_fp16_weight _load_in_4bit _load_in_8bit",
     ),
-)
+}
