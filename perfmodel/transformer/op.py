@@ -14,7 +14,7 @@ from typing import Any
 from perfmodel.core.arith import Number, ceil_div
 from perfmodel.core.cost import READ, WRITE, Access, Kernel, Tile, Work, in_bits, once, stored
 from perfmodel.core.dtypes import Dtype, dtype_of_products
-from perfmodel.core.workload import Stream
+from perfmodel.core.workload import FORWARD, Stream
 from perfmodel.kernels.collectives import Collective
 from perfmodel.kernels.matmul import Matmul
 from perfmodel.kernels.matmul import kernels as matmul_kernels
@@ -35,7 +35,7 @@ class Timed:
     """What a time model predicts: ``workload`` under the name of its calibrations. ``implementations``: the first calibrated one counts.
 
     None: the fastest fused one that is calibrated. ``obstacle``: why no calibration covers it. ``strided``: it reads a slice of a
-    wider matrix, or writes one. ``preferred``: a workload that says more of what runs, asked first.
+    wider matrix, or writes one. ``preferred``: a workload that says more of what runs, asked first. ``direction``: pass of the kernel.
     """
 
     kind: str
@@ -44,6 +44,7 @@ class Timed:
     obstacle: str = ""
     strided: bool = False
     preferred: Timed | None = None
+    direction: str = FORWARD
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from perfmodel.core.arith import Number
 from perfmodel.core.dtypes import STATISTIC_SIZE
 from perfmodel.core.errors import UnavailableError
 from perfmodel.transformer.layer import Operation, linear
-from perfmodel.transformer.spec import DenseMlp, GroupedAttention, Layer, ModelSpec
+from perfmodel.transformer.spec import DenseMlp, GroupedAttention, Layer
 from perfmodel.transformer.training.question import EVERY, FULL, Recomputation, Shape
 from perfmodel.transformer.training.recorder import TOKEN_SIZE, Recorder
 from perfmodel.transformer.training.tape import TapeNode
@@ -24,11 +24,13 @@ Sources: PyTorch, aten/src/ATen/cuda/CublasHandlePool.cpp; what is allocated bes
 """
 
 
-def check(model: ModelSpec, layer: Layer, shape: Shape) -> None:
+def check(layer: Layer, shape: Shape) -> None:
     """UnavailableError for layers whose modules were not looked at, and for layouts."""
     a, p = layer.attention, shape.parallel
     if not isinstance(layer.mlp, DenseMlp) or not isinstance(a, GroupedAttention) or layer.norms != 2 or a.shared_kv or a.sinks:
-        raise UnavailableError(f"{model.name}: only layers like those of GPT-2, Llama and Qwen3 are known as huggingface's", "take fused")
+        raise UnavailableError(
+            f"{shape.model.name}: only layers like those of GPT-2, Llama and Qwen3 are known as huggingface's", "take fused"
+        )
     if p.tp > 1 or p.pp > 1 or p.ep > 1 or shape.length != shape.keys or shape.rank is not None:
         fix = "leave out --tp, --pp, --cp, --ep and --lora, or take fused"
         raise UnavailableError("huggingface's modules are known for one GPU's whole model without adapters", fix)
@@ -42,19 +44,19 @@ class HuggingFace(Recorder):
     core = Recorder.core | {"scale", "mask", "softmax, rounding"}
     table_sums = 2  # a tied table's gradients, of the head and of the lookup, are added into a third tensor
 
-    def __init__(self, model: ModelSpec, shape: Shape, layer: Layer | None = None) -> None:
-        super().__init__(model, shape, layer)
-        self.joint = model.learned_positions
+    def __init__(self, shape: Shape, layer: Layer | None = None) -> None:
+        super().__init__(shape, layer)
+        self.joint = shape.model.learned_positions
         if layer is not None:
-            check(model, layer, shape)
+            check(layer, shape)
 
     @staticmethod
-    def constant(model: ModelSpec, shape: Shape) -> Number:
+    def constant() -> Number:
         """Workspaces of the library that multiplies matrices."""
         return WORKSPACES
 
     @staticmethod
-    def waiting(model: ModelSpec, shape: Shape, recompute: Recomputation) -> Number:
+    def waiting(shape: Shape, recompute: Recomputation) -> Number:
         """The mask of the scores, which layers that run again take as an argument. Otherwise it is gone before the head runs."""
         waits = not shape.flash and recompute.kind in (FULL, EVERY)
         return shape.sequences * shape.length * shape.length * shape.size if waits else 0
@@ -78,7 +80,7 @@ class HuggingFace(Recorder):
 
     def norm(self, op: Operation) -> None:
         """Layer norm is one kernel; RMS norm is written out."""
-        if self.shape.norm == "layer":
+        if self.shape.model.norm == "layer":
             super().norm(op)
         else:
             self._rms_norm(op.name, op.reads[0], op.writes, op.features, 1)
@@ -187,7 +189,7 @@ class HuggingFace(Recorder):
     def embedding(self, op: Operation) -> None:
         """With the cosine and sine that turn Q and K of every layer."""
         super().embedding(op)
-        s, a = self.shape, self.model.layers[0].attention
+        s, a = self.shape, self.shape.model.layers[0].attention
         if not self.joint and isinstance(a, GroupedAttention):
             tables = self.tensor("cosine and sine", 2 * s.length * a.head_dim * s.size)
             self.tape.nodes.insert(0, TapeNode("RoPE's tables", (), (tables,), (tables,)))
@@ -195,7 +197,7 @@ class HuggingFace(Recorder):
     def loss(self, op: Operation) -> None:
         """Logits in fp32, log-softmax, loss: the model's output holds the first logits until the step drops it."""
         s, [logits] = self.shape, op.reads
-        first, size = self.tape.sizes[logits], 4 * s.tokens * self.model.vocab
+        first, size = self.tape.sizes[logits], 4 * s.tokens * s.model.vocab
         if s.size != 4:
             logits = self.node("logits to fp32", (logits,), "logits in fp32", size)
         probabilities = self.tensor("log-softmax", size)

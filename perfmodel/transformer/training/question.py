@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from perfmodel.core.arith import Number, ceil_div
 from perfmodel.transformer.spec import ModelSpec
@@ -105,15 +105,15 @@ class TrainingConfig:
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """``tokens`` of a micro-batch, of which a sequence-parallel GPU keeps ``tokens / sp``; ``keys``: of a whole sequence.
+    """``model``: cut to its first layer, all that a layer needs to know of it. ``tokens`` of a micro-batch, of which a sequence-parallel
+    GPU keeps ``tokens / sp``; ``keys``: of a whole sequence.
 
     ``size``: bytes of an activation. ``gradient_size``: of the gradient of a weight as it comes, ``kept_gradient``: as it stays beyond
     its layer's backward pass, on ``gradient_shards`` GPUs; 0 if it is added to a buffer or applied at once. ``parallel``: of what
     divides a layer; ``dp`` counts the GPUs that divide its gradients, and ``pp`` says only whether there are stages.
     """
 
-    hidden: Number
-    norm: str
+    model: ModelSpec
     tokens: Number
     length: Number
     keys: Number
@@ -126,6 +126,16 @@ class Shape:
     gradient_size: int
     kept_gradient: int
     gradient_shards: int
+
+    @property
+    def hidden(self) -> Number:
+        """Features of the residual stream."""
+        return self.model.hidden
+
+    @property
+    def cp(self) -> Number:
+        """GPUs that share each sequence."""
+        return self.keys // self.length
 
     @property
     def sp(self) -> int:
@@ -153,8 +163,7 @@ def shape_of(training: TrainingConfig) -> Shape:
     if training.precision == MIXED and training.gradients == "both":
         kept += 2
     return Shape(
-        hidden=model.hidden,
-        norm=model.norm,
+        model=replace(model, layers=model.layers[:1]),
         tokens=training.tokens,
         length=training.length,
         keys=training.n,

@@ -22,9 +22,9 @@ from perfmodel.transformer.layer import (
     operations,
     summed,
 )
-from perfmodel.transformer.spec import GroupedAttention, Layer, ModelSpec, MoeMlp
+from perfmodel.transformer.spec import GroupedAttention, Layer, MoeMlp
 from perfmodel.transformer.step import share
-from perfmodel.transformer.training.lora import is_targeted
+from perfmodel.transformer.training.matrices import is_targeted
 from perfmodel.transformer.training.question import Recomputation, Shape
 from perfmodel.transformer.training.tape import Tape, TapeNode
 
@@ -45,27 +45,23 @@ class Recorder:
     """Operations of a layer that selective recomputation runs again."""
     table_sums = 1
 
-    def __init__(self, model: ModelSpec, shape: Shape, layer: Layer | None = None) -> None:
-        self.model, self.shape, self.part = model, shape, ""
+    def __init__(self, shape: Shape, layer: Layer | None = None) -> None:
+        self.shape, self.part = shape, ""
         if layer is not None:
             self.attended, self.mlp = layer.attention, layer.mlp
 
     @classmethod
-    def layer(cls, model: ModelSpec, layer: Layer, shape: Shape, *, selective: bool = False) -> Tape:
-        """The tape of a layer; ``selective``: the attention core runs again."""
-        p = shape.parallel
-        found = operations(model, layer, p.tp, p.ep, dropout=shape.dropout)
-        tape = cls(model, shape, local_layer(layer, p.tp)).record(found)
+    def tape_of(cls, where: Layer | str, shape: Shape, *, selective: bool = False) -> Tape:
+        """The tape of a layer, of the embedding or of the head. ``selective``: the attention core runs again."""
+        model, p = shape.model, shape.parallel
+        if where == HEAD:
+            return cls(shape).record(last_operations(model, p.tp))
+        if isinstance(where, str):
+            return cls(shape).record(first_operations(model, p.tp, dropout=shape.dropout))
+        tape = cls(shape, local_layer(where, p.tp)).record(operations(model, where, p.tp, p.ep, dropout=shape.dropout))
         if selective:
             tape.again = cls.core & {node.name for node in tape.nodes}
         return tape
-
-    @classmethod
-    def end(cls, model: ModelSpec, shape: Shape, where: str) -> Tape:
-        """The tape of the embedding or the head."""
-        tp = shape.parallel.tp
-        found = last_operations(model, tp) if where == HEAD else first_operations(model, tp, dropout=shape.dropout)
-        return cls(model, shape).record(found)
 
     def record(self, found: Sequence[Operation]) -> Tape:
         """The tape of operations."""
@@ -78,12 +74,12 @@ class Recorder:
         return self.tape
 
     @staticmethod
-    def constant(model: ModelSpec, shape: Shape) -> Number:
+    def constant() -> Number:
         """Bytes that are held all the time."""
         return 0
 
     @staticmethod
-    def waiting(model: ModelSpec, shape: Shape, recompute: Recomputation) -> Number:
+    def waiting(shape: Shape, recompute: Recomputation) -> Number:
         """Bytes of a micro-batch from its forward to its backward pass, besides what the tapes say."""
         return 0
 
@@ -162,7 +158,7 @@ class Recorder:
 
     def norm(self, op: Operation) -> None:
         """A norm over the hidden state or a latent; the latter's is an RMS norm whatever the model's norms are."""
-        kind = self.shape.norm if op.own else "rms"
+        kind = self.shape.model.norm if op.own else "rms"
         self._norm(op.name, op.reads[0], op.writes, self.tokens(op), op.features, 1, op.vectors, statistics=2 if kind == "layer" else 1)
 
     def _norm(
@@ -272,7 +268,7 @@ class Recorder:
     def embedding(self, op: Operation) -> None:
         """Lookup and, if learned, positions. The gradient of a table that is the head's as well is added to that one."""
         s, [table, *positions] = self.shape, op.matrices
-        tied = self.model.tied_embeddings and s.parallel.pp == 1
+        tied = self.shape.model.tied_embeddings and s.parallel.pp == 1
         elements, more = (summed(each.elements for each in group) if s.rank is None else 0 for group in ([table], positions))
         stays, passing = self.gradients(more if tied else elements + more)
         scratch = self.table_sums * elements * s.gradient_size if tied else passing
@@ -282,7 +278,7 @@ class Recorder:
 
     def loss(self, op: Operation) -> None:
         """Softmax and loss are one kernel, whose gradient overwrites the softmax."""
-        s, columns = self.shape, share(self.model.vocab, self.shape.parallel.tp)
+        s, columns = self.shape, share(self.shape.model.vocab, self.shape.parallel.tp)
         kept = [self.tensor("softmax of the logits", 4 * s.tokens * columns)]
         kept.append(self.tensor("labels", TOKEN_SIZE * s.tokens))
         self.tensor("loss", 4)

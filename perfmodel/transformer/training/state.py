@@ -16,8 +16,7 @@ from dataclasses import dataclass
 from perfmodel.core.arith import Number, ceil_div
 from perfmodel.core.errors import UsageError, suggest
 from perfmodel.transformer.layer import EXPERTS, TABLE
-from perfmodel.transformer.training.lora import adapters
-from perfmodel.transformer.training.matrices import Holding, stage_holding
+from perfmodel.transformer.training.matrices import Holding, adapters, stage_holding
 from perfmodel.transformer.training.question import APPLIED, BF16, BOTH_GRADIENTS, FP32, FULL_GRADIENTS, MIXED, Parallel, TrainingConfig
 
 WEIGHTS, GRADIENTS, OPTIMIZER = "weights", "gradients", "optimizer"

@@ -11,24 +11,24 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
+from perfmodel.transformer.layer import HEAD
 from perfmodel.transformer.op import WEIGHTS, Op
+from perfmodel.transformer.training.matrices import slowest_stages
 from perfmodel.transformer.training.question import EVERY, FULL, NONE, SELECTIVE, Parallel, TrainingConfig
 from perfmodel.transformer.training.state import State
 from perfmodel.transformer.training.step.job import TrainingJob, adding_up, clearing, optimizer, shared_gradients, shared_weights
 from perfmodel.transformer.training.step.layer_time import (
     BACKWARD_PASS,
     FORWARD_PASS,
-    HEAD,
     LayerTime,
     Machine,
     Window,
     host_phases,
     joined,
-    rows_window,
+    ops_window,
     waiting,
 )
-from perfmodel.transformer.training.step.micro_batch import Exchange
-from perfmodel.transformer.training.step.system import System, exchange_seconds, needs, stage_border
+from perfmodel.transformer.training.step.system import Exchange, System, exchange_seconds, needs, stage_border
 
 BUBBLE, HOST = "pipeline bubble", "waiting for the host"
 OPTIMIZER, CLEARED, DATA_PARALLEL = "optimizer", "gradients cleared", "data parallel"
@@ -97,7 +97,7 @@ def micro_batch(job: TrainingJob, stage: int) -> MicroBatchTime:
         forward=forward,
         backward=backward,
         again_s=again.seconds,
-        added_s=rows_window(adding_up(t, job.state(stage), job.frame.forward), job.on).seconds,
+        added_s=ops_window(adding_up(t, job.state(stage), job.micro_batch.forward), job.on).seconds,
         handed_s=_handed(job),
         passed=passed,
         hidden_s=hidden,
@@ -122,7 +122,7 @@ def _handed(job: TrainingJob) -> float:
     p = job.training.parallel
     if p.pp == 1 or job.system is None:
         return 0.0
-    size = job.frame.tokens * job.frame.hidden * job.frame.shape.size
+    size = job.micro_batch.shape.tokens * job.micro_batch.shape.hidden * job.micro_batch.shape.size
     return 2 * p.interleave * stage_border(size, job.system, p, job.on.device)
 
 
@@ -192,7 +192,7 @@ class StepTime:
 def step_time(job: TrainingJob) -> StepTime:
     """Seconds of the step, by its slowest stage; UsageError if the system has too few GPUs."""
     t, p = job.training, job.training.parallel
-    stages = {stage: micro_batch(job, stage) for stage in job.layers.slow_stages(p.pp)}
+    stages = {stage: micro_batch(job, stage) for stage in slowest_stages(t.model, p.pp)}
     slowest = max(stages, key=lambda stage: stages[stage].seconds)
     one, often = stages[slowest], int(t.micro_batches)
     ends, hidden = {}, {}
@@ -218,11 +218,11 @@ def step_time(job: TrainingJob) -> StepTime:
 
 def _once(job: TrainingJob, stage: int, one: MicroBatchTime) -> tuple[dict[str, float], float]:
     """Seconds of what a GPU of ``stage`` does once per step, after or beside its micro-batches, and of exchanges that those hide."""
-    t, step, state = job.training, job.frame.forward, job.state(stage)
+    t, step, state = job.training, job.micro_batch.forward, job.state(stage)
     exposed, hidden = data_seconds(job, one, state)
     return {
-        OPTIMIZER: rows_window([optimizer(t, state, step)], job.on).seconds,
-        CLEARED: rows_window(clearing(t, state, step), job.on).seconds,
+        OPTIMIZER: ops_window([optimizer(t, state, step)], job.on).seconds,
+        CLEARED: ops_window(clearing(t, state, step), job.on).seconds,
         DATA_PARALLEL: exposed,
     }, hidden
 
@@ -269,7 +269,7 @@ def _all_stages(stages: dict[int, MicroBatchTime], pp: int) -> float:
 def host_seconds(job: TrainingJob, one: MicroBatchTime, optimizer_s: float) -> float:
     """By how much a step is longer because the host enqueues its kernels one by one."""
     correction = job.on.correction
-    if not job.frame.eager or correction is None:
+    if not job.micro_batch.eager or correction is None:
         return 0.0
     host = host_phases(correction.parameters, one.layers, tensors(job), again=job.training.recompute.kind in (FULL, EVERY))
     return waiting(host, one.before_head_s, one.kernels_s - one.before_head_s, int(job.training.micro_batches), optimizer_s)
@@ -278,7 +278,7 @@ def host_seconds(job: TrainingJob, one: MicroBatchTime, optimizer_s: float) -> f
 def tensors(job: TrainingJob) -> int:
     """Parameter tensors of the model: each matrix, bias and norm's weights."""
     listed = [*job.layer_times(), *((end, 1) for end in job.end_times().values())]
-    return sum(count * sum(_learned(row.op) for row in each.ops.forward) for each, count in listed)
+    return sum(count * sum(_learned(op) for op in each.ops.forward) for each, count in listed)
 
 
 def _learned(op: Op) -> int:
