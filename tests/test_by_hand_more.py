@@ -57,8 +57,8 @@ from perfmodel.transformer.spec import ModelSpec, MoeMlp
 from perfmodel.transformer.step import DECODE, ModelPass, Request
 from perfmodel.transformer.training.implementations import FUSED, HUGGINGFACE, tape_of
 from perfmodel.transformer.training.korthikanti import describes, stage_bytes
-from perfmodel.transformer.training.matrices import Holding
-from perfmodel.transformer.training.question import Parallel, TrainingConfig, shape_of
+from perfmodel.transformer.training.matrices import Holding, shape_of
+from perfmodel.transformer.training.question import Parallel, TrainingConfig
 from perfmodel.transformer.training.state import state_bytes
 from perfmodel.transformer.training.step.estimate import training_step
 from perfmodel.transformer.training.step.job import job_of

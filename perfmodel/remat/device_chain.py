@@ -37,7 +37,8 @@ from perfmodel.transformer.op import ATTENTION, Op
 from perfmodel.transformer.op_time import op_estimate, predict_op
 from perfmodel.transformer.ops import layer_ops, merged
 from perfmodel.transformer.step import ModelPass, prefill
-from perfmodel.transformer.training.question import BF16, FP32, Shape, TrainingConfig, shape_of
+from perfmodel.transformer.training.matrices import Shape, shape_of
+from perfmodel.transformer.training.question import BF16, FP32, TrainingConfig
 from perfmodel.transformer.training.recorder import Recorder
 from perfmodel.transformer.training.tape import backward, forward
 

@@ -13,9 +13,9 @@ from perfmodel.transformer.parameters import active
 from perfmodel.transformer.spec import Layer, ModelSpec
 from perfmodel.transformer.training import korthikanti
 from perfmodel.transformer.training.implementations import kind_titles
-from perfmodel.transformer.training.matrices import chunks_of
+from perfmodel.transformer.training.matrices import Shape, chunks_of, shape_of
 from perfmodel.transformer.training.memory import MemoryResult
-from perfmodel.transformer.training.question import EVERY, FULL, NONE, SELECTIVE, Shape, shape_of
+from perfmodel.transformer.training.question import EVERY, FULL, NONE, SELECTIVE
 
 if TYPE_CHECKING:
     from perfmodel.transformer.training.step.estimate import TrainingEstimate

@@ -13,7 +13,8 @@ from perfmodel.core.dtypes import STATISTIC_SIZE
 from perfmodel.core.errors import UnavailableError
 from perfmodel.transformer.layer import Operation, linear
 from perfmodel.transformer.spec import DenseMlp, GroupedAttention, Layer
-from perfmodel.transformer.training.question import EVERY, FULL, Recomputation, Shape
+from perfmodel.transformer.training.matrices import Shape
+from perfmodel.transformer.training.question import EVERY, FULL, Recomputation
 from perfmodel.transformer.training.recorder import TOKEN_SIZE, Recorder
 
 WORKSPACES = 2 * (32 + 1) * 2**20

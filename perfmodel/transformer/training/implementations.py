@@ -15,8 +15,8 @@ from perfmodel.core.errors import UsageError, suggest
 from perfmodel.transformer.layer import EMBEDDING, HEAD
 from perfmodel.transformer.spec import Layer, MoeMlp
 from perfmodel.transformer.training.huggingface import HuggingFace
-from perfmodel.transformer.training.matrices import Holding, Run, chunks_of, in_flight, layer_holding, table_holding
-from perfmodel.transformer.training.question import EVERY, FULL, SELECTIVE, Recomputation, Shape, TrainingConfig, shape_of
+from perfmodel.transformer.training.matrices import Holding, Run, Shape, chunks_of, in_flight, layer_holding, shape_of, table_holding
+from perfmodel.transformer.training.question import EVERY, FULL, SELECTIVE, Recomputation, TrainingConfig
 from perfmodel.transformer.training.recorder import Recorder
 from perfmodel.transformer.training.tape import Tape, TapePass, backward, forward
 

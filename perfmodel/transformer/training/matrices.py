@@ -1,4 +1,4 @@
-"""What one GPU holds: the layers of its pipeline stage, their matrices one by one, and all else that is learned as vectors; adapters.
+"""What one GPU works on and holds: sizes of its micro-batch, the layers of its stage, their matrices one by one, vectors, adapters.
 
 Adapters, factored second moments and Muon all go by the shape of a matrix.
 """
@@ -14,7 +14,87 @@ from perfmodel.core.arith import Number
 from perfmodel.transformer.layer import ATTENTION, EXPERTS, MLP, Matrix, Operation, first_operations, last_operations, operations
 from perfmodel.transformer.parallel import stages
 from perfmodel.transformer.spec import Layer, ModelSpec
-from perfmodel.transformer.training.question import ALL, ATTENTION_ONLY, Parallel
+from perfmodel.transformer.step import share
+from perfmodel.transformer.training.question import ALL, ATTENTION_ONLY, FP32, FREED, MIXED, SIXTEEN_BIT, Parallel, TrainingConfig
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """``model``: cut to its first layer, all that a layer needs to know of it. ``tokens`` of a micro-batch, of which a sequence-parallel
+    GPU keeps ``tokens / sp``; ``keys``: of a whole sequence.
+
+    ``size``: bytes of an activation. ``gradient_size``: of the gradient of a weight as it comes, ``kept_gradient``: as it stays beyond
+    its layer's backward pass, on ``gradient_shards`` GPUs; 0 if it is added to a buffer or applied at once. ``parallel``: of what
+    divides a layer; ``dp`` counts the GPUs that divide its gradients, and ``pp`` says only whether there are stages.
+    """
+
+    model: ModelSpec
+    tokens: Number
+    length: Number
+    keys: Number
+    size: int
+    flash: bool
+    dropout: bool
+    rank: int | None
+    targets: str
+    parallel: Parallel
+    gradient_size: int
+    kept_gradient: int
+    gradient_shards: int
+
+    @property
+    def hidden(self) -> Number:
+        """Features of the residual stream."""
+        return self.model.hidden
+
+    @property
+    def cp(self) -> Number:
+        """GPUs that share each sequence."""
+        return self.keys // self.length
+
+    @property
+    def sp(self) -> int:
+        """GPUs that share the tokens outside of matrices."""
+        return self.parallel.tp if self.parallel.sp else 1
+
+    @property
+    def own_tokens(self) -> Number:
+        """Tokens outside of matrices on one GPU."""
+        return share(self.tokens, self.sp)
+
+    @property
+    def sequences(self) -> Number:
+        """Sequences of the micro-batch."""
+        return self.tokens // self.length
+
+
+def shape_of(training: TrainingConfig) -> Shape:
+    """Sizes of a micro-batch of ``training``."""
+    model, parallel = training.model, training.parallel
+    size = 4 if training.precision == FP32 else 2
+    shards = parallel.dp * parallel.cp if parallel.zero >= 2 else 1
+    stays = training.gradient_life == FREED and training.micro_batches == 1
+    kept = 4 if training.precision == MIXED and training.gradients != SIXTEEN_BIT else size
+    if training.precision == MIXED and training.gradients == "both":
+        kept += 2
+    return Shape(
+        model=replace(model, layers=model.layers[:1]),
+        tokens=training.tokens,
+        length=training.length,
+        keys=training.n,
+        size=size,
+        flash=training.flash,
+        dropout=training.dropout,
+        rank=training.lora,
+        targets=training.lora_targets,
+        # layouts that differ in nothing else share their tapes
+        parallel=Parallel(
+            parallel.tp, parallel.sp, min(parallel.pp, 2), ep=parallel.ep, dp=shards, zero=parallel.zero if shards > 1 else 0
+        ),
+        gradient_size=size,
+        kept_gradient=kept if stays else 0,
+        gradient_shards=shards,
+    )
 
 
 @dataclass(frozen=True, slots=True)

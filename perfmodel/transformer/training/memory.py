@@ -13,7 +13,6 @@ from perfmodel.core.arith import Number
 from perfmodel.core.hardware import Device
 from perfmodel.transformer.layer import EMBEDDING, HEAD
 from perfmodel.transformer.parameters import total
-from perfmodel.transformer.training.checks import checked
 from perfmodel.transformer.training.implementations import (
     BACKWARD,
     FORWARD,
@@ -29,8 +28,8 @@ from perfmodel.transformer.training.implementations import (
     kept,
 )
 from perfmodel.transformer.training.korthikanti import Literature, literature
-from perfmodel.transformer.training.matrices import chunks_of, fullest_stages, in_flight
-from perfmodel.transformer.training.question import FREED, Shape, TrainingConfig, shape_of
+from perfmodel.transformer.training.matrices import Shape, chunks_of, fullest_stages, in_flight, shape_of
+from perfmodel.transformer.training.question import FREED, TrainingConfig, checked
 from perfmodel.transformer.training.recorder import TOKEN_SIZE
 from perfmodel.transformer.training.state import State, state_bytes
 

@@ -23,8 +23,8 @@ from perfmodel.transformer.layer import (
 )
 from perfmodel.transformer.spec import GroupedAttention, Layer, MoeMlp
 from perfmodel.transformer.step import share
-from perfmodel.transformer.training.matrices import is_targeted
-from perfmodel.transformer.training.question import Recomputation, Shape
+from perfmodel.transformer.training.matrices import Shape, is_targeted
+from perfmodel.transformer.training.question import Recomputation
 from perfmodel.transformer.training.tape import Tape, TapeNode
 
 CHOSEN_INDICES = "indices of the chosen"

@@ -21,10 +21,9 @@ from perfmodel.transformer.op import WEIGHTS, Op, total_bytes
 from perfmodel.transformer.op_time import busy_s, op_estimate, scaled
 from perfmodel.transformer.ops import merged
 from perfmodel.transformer.step import PREFILL, ModelPass
-from perfmodel.transformer.training.checks import timed
 from perfmodel.transformer.training.implementations import FUSED, HUGGINGFACE
 from perfmodel.transformer.training.memory import Peak, peak
-from perfmodel.transformer.training.question import TrainingConfig
+from perfmodel.transformer.training.question import TrainingConfig, timed
 from perfmodel.transformer.training.step.flops import CONVENTIONS, Counted, run, utilization
 from perfmodel.transformer.training.step.job import TrainingJob, adding_up, clearing, job_of, least_bytes, optimizer
 from perfmodel.transformer.training.step.layer_time import Machine, known, machine
@@ -93,9 +92,9 @@ class TrainingEstimate:
         kernels = interval((line.interval, 1) for line in self.lines)
         if kernels is None:
             return None
-        cost, correction, seconds = self.cost, self.job.on.correction, self.seconds
+        cost, seconds = self.cost, self.seconds
         lower = max(float(cost.lower_warm_s), busy_s(cost, self.device))
-        block = correction.block if correction is not None and correction.own else None
+        block = self.job.on.block if self.job.on.own else None
         if self.job.micro_batch.eager and block is not None and self.training.parallel.gpus == 1:
             return seconds, max(lower, min(seconds, seconds * block.low)), max(seconds, seconds * block.high)
         rest = seconds - kernels[0]

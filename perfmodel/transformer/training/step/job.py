@@ -20,7 +20,7 @@ from perfmodel.transformer.step import ModelPass
 from perfmodel.transformer.training.implementations import FUSED
 from perfmodel.transformer.training.matrices import stage_layers
 from perfmodel.transformer.training.question import FP32, FREED, FULL_GRADIENTS, MIXED, SIXTEEN_BIT, TrainingConfig
-from perfmodel.transformer.training.state import FROZEN, GRADIENTS, OF_EXPERTS, OPTIMIZER, State, StatePart, state_bytes, weight_size
+from perfmodel.transformer.training.state import FROZEN, GRADIENTS, OPTIMIZER, State, StatePart, copies, state_bytes, weight_size
 from perfmodel.transformer.training.state import WEIGHTS as HELD
 from perfmodel.transformer.training.step.layer_time import LayerTime, Machine, layer_time
 from perfmodel.transformer.training.step.row import OTHERS, MicroBatch, micro_batch_of, priced
@@ -84,7 +84,7 @@ UPDATE_VECTOR = 12
 def updated(part: StatePart, training: TrainingConfig) -> Number:
     """Bytes of ``part`` that one GPU's optimizer touches: under ZeRO its share, although it may hold more."""
     p = training.parallel
-    return part.bytes if p.zero == 0 or part.shards > 1 else ceil_div(part.bytes, part.copies(p))
+    return part.bytes if p.zero == 0 or part.shards > 1 else ceil_div(part.bytes, copies(p, part.of_experts))
 
 
 def touched(training: TrainingConfig, state: State) -> dict[str, Number]:
@@ -123,7 +123,7 @@ def clearing(training: TrainingConfig, state: State, step: ModelPass) -> list[Op
 
 def accumulated(state: State) -> Number:
     """Gradients that one GPU adds to: those of its share, once each however many formats they are kept in."""
-    parts = {part.name.endswith(OF_EXPERTS): part for part in state.parts if part.group == GRADIENTS}
+    parts = {part.of_experts: part for part in state.parts if part.group == GRADIENTS}
     return sum(ceil_div(part.elements, part.shards) for part in parts.values())
 
 
@@ -163,5 +163,5 @@ def shared_weights(training: TrainingConfig, state: State) -> list[Exchange]:
 
 def _exchanges(training: TrainingConfig, parts: list[StatePart], op: str, times: int) -> list[Exchange]:
     """One of each part that several GPUs have."""
-    groups = [(EXPERT_DATA if part.name.endswith(OF_EXPERTS) else DATA, part) for part in parts if part.copies(training.parallel) > 1]
-    return [Exchange(group, op, part.bytes * part.shards, times) for group, part in groups]
+    shared = [part for part in parts if copies(training.parallel, part.of_experts) > 1]
+    return [Exchange(EXPERT_DATA if part.of_experts else DATA, op, part.bytes * part.shards, times) for part in shared]

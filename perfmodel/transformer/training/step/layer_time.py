@@ -50,45 +50,32 @@ BACKWARD_KERNELS = ("torch-sdpa-cudnn", "torch-sdpa-flash")
 FORWARD_PASS, BACKWARD_PASS = "forward", "backward"
 
 
-@dataclass(frozen=True, slots=True)
-class TrainingCorrection:
-    """The parameters of steps that hold on a device, from ``block``. ``own``: its own; else another device's."""
-
-    parameters: Mapping[str, float]
-    block: Calibration | None = None
-    own: bool = False
-
-    def price(self, op: Op, device: Device, share: float) -> float:
-        """Seconds of one run of a kernel priced by its bytes, or its vector operations: above its bound, as the share is below 1."""
-        vector = device.peaks.vector.get("fp32")
-        worked = 0.0 if vector is None else op.kernel.work.vector / vector.number
-        return max(float(op.kernel.bytes(READ, WRITE) / (dram_bandwidth(device) * share)), float(worked))
-
-    @property
-    def interval(self) -> tuple[float, float]:
-        """Ends of the interval, as shares of the predicted seconds."""
-        block = self.block
-        assert block is not None
-        return (block.low, block.high) if self.own else (block.borrowed_low or block.low, block.borrowed_high or block.high)
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class Machine:
     """A device with what its times are predicted by; equal only to itself. ``attention``: implementation of fused attention.
 
-    ``correction``: None where no step was ever calibrated: then times are at the roof.
+    ``parameters``: those of steps, of ``block``, which is its ``own`` or another device's; None where no step was ever calibrated:
+    then times are at the roof.
     """
 
     device: Device
     fallbacks: FallbackDevices
-    correction: TrainingCorrection | None
     attention: str | None = None
+    parameters: Mapping[str, float] | None = None
+    block: Calibration | None = None
+    own: bool = False
+
+    def price(self, op: Op, share: float) -> float:
+        """Seconds of one run of a kernel priced by its bytes, or its vector operations: above its bound, as the share is below 1."""
+        vector = self.device.peaks.vector.get("fp32")
+        worked = 0.0 if vector is None else op.kernel.work.vector / vector.number
+        return max(float(op.kernel.bytes(READ, WRITE) / (dram_bandwidth(self.device) * share)), float(worked))
 
 
 def machine(device: Device, fallbacks: FallbackDevices = tuple, attention: str | None = None) -> Machine:
     """``device`` as steps are timed on it: by its own calibration of steps, or else by that of the nearest architecture."""
     block, own = model_calibration(MODEL, device, fallbacks)
-    return Machine(device, fallbacks, None if block is None else TrainingCorrection(block.parameters, block, own), attention)
+    return Machine(device, fallbacks, attention, None if block is None else block.parameters, block, own)
 
 
 def bandwidth_share(op: Op) -> float | None:
@@ -108,28 +95,27 @@ def alone(op: Op, on: Machine, lower_s: float) -> Prediction:
         return predict_op(named, on.device, lower_s, on.fallbacks)
 
 
-def predicted(op: Op, on: Machine, correction: TrainingCorrection, lower_s: float) -> Prediction:
+def predicted(op: Op, on: Machine, parameters: Mapping[str, float], lower_s: float) -> Prediction:
     """One run in a step, with its interval and where it is from."""
-    share = bandwidth_share(op)
+    share, block = bandwidth_share(op), on.block
     if share is None:
         found, strided = alone(op, on, lower_s), op.timed is not None and op.timed.strided
-        factor = correction.parameters["strided_factor"] if strided else 1.0
+        factor = parameters["strided_factor"] if strided else 1.0
         return replace(found, seconds=found.seconds * factor, low=found.low * factor, high=found.high * factor)
-    time, (low, high) = correction.price(op, on.device, share), correction.interval
-    words = f"bytes at {share:.0%} of the DRAM bandwidth, as in profiled steps"
-    kind = CALIBRATED if correction.own else BORROWED
-    assert correction.block is not None
-    return Prediction(time, max(lower_s, time * low), time * high, kind, words, correction.block)
+    assert block is not None
+    low, high = (block.low, block.high) if on.own else (block.borrowed_low or block.low, block.borrowed_high or block.high)
+    time, words = on.price(op, share), f"bytes at {share:.0%} of the DRAM bandwidth, as in profiled steps"
+    return Prediction(time, max(lower_s, time * low), time * high, CALIBRATED if on.own else BORROWED, words, block)
 
 
 @lru_cache(maxsize=16384)
 def known(op: Op, on: Machine) -> tuple[Estimate, Prediction | None, str]:
     """Bound and roof of one run, its prediction, and why there is none."""
     cost = op_estimate(op, on.device)
-    if on.correction is None:
+    if on.parameters is None:
         return cost, None, "no training step is calibrated"
     try:
-        found = predicted(op, on, on.correction, float(cost.lower_s))
+        found = predicted(op, on, on.parameters, float(cost.lower_s))
     except PerfmodelError as error:
         return cost, None, error.message
     return cost, in_time(found, cost, on.device), ""
@@ -174,8 +160,8 @@ def joined(windows: Iterable[tuple[Window, float]]) -> Window:
 def _once(op: Op, on: Machine) -> Window:
     """One run: predicted, else at the roof."""
     share = bandwidth_share(op)
-    if share is not None and on.correction is not None:
-        seconds = on.correction.price(op, on.device, share)
+    if share is not None and on.parameters is not None:
+        seconds = on.price(op, share)
         return Window(seconds, {DRAM: seconds * share})  # no less than its bytes take
     cost, found, _ = known(op, on)
     seconds = float(cost.roofline_s) if found is None else found.seconds

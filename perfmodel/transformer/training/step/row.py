@@ -21,7 +21,8 @@ from perfmodel.transformer.op import ATTENTION, ELEMENTWISE, MATMUL, WEIGHTS, Op
 from perfmodel.transformer.ops import KEY_TILE
 from perfmodel.transformer.step import PREFILL, ModelPass, Split, share
 from perfmodel.transformer.training.implementations import HUGGINGFACE
-from perfmodel.transformer.training.question import Parallel, Shape, TrainingConfig, shape_of
+from perfmodel.transformer.training.matrices import Shape, shape_of
+from perfmodel.transformer.training.question import Parallel, TrainingConfig
 
 SUMS, OTHERS = "sums", "others"
 SHARES = {SUMS: 0.26, OTHERS: 0.58}
