@@ -26,9 +26,8 @@ from perfmodel.transformer.training.step.estimate import TrainingEstimate, estim
 from perfmodel.transformer.training.step.flops import utilization
 from perfmodel.transformer.training.step.job import shared_gradients, shared_weights
 from perfmodel.transformer.training.step.layer_time import Window, machine
-from perfmodel.transformer.training.step.micro_batch import CONTEXT, DATA, EXPERT, TENSOR, Exchange
 from perfmodel.transformer.training.step.search import search
-from perfmodel.transformer.training.step.system import crossed, exchange_seconds, span
+from perfmodel.transformer.training.step.system import CONTEXT, DATA, EXPERT, TENSOR, Exchange, crossed, exchange_seconds, span
 
 ROUNDING = 1 + 1e-9
 
@@ -81,7 +80,7 @@ def test_no_training_step_is_shorter_than_a_resource_is_busy(count, monkeypatch)
     for question in questions(count):
         found = answered(question, monkeypatch)
         wires = busy_links(question, found)
-        busy = busy_units(question.device, found.cost, found.job.frame.forward.dtype) | wires
+        busy = busy_units(question.device, found.cost, found.job.micro_batch.forward.dtype) | wires
         for resource, seconds in busy.items():
             assert seconds <= found.seconds * ROUNDING, (resource, question)
         if found.prediction is not None:

@@ -32,8 +32,7 @@ from perfmodel.transformer.spec import MoeMlp
 from perfmodel.transformer.step import DECODE, ModelPass
 from perfmodel.transformer.training.question import Parallel
 from perfmodel.transformer.training.step.layer_time import host_phases, longest_way, waiting
-from perfmodel.transformer.training.step.micro_batch import DATA, Exchange
-from perfmodel.transformer.training.step.system import LinkLevel, System, calibrated, exchange_seconds, slower
+from perfmodel.transformer.training.step.system import DATA, Exchange, LinkLevel, System, calibrated, exchange_seconds, slower
 from perfmodel.transformer.training.tape import Tape, TapeNode, TapePass, backward, forward
 from perfmodel.transformer.weight_formats import quantized
 

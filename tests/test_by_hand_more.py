@@ -14,7 +14,7 @@ import pytest
 from perfmodel import api
 from perfmodel.catalog import calibrated_devices, find_device, find_model, find_system, read_yaml
 from perfmodel.core.cache import dram_bytes, resident_blocks
-from perfmodel.core.cost import READ, Access, Kernel, Launch, Tile
+from perfmodel.core.cost import READ, WRITE, Access, Kernel, Launch, Tile
 from perfmodel.core.dtypes import DTYPES
 from perfmodel.core.errors import DataError, suggest
 from perfmodel.core.roofline import Estimate
@@ -55,19 +55,18 @@ from perfmodel.transformer.parallel import kv_bytes, largest_batch
 from perfmodel.transformer.parameters import total
 from perfmodel.transformer.spec import ModelSpec, MoeMlp
 from perfmodel.transformer.step import DECODE, ModelPass, Request
-from perfmodel.transformer.training.implementations import FUSED, HUGGINGFACE, end_tape, layer_tape
+from perfmodel.transformer.training.implementations import FUSED, HUGGINGFACE, tape_of
 from perfmodel.transformer.training.korthikanti import describes, stage_bytes
-from perfmodel.transformer.training.matrices import Holding
-from perfmodel.transformer.training.question import Parallel, TrainingConfig, shape_of
+from perfmodel.transformer.training.matrices import Holding, shape_of
+from perfmodel.transformer.training.question import Parallel, TrainingConfig
 from perfmodel.transformer.training.state import state_bytes
 from perfmodel.transformer.training.step.estimate import training_step
 from perfmodel.transformer.training.step.job import job_of
 from perfmodel.transformer.training.step.layer import layer_ops
 from perfmodel.transformer.training.step.layer_time import machine
-from perfmodel.transformer.training.step.micro_batch import DATA, Exchange
 from perfmodel.transformer.training.step.search import candidates
 from perfmodel.transformer.training.step.step_time import micro_batch, step_time
-from perfmodel.transformer.training.step.system import needs
+from perfmodel.transformer.training.step.system import DATA, Exchange, needs
 from perfmodel.validation.cpu.cases import shapes
 from perfmodel.validation.cpu.profile import MeasuredRates
 from tools.measure.training.meter import Clock
@@ -246,9 +245,9 @@ def test_kernels_that_move_tokens_add_up_as_many_elements_as_pairs() -> None:
     """Of Mixtral: 2 experts to each of 4 x 512 tokens, 4096 wide, there and back, forward and backward."""
     job = job_of(TrainingConfig(find_model("mixtral-8x7b"), 4, 512), machine(H200, tuple))
     [layer] = {layer for layer, _ in job.training.model.layer_kinds}
-    rows = layer_ops(layer, job.frame)
-    moved = [row for row in (*rows.forward, *rows.backward) if "tokens by" in row.op.name or "weighted sum" in row.op.name]
-    assert [row.op.kernel.work.vector for row in moved] == [2 * 4 * 512 * 4096] * 4
+    rows = layer_ops(layer, job.micro_batch)
+    moved = [row for row in (*rows.forward, *rows.backward) if "tokens by" in row.name or "weighted sum" in row.name]
+    assert [row.kernel.work.vector for row in moved] == [2 * 4 * 512 * 4096] * 4
 
 
 def test_chunks_of_stages_keep_more() -> None:
@@ -271,12 +270,12 @@ def test_rows_are_timed_by_the_bytes_that_they_count() -> None:
     """Of a step with dropout, whose kernels read or write a mask of a byte per element beside what they compute."""
     dropped, seen = TrainingConfig(find_model("gpt2"), 4, 512, dropout=True), 0
     for implementation in (FUSED, HUGGINGFACE):
-        frame = job_of(dropped, machine(H200, tuple), implementation=implementation).frame
-        found = layer_ops(dropped.model.layers[0], frame)
+        batch = job_of(dropped, machine(H200, tuple), implementation=implementation).micro_batch
+        found = layer_ops(dropped.model.layers[0], batch)
         for row in (*found.forward, *found.backward):
-            if row.op.timed is not None and any(access.tensor == "mask" for access in row.op.kernel.accesses):
-                timed = row.op.timed.workload
-                assert timed.read_bytes + timed.write_bytes == row.bytes, row.op.name
+            if row.timed is not None and any(access.tensor == "mask" for access in row.kernel.accesses):
+                timed = row.timed.workload
+                assert timed.read_bytes + timed.write_bytes == row.kernel.bytes(READ, WRITE), row.name
                 seen += 1
     assert seen == 8
 
@@ -285,14 +284,14 @@ def test_rows_are_timed_by_the_bytes_that_they_count() -> None:
 def test_the_first_logits_are_still_there_in_their_own_format(precision: str, copies: int) -> None:
     """Hugging Face makes fp32 of the logits of 64 tokens; the model's output holds those of 16 bits beside."""
     shape = shape_of(TrainingConfig(find_model("gpt2"), 2, 32, precision=precision))
-    tape = end_tape(find_model("gpt2"), shape, HUGGINGFACE, "head")
+    tape = tape_of("head", shape, HUGGINGFACE)
     assert [node.scratch for node in tape.nodes if node.name == "log-softmax"] == [copies]
 
 
 def test_views_have_the_size_of_their_part() -> None:
     """Q, K and V of GPT-2 are views of one tensor: 768 elements of 2 B per token each."""
     training = TrainingConfig(find_model("gpt2"), 2, 512)
-    tape = layer_tape(training.model, training.model.layers[0], shape_of(training), HUGGINGFACE)
+    tape = tape_of(training.model.layers[0], shape_of(training), HUGGINGFACE)
     assert tape.views == dict.fromkeys("QKV", 2 * 512 * 768 * 2)
 
 

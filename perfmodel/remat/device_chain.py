@@ -37,8 +37,8 @@ from perfmodel.transformer.op import ATTENTION, Op
 from perfmodel.transformer.op_time import op_estimate, predict_op
 from perfmodel.transformer.ops import layer_ops, merged
 from perfmodel.transformer.step import ModelPass, prefill
-from perfmodel.transformer.training.matrices import bare
-from perfmodel.transformer.training.question import BF16, FP32, Shape, TrainingConfig, shape_of
+from perfmodel.transformer.training.matrices import Shape, shape_of
+from perfmodel.transformer.training.question import BF16, FP32, TrainingConfig
 from perfmodel.transformer.training.recorder import Recorder
 from perfmodel.transformer.training.tape import backward, forward
 
@@ -139,14 +139,14 @@ def model_chain(
     training = TrainingConfig(model, batch, n, precision=FP32 if dtype.size == 4 else BF16)
     shape = replace(shape_of(training), kept_gradient=0)
     seconds, predicted = _predicted_if_all({layer: _layer_seconds(layer, model, step, device, fallbacks) for layer, _ in model.layer_kinds})
-    links = {layer: _link(layer, model, shape, times) for layer, times in seconds.items()}
+    links = {layer: _link(layer, shape, times) for layer, times in seconds.items()}
     origin = "predicted by calibrated models" if predicted else "those of the roofline"
     text = f"Times of the layers' kernels on {device.name} are {origin}; backward takes 2x a kernel's forward time, 2.5x for attention."
     return Chain(tuple(links[layer] for layer in model.layers), step.tokens * model.hidden * dtype.size), text
 
 
-def _link(layer: spec.Layer, model: spec.ModelSpec, shape: Shape, seconds: tuple[float, float]) -> ChainLayer:
-    tape = Recorder.layer(bare(model), layer, shape)
+def _link(layer: spec.Layer, shape: Shape, seconds: tuple[float, float]) -> ChainLayer:
+    tape = Recorder.tape_of(layer, shape)
     stream, output, saved = tape.stream, tape.sizes[tape.out], tape.saved()
     interior = sum(tape.sizes[name] for name in saved if name != stream)
     # each pass is relative to its start, with the stream there: what it takes beyond what the chain counts itself

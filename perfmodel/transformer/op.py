@@ -15,7 +15,7 @@ from perfmodel.core.arith import Number, ceil_div, minimum
 from perfmodel.core.cost import READ, WRITE, Access, Kernel, Tile, Work, in_bits, once, stored
 from perfmodel.core.dtypes import DTYPES, Dtype, dtype_of_products
 from perfmodel.core.trace import plain
-from perfmodel.core.workload import Attention, Stream
+from perfmodel.core.workload import FORWARD, Attention, Stream
 from perfmodel.kernels.attention.algorithms.flash2 import forward
 from perfmodel.kernels.collectives import Collective
 from perfmodel.kernels.latent_decode import LatentDecode, NarrowCacheAttention
@@ -43,7 +43,7 @@ class Timed:
     """What a time model predicts: ``workload`` under the name of its calibrations. ``implementations``: the first calibrated one counts.
 
     None: the fastest fused one that is calibrated. ``obstacle``: why no calibration covers it. ``strided``: it reads a slice of a
-    wider matrix, or writes one. ``preferred``: a workload that says more of what runs, asked first.
+    wider matrix, or writes one. ``preferred``: a workload that says more of what runs, asked first. ``direction``: pass of the kernel.
     """
 
     kind: str
@@ -52,6 +52,7 @@ class Timed:
     obstacle: str = ""
     strided: bool = False
     preferred: Timed | None = None
+    direction: str = FORWARD
 
 
 @dataclass(frozen=True, slots=True)

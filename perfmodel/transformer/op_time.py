@@ -11,7 +11,6 @@ from perfmodel.core.cost import Kernel
 from perfmodel.core.errors import UnavailableError
 from perfmodel.core.hardware import Calibration, Device
 from perfmodel.core.roofline import Estimate, estimate
-from perfmodel.core.workload import FORWARD
 from perfmodel.kernels.collectives import collective_estimate
 from perfmodel.timing.base import Parameter, algorithm_of
 from perfmodel.timing.predict import FallbackDevices, Prediction, model_calibration
@@ -45,14 +44,14 @@ def predict_op(op: Op, device: Device, lower_s: float, fallbacks: FallbackDevice
         raise UnavailableError(timed.obstacle if timed else f"no time model of {op.name}")
     if timed.implementations is None:
         form, fused = op.kernel.dtype.name, lambda known: algorithm_of(known) == FUSED_ATTENTION
-        return select_kernel(timed.kind, form, timed.workload, FORWARD, device, lower_s, attention, fused, fallbacks)
+        return select_kernel(timed.kind, form, timed.workload, timed.direction, device, lower_s, attention, fused, fallbacks)
     asked, reason = [timed] if timed.preferred is None else [timed.preferred, timed], ""
     for source in (tuple, fallbacks):
         for one in asked:
             for name in one.implementations or ():
                 try:
                     return select_kernel(
-                        one.kind, one.workload.dtype.name, one.workload, FORWARD, device, lower_s, name, lambda known: True, source
+                        one.kind, one.workload.dtype.name, one.workload, one.direction, device, lower_s, name, lambda known: True, source
                     )
                 except UnavailableError as error:
                     if error.message.startswith(f"{device.id} "):  # what the device lacks, not which calibrations there are none of

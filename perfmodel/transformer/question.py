@@ -21,7 +21,7 @@ FORMATS = "fp32, fp16, bf16, fp8, int8 or int4"
 
 
 def _has_temporaries(asked: MemoryQuestion) -> bool:
-    from perfmodel.transformer.training.state import optimizer_named
+    from perfmodel.transformer.training.question import optimizer_named
 
     return bool(optimizer_named(asked.optimizer).temporary)
 
@@ -67,8 +67,7 @@ class MemoryQuestion(Question):
     def training(self, model: ModelSpec) -> TrainingConfig:
         """The step of ``model``; a length that is not given fits it."""
         from perfmodel.transformer.step import TRAIN, default_length
-        from perfmodel.transformer.training.checks import recompute_named
-        from perfmodel.transformer.training.question import ALL, Parallel, TrainingConfig
+        from perfmodel.transformer.training.question import ALL, Parallel, TrainingConfig, recompute_named
 
         made: dict[str, Any] = {
             "model": model,

@@ -12,9 +12,8 @@ from perfmodel.report.charts.format_number import text
 from perfmodel.report.charts.schema import Bar, BarChart, Limit
 from perfmodel.report.document import Column, DataTable, Value
 from perfmodel.study.schema import Options, Scope, SectionResult
-from perfmodel.transformer.training.checks import recompute_named
 from perfmodel.transformer.training.memory import MemoryResult, evaluate
-from perfmodel.transformer.training.question import Parallel, TrainingConfig
+from perfmodel.transformer.training.question import Parallel, TrainingConfig, recompute_named
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,14 +19,14 @@ from perfmodel.transformer.training.question import EVERY, FULL
 from perfmodel.transformer.training.step.estimate import TrainingStep
 from perfmodel.transformer.training.step.job import job_of
 from perfmodel.transformer.training.step.layer_time import MODEL as NAME
-from perfmodel.transformer.training.step.layer_time import PARAMETERS, Machine, TrainingCorrection, host_phases, waiting
+from perfmodel.transformer.training.step.layer_time import PARAMETERS, Machine, host_phases, waiting
 from perfmodel.transformer.training.step.step_time import step_time, tensors
 
 
 @lru_cache(maxsize=16)
 def _machine(known: KnownDevice, strided_factor: float, attention: str | None) -> Machine:
     parameters = {parameter.name: parameter.start for parameter in PARAMETERS} | {"strided_factor": strided_factor}
-    return Machine(known.device, tuple, TrainingCorrection(parameters), attention)
+    return Machine(known.device, tuple, attention, parameters)
 
 
 @lru_cache(maxsize=1024)

@@ -22,12 +22,26 @@ from perfmodel.kernels.collectives import ALL_GATHER, ALL_REDUCE, ALL_TO_ALL, AL
 from perfmodel.timing.base import Case, calibrated_seconds
 from perfmodel.transformer.parallel import joined_gpus
 from perfmodel.transformer.training.question import Parallel
-from perfmodel.transformer.training.step.micro_batch import CONTEXT, DATA, DRAM, EXPERT, EXPERT_DATA, STAGES, TENSOR, Exchange
 
+TENSOR, CONTEXT, EXPERT, DATA, EXPERT_DATA, STAGES = "tensor", "context", "expert", "data", "expert data", "pipeline"
+"""Groups of GPUs: those that share matrices, a sequence, experts; those with the same weights, or experts; neighbouring stages."""
+DRAM = "DRAM"
+"""The resource that an exchange occupies besides the links of its levels."""
 PROBE = 1 << 24
 """Bytes of a trial exchange that tests whether a calibration covers a number of GPUs."""
 DIVIDED = 2
 """The first stage of ZeRO in which more than the optimizer's state is divided."""
+
+
+@dataclass(frozen=True, slots=True)
+class Exchange:
+    """``op`` on a buffer of ``bytes``, ``count`` times, in each ``group`` of GPUs. ``behind``: kernels of this name may hide it."""
+
+    group: str
+    op: str
+    bytes: Number
+    count: Number = 1
+    behind: str = ""
 
 
 @dataclass(frozen=True)
