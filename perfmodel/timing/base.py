@@ -2,8 +2,8 @@
 
 A model holds what is known of a family of kernels (tiles, grid, order of blocks); its parameters hold what only a measurement
 can tell (latencies, shares of a peak that are reached). Parameters are per implementation and architecture, never per shape.
-Constants of its file are listed there: in ``TUNED`` those chosen on measurements that fits may see, beside the fitted parameters; in
-``KNOWN`` those given by hardware, by the source of a kernel, or by definition.
+A constant of its file is marked where it stands: ``# tuned`` was chosen on measurements that fits may see, beside the fitted
+parameters; ``# known`` is given by hardware, by the source of a kernel, or by definition.
 """
 
 from __future__ import annotations

@@ -16,9 +16,8 @@ from perfmodel.kernels.attention.walk import key_tiles, row_tiles, visited_tiles
 from perfmodel.timing.models._flash_plans import FlashPlan
 from perfmodel.timing.schedule import ByRatio, Sum, last_place
 
-ROUNDS = 3
+ROUNDS = 3  # known
 """The last so many rounds over all slots are followed block by block."""
-KNOWN = ("ROUNDS",)
 
 
 @dataclass(frozen=True)
@@ -121,11 +120,10 @@ def _key_tile_visits(walk: Attention, plan: FlashPlan, j: int) -> int:
     return int(max(0, min(tiles, max(0, g * (last_query + 1) - 1) // plan.br + 1) - start))
 
 
-TAIL = 0.2
+TAIL = 0.2  # tuned
 """Fraction of the tail that the last blocks recover once the blocks beside them have ended.
 
 Chosen on measured shapes that fits may see, as are the constants of ``_flash_plans``."""
-TUNED = ("TAIL",)
 
 
 def listed_cycles(blocks: TileBlocks, tile: float, block: float, alone: float) -> float:

@@ -26,14 +26,12 @@ FITTED = {
     "cpu-copy": (),
 }
 """Parameters that an implementation's time depends on."""
-TILE_ROWS, TILE_KEYS = 128, 64
-MATMUL_ROWS, MATMUL_COLUMNS = 64, 128
-CACHED, STREAMED = 0.75, 1.5
+TILE_ROWS, TILE_KEYS = 128, 64  # known
+MATMUL_ROWS, MATMUL_COLUMNS = 64, 128  # known
+CACHED, STREAMED = 0.75, 1.5  # tuned
 """Working set over last-level cache up to which scans stay in it, and from which none of it survives."""
-MOVED_PER_COUNTED = 1.5
+MOVED_PER_COUNTED = 1.5  # known
 """Bytes that a copy moves over those it counts: it reads source and target and writes the target."""
-TUNED = ("CACHED", "STREAMED")
-KNOWN = ("TILE_ROWS", "TILE_KEYS", "MATMUL_ROWS", "MATMUL_COLUMNS", "MOVED_PER_COUNTED")
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,16 +27,14 @@ from perfmodel.kernels.matmul import Matmul
 from perfmodel.timing.base import ALONE, Case, Model, Parameter, calibrated_seconds, dram_bandwidth, once_per_case
 from perfmodel.timing.models.stream import STREAM_SHARE
 
-SHORT_ROW = 1024
+SHORT_ROW = 1024  # known
 """Longest row whose gradient a warp keeps in registers."""
 
-HOST_S = 0.25e-3
+HOST_S = 0.25e-3  # tuned
 """The host's time for a pass; chosen on the fitted rows of 256 queries and fewer, of one A100."""
-WARP_COLUMNS = 1024
+WARP_COLUMNS = 1024  # known
 """Longest row that a warp took in PyTorch 1 and 2.0 to 2.6."""
 MEGATRON = "megatron"
-TUNED = ("HOST_S",)
-KNOWN = ("SHORT_ROW", "WARP_COLUMNS")
 
 
 Part = tuple[str, Case]

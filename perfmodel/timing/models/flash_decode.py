@@ -35,13 +35,13 @@ KERNELS: dict[str, dict[str, Plan]] = {
     "torch-sdpa-cudnn": {"9": cudnn},
 }
 """By implementation and major compute capability."""
-MOST_QUERIES = {"vllm-flash-attn": 16, "torch-sdpa-flash": 16, "fa2": 16, "torch-sdpa-cudnn": 1}
+MOST_QUERIES = {"vllm-flash-attn": 16, "torch-sdpa-flash": 16, "fa2": 16, "torch-sdpa-cudnn": 1}  # known
 """cuDNN takes its prefill kernel from two queries on."""
-RUN_SURVIVES, RUN_IS_LOST = 2 / 3, 1.0
+RUN_SURVIVES, RUN_IS_LOST = 2 / 3, 1.0  # tuned
 """Cache size over L2 up to which a run finds all that the run before read, and from which it finds nothing. Cross-validated."""
-OVERLAP = 6.0
+OVERLAP = 6.0  # tuned
 """How streaming and work of pipelined tiles add up: 1 would be one after the other, infinity the longer of the two. Cross-validated."""
-GRAPH_GAP_S = 1.4e-6
+GRAPH_GAP_S = 1.4e-6  # known
 """Start of a dependent kernel inside a CUDA graph where the profile has none: 1.3 to 1.4 us on A100, H100 and H200 (gpu-benches)."""
 
 PARAMETERS = (
@@ -50,8 +50,6 @@ PARAMETERS = (
     Parameter("dram_share", "share of the DRAM bandwidth that streaming reaches", 0.9),
     Parameter("l2_bytes_per_clock", "bytes per clock and multiprocessor from L2", 30.0),
 )
-TUNED = ("RUN_SURVIVES", "RUN_IS_LOST", "OVERLAP")
-KNOWN = ("MOST_QUERIES", "GRAPH_GAP_S")
 
 
 def covers(case: Case) -> bool:

@@ -31,15 +31,13 @@ PARAMETERS = (
     Parameter("side_block_cycles", "cycles of a block of the kernels beside the main one", 4000.0),
 )
 
-COLD = 2.0
+COLD = 2.0  # tuned
 """Exponent of the norm that adds compute and DRAM time on cold caches, where blocks wait for their first loads; 1 is no overlap."""
 
 FORWARD_ONLY = ("vllm-flash-attn", "numba-flash-mma")
 
-_THREADS = 512
+_THREADS = 512  # known
 """Most threads of a block that copies one token of K and V: vllm csrc/cache_kernels.cu, reshape_and_cache_flash."""
-TUNED = ("COLD",)
-KNOWN = ("_THREADS", "WIDEST")
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,7 +164,7 @@ def seconds(case: Case, device: Device, parameters: Mapping[str, float]) -> floa
     return parameters["launch_us"] * 1e-6 + _side_seconds(w, work, case.direction, parameters) + main
 
 
-WIDEST = {"numba-flash-mma": 128}
+WIDEST = {"numba-flash-mma": 128}  # known
 """Largest head dim of an implementation; 256 for those not listed."""
 
 

@@ -22,12 +22,10 @@ from perfmodel.timing.models import flash_prefill
 from perfmodel.timing.models._flash_plans import PUBLISHED
 
 _FITTED = ("block_cycles", "matmul", "softmax", "dram")
-UNFITTED = {parameter.name: parameter.start for parameter in flash_prefill.PARAMETERS if parameter.name not in _FITTED}
+UNFITTED = {parameter.name: parameter.start for parameter in flash_prefill.PARAMETERS if parameter.name not in _FITTED}  # tuned
 """What those shapes do not tell stays where the fits of ``flash_prefill`` start."""
-WIDEST = 256
+WIDEST = 256  # known
 """Largest head dim that any of the kernels has."""
-TUNED = ("UNFITTED",)
-KNOWN = ("WIDEST",)
 
 
 def _exceeds_caches(w: Attention, device: Device) -> bool:

@@ -37,16 +37,15 @@ from perfmodel.timing.models.register_tiles import (
     tile_cycles,
 )
 
-DEFAULT_TILE = (128, 64)
-REGISTERS = {64: (128, 225), 128: (72, 205)}
+DEFAULT_TILE = (128, 64)  # known
+REGISTERS = {64: (128, 225), 128: (72, 205)}  # known
 """Per thread of the kernels of S and of O, by head dim: what numba 0.68 compiles to for compute capability 9.0.
 
 A launch tells one of them, and not which."""
-SOFTMAX_REGISTERS = 32
+SOFTMAX_REGISTERS = 32  # known
 """Few enough for as many warps as a multiprocessor holds."""
-SOFTMAX_ROWS, SOFTMAX_BYTES = 4, 64 * 1024
+SOFTMAX_ROWS, SOFTMAX_BYTES = 4, 64 * 1024  # known
 """Most rows of a block, and shared memory that they share."""
-KNOWN = ("DEFAULT_TILE", "REGISTERS", "SOFTMAX_REGISTERS", "SOFTMAX_ROWS", "SOFTMAX_BYTES")
 
 # Standard
 

@@ -29,16 +29,15 @@ from perfmodel.timing.models.register_tiles import (
     tile_cycles,
 )
 
-DEPTH = 32
+DEPTH = 32  # known
 """Steps of k per stage."""
-STAGES = 2
-DEFAULT_TILE = 64
-REGISTERS = {32: 72, 64: 237, 128: 201}
+STAGES = 2  # known
+DEFAULT_TILE = 64  # known
+REGISTERS = {32: 72, 64: 237, 128: 201}  # known
 """Per thread, by tile, where a launch does not say: what numba 0.68 compiles to for compute capability 9.0."""
 
-THREADS = 256
+THREADS = 256  # known
 """Per block of the naive kernel, along a row of C."""
-KNOWN = ("DEPTH", "STAGES", "DEFAULT_TILE", "REGISTERS", "THREADS")
 
 
 def layout_of(tile: int) -> TileLayout:

@@ -23,14 +23,12 @@ from perfmodel.transformer.step import ModelPass, share
 from perfmodel.transformer.training.step.micro_batch import MicroBatch
 
 SUMS, OTHERS = "sums", "others"
-SHARES = {SUMS: 0.26, OTHERS: 0.58}
+SHARES = {SUMS: 0.26, OTHERS: 0.58}  # tuned
 """Shares of the DRAM bandwidth: sums over all tokens (biases, weights of norms); softmax's gradient, fp32 logits, optimizer.
 
 Bytes over time of those kernels in profiled steps of GPT-2 medium on an H200, PyTorch 2.11, batch 8, 1,024 tokens, which fits see.
 """
 MATMULS = ("torch-matmul", "cublas")
-TUNED = ("SHARES",)
-"""Chosen on measurements that fits may see, beside the fitted parameters."""
 
 
 @dataclass(frozen=True, slots=True)
