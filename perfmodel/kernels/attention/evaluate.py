@@ -18,7 +18,7 @@ from perfmodel.core.trace import FormulaStep, Trace, plain
 from perfmodel.core.workload import FORWARD, Attention
 from perfmodel.kernels.attention.algorithms.flash1 import paper_tile_edges
 from perfmodel.kernels.attention.base import Algorithm, key_rows_stored, seeing_rows, seen_keys
-from perfmodel.kernels.attention.tiles import choose_tile
+from perfmodel.kernels.attention.tiles import fitting_tile
 from perfmodel.kernels.attention.walk import visible_scores
 
 BOTH = "both"
@@ -57,10 +57,17 @@ def sram_bytes_for(algorithms: Sequence[Algorithm], device: Device) -> int | Non
 
 
 def evaluate(
-    algorithm: Algorithm, w: Attention, device: Device, direction: str, sram_bytes: int | None, br: int | None, bc: int | None
+    algorithm: Algorithm,
+    w: Attention,
+    device: Device,
+    direction: str,
+    sram_bytes: int | None = None,
+    br: int | None = None,
+    bc: int | None = None,
 ) -> AttentionResult:
     """One pass of ``algorithm``. UsageError if a given tile does not fit, UnavailableError if the device lacks the dtype."""
-    return evaluate_tile(algorithm, w, device, direction, choose_tile(algorithm, w, device, direction, sram_bytes or 0, br, bc))
+    tile = fitting_tile(algorithm, w, device, direction, sram_bytes or 0, br, bc)
+    return evaluate_tile(algorithm, w, device, direction, algorithm.tiling.complete(w, device, tile) if algorithm.tiling else tile)
 
 
 def evaluate_tile(algorithm: Algorithm, w: Attention, device: Device, direction: str, tile: Tile) -> AttentionResult:

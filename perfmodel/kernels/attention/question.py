@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from perfmodel.kernels.attention.request import Comparison
 
 DEFAULT_ALGORITHMS = ("standard", "flash")
+PASSES = {"forward": ["forward"], "backward": ["backward"], "both": ["forward", "backward"]}
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,10 +53,7 @@ class AttentionQuestion(Question):
 
     def passes(self) -> list[str]:
         """The single passes that are asked for; none where there is no such pass."""
-        from perfmodel.core.workload import FORWARD
-        from perfmodel.kernels.attention.request import PASSES
-
-        return PASSES.get(FORWARD if self.direction is None else self.direction, [])
+        return PASSES.get("forward" if self.direction is None else self.direction, [])
 
     def of(self, algorithm: Algorithm, compared: Iterable[Algorithm]) -> AttentionQuestion:
         """This question of one of the ``compared`` algorithms: without options that only others of them read."""
@@ -102,13 +100,12 @@ class AttentionQuestion(Question):
 
     def compare(self, device: Device) -> Comparison:
         """Evaluate every algorithm that was asked for on ``device``."""
-        from perfmodel.core.workload import FORWARD
         from perfmodel.kernels.attention.evaluate import compare, sram_bytes_for
-        from perfmodel.kernels.attention.request import PASSES, Comparison
+        from perfmodel.kernels.attention.request import Comparison
 
         w = self.workload()
         w = replace(w, dtype=replace(w.dtype, matmul_unit=device.matmul_unit(w.dtype.name, w.dtype.matmul_unit)))
-        direction = FORWARD if self.direction is None else self.direction
+        direction = "forward" if self.direction is None else self.direction
         if direction not in PASSES:
             raise UsageError(f"--pass: unknown pass {direction!r}", suggest(direction, list(PASSES)))
         for name, edge in (("block-q", self.block_q), ("block-kv", self.block_kv)):

@@ -50,11 +50,6 @@ _ROWS, _KEYS = 64, ((32, 256), (64, 256), (96, 128), (128, 128), (192, 64), (256
 NO_BACKWARD = "there is no split-KV backward pass; take --pass forward, or flash2 for both"
 
 
-def obstacle(w: Attention, direction: str) -> str | None:
-    """Why ``w`` cannot run: there is no backward pass; None for the forward pass."""
-    return None if direction == FORWARD else NO_BACKWARD
-
-
 def default_tile(w: Attention, device: Device, sram_bytes: int, direction: str) -> Tile | None:
     """FlashAttention-2's split-KV tile, in rows; None unless the dtype has 16 bits and the head dim is at most 256."""
     if w.dtype.name not in ("fp16", "bf16"):
@@ -87,18 +82,14 @@ def num_splits(blocks: Number, slots: Number, key_tiles: Number) -> Number:
     if blocks >= FULL_ENOUGH * slots:
         return 1
     sizes = range(1, min(MAX_SPLITS, slots, key_tiles) + 1)
-    efficiency = {s: _efficiency(blocks * s, slots) for s in sizes if _differs(key_tiles, s)}
+    shorter = (s for s in sizes if s == 1 or ceil_div(key_tiles, s) != ceil_div(key_tiles, s - 1))
+    efficiency = {s: _efficiency(blocks * s, slots) for s in shorter}
     return next(s for s in efficiency if efficiency[s] >= NEARLY_BEST * max(efficiency.values()))
 
 
 def _efficiency(blocks: Number, slots: Number) -> Number:
     """Share of the waves' slots that work."""
     return blocks / slots / ceil_div(blocks, slots)
-
-
-def _differs(key_tiles: Number, splits: int) -> Number:
-    """Whether one split less would be longer."""
-    return splits == 1 or ceil_div(key_tiles, splits) != ceil_div(key_tiles, splits - 1)
 
 
 def _num_splits_arrays(blocks: Number, slots: Number, key_tiles: Number) -> Number:
@@ -221,5 +212,5 @@ ALGORITHM = Algorithm(
     backward=backward,
     walk=walk,
     tiling=Tiling(default_tile, sram_elements, {FORWARD: "Q_i, K_j, V_j"}, complete),
-    obstacle=obstacle,
+    obstacle=lambda w, direction: None if direction == FORWARD else NO_BACKWARD,
 )
