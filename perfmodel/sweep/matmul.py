@@ -13,7 +13,6 @@ from perfmodel.core.dtypes import DTYPES
 from perfmodel.core.errors import PerfmodelError
 from perfmodel.core.hardware import Device
 from perfmodel.core.roofline import estimate, total
-from perfmodel.core.workload import FORWARD
 from perfmodel.kernels.matmul import Matmul, default_columns, extra_memory_bytes, io_lower_bound, kernels
 from perfmodel.kernels.tile import OnChip, choose_tile, on_chip, with_sram
 from perfmodel.sweep.base import (
@@ -33,6 +32,8 @@ from perfmodel.sweep.base import (
     device_named,
     fallbacks,
 )
+from perfmodel.timing.base import Case
+from perfmodel.timing.predict import TimeRequest
 from perfmodel.timing.select_kernel import check_implementation, select_kernel
 
 _TILE = ("br", "bc", "threads")
@@ -84,7 +85,7 @@ class MatmulVariant(SweepVariant):
         extra = {name: int(size) for name, size in self.prepare(values)[0].items()}
         lower = float(self.formulas({**values, **extra})["lower_s"])
         try:
-            found = select_kernel("matmul", w.dtype.name, w, FORWARD, self.device, lower, self.implementation, lambda name: True, fallbacks)
+            found = select_kernel(TimeRequest(Case(w, self.implementation or ""), "matmul", w.dtype.name, self.device, lower, fallbacks))
         except PerfmodelError:
             return {"predicted_s": None, "predicted_low_s": None, "predicted_high_s": None}
         return {"predicted_s": found.seconds, "predicted_low_s": found.low, "predicted_high_s": found.high}

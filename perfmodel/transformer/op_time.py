@@ -10,10 +10,9 @@ from perfmodel.core.cost import Kernel, Work
 from perfmodel.core.errors import UnavailableError
 from perfmodel.core.hardware import Calibration, Device
 from perfmodel.core.roofline import Estimate, Traffic, estimate
-from perfmodel.core.workload import FORWARD
 from perfmodel.kernels.collectives import Collective, collective_estimate
-from perfmodel.timing.base import Parameter, algorithm_of
-from perfmodel.timing.predict import FallbackDevices, Prediction, model_calibration
+from perfmodel.timing.base import Case, Parameter, is_fused
+from perfmodel.timing.predict import FallbackDevices, Prediction, TimeRequest, model_calibration, predict
 from perfmodel.timing.select_kernel import select_kernel
 from perfmodel.transformer.op import COLLECTIVE, ELEMENTWISE, Op
 from perfmodel.transformer.spec import GroupedAttention, ModelSpec
@@ -45,15 +44,14 @@ def predict_op(op: Op, device: Device, lower_s: float, fallbacks: FallbackDevice
     if timed is None or timed.obstacle:
         raise UnavailableError(timed.obstacle if timed else f"no time model of {op.name}")
     if timed.implementations is None:
-        return select_kernel(timed.kind, op.kernel.dtype.name, timed.workload, FORWARD, device, lower_s, attention, _is_fused, fallbacks)
+        case = Case(timed.workload, attention or "")
+        return select_kernel(TimeRequest(case, timed.kind, op.kernel.dtype.name, device, lower_s, fallbacks), is_fused)
     asked, reason = [timed] if timed.preferred is None else [timed.preferred, timed], ""
     for source in (tuple, fallbacks):
         for one in asked:
             for name in one.implementations or ():
                 try:
-                    return select_kernel(
-                        one.kind, one.workload.dtype.name, one.workload, FORWARD, device, lower_s, name, lambda known: True, source
-                    )
+                    return predict(TimeRequest(Case(one.workload, name), one.kind, one.workload.dtype.name, device, lower_s, source))
                 except UnavailableError as error:
                     if error.message.startswith(f"{device.id} "):  # what the device lacks, not which calibrations there are none of
                         reason = reason or error.message
@@ -61,10 +59,6 @@ def predict_op(op: Op, device: Device, lower_s: float, fallbacks: FallbackDevice
     assert first.implementations is not None
     what = f"{first.kind}/{first.implementations[0]} in {first.workload.dtype.name}"
     raise UnavailableError(reason or f"no calibration of {what}, here or to borrow")
-
-
-def _is_fused(implementation: str) -> bool:
-    return algorithm_of(implementation) == FUSED_ATTENTION
 
 
 def busy_s(cost: Estimate, device: Device) -> float:

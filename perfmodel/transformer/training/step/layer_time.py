@@ -26,8 +26,8 @@ from perfmodel.core.errors import PerfmodelError, UnavailableError
 from perfmodel.core.hardware import Calibration, Device
 from perfmodel.core.roofline import Estimate
 from perfmodel.core.workload import FORWARD
-from perfmodel.timing.base import Parameter, dram_bandwidth, is_fused
-from perfmodel.timing.predict import BORROWED, CALIBRATED, FallbackDevices, Prediction, model_calibration
+from perfmodel.timing.base import Case, Parameter, dram_bandwidth, is_fused
+from perfmodel.timing.predict import BORROWED, CALIBRATED, FallbackDevices, Prediction, TimeRequest, model_calibration, predict
 from perfmodel.timing.select_kernel import select_kernel
 from perfmodel.transformer.op_time import in_time, op_estimate
 from perfmodel.transformer.spec import Layer
@@ -93,10 +93,10 @@ def alone(row: StepOp, on: Machine, lower_s: float) -> Prediction:
     timed, dtype = row.op.timed, row.op.kernel.dtype.name
     if timed is None or timed.obstacle:
         raise UnavailableError(timed.obstacle if timed else f"no time model of {row.op.name}")
-    asked = timed.kind, dtype, timed.workload, row.direction, on.device, lower_s
+    asked = TimeRequest(Case(timed.workload, on.attention or "", row.direction), timed.kind, dtype, on.device, lower_s, on.fallbacks)
     if timed.implementations is None:
         try:
-            return select_kernel(*asked, on.attention, is_fused, on.fallbacks)
+            return select_kernel(asked, is_fused)
         except UnavailableError:
             if on.attention is not None or row.direction == FORWARD:
                 raise
@@ -104,7 +104,7 @@ def alone(row: StepOp, on: Machine, lower_s: float) -> Prediction:
     for source in (tuple, on.fallbacks):
         for name in tried:
             try:
-                return select_kernel(*asked, name, lambda known: True, source)
+                return predict(replace(asked, case=replace(asked.case, implementation=name), fallbacks=source))
             except UnavailableError:
                 continue
     raise UnavailableError(f"no calibration of {timed.kind}/{tried[0]} in {dtype}, here or to borrow")
