@@ -186,21 +186,17 @@ def kernels(w: Matmul, tile: Tile) -> list[Kernel]:
         Access("A", READ, a * columns, size, a, a, reread=True),
         Access("B", READ, b * rows, size, b, b, reread=True),
     )
-    split = w.split_k > 1
-    stores: tuple[Access, ...] = (once("C", WRITE, w.outputs, size),)
-    if split:
-        stores = (once("partial C", WRITE, w.split_k * w.outputs, ACCUMULATOR_SIZE, compulsory=0, handoff=True),)
+    stored = once("C", WRITE, w.outputs, size)
+    parts = [once("partial C", kind, w.split_k * w.outputs, ACCUMULATOR_SIZE, compulsory=0, handoff=True) for kind in (READ, WRITE)]
     executed = 2 * w.batch * rows * tile.br * columns * tile.bc * w.k
     blocks = label("grid", "thread blocks", w.batch * rows * columns * w.split_k)
     grid = MatmulLaunch(blocks, w.batch * w.split_k, slices_bytes(tile, size), tile.threads, lockstep=True)
     work, needed = matmul_work(w.dtype, executed), matmul_work(w.dtype, flops(w))
-    product = Kernel("matmul", w.dtype, (*loads, *stores), flops(w), executed, work, needed, grid)
-    return [product, _sum_of_parts(w)] if split else [product]
-
-
-def _sum_of_parts(w: Matmul) -> Kernel:
-    parts = once("partial C", READ, w.split_k * w.outputs, ACCUMULATOR_SIZE, compulsory=0, handoff=True)
-    return Kernel("sum of parts", w.dtype, (parts, once("C", WRITE, w.outputs, w.dtype.size)), work=Work(0, (w.split_k - 1) * w.outputs))
+    product = Kernel("matmul", w.dtype, (*loads, stored), flops(w), executed, work, needed, grid)
+    if w.split_k == 1:
+        return [product]
+    added = Kernel("sum of parts", w.dtype, (parts[0], stored), work=Work(0, (w.split_k - 1) * w.outputs))
+    return [replace(product, accesses=(*loads, parts[1])), added]
 
 
 # Answer

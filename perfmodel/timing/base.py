@@ -14,7 +14,7 @@ from functools import cache, wraps
 from typing import Any, TypeVar
 
 from perfmodel.core.errors import DataError, UnavailableError, suggest
-from perfmodel.core.hardware import Calibration, Device, Quantity
+from perfmodel.core.hardware import Calibration, Device
 from perfmodel.core.plugins import plugins
 from perfmodel.core.workload import FORWARD
 
@@ -202,15 +202,11 @@ def dram_bandwidth(device: Device) -> float:
     return bandwidth
 
 
-def _number(quantity: Quantity | None) -> float | None:
-    return None if quantity is None else quantity.number
-
-
 NUMBERS: dict[str, Callable[[Device], float | None]] = {
-    "multiprocessors": lambda device: _number(device.multiprocessors),
-    "highest clock": lambda device: _number(device.clocks.max),
-    "tensor clock": lambda device: _number(device.clocks.tensor or device.clocks.max),
-    "DRAM bandwidth": lambda device: _number(device.dram.bandwidth),
+    "multiprocessors": lambda device: getattr(device.multiprocessors, "number", None),
+    "highest clock": lambda device: getattr(device.clocks.max, "number", None),
+    "tensor clock": lambda device: getattr(device.clocks.tensor or device.clocks.max, "number", None),
+    "DRAM bandwidth": lambda device: getattr(device.dram.bandwidth, "number", None),
     "L2 capacity": lambda device: device.cache_bytes,
 }
 """What time models read of a profile, each called as errors call it: counts, Hz, nominal B/s, bytes."""

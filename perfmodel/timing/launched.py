@@ -19,7 +19,7 @@ from perfmodel.core.cost import GROUP_SUM, READ, WRITE, Access, Kernel, Tile, Wo
 from perfmodel.core.dtypes import STATISTIC_SIZE
 from perfmodel.core.errors import PerfmodelError, UnavailableError
 from perfmodel.core.hardware import Device
-from perfmodel.core.roofline import Estimate, estimate, total
+from perfmodel.core.roofline import estimate, total
 from perfmodel.core.workload import BACKWARD, FORWARD, Attention
 from perfmodel.kernels.attention.algorithms import find
 from perfmodel.kernels.attention.algorithms.flash2 import computed_widths
@@ -79,13 +79,10 @@ def _launched(comparison: Comparison, result: AttentionResult, implementation: s
     if own is not None and not comparison.tile_given:
         result = evaluate_tile(result.algorithm, w, device, result.direction, own)
     pairs = [(kernel, estimate(kernel, device)) for kernel in listed]
-    return replace(result, kernels=pairs, total=_counted_as(result.total, total(cost for _, cost in pairs)), implementation=implementation)
-
-
-def _counted_as(algorithm: Estimate, kernels: Estimate) -> Estimate:
-    """Traffic, executed work and roof of ``kernels``; counts and bounds of ``algorithm``."""
-    kept = ("flops", "reads", "writes", "zero_fill", "zero_fill_bytes", "group_sum", "access_bytes", "needs")
-    return replace(kernels, **{name: getattr(algorithm, name) for name in kept})
+    # counts and bounds stay those of the algorithm
+    counts = ("flops", "reads", "writes", "zero_fill", "zero_fill_bytes", "group_sum", "access_bytes", "needs")
+    own_total = replace(total(cost for _, cost in pairs), **{name: getattr(result.total, name) for name in counts})
+    return replace(result, kernels=pairs, total=own_total, implementation=implementation)
 
 
 def kernels_of(case: Case, device: Device, fallbacks: FallbackDevices = tuple) -> tuple[list[Kernel], Tile | None]:

@@ -86,14 +86,9 @@ def _backwards(walk: Attention, plan: FlashPlan, direction: str, per_walk: int) 
         for width in chain([partial], (plan.section for _ in range((group - 1) // plan.section))):
             for i in order:
                 visits = tiles(walk, plan, i)
+                each = -(-(key_tiles(walk, plan.bc) if plan.fixed_splits else visits) // plan.splits)
                 for part in range(plan.splits):
-                    yield from repeat(_share(visits, part, plan.splits, key_tiles(walk, plan.bc) if plan.fixed_splits else visits), width)
-
-
-def _share(visits: int, part: int, parts: int, divided: int) -> int:
-    """Tiles visited by part number ``part``, of ``visits`` in all, if ``divided`` tiles are cut into ``parts`` equal parts."""
-    each = -(-divided // parts)
-    return int(min(each, max(0, visits - part * each)))
+                    yield from repeat(int(min(each, max(0, visits - part * each))), width)
 
 
 def _row_tile_visits(walk: Attention, plan: FlashPlan, i: int) -> int:

@@ -239,14 +239,6 @@ def _fa3(case: Case, device: Device) -> FlashPlan:
     return FlashPlan(br, bc, WGMMA, packed=packed, longest_first=w.causal, group=walks, section=min(section, walks))
 
 
-def _fa3_in_turn(case: Case, device: Device) -> FlashPlan:
-    """FlashAttention-3 without its pipelining: a tile's matmuls and its softmax come one after the other (arXiv:2407.08608, Sec. 3.2).
-
-    Without specialized warps nothing overlaps either, as far as this model goes.
-    """
-    return replace(_fa3(case, device), overlap=1.0)
-
-
 def _fa3_backward(w: Attention) -> FlashPlan:
     """hopper/flash_bwd_launch_template.h."""
     br, bc = {64: (128, 128), 96: (64, 128), 192: (64, 96), 256: (64, 80)}.get(max(64, padded(w.d)), (64 if w.causal else 80, 128))
@@ -349,8 +341,8 @@ _PLANS: dict[str, Callable[[Case, Device], FlashPlan]] = {
     "fa1-triton": _fa1,
     "fa2": torch_flash,
     "fa3": _fa3,
-    "fa3-no-pipelining": _fa3_in_turn,
-    "fa3-no-specialization": _fa3_in_turn,
+    # a tile's matmuls and its softmax one after the other (arXiv:2407.08608, Sec. 3.2); without specialized warps nothing overlaps either
+    **dict.fromkeys(("fa3-no-pipelining", "fa3-no-specialization"), lambda case, device: replace(_fa3(case, device), overlap=1.0)),
     "xformers": _efficient,
     "torch-sdpa-flash": torch_flash,
     "torch-sdpa-cudnn": cudnn,

@@ -121,23 +121,17 @@ def covers(case: Case) -> bool:
 def published_parts(case: Case) -> list[Part]:
     """The kernels, but for softmax or its gradient where they are fitted."""
     w: Attention = case.workload
+    copied = ("scale", Case(Stream("scale", w.query_heads * w.n, w.d, dtype=w.dtype), "torch-scale"))
+    # filled, cut to a triangle, converted: 8 B read and 10 B written an element
+    made_mask = ("scale", Case(Stream("scale", w.n, w.kv_len, inputs=4, outputs=5, dtype=w.dtype), "torch-scale"))
     dropped = [over_scores(w, "torch-scale", shared=w.query_heads * w.n * w.kv_len // 2)] if w.dropout else []  # and a mask of bytes
     listed = [*products(w, case.direction), *dropped]
     if case.implementation == MEGATRON:
         return listed
     if case.direction != FORWARD:
-        return [*listed, *_copies(w, 6)]
+        return [*listed, *6 * [copied]]
     short = [over_scores(w, "torch-softmax", op="softmax")] if w.kv_len <= WARP_COLUMNS else []
-    return [*listed, *_copies(w, 3), *(_made_mask(w) if w.causal else []), *added_mask(w), *short]
-
-
-def _copies(w: Attention, times: int) -> list[Part]:
-    return times * [("scale", Case(Stream("scale", w.query_heads * w.n, w.d, dtype=w.dtype), "torch-scale"))]
-
-
-def _made_mask(w: Attention) -> list[Part]:
-    """Filled, cut to a triangle, converted: 8 B read and 10 B written an element."""
-    return [("scale", Case(Stream("scale", w.n, w.kv_len, inputs=4, outputs=5, dtype=w.dtype), "torch-scale"))]
+    return [*listed, *3 * [copied], *w.causal * [made_mask], *added_mask(w), *short]
 
 
 def softmax_bytes(case: Case) -> float:

@@ -70,14 +70,16 @@ def seconds(case: Case, device: Device, parameters: Mapping[str, float]) -> floa
     """Seconds of one call, of vLLM with the append of the new token to its cache; UnavailableError without kernel or number."""
     w = case.workload
     sms, clock, bandwidth, l2_bytes = numbers_of(device, "multiprocessors", "highest clock", "DRAM bandwidth", "L2 capacity")
-    plan, latency_s = _plan(case, device), parameters["latency_us"] * 1e-6
+    plan, latency_s = planned(case, device), parameters["latency_us"] * 1e-6
     cache = w.stored_kv_heads * w.kv_len * (w.d + w.dv) * w.dtype.size
     dram = bandwidth * parameters["dram_share"]
     l2 = parameters["l2_bytes_per_clock"] * sms * clock
     from_dram = (1.0 if case.cold else lost_share(cache / l2_bytes, RUN_SURVIVES, RUN_IS_LOST)) / plan.rereads
     block_s = cache * plan.rereads / plan.blocks * (from_dram / dram + (1 - from_dram) / l2)
     after_s = plan.combine_steps * latency_s + plan.copies * w.query_heads * w.n * w.d * w.dtype.size / dram
-    after_s += plan.gaps * _graph_gap_s(device) + (plan.splits * plan.partial_cycles / clock if plan.splits > 1 else 0)
+    graph = device.launch_overhead.graph if device.launch_overhead else None
+    gaps_s = plan.gaps * (GRAPH_GAP_S if graph is None else float(graph.number))
+    after_s += gaps_s + (plan.splits * plan.partial_cycles / clock if plan.splits > 1 else 0)
     if plan.pipelined:
         blocks_s = pipelined_s(plan, int(sms), latency_s, block_s, plan.tile_cycles / clock)
     else:
@@ -86,13 +88,9 @@ def seconds(case: Case, device: Device, parameters: Mapping[str, float]) -> floa
 
 
 @once_per_case
-def _plan(case: Case, device: Device) -> Decode:
-    return planned(case.workload, case.implementation, device)
-
-
-def planned(w: Attention, implementation: str, device: Device) -> Decode:
-    """The launch of ``implementation`` on all multiprocessors of ``device``."""
-    return kernel_of(implementation, device)(w, device, int(numbers_of(device, "multiprocessors")[0]))
+def planned(case: Case, device: Device) -> Decode:
+    """The launch of its implementation on all multiprocessors of ``device``."""
+    return kernel_of(case.implementation, device)(case.workload, device, int(numbers_of(device, "multiprocessors")[0]))
 
 
 def kernel_of(implementation: str, device: Device) -> Plan:
@@ -136,11 +134,6 @@ def pipelined_s(plan: Decode, multiprocessors: int, latency_s: float, block_s: f
     return full * wave_s(slots) + (wave_s(rest) if rest else 0.0)
 
 
-def _graph_gap_s(device: Device) -> float:
-    overhead = device.launch_overhead
-    return GRAPH_GAP_S if overhead is None or overhead.graph is None else float(overhead.graph.number)
-
-
 # A cache of 8 bits
 
 LIKE = "vllm-flash-attn"
@@ -152,9 +145,10 @@ def _narrow_work(case: Case, device: Device) -> tuple[Case, float]:
     """The call over a cache in the kernel's own format, and the elements of it that one multiprocessor streams block by block."""
     w = case.workload
     plain = Attention(w.n, w.kv_len, w.d, w.dv, w.batch, w.heads, w.kv_heads, DTYPES["fp8"], packed=True)
-    plan, [sms] = planned(plain, LIKE, device), numbers_of(device, "multiprocessors")
+    like = replace(case, workload=plain, implementation=LIKE)
+    plan, [sms] = planned(like, device), numbers_of(device, "multiprocessors")
     elements = plain.stored_kv_heads * w.kv_len * (w.d + w.dv) / plan.blocks * ceil(plan.blocks / (int(sms) * plan.resident))
-    return replace(case, workload=plain, implementation=LIKE), elements
+    return like, elements
 
 
 def narrow_seconds(case: Case, device: Device, p: Mapping[str, float]) -> float:

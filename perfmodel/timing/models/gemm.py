@@ -17,7 +17,7 @@ Source: NVIDIA TensorRT-LLM, tensorrt_llm/_torch/modules/linear.py (dynamic scal
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import NamedTuple, TypeAlias
@@ -145,13 +145,10 @@ def worth_timing(listed: Sequence[TilePlan]) -> tuple[TilePlan, ...]:
     """Those of ``listed`` that no plan before them matches or beats in all that a time grows with, whatever the parameters."""
     kept: list[TilePlan] = []
     for plan in listed:
-        if not any(before.busy >= plan.busy and before.parts <= plan.parts and _no_more(before, plan) for before in kept):
+        as_good = (before for before in kept if before.busy >= plan.busy and before.parts <= plan.parts)
+        if not any(all(a <= b for a, b in zip(before[:5], plan[:5], strict=True)) for before in as_good):
             kept.append(plan)
     return tuple(kept)
-
-
-def _no_more(before: TilePlan, plan: TilePlan) -> bool:
-    return all(a <= b for a, b in zip(before[:5], plan[:5], strict=True))
 
 
 def candidates(m: int, n: int, batch: int, slices: int, slots: int, free_side: bool) -> tuple[Choice, ...]:
@@ -160,7 +157,10 @@ def candidates(m: int, n: int, batch: int, slices: int, slots: int, free_side: b
     >>> candidates(64, 64, 1, 1, 108, False)[-1]
     (64, 64, 1)
     """
-    tiles = sorted(set(_free_tiles(m, n))) if free_side else MMA_TILES
+    tiles: Sequence[tuple[int, int]] = MMA_TILES
+    if free_side:
+        free = {tile for side in ROWS for tile in (*((width, side) for width in _widths(m)), *((side, width) for width in _widths(n)))}
+        tiles = sorted((br, bc) for br, bc in free if br * bc <= LARGEST_TILE)
     return tuple((br, bc, s) for br, bc in tiles for s in splits(batch * ceil_div(m, br) * ceil_div(n, bc), slices, slots))
 
 
@@ -174,12 +174,6 @@ def splits(blocks: int, slices: int, slots: int) -> list[int]:
     filling = {min(waves * slots // blocks, most) for waves in range(1, SPLIT_WAVES + 1)}
     small = {s for s in (2, 3, 4, 8) if s <= most and blocks * s <= SPLIT_WAVES * slots}
     return sorted({1} | {s for s in filling | small if s > 1})
-
-
-def _free_tiles(m: int, n: int) -> Iterator[tuple[int, int]]:
-    for side in ROWS:
-        yield from ((width, side) for width in _widths(m) if width * side <= LARGEST_TILE)
-        yield from ((side, width) for width in _widths(n) if width * side <= LARGEST_TILE)
 
 
 def _widths(length: int) -> set[int]:
@@ -281,23 +275,17 @@ def plan_seconds(work: _MatmulWork, p: Mapping[str, float]) -> Callable[[TilePla
 # In fp8
 
 
-@once_per_case
-def _rounding(case: Case, device: Device) -> tuple[float, float]:
-    """Bytes of rounding x and of the 16-bit result beyond those of the fp8 matmul, and the DRAM bandwidth in B/s."""
+def fp8_seconds(case: Case, device: Device, p: Mapping[str, float]) -> float:
+    """Seconds of matmul, rounding x, and its 16-bit result's bytes beyond 8-bit ones; UnavailableError as in ``seconds``."""
     w: Matmul = case.workload
     moved = w.batch * w.m * (w.k * (ACTIVATION_SIZE + w.dtype.size) + w.n * (ACTIVATION_SIZE - w.dtype.size))
-    return moved, float(rates_of(device, w.dtype).dram)
-
-
-def fp8_seconds(case: Case, device: Device, p: Mapping[str, float]) -> float:
-    """Seconds of rounding and matmul; UnavailableError as in ``seconds``."""
-    moved, bandwidth = _rounding(case, device)
-    return float(seconds(case, device, {**p, "split_us": SPLIT_US}) + moved / (bandwidth * p["quantize_share"]))
+    multiplied = seconds(case, device, {**p, "split_us": SPLIT_US})
+    return float(multiplied + moved / (float(_work(case, device).rates.dram) * p["quantize_share"]))
 
 
 def covers_fp8(case: Case) -> bool:
     """A single forward product with both operands in fp8; no batch, no split of k."""
-    return covers(case) and case.direction == FORWARD and case.workload.dtype.name == "fp8"
+    return covers(case) and case.workload.dtype.name == "fp8"
 
 
 _GEMM = Model(
