@@ -108,10 +108,11 @@ def evaluate(w: Recompute, device: Device) -> RecomputeResult:
     for level, bandwidth in ((device.dram, rates.dram), (device.level("l2"), rates.l2)):
         if level is not None:
             fits = None if level.capacity is None else bool(w.size <= level.capacity.number)
-            known = bandwidth is not None
-            stored = float(store_s(w, bandwidth)) if known else None
-            even = float(break_even(w, rates.matmul, bandwidth)) if known else None
-            levels.append(Level(level.level, fits, float(bandwidth) if known else None, stored, even))
+            if bandwidth is None:
+                levels.append(Level(level.level, fits, None, None, None))
+            else:
+                even = float(break_even(w, rates.matmul, bandwidth))
+                levels.append(Level(level.level, fits, float(bandwidth), float(store_s(w, bandwidth)), even))
     return RecomputeResult(w, device, float(rates.matmul), float(recompute_s(w, rates.matmul)), levels)
 
 

@@ -24,7 +24,7 @@ from perfmodel.core.dtypes import Dtype
 from perfmodel.core.errors import PerfmodelError, UnavailableError, UsageError
 from perfmodel.core.hardware import Device
 from perfmodel.core.roofline import estimate
-from perfmodel.kernels.matmul import Matmul, kernels
+from perfmodel.kernels.matmul import Matmul
 from perfmodel.kernels.mlp import layer_flops
 from perfmodel.kernels.recompute import Recompute, RecomputeResult, evaluate
 from perfmodel.remat.chain import Chain, ChainLayer, check_length
@@ -101,7 +101,7 @@ def _matmuls(rows: Number, inputs: Number, outputs: Number, dtype: Dtype) -> tup
 
 def _matmul_seconds(w: Matmul, device: Device, fallbacks: FallbackDevices) -> tuple[float, float | None]:
     """Roofline and predicted time."""
-    [kernel] = kernels(w, Tile(min(EDGE, w.m), min(EDGE, w.n)))
+    [kernel] = w.kernels(Tile(min(EDGE, w.m), min(EDGE, w.n)))
     cost = estimate(kernel, device)
     try:
         known = select_kernel(TimeRequest(Case(w, ""), "matmul", w.dtype.name, device, float(cost.lower_s), fallbacks))

@@ -13,7 +13,7 @@ from perfmodel.core.dtypes import DTYPES
 from perfmodel.core.errors import PerfmodelError
 from perfmodel.core.hardware import Device
 from perfmodel.core.roofline import estimate, total
-from perfmodel.kernels.matmul import Matmul, default_columns, extra_memory_bytes, io_lower_bound, kernels
+from perfmodel.kernels.matmul import Matmul, default_columns, extra_memory_bytes, io_lower_bound
 from perfmodel.kernels.tile import OnChip, choose_tile, on_chip, with_sram
 from perfmodel.sweep.base import (
     COSTS,
@@ -73,7 +73,7 @@ class MatmulVariant(SweepVariant):
     def formulas(self, numbers: Mapping[str, Number]) -> Mapping[str, Number]:
         """Every column but predicted times."""
         w = replace(self.probe, m=numbers["m"], n=numbers["n"], k=numbers["k"], batch=numbers["batch"])
-        listed = kernels(w, Tile(*(numbers[name] for name in _TILE)))
+        listed = w.kernels(Tile(*(numbers[name] for name in _TILE)))
         bound = io_lower_bound(w, self.chip.total / w.dtype.size)
         edges = {"tile_rows": numbers["br"], "tile_columns": numbers["bc"], "io_lower_bound_elements": bound}
         extra = {"memory_bytes": memory_bytes(listed), "extra_memory_bytes": extra_memory_bytes(w)}

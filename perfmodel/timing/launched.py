@@ -29,7 +29,6 @@ from perfmodel.kernels.attention.request import Comparison
 from perfmodel.kernels.attention.walk import key_tiles, streamed_query_rows, visited_tiles
 from perfmodel.kernels.attention.walk import row_tiles as row_count
 from perfmodel.kernels.matmul import Matmul, column_tiles, default_columns, row_tiles
-from perfmodel.kernels.matmul import kernels as matmul_kernels
 from perfmodel.kernels.tile import TENSOR_TILE
 from perfmodel.timing.base import FUSED, Case, algorithm_of, calibrations, kernel_name
 from perfmodel.timing.models._flash_plans import IMPLEMENTATIONS, WGMMA, major, padded, plan_of
@@ -203,7 +202,7 @@ def _product(kernel: Kernel, w: Attention, tile_of: TileOf) -> Kernel:
         depth = ceil_div(k * w.dtype.size, SLICE_BYTES) * SLICE_BYTES // w.dtype.size * w.query_heads
         sides = iter((tile.br, tile.bc))
         found += [_past_the_end(a, rows * columns * next(sides) * depth) for a in found if a.kind == READ]
-    return replace(kernel, accesses=tuple(found), launch=matmul_kernels(product, tile)[0].launch)
+    return replace(kernel, accesses=tuple(found), launch=product.kernels(tile)[0].launch)
 
 
 def matmul_tile(w: Matmul, device: Device, fallbacks: FallbackDevices = tuple) -> tuple[Tile, bool]:

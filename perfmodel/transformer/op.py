@@ -17,7 +17,6 @@ from perfmodel.core.dtypes import Dtype, dtype_of_products
 from perfmodel.core.workload import Stream
 from perfmodel.kernels.collectives import Collective
 from perfmodel.kernels.matmul import Matmul
-from perfmodel.kernels.matmul import kernels as matmul_kernels
 from perfmodel.transformer.layer import Matrix
 from perfmodel.transformer.step import ModelPass
 from perfmodel.transformer.weight_formats._base import MatrixFormat
@@ -131,7 +130,7 @@ def linear(
     ``stores``: columns written where an element-wise operation inside the kernel leaves fewer than ``outputs``.
     """
     w = Matmul(rows, outputs, inputs, batch, dtype=step.dtype)
-    [product] = matmul_kernels(w, Tile(tile_rows(rows), step.tile_columns))
+    [product] = w.kernels(Tile(tile_rows(rows), step.tile_columns))
     a, b, c = product.accesses
     if stores is not None:
         c = once(c.tensor, WRITE, batch * rows * stores, step.dtype.size)

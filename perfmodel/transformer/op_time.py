@@ -10,7 +10,7 @@ from perfmodel.core.cost import Kernel, Work
 from perfmodel.core.errors import UnavailableError
 from perfmodel.core.hardware import Calibration, Device
 from perfmodel.core.roofline import Estimate, Traffic, estimate
-from perfmodel.kernels.collectives import Collective, collective_estimate
+from perfmodel.kernels.collectives import Collective
 from perfmodel.timing.base import Case, Parameter, is_fused
 from perfmodel.timing.predict import FallbackDevices, Prediction, TimeRequest, model_calibration, predict
 from perfmodel.timing.select_kernel import select_kernel
@@ -24,7 +24,7 @@ FUSED_ATTENTION = "flash2"
 def op_estimate(op: Op, device: Device) -> Estimate:
     """Bound and roof of one run."""
     if op.timed is not None and isinstance(op.timed.workload, Collective):
-        return collective_estimate(op.timed.workload, device)
+        return op.timed.workload.estimate(device)
     return estimate(as_multiplied(op, device), device)
 
 

@@ -16,7 +16,6 @@ from perfmodel.core.cost import READ, WRITE, Access, Kernel, Tile, Work, in_bits
 from perfmodel.core.workload import BACKWARD, FORWARD, Attention, Stream
 from perfmodel.kernels.attention.algorithms import flash2, standard
 from perfmodel.kernels.matmul import Matmul
-from perfmodel.kernels.matmul import kernels as matmul_kernels
 from perfmodel.transformer.op import ATTENTION, ELEMENTWISE, MATMUL, WEIGHTS, Op, Timed, activation, tile_rows
 from perfmodel.transformer.ops import KEY_TILE
 from perfmodel.transformer.step import ModelPass, share
@@ -68,7 +67,7 @@ def priced(name: str, step: ModelPass, share: str, accesses: tuple[Access, ...],
 
 def product(name: str, step: ModelPass, w: Matmul, *, weights: str = "") -> StepOp:
     """A matmul. ``weights``: which of its matrices (A, B or C) are weights or their gradients."""
-    [plain] = matmul_kernels(w, Tile(tile_rows(w.m), step.tile_columns))
+    [plain] = w.kernels(Tile(tile_rows(w.m), step.tile_columns))
     named = tuple(replace(access, tensor=WEIGHTS) if access.tensor == weights else access for access in plain.accesses)
     return StepOp(Op(name, MATMUL, 1, replace(plain, name=name, accesses=named), Timed("matmul", w, MATMULS)))
 
