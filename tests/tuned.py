@@ -81,7 +81,8 @@ def _defined(module: str) -> tuple[dict[str, ast.stmt], dict[str, Constant]]:
     for node in ast.parse(inspect.getsource(import_module(module))).body:
         if isinstance(node, ast.ImportFrom) and node.module is not None:
             whole = node.module == MODELS
-            imported |= {one.name: (f"{MODELS}.{one.name}", "") if whole else (node.module, one.name) for one in node.names}
+            found_as = {one.asname or one.name: one.name for one in node.names}
+            imported |= {name: (f"{MODELS}.{own}", "") if whole else (node.module, own) for name, own in found_as.items()}
         elif isinstance(node, (ast.FunctionDef, ast.ClassDef)):
             found[node.name] = node
         elif isinstance(node, (ast.Assign, ast.AnnAssign)):

@@ -7,7 +7,6 @@ With split-k, ``split_k`` blocks share a tile: each stores an fp32 partial sum a
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
 
 from perfmodel.core.arith import Number, ceil_div, maximum
 from perfmodel.core.cache import MatmulLaunch, resident_blocks
@@ -249,11 +248,9 @@ def explain(result: MatmulResult) -> list[FormulaStep]:
     """How every number of ``result`` comes about; each step rests on earlier ones."""
     trace, tile = Trace(), result.tile
     w = with_symbols(trace, result.workload, _SYMBOLS)
-    edges: dict[str, Any] = {
-        "br": trace.symbol("B_m", tile.br, "tile rows", tile.origin),
-        "bc": trace.symbol("B_n", tile.bc, "tile columns", tile.origin),
-    }
-    tile = replace(tile, **edges)
+    rows: Number = trace.symbol("B_m", tile.br, "tile rows", tile.origin)
+    columns: Number = trace.symbol("B_n", tile.bc, "tile columns", tile.origin)
+    tile = replace(tile, br=rows, bc=columns)
     slots = _explain_slots(trace, tile, result)
     listed = explain_kernels(trace, w.kernels(tile), result.device, w.dtype)
     trace.define("memory", "bytes", memory_bytes(listed), MEMORY_SOURCE)

@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 from perfmodel.core.errors import DataError, UnavailableError, suggest
 from perfmodel.core.hardware import Calibration, Device
 from perfmodel.core.plugins import plugins
-from perfmodel.core.workload import FORWARD
+from perfmodel.core.workload import BACKWARD, FORWARD, Attention
 
 MODELS = ("perfmodel.timing.models", "perfmodel.transformer.time_models")
 """Folders of time models."""
@@ -141,6 +141,12 @@ FUSED = "flash2"
 def algorithm_of(implementation: str) -> str:
     """The attention algorithm that an implementation runs."""
     return ALGORITHM_OF.get(implementation, FUSED)
+
+
+def plain_attention(case: Case, *absent: str) -> bool:
+    """Whether the case is attention, in one pass, without the options that are ``absent``."""
+    passes, w = (FORWARD, BACKWARD), case.workload
+    return isinstance(w, Attention) and case.direction in passes and not any(getattr(w, name) for name in absent)
 
 
 def is_fused(implementation: str) -> bool:

@@ -18,7 +18,7 @@ from perfmodel.core.arith import Number, ceil_div
 from perfmodel.core.cost import GROUP_SUM, READ, WRITE, Access, Kernel, Tile, Work, once
 from perfmodel.core.dtypes import STATISTIC_SIZE
 from perfmodel.core.errors import PerfmodelError, UnavailableError
-from perfmodel.core.hardware import Device
+from perfmodel.core.hardware import Calibration, Device
 from perfmodel.core.roofline import estimate, total
 from perfmodel.core.workload import BACKWARD, FORWARD, Attention
 from perfmodel.kernels.attention.algorithms import find
@@ -33,7 +33,7 @@ from perfmodel.kernels.tile import TENSOR_TILE
 from perfmodel.timing.base import FUSED, Case, algorithm_of, calibrations, kernel_name
 from perfmodel.timing.models._flash_plans import IMPLEMENTATIONS, WGMMA, major, padded, plan_of
 from perfmodel.timing.models.gemm import SLICE_BYTES, WIDE_COPY, copy_bytes
-from perfmodel.timing.predict import FallbackDevices, nearest
+from perfmodel.timing.predict import FallbackDevices, lender
 
 EAGER, MATMUL = "torch-eager", "torch-matmul"
 HOPPER = 9
@@ -106,7 +106,11 @@ def kernels_of(case: Case, device: Device, fallbacks: FallbackDevices = tuple) -
         listed = [_whole_tiles(kernel, w, tile, case.direction) for kernel in listed]
     if known_as == EFFICIENT:
         listed = [_queries_again(kernel, w, tile) for kernel in listed]
-    return ([_appended(w)] if plan.writes_cache else []) + listed, tile
+    if plan.writes_cache:  # K and V are copied into a paged cache first
+        elements = key_rows_stored(w) * (w.d + w.dv)
+        moved = (once("K, V", READ, elements, w.dtype.size, compulsory=0), once("cache", WRITE, elements, w.dtype.size, compulsory=0))
+        listed = [Kernel("append to the cache", w.dtype, moved), *listed]
+    return listed, tile
 
 
 def _whole_tiles(kernel: Kernel, w: Attention, tile: Tile, direction: str) -> Kernel:
@@ -135,13 +139,6 @@ def _queries_again(kernel: Kernel, w: Attention, tile: Tile) -> Kernel:
         again, distinct = (rows - query_rows(w)) * w.dv, query_rows(w) * w.dv
         accesses += [Access("O accumulator", kind, again, ACCUMULATOR_SIZE, distinct, 0, True, True) for kind in (READ, WRITE)]
     return replace(kernel, accesses=tuple(accesses))
-
-
-def _appended(w: Attention) -> Kernel:
-    """K and V copied into a paged cache, which the next kernel reads."""
-    elements = key_rows_stored(w) * (w.d + w.dv)
-    moved = (once("K, V", READ, elements, w.dtype.size, compulsory=0), once("cache", WRITE, elements, w.dtype.size, compulsory=0))
-    return Kernel("append to the cache", w.dtype, moved)
 
 
 def accumulated(kernels: Sequence[Kernel], w: Attention) -> list[Kernel]:
@@ -213,12 +210,12 @@ def matmul_tile(w: Matmul, device: Device, fallbacks: FallbackDevices = tuple) -
 
     case = Case(w, MATMUL)
 
-    def known(one: Device) -> bool:
-        return bool(calibrations(one, "matmul", w.dtype.name, case))
+    def known(one: Device) -> list[Calibration]:
+        return calibrations(one, "matmul", w.dtype.name, case)
 
-    lender = device if known(device) else nearest(device, [one for one in fallbacks() if known(one)])
+    found = lender(device, fallbacks, known)
     whole = major(device) >= HOPPER and copy_bytes(w.n, w.k, w.dtype.size) == WIDE_COPY
-    if lender is None:
+    if found is None:
         return Tile(TENSOR_TILE, default_columns(device)), whole
-    _, plan = gemm.fastest(case, device, calibrations(lender, "matmul", w.dtype.name, case)[0].parameters)
+    _, plan = gemm.fastest(case, device, known(found)[0].parameters)
     return Tile(plan.br, plan.bc), whole

@@ -70,17 +70,17 @@ def predict(request: TimeRequest) -> Prediction:
         block = own[0]
         return _by(block, request, (block.low, block.high), CALIBRATED, f"calibrated here: {block.points} points, {block.date}")
     others = [device] if own else [one for one in request.fallbacks() if one.id != device.id and request.calibrations(one)]
-    lender = nearest(device, others)
-    if lender is None:
+    other = nearest(device, others)
+    if other is None:
         raise UnavailableError(_missing(request))
-    block = request.calibrations(lender)[0]
+    block = request.calibrations(other)[0]
     if block.borrowed_low is None or block.borrowed_high is None:
-        raise UnavailableError(f"the calibration of {implementation} on {lender.id} was never tried on another device")
+        raise UnavailableError(f"the calibration of {implementation} on {other.id} was never tried on another device")
     lacks = "this kernel" if own else device.id
-    words, interval = f"borrowed from {lender.id}: no calibration of {lacks}", (block.borrowed_low, block.borrowed_high)
+    words, interval = f"borrowed from {other.id}: no calibration of {lacks}", (block.borrowed_low, block.borrowed_high)
     if implementation in VARIANTS:
         interval = min(interval[0], block.low), max(interval[1], block.high)
-    elif lender.architecture == device.architecture:  # one device of it tells this much of another
+    elif other.architecture == device.architecture:  # one device of it tells this much of another
         interval = max(interval[0], block.low**SAME_ARCHITECTURE), min(interval[1], block.high**SAME_ARCHITECTURE)
     return _by(block, request, interval, BORROWED, words)
 
@@ -128,17 +128,19 @@ def nearest(device: Device, others: list[Device]) -> Device | None:
     return min(related, key=lambda other: _distance(device, other), default=None)
 
 
+def lender(device: Device, fallbacks: FallbackDevices, lends: Callable[[Device], object]) -> Device | None:
+    """``device`` itself if it ``lends`` what is wanted, else the nearest of the others that does; None without any."""
+    return device if lends(device) else nearest(device, [one for one in fallbacks() if lends(one)])
+
+
 def model_calibration(model: str, device: Device, fallbacks: FallbackDevices) -> tuple[Calibration | None, bool]:
     """The calibration of ``model`` of ``device``, or else of the nearest architecture; and whether it is the device's own."""
 
-    def block_of(one: Device) -> Calibration | None:
-        return next((block for block in one.calibration if block.model == model), None)
+    def blocks(one: Device) -> list[Calibration]:
+        return [block for block in one.calibration if block.model == model]
 
-    own = block_of(device)
-    if own is not None:
-        return own, True
-    lender = nearest(device, [other for other in fallbacks() if block_of(other) is not None])
-    return (None if lender is None else block_of(lender)), False
+    found = lender(device, fallbacks, blocks)
+    return (None if found is None else blocks(found)[0]), found is device
 
 
 def _distance(device: Device, other: Device) -> tuple[bool, float, bool, str]:

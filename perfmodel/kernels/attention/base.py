@@ -65,6 +65,8 @@ MASK_VECTOR = 1
 SCALE_VECTOR = 1
 DROPOUT_VECTOR = 2
 """Compare and scale; drawing the random number is not counted."""
+FUSED_VECTOR = f"{SOFTMAX_VECTOR} per score, mask {MASK_VECTOR}, dropout {DROPOUT_VECTOR}; "
+"""What vector operations count in a fused kernel, in words."""
 
 
 def fused_vector_work(w: Attention) -> int:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 from perfmodel.core.arith import Number, maximum, minimum
 from perfmodel.core.cost import READ, WRITE, Kernel, Tile, tensor_bytes
@@ -216,10 +215,6 @@ def _traced_tile(trace: Trace, tile: Tile | None, w: Attention, m: Number | None
         if (plain(br), plain(bc)) == (tile.br, tile.bc) and tile.origin.startswith("B_c"):
             columns = trace.define("B_c", "tile columns", bc, f"Dao et al. 2022, Algorithm 1, line 1: {tile.origin}")
             rows = trace.define("B_r", "tile rows", minimum(columns, w.d), "Dao et al. 2022, Algorithm 1, line 1")
-            named_edges: dict[str, Any] = {"br": rows, "bc": columns}
-            return replace(tile, **named_edges)
-    edges: dict[str, Any] = {
-        "br": trace.symbol("B_r", tile.br, "tile rows", tile.origin),
-        "bc": trace.symbol("B_c", tile.bc, "tile columns", tile.origin),
-    }
-    return replace(tile, **edges)
+            return replace(tile, br=rows, bc=columns)
+    rows = trace.symbol("B_r", tile.br, "tile rows", tile.origin)
+    return replace(tile, br=rows, bc=trace.symbol("B_c", tile.bc, "tile columns", tile.origin))

@@ -16,7 +16,7 @@ from perfmodel.core.errors import UnavailableError
 from perfmodel.core.hardware import Device, Quantity
 from perfmodel.core.workload import FORWARD, Attention, Stream
 from perfmodel.kernels.matmul import Matmul
-from perfmodel.timing.base import Case, Model, Parameter, lost_share
+from perfmodel.timing.base import Case, Model, Parameter, lost_share, plain_attention
 from perfmodel.timing.schedule import makespan
 
 FITTED = {
@@ -169,8 +169,7 @@ def covers(case: Case) -> bool:
         return isinstance(w, Stream) and w.op == "copy"
     if case.implementation == "cpu-matmul":
         return isinstance(w, Matmul) and w.dtype.name == "fp32" and w.batch == w.split_k == 1
-    plain = isinstance(w, Attention) and not (w.mask or w.masked_fill or w.dropout or w.window or w.sparsity or w.unfused_scale)
-    return plain and w.dtype.name == "fp32"
+    return plain_attention(case, "mask", "masked_fill", "dropout", "window", "sparsity", "unfused_scale") and w.dtype.name == "fp32"
 
 
 MODEL = Model(

@@ -22,9 +22,9 @@ from math import hypot
 
 from perfmodel.core.errors import UnavailableError
 from perfmodel.core.hardware import Device
-from perfmodel.core.workload import BACKWARD, FORWARD, Attention, Stream
+from perfmodel.core.workload import FORWARD, Attention, Stream
 from perfmodel.kernels.matmul import Matmul
-from perfmodel.timing.base import ALONE, Case, Model, Parameter, calibrated_seconds, dram_bandwidth, once_per_case
+from perfmodel.timing.base import ALONE, Case, Model, Parameter, calibrated_seconds, dram_bandwidth, once_per_case, plain_attention
 from perfmodel.timing.models.stream import STREAM_SHARE
 
 SHORT_ROW = 1024  # known
@@ -105,9 +105,7 @@ def seconds(case: Case, device: Device, p: Mapping[str, float]) -> float:
 
 def covers_plain(case: Case) -> bool:
     """Whole-sequence attention with as many KV heads as query heads, no window, blocks or masked_fill."""
-    w = case.workload
-    plain = isinstance(w, Attention) and w.window is None and w.sparsity is None and not w.masked_fill
-    return plain and w.heads == w.kv_heads and case.direction in (FORWARD, BACKWARD)
+    return plain_attention(case, "window", "sparsity", "masked_fill") and case.workload.heads == case.workload.kv_heads
 
 
 def covers(case: Case) -> bool:

@@ -24,7 +24,7 @@ from perfmodel.core.errors import UnavailableError
 from perfmodel.core.hardware import Device
 from perfmodel.core.workload import FORWARD, Attention
 from perfmodel.kernels.latent_decode import NarrowCacheAttention
-from perfmodel.timing.base import ALONE, Case, Model, Parameter, lost_share, numbers_of, once_per_case
+from perfmodel.timing.base import ALONE, Case, Model, Parameter, lost_share, numbers_of, once_per_case, plain_attention
 from perfmodel.timing.models._decode_kernels import Decode, cudnn, fa2, fa3, flash, trtllm
 
 Plan = Callable[[Attention, Device, int], Decode]
@@ -50,20 +50,15 @@ PARAMETERS = (
     Parameter("dram_share", "share of the DRAM bandwidth that streaming reaches", 0.9),
     Parameter("l2_bytes_per_clock", "bytes per clock and multiprocessor from L2", 30.0),
 )
+NOT_MODELLED = ("mask", "dropout", "sparsity", "window")
 
 
 def covers(case: Case) -> bool:
     """Forward, few queries per sequence, a 16-bit cache, head dims up to 256; no mask, window, dropout or blocks."""
     w = case.workload
-    return (
-        isinstance(w, Attention)
-        and case.implementation in KERNELS
-        and case.direction == FORWARD
-        and w.n <= min(MOST_QUERIES[case.implementation], w.kv_len)
-        and w.dtype.size == 2
-        and max(w.d, w.dv) <= 256
-        and not (w.mask or w.dropout or w.sparsity or w.window)
-    )
+    if not plain_attention(case, *NOT_MODELLED) or case.direction != FORWARD or case.implementation not in KERNELS:
+        return False
+    return bool(w.n <= min(MOST_QUERIES[case.implementation], w.kv_len) and w.dtype.size == 2 and max(w.d, w.dv) <= 256)
 
 
 def seconds(case: Case, device: Device, parameters: Mapping[str, float]) -> float:
@@ -161,11 +156,9 @@ def narrow_seconds(case: Case, device: Device, p: Mapping[str, float]) -> float:
 def covers_narrow(case: Case) -> bool:
     """Forward, n = 1, 16-bit Q over an 8-bit cache, head dims up to 256; no mask, window, dropout or blocks."""
     w = case.workload
-    if not isinstance(w, NarrowCacheAttention) or case.direction != FORWARD:
+    if not isinstance(w, NarrowCacheAttention) or not plain_attention(case, *NOT_MODELLED) or case.direction != FORWARD:
         return False
-    return (
-        w.n == 1 and w.kv_bits == 8 and w.dtype.size == 2 and max(w.d, w.dv) <= 256 and not (w.mask or w.dropout or w.sparsity or w.window)
-    )
+    return bool(w.n == 1 and w.kv_bits == 8 and w.dtype.size == 2 and max(w.d, w.dv) <= 256)
 
 
 _SIXTEEN_BITS = Model(

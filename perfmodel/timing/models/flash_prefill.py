@@ -17,7 +17,7 @@ from math import hypot, inf
 from perfmodel.core.errors import UnavailableError
 from perfmodel.core.hardware import Device
 from perfmodel.core.workload import BACKWARD, FORWARD, Attention
-from perfmodel.timing.base import ALONE, Case, Model, Parameter, kernel_name, once_per_case
+from perfmodel.timing.base import ALONE, Case, Model, Parameter, kernel_name, once_per_case, plain_attention
 from perfmodel.timing.models._flash_blocks import TileBlocks, blocks_of, equal_cycles, interleaved_cycles, listed_cycles
 from perfmodel.timing.models._flash_plans import IMPLEMENTATIONS, FlashPlan, padded, plan_of, slowdown
 
@@ -180,11 +180,9 @@ def covers(case: Case) -> bool:
     Not the memory-efficient backward pass over head dim 128: it keeps its gradients in memory, and locks order its blocks.
     """
     w = case.workload
-    if not isinstance(w, Attention) or case.implementation not in IMPLEMENTATIONS or w.sparsity is not None or w.dropout or w.mask:
+    if not plain_attention(case, "sparsity", "dropout", "mask") or case.implementation not in IMPLEMENTATIONS or rarely_timed(case):
         return False
-    if rarely_timed(case):
-        return False
-    if w.d != w.dv or w.d > WIDEST.get(case.implementation, 256) or case.direction not in (FORWARD, BACKWARD):
+    if w.d != w.dv or w.d > WIDEST.get(case.implementation, 256):
         return False
     if case.direction == BACKWARD:
         wide = kernel_name(case.implementation) == "torch-sdpa-efficient" and max(w.d, w.dv) > 128

@@ -21,7 +21,7 @@ from perfmodel.core.errors import UnavailableError, UsageError
 from perfmodel.core.hardware import Device
 from perfmodel.core.occupancy import ThreadBlock, block_limits, least, multiprocessor
 from perfmodel.core.workload import FORWARD, Attention
-from perfmodel.timing.base import Case, Model, Parameter, calibrations, numbers_of, once_per_case
+from perfmodel.timing.base import Case, Model, Parameter, calibrations, numbers_of, once_per_case, plain_attention
 from perfmodel.timing.schedule import ByRatio, Lanes, SharedPlaces, drained, lanes, shared_makespan, spread_evenly
 
 WARP = 32  # known
@@ -272,9 +272,8 @@ def seconds(case: Case, device: Device, p: Mapping[str, float]) -> float:
 
 def covers(case: Case) -> bool:
     """Forward attention with d = d_v, causal or not; no window, blocks, additive mask or dropout."""
-    w = case.workload
-    plain = isinstance(w, Attention) and w.window is None and w.sparsity is None and not (w.mask or w.masked_fill or w.dropout)
-    return plain and case.direction == FORWARD and w.d == w.dv
+    plain = plain_attention(case, "window", "sparsity", "mask", "masked_fill", "dropout") and case.direction == FORWARD
+    return plain and case.workload.d == case.workload.dv
 
 
 MODEL = Model(

@@ -14,9 +14,7 @@ from perfmodel.core.cost import READ, WRITE, ZERO_FILL, Access, Kernel, Launch, 
 from perfmodel.core.dtypes import STATISTIC_SIZE
 from perfmodel.core.workload import BACKWARD, FORWARD, Attention
 from perfmodel.kernels.attention.base import (
-    DROPOUT_VECTOR,
-    MASK_VECTOR,
-    SOFTMAX_VECTOR,
+    FUSED_VECTOR,
     Algorithm,
     Tiling,
     fused_vector_work,
@@ -177,8 +175,7 @@ ALGORITHM = Algorithm(
     title="FlashAttention-2, Q outermost",
     source="Dao 2023, arXiv 2307.08691, Algorithms 1 and 2",
     io_class="N^2 d / B_r + N d",
-    vector_work=f"{SOFTMAX_VECTOR} per score, mask {MASK_VECTOR}, dropout {DROPOUT_VECTOR}; "
-    f"forward also d_v per row and tile to rescale O; backward {ROW_SUM_VECTOR} d_v per row",
+    vector_work=f"{FUSED_VECTOR}forward also d_v per row and tile to rescale O; backward {ROW_SUM_VECTOR} d_v per row",
     forward=forward,
     backward=backward,
     walk=walk,

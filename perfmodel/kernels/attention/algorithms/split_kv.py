@@ -20,15 +20,7 @@ from perfmodel.core.hardware import Device
 from perfmodel.core.trace import label
 from perfmodel.core.workload import FORWARD, Attention
 from perfmodel.kernels.attention.algorithms.flash2 import forward_kernel, sram_elements
-from perfmodel.kernels.attention.base import (
-    DROPOUT_VECTOR,
-    MASK_VECTOR,
-    SOFTMAX_VECTOR,
-    Algorithm,
-    Tiling,
-    query_rows,
-    seeing_rows,
-)
+from perfmodel.kernels.attention.base import FUSED_VECTOR, Algorithm, Tiling, query_rows, seeing_rows
 from perfmodel.kernels.attention.loops import Move, cut, everything, heads, moves, tensors
 from perfmodel.kernels.attention.walk import key_tiles, row_tiles
 
@@ -206,8 +198,7 @@ ALGORITHM = Algorithm(
     title="Flash-Decoding, keys split over blocks and combined",
     source="Dao, Haziza, Massa & Sizov 2023, Flash-Decoding; FlashAttention-2's split-KV kernel",
     io_class="N^2 d / B_r + s N d",
-    vector_work=f"{SOFTMAX_VECTOR} per score, mask {MASK_VECTOR}, dropout {DROPOUT_VECTOR}; "
-    f"d_v per row and tile to rescale O; combine {COMBINE_VECTOR} d_v per row and split",
+    vector_work=f"{FUSED_VECTOR}d_v per row and tile to rescale O; combine {COMBINE_VECTOR} d_v per row and split",
     forward=forward,
     backward=backward,
     walk=walk,
