@@ -342,7 +342,7 @@ _PLANS: dict[str, Callable[[Case, Device], FlashPlan]] = {
     "fa2": torch_flash,
     "fa3": _fa3,
     # a tile's matmuls and its softmax one after the other (arXiv:2407.08608, Sec. 3.2); without specialized warps nothing overlaps either
-    **dict.fromkeys(("fa3-no-pipelining", "fa3-no-specialization"), lambda case, device: replace(_fa3(case, device), overlap=1.0)),
+    **dict.fromkeys(("fa3-no-pipelining", "fa3-no-specialization"), lambda case, device: replace(_fa3(case, device), overlap=IN_TURN)),
     "xformers": _efficient,
     "torch-sdpa-flash": torch_flash,
     "torch-sdpa-cudnn": cudnn,

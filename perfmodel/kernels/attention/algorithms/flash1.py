@@ -25,7 +25,7 @@ from perfmodel.kernels.attention.base import (
     query_rows,
     seeing_rows,
 )
-from perfmodel.kernels.attention.loops import Head, Move, cut, everything, group_sum, heads, moves, tensors, zeros
+from perfmodel.kernels.attention.loops import Head, Move, everything, group_sum, keys_outermost, zeros
 from perfmodel.kernels.attention.walk import distinct_query_rows, streamed_query_rows, visible_scores, visited_scores
 
 
@@ -160,19 +160,14 @@ def backward(w: Attention, tile: Tile) -> list[Kernel]:
 
 
 def walk(w: Attention, tile: Tile, direction: str, computes: Callable[[Head, range, range], bool] = Head.sees) -> Iterator[Move]:
-    """Loads and stores of Algorithm 1 or 4: K_j, V_j stay, the query tiles that see them stream past. ``computes``: whether a pair runs."""
-    forward = direction == FORWARD
-    yield from zeros(everything(w), *(("O", "l, m") if forward else ("dQ", "dK", "dV")))
-    for head in heads(w):
-        for keys in cut(w.kv_len, tile.bc):
-            yield from moves(tensors(w, [head], (), keys), "K & V ->")
-            for rows in cut(len(head.rows), tile.br):
-                if computes(head, rows, keys):
-                    step = "Q & O & l, m & mask -> O & l, m" if forward else "Q & O & dO & dQ & l, m & mask -> dQ"
-                    yield from moves(tensors(w, [head], rows, keys), step)
-            yield from moves(tensors(w, [head], (), keys), "->" if forward else "-> dK & dV")
-    if not forward:
-        yield from group_sum(w)
+    """Loads and stores of Algorithm 1 or 4; ``computes``: whether a pair of tiles runs."""
+    if direction == FORWARD:
+        yield from zeros(everything(w), "O", "l, m")
+        yield from keys_outermost(w, tile, "Q & O & l, m & mask -> O & l, m", "", computes)
+        return
+    yield from zeros(everything(w), "dQ", "dK", "dV")
+    yield from keys_outermost(w, tile, "Q & O & dO & dQ & l, m & mask -> dQ", "dK & dV", computes)
+    yield from group_sum(w)
 
 
 ALGORITHM = Algorithm(

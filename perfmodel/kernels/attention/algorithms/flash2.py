@@ -28,7 +28,7 @@ from perfmodel.kernels.attention.base import (
     seeing_rows,
     seen_keys,
 )
-from perfmodel.kernels.attention.loops import Move, cut, everything, group_sum, heads, moves, tensors, zeros
+from perfmodel.kernels.attention.loops import Move, cut, everything, group_sum, heads, keys_outermost, moves, tensors, zeros
 from perfmodel.kernels.attention.tiles import fa2_tile
 from perfmodel.kernels.attention.walk import (
     distinct_key_rows,
@@ -159,14 +159,8 @@ def walk(w: Attention, tile: Tile, direction: str) -> Iterator[Move]:
         return
     yield from moves(everything(w), "O & dO -> D")
     yield from zeros(everything(w), "dQ")
-    for head in heads(w):
-        for keys in cut(w.kv_len, tile.bc):
-            yield from moves(tensors(w, [head], (), keys), "K & V ->")
-            for rows in cut(len(head.rows), tile.br):
-                if head.sees(rows, keys):
-                    printed = "O & dQ & " if w.printed_backward else ""
-                    yield from moves(tensors(w, [head], rows, keys), f"{printed}Q & dO & dQ & logsumexp & D & mask -> dQ")
-            yield from moves(tensors(w, [head], (), keys), "-> dK & dV")
+    printed = "O & dQ & " if w.printed_backward else ""
+    yield from keys_outermost(w, tile, f"{printed}Q & dO & dQ & logsumexp & D & mask -> dQ", "dK & dV")
     yield from group_sum(w)
 
 
