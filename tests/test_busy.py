@@ -16,7 +16,7 @@ from perfmodel.catalog import device_ids, find_device, find_model, find_system, 
 from perfmodel.core.dtypes import DTYPES
 from perfmodel.core.errors import PerfmodelError
 from perfmodel.core.roofline import rates_of
-from perfmodel.kernels.collectives import OPS, Collective, collective_estimate, least_bytes, link_bandwidth
+from perfmodel.kernels.collectives import OPS, Collective, least_bytes, link_bandwidth
 from perfmodel.transformer.answer import answer
 from perfmodel.transformer.op import COLLECTIVE
 from perfmodel.transformer.op_time import as_multiplied
@@ -166,7 +166,7 @@ def requests(count: int) -> Iterator[Request]:
             sizes = {"batch": pick([1, 2, 8, 64, 1000]), "n": n, "kv_len": n, "dtype": dtype, "split": split}
             asked = Request(phase, **sizes, model=model, device=device, **more, **form).check()
             rates_of(device, dtype)
-            collective_estimate(Collective("all_reduce", 2, 1, dtype), device)
+            Collective("all_reduce", 2, 1, dtype).estimate(device)
         except PerfmodelError:
             continue
         count -= 1

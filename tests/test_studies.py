@@ -186,7 +186,7 @@ def test_a_sweep_turns_where_the_crossover_is(reports: dict[str, Report]) -> Non
     [chart] = [chart for chart in reports["standard-vs-flash"].charts if chart.title == title]
     device = find_device(A100)
     w = AttentionQuestion(n=4096, d=64, heads=16, batch=8).workload()
-    known = crossover(find("flash1"), find("standard"), w, device, device.sram_per_block, "roofline")
+    known = crossover(find("flash1"), w, device, device.sram_per_block, "roofline")
     assert [(mark.x, mark.label) for mark in chart.marks] == [(known.last_d + 1, f"standard has the lower roof from {known.last_d + 1}")]
     assert f"slower than standard from d {known.last_d + 1} on" in " ".join(reports["standard-vs-flash"].verdict)
 

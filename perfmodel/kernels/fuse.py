@@ -150,24 +150,25 @@ def launch_overhead(device: Device, kind: str) -> Quantity | None:
 
 def evaluate(w: FusedChain, device: Device) -> list[ChainResult]:
     """The chain unfused, as a graph, and fused. UnavailableError if the device has no peak for the dtype."""
-    return [_result(name, listed(w), device, launch_overhead(device, kind)) for name, listed, kind in VARIANTS]
-
-
-def _result(name: str, listed: list[Launches], device: Device, overhead: Quantity | None) -> ChainResult:
-    parts = [(launches, estimate(launches.kernel, device)) for launches in listed]
-    launch_s = None if overhead is None else float(overhead.number)
-    return ChainResult(
-        name=name,
-        parts=parts,
-        launches=sum(launches.count for launches in listed),
-        sram=sum((times(launches.count, cost.sram) for launches, cost in parts), Traffic()),
-        dram=sum((times(launches.count, cost.dram) for launches, cost in parts), Traffic()),
-        launch_s=launch_s,
-        memory_s=sum(launches.count * cost.roofline_s for launches, cost in parts),
-        total_s=None if launch_s is None else with_launches(parts, launch_s),
-        lower_s=lower_bound(parts),
-        unknown=frozenset().union(*(cost.unknown for _, cost in parts)),
-    )
+    results = []
+    for name, listed, kind in VARIANTS:
+        parts = [(launches, estimate(launches.kernel, device)) for launches in listed(w)]
+        overhead = launch_overhead(device, kind)
+        launch_s = None if overhead is None else float(overhead.number)
+        found = ChainResult(
+            name=name,
+            parts=parts,
+            launches=sum(launches.count for launches, _ in parts),
+            sram=moved(parts, "sram"),
+            dram=moved(parts, "dram"),
+            launch_s=launch_s,
+            memory_s=sum(launches.count * cost.roofline_s for launches, cost in parts),
+            total_s=None if launch_s is None else with_launches(parts, launch_s),
+            lower_s=lower_bound(parts),
+            unknown=frozenset().union(*(cost.unknown for _, cost in parts)),
+        )
+        results.append(found)
+    return results
 
 
 def lower_bound(parts: list[tuple[Launches, Estimate]]) -> Number:
@@ -175,9 +176,10 @@ def lower_bound(parts: list[tuple[Launches, Estimate]]) -> Number:
     return sum((cost.needs.times(launches.count) for launches, cost in parts), Needs()).cold_s
 
 
-def times(count: Number, traffic: Traffic) -> Traffic:
-    """``traffic`` of ``count`` kernels."""
-    return Traffic(count * traffic.read, count * traffic.write)
+def moved(parts: list[tuple[Launches, Estimate]], level: str) -> Traffic:
+    """Bytes of all launches at ``level``, sram or dram."""
+    each = [(launches.count, getattr(cost, level)) for launches, cost in parts]
+    return sum((Traffic(count * one.read, count * one.write) for count, one in each), Traffic())
 
 
 def with_launches(parts: list[tuple[Launches, Estimate]], launch_s: Number) -> Number:
@@ -200,9 +202,9 @@ def explain(result: ChainResult, w: FusedChain, device: Device) -> list[FormulaS
         parts.append((Launches(kernel, count), estimate(kernel, device, rates, label)))
     trace.define("launches", "kernels", sum(launches.count for launches, _ in parts))
     for name in ("SRAM", "DRAM"):
-        moved = sum((times(launches.count, cost.sram if name == "SRAM" else cost.dram) for launches, cost in parts), Traffic())
-        trace.define(f"total {name} read bytes", "sum over kernels", moved.read, SOURCE)
-        trace.define(f"total {name} write bytes", "sum over kernels", moved.write, SOURCE)
+        traffic = moved(parts, name.lower())
+        trace.define(f"total {name} read bytes", "sum over kernels", traffic.read, SOURCE)
+        trace.define(f"total {name} write bytes", "sum over kernels", traffic.write, SOURCE)
     trace.define("total roofline", "s, without launches", sum(launches.count * cost.roofline_s for launches, cost in parts), SOURCE)
     trace.define("total lower bound", "s", lower_bound(parts), SOURCE)
     overhead = launch_overhead(device, kind)

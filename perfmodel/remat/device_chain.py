@@ -24,13 +24,13 @@ from perfmodel.core.dtypes import Dtype
 from perfmodel.core.errors import PerfmodelError, UnavailableError, UsageError
 from perfmodel.core.hardware import Device
 from perfmodel.core.roofline import estimate
-from perfmodel.core.workload import FORWARD
-from perfmodel.kernels.matmul import Matmul, kernels
+from perfmodel.kernels.matmul import Matmul
 from perfmodel.kernels.mlp import layer_flops
 from perfmodel.kernels.recompute import Recompute, RecomputeResult, evaluate
 from perfmodel.remat.chain import Chain, ChainLayer, check_length
 from perfmodel.remat.source import Source, Tensor, length_of, quantities
-from perfmodel.timing.predict import FallbackDevices
+from perfmodel.timing.base import Case
+from perfmodel.timing.predict import FallbackDevices, TimeRequest
 from perfmodel.timing.select_kernel import select_kernel
 from perfmodel.transformer import spec
 from perfmodel.transformer.op import ATTENTION, Op
@@ -101,10 +101,10 @@ def _matmuls(rows: Number, inputs: Number, outputs: Number, dtype: Dtype) -> tup
 
 def _matmul_seconds(w: Matmul, device: Device, fallbacks: FallbackDevices) -> tuple[float, float | None]:
     """Roofline and predicted time."""
-    [kernel] = kernels(w, Tile(min(EDGE, w.m), min(EDGE, w.n)))
+    [kernel] = w.kernels(Tile(min(EDGE, w.m), min(EDGE, w.n)))
     cost = estimate(kernel, device)
     try:
-        known = select_kernel("matmul", w.dtype.name, w, FORWARD, device, float(cost.lower_s), None, lambda name: True, fallbacks)
+        known = select_kernel(TimeRequest(Case(w, ""), "matmul", w.dtype.name, device, float(cost.lower_s), fallbacks))
     except UnavailableError:
         return float(cost.roofline_s), None
     return float(cost.roofline_s), known.seconds

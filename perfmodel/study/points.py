@@ -23,9 +23,9 @@ from perfmodel.report.charts.schema import Interval, RooflinePoint
 from perfmodel.report.roofline_chart import point, predicted_by, with_shares
 from perfmodel.study.schema import Scope
 from perfmodel.study.workloads import Workload, request_words, shape_words
-from perfmodel.timing.base import algorithm_of
+from perfmodel.timing.base import Case, algorithm_of
 from perfmodel.timing.launched import as_launched
-from perfmodel.timing.predict import Prediction
+from perfmodel.timing.predict import Prediction, TimeRequest
 from perfmodel.timing.select_kernel import check_implementation, predictions, select_kernel
 from perfmodel.transformer.answer import ModelAnswer, answer
 
@@ -127,7 +127,7 @@ def _matmul(w: Workload, device: Device, scope: Scope) -> list[WorkloadAnswer]:
         check_implementation(named, "matmul", device, scope.fallbacks)
     try:
         lower = float(result.total.lower_s)
-        known = select_kernel("matmul", form.name, work, FORWARD, device, lower, named, lambda name: True, scope.fallbacks)
+        known = select_kernel(TimeRequest(Case(work, named or ""), "matmul", form.name, device, lower, scope.fallbacks))
     except PerfmodelError as error:
         missing = [f"matmul is not predicted: {error.message}."]
     label = w.name or f"matmul {shape_words(work)}"

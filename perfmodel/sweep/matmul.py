@@ -13,8 +13,7 @@ from perfmodel.core.dtypes import DTYPES
 from perfmodel.core.errors import PerfmodelError
 from perfmodel.core.hardware import Device
 from perfmodel.core.roofline import estimate, total
-from perfmodel.core.workload import FORWARD
-from perfmodel.kernels.matmul import Matmul, default_columns, extra_memory_bytes, io_lower_bound, kernels
+from perfmodel.kernels.matmul import Matmul, default_columns, extra_memory_bytes, io_lower_bound
 from perfmodel.kernels.tile import OnChip, choose_tile, on_chip, with_sram
 from perfmodel.sweep.base import (
     COSTS,
@@ -33,6 +32,8 @@ from perfmodel.sweep.base import (
     device_named,
     fallbacks,
 )
+from perfmodel.timing.base import Case
+from perfmodel.timing.predict import TimeRequest
 from perfmodel.timing.select_kernel import check_implementation, select_kernel
 
 _TILE = ("br", "bc", "threads")
@@ -72,7 +73,7 @@ class MatmulVariant(SweepVariant):
     def formulas(self, numbers: Mapping[str, Number]) -> Mapping[str, Number]:
         """Every column but predicted times."""
         w = replace(self.probe, m=numbers["m"], n=numbers["n"], k=numbers["k"], batch=numbers["batch"])
-        listed = kernels(w, Tile(*(numbers[name] for name in _TILE)))
+        listed = w.kernels(Tile(*(numbers[name] for name in _TILE)))
         bound = io_lower_bound(w, self.chip.total / w.dtype.size)
         edges = {"tile_rows": numbers["br"], "tile_columns": numbers["bc"], "io_lower_bound_elements": bound}
         extra = {"memory_bytes": memory_bytes(listed), "extra_memory_bytes": extra_memory_bytes(w)}
@@ -84,7 +85,7 @@ class MatmulVariant(SweepVariant):
         extra = {name: int(size) for name, size in self.prepare(values)[0].items()}
         lower = float(self.formulas({**values, **extra})["lower_s"])
         try:
-            found = select_kernel("matmul", w.dtype.name, w, FORWARD, self.device, lower, self.implementation, lambda name: True, fallbacks)
+            found = select_kernel(TimeRequest(Case(w, self.implementation or ""), "matmul", w.dtype.name, self.device, lower, fallbacks))
         except PerfmodelError:
             return {"predicted_s": None, "predicted_low_s": None, "predicted_high_s": None}
         return {"predicted_s": found.seconds, "predicted_low_s": found.low, "predicted_high_s": found.high}

@@ -13,7 +13,7 @@ from perfmodel.core.hardware import Device
 from perfmodel.core.lower_bound import Needs
 from perfmodel.core.roofline import Estimate, Rates, estimate, total, traced_rates
 from perfmodel.core.trace import FormulaStep, Trace, Traced
-from perfmodel.kernels.collectives import Collective, collective_estimate, least_bytes, link_bandwidth
+from perfmodel.kernels.collectives import Collective, least_bytes, link_bandwidth
 from perfmodel.transformer.cache_plan import CACHE_SOURCE, PARAMETER_SOURCE, CacheResult, evaluate
 from perfmodel.transformer.estimate import PassEstimate, all_ops, pass_needs
 from perfmodel.transformer.kv_cache import SCALE_SIZE
@@ -112,7 +112,7 @@ def _explained(trace: Trace, ops: Sequence[Op], device: Device) -> list[Estimate
 
 
 def _explained_collective(trace: Trace, w: Collective, device: Device, label: str) -> Estimate:
-    plain = collective_estimate(w, device)
+    plain = w.estimate(device)
     link = f"{device.id}: {device.sources[device.interconnect.bandwidth_per_direction.source]}" if device.interconnect else ""
     bandwidth = trace.symbol("BW_link", link_bandwidth(device), "B/s per direction", link)
     least = trace.define(f"{label}bytes", "bytes that a GPU has to receive", least_bytes(w), SOURCE)

@@ -20,7 +20,6 @@ from perfmodel.kernels.attention.algorithms.flash2 import forward
 from perfmodel.kernels.collectives import Collective
 from perfmodel.kernels.latent_decode import LatentDecode, NarrowCacheAttention
 from perfmodel.kernels.matmul import Matmul
-from perfmodel.kernels.matmul import kernels as matmul_kernels
 from perfmodel.transformer.layer import Matrix
 from perfmodel.transformer.spec import DenseMlp, ModelSpec, MoeMlp
 from perfmodel.transformer.step import ModelPass
@@ -145,7 +144,7 @@ def linear(
     ``stores``: columns written where an element-wise operation inside the kernel leaves fewer than ``outputs``.
     """
     w = Matmul(rows, outputs, inputs, batch, dtype=step.dtype)
-    [product] = matmul_kernels(w, Tile(tile_rows(rows), step.tile_columns))
+    [product] = w.kernels(Tile(tile_rows(rows), step.tile_columns))
     a, b, c = product.accesses
     if stores is not None:
         c = once(c.tensor, WRITE, batch * rows * stores, step.dtype.size)

@@ -11,9 +11,8 @@ from perfmodel.core.cost import Kernel
 from perfmodel.core.errors import UnavailableError
 from perfmodel.core.hardware import Calibration, Device
 from perfmodel.core.roofline import Estimate, estimate
-from perfmodel.kernels.collectives import collective_estimate
-from perfmodel.timing.base import Parameter, algorithm_of
-from perfmodel.timing.predict import FallbackDevices, Prediction, model_calibration
+from perfmodel.timing.base import Case, Parameter, is_fused
+from perfmodel.timing.predict import FallbackDevices, Prediction, TimeRequest, model_calibration, predict
 from perfmodel.timing.select_kernel import select_kernel
 from perfmodel.transformer.op import COLLECTIVE, ELEMENTWISE, Op
 from perfmodel.transformer.spec import GroupedAttention, ModelSpec
@@ -24,7 +23,7 @@ FUSED_ATTENTION = "flash2"
 
 def op_estimate(op: Op, device: Device) -> Estimate:
     """Bound and roof of one run."""
-    return estimate(as_multiplied(op, device), device) if op.exchange is None else collective_estimate(op.exchange, device)
+    return estimate(as_multiplied(op, device), device) if op.exchange is None else op.exchange.estimate(device)
 
 
 def as_multiplied(op: Op, device: Device) -> Kernel:
@@ -43,15 +42,15 @@ def predict_op(op: Op, device: Device, lower_s: float, fallbacks: FallbackDevice
     if timed is None or timed.obstacle:
         raise UnavailableError(timed.obstacle if timed else f"no time model of {op.name}")
     if timed.implementations is None:
-        form, fused = op.kernel.dtype.name, lambda known: algorithm_of(known) == FUSED_ATTENTION
-        return select_kernel(timed.kind, form, timed.workload, timed.direction, device, lower_s, attention, fused, fallbacks)
+        case = Case(timed.workload, attention or "", timed.direction)
+        return select_kernel(TimeRequest(case, timed.kind, op.kernel.dtype.name, device, lower_s, fallbacks), is_fused)
     asked, reason = [timed] if timed.preferred is None else [timed.preferred, timed], ""
     for source in (tuple, fallbacks):
         for one in asked:
             for name in one.implementations or ():
                 try:
-                    return select_kernel(
-                        one.kind, one.workload.dtype.name, one.workload, one.direction, device, lower_s, name, lambda known: True, source
+                    return predict(
+                        TimeRequest(Case(one.workload, name, one.direction), one.kind, one.workload.dtype.name, device, lower_s, source)
                     )
                 except UnavailableError as error:
                     if error.message.startswith(f"{device.id} "):  # what the device lacks, not which calibrations there are none of
@@ -101,7 +100,7 @@ PARAMETERS = (
     Parameter("strided_factor", "of the time of the bytes of a kernel that reads a slice of a wider matrix", 3.0),
 )
 
-LARGEST_SAVING = 0.5
+LARGEST_SAVING = 0.5  # tuned
 """Of the time alone: even the smallest kernel, alone mostly launch, keeps half of it."""
 
 MEASURED_SPLITS = (Split(), Split(tp=2))
@@ -109,8 +108,6 @@ MEASURED_SPLITS = (Split(), Split(tp=2))
 
 TIMED_IN_GRAPHS = ("experts", "latent-attention")
 """Models of kernels whose measurements were graphs of many runs: there is no launch to take off."""
-TUNED = ("LARGEST_SAVING",)
-"""Chosen on measurements that fits may see, beside the fitted parameters."""
 
 
 @dataclass(frozen=True, slots=True)

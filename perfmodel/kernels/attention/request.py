@@ -10,9 +10,8 @@ from perfmodel.core.errors import UsageError
 from perfmodel.core.hardware import Device
 from perfmodel.core.workload import BACKWARD, FORWARD, Attention
 from perfmodel.kernels.attention.base import Algorithm
-from perfmodel.kernels.attention.evaluate import BOTH, AttentionResult
-
-PASSES = {FORWARD: [FORWARD], BACKWARD: [BACKWARD], BOTH: [FORWARD, BACKWARD]}
+from perfmodel.kernels.attention.evaluate import AttentionResult
+from perfmodel.kernels.attention.question import PASSES
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,9 +16,8 @@ from perfmodel.kernels.attention.walk import key_tiles, row_tiles, visited_tiles
 from perfmodel.timing.models._flash_plans import FlashPlan
 from perfmodel.timing.schedule import ByRatio, Sum, last_place
 
-ROUNDS = 3
+ROUNDS = 3  # known
 """The last so many rounds over all slots are followed block by block."""
-KNOWN = ("ROUNDS",)
 
 
 @dataclass(frozen=True)
@@ -87,14 +86,9 @@ def _backwards(walk: Attention, plan: FlashPlan, direction: str, per_walk: int) 
         for width in chain([partial], (plan.section for _ in range((group - 1) // plan.section))):
             for i in order:
                 visits = tiles(walk, plan, i)
+                each = -(-(key_tiles(walk, plan.bc) if plan.fixed_splits else visits) // plan.splits)
                 for part in range(plan.splits):
-                    yield from repeat(_share(visits, part, plan.splits, key_tiles(walk, plan.bc) if plan.fixed_splits else visits), width)
-
-
-def _share(visits: int, part: int, parts: int, divided: int) -> int:
-    """Tiles visited by part number ``part``, of ``visits`` in all, if ``divided`` tiles are cut into ``parts`` equal parts."""
-    each = -(-divided // parts)
-    return int(min(each, max(0, visits - part * each)))
+                    yield from repeat(int(min(each, max(0, visits - part * each))), width)
 
 
 def _row_tile_visits(walk: Attention, plan: FlashPlan, i: int) -> int:
@@ -121,11 +115,10 @@ def _key_tile_visits(walk: Attention, plan: FlashPlan, j: int) -> int:
     return int(max(0, min(tiles, max(0, g * (last_query + 1) - 1) // plan.br + 1) - start))
 
 
-TAIL = 0.2
+TAIL = 0.2  # tuned
 """Fraction of the tail that the last blocks recover once the blocks beside them have ended.
 
 Chosen on measured shapes that fits may see, as are the constants of ``_flash_plans``."""
-TUNED = ("TAIL",)
 
 
 def listed_cycles(blocks: TileBlocks, tile: float, block: float, alone: float) -> float:

@@ -23,46 +23,40 @@ from perfmodel.kernels.attention.algorithms.split_kv import BLOCKS_PER_MULTIPROC
 from perfmodel.kernels.attention.tiles import fa2_tile
 from perfmodel.timing.base import Case
 
-_HEAD_DIMS = (32, 64, 96, 128, 192, 256)
-_MIB = 1 << 20
-_HOPPER, _BLACKWELL = 9, 10
-WGMMA, TCGEN05 = 64, 128
+_HEAD_DIMS = (32, 64, 96, 128, 192, 256)  # known
+_MIB = 1 << 20  # known
+_HOPPER, _BLACKWELL = 9, 10  # known
+WGMMA, TCGEN05 = 64, 128  # known
 """Rows of the other operand that one read from shared memory serves, of Hopper's and of Blackwell's instruction."""
-MMA_SYNC_FLOP = 0.629 * 4096
+MMA_SYNC_FLOP = 0.629 * 4096  # known
 """Per cycle and multiprocessor, two-byte elements: what mma.sync reaches where newer instructions reach more.
 
 On Hopper 62.9 % of the peak (arXiv:2402.13499); supposed to be as much later. Ampere's peak is lower, and mma.sync reaches it."""
-_FA2_WARP_ROWS = {(128, 128): 64 / 3, (64, 128): 16.0, (64, 64): 32 / 3}
+_FA2_WARP_ROWS = {(128, 128): 64 / 3, (64, 128): 16.0, (64, 64): 32 / 3}  # known
 """Backward, eight warps: 1 / (1/rows + 1/columns) of a warp's part of S (flash_bwd_launch_template.h, AtomLayoutMSdP)."""
-KNOWN = ("_HEAD_DIMS", "_MIB", "_HOPPER", "_BLACKWELL", "WGMMA", "TCGEN05", "MMA_SYNC_FLOP", "_FA2_WARP_ROWS")
 
-OVERLAP = 3.0
+OVERLAP = 3.0  # tuned
 """How a tile's matmuls and exponentials add up where an implementation has no number of its own."""
-FEEDING, FEEDING_BACKWARD = 0.4, 0.5
+FEEDING, FEEDING_BACKWARD = 0.4, 0.5  # tuned
 """mma.sync kernels: share of the operand reads that is not hidden."""
-SOFTMAX_SHARE = 0.62
+SOFTMAX_SHARE = 0.62  # tuned
 """FlashAttention-2 forward on an H200, fitted: ``softmax`` over ``matmul``. A kernel measured with one tile does not show its own."""
-CAUSAL, CROWDED = 0.5, 3.0
+CAUSAL, CROWDED = 0.5, 3.0  # tuned
 """FlashAttention-2, in block latencies: masked tiles of a causal block; its variant for lengths that tiles do not divide."""
-IN_TURN = 1.0
+IN_TURN = 1.0  # tuned
 """Overlap of FlashAttention-2's tiles, and of cuDNN's backward pass with wide heads: matmuls and exponentials one after the other."""
-WGMMA_BACKWARD = 2.6
+WGMMA_BACKWARD = 2.6  # tuned
 """cuDNN backward on an H200, fitted: ``softmax`` over ``matmul``."""
-DROPOUT = 1.1
+DROPOUT = 1.1  # tuned
 """FlashAttention 1: random numbers of dropout, in exponentials' time of every tile; chosen on the fitted rows of one A100."""
-CUDNN_PADDED, CUDNN_CAUSAL = 0.3, 0.45
+CUDNN_PADDED, CUDNN_CAUSAL = 0.3, 0.45  # tuned
 """cuDNN: masks of keys past the end, in exponentials' time of every tile; causal masks, in block latencies."""
-CUDNN_OVERLAP, CUDNN_OVERLAP_BACKWARD = 1.3, 3.0
+CUDNN_OVERLAP, CUDNN_OVERLAP_BACKWARD = 1.3, 3.0  # tuned
 """cuDNN: how a tile's matmuls and exponentials add up."""
-EFFICIENT_OVERLAP, EFFICIENT_WIDE = 2.0, 0.5
+EFFICIENT_OVERLAP, EFFICIENT_WIDE = 2.0, 0.5  # tuned
 """Memory-efficient kernels; over head dim 128, O passes through memory: in exponentials' time of every tile."""
-BACKWARD_FEEDING = 0.0
+BACKWARD_FEEDING = 0.0  # tuned
 """cuDNN's backward pass on Blackwell: share of the operand reads that is not hidden."""
-TUNED = (
-    *("OVERLAP", "FEEDING", "FEEDING_BACKWARD", "SOFTMAX_SHARE", "CAUSAL", "CROWDED", "IN_TURN", "WGMMA_BACKWARD", "DROPOUT"),
-    *("CUDNN_PADDED", "CUDNN_CAUSAL", "CUDNN_OVERLAP", "CUDNN_OVERLAP_BACKWARD", "EFFICIENT_OVERLAP", "EFFICIENT_WIDE"),
-    *("BACKWARD_FEEDING",),
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,14 +239,6 @@ def _fa3(case: Case, device: Device) -> FlashPlan:
     return FlashPlan(br, bc, WGMMA, packed=packed, longest_first=w.causal, group=walks, section=min(section, walks))
 
 
-def _fa3_in_turn(case: Case, device: Device) -> FlashPlan:
-    """FlashAttention-3 without its pipelining: a tile's matmuls and its softmax come one after the other (arXiv:2407.08608, Sec. 3.2).
-
-    Without specialized warps nothing overlaps either, as far as this model goes.
-    """
-    return replace(_fa3(case, device), overlap=1.0)
-
-
 def _fa3_backward(w: Attention) -> FlashPlan:
     """hopper/flash_bwd_launch_template.h."""
     br, bc = {64: (128, 128), 96: (64, 128), 192: (64, 96), 256: (64, 80)}.get(max(64, padded(w.d)), (64 if w.causal else 80, 128))
@@ -355,8 +341,8 @@ _PLANS: dict[str, Callable[[Case, Device], FlashPlan]] = {
     "fa1-triton": _fa1,
     "fa2": torch_flash,
     "fa3": _fa3,
-    "fa3-no-pipelining": _fa3_in_turn,
-    "fa3-no-specialization": _fa3_in_turn,
+    # a tile's matmuls and its softmax one after the other (arXiv:2407.08608, Sec. 3.2); without specialized warps nothing overlaps either
+    **dict.fromkeys(("fa3-no-pipelining", "fa3-no-specialization"), lambda case, device: replace(_fa3(case, device), overlap=IN_TURN)),
     "xformers": _efficient,
     "torch-sdpa-flash": torch_flash,
     "torch-sdpa-cudnn": cudnn,

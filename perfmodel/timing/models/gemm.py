@@ -17,7 +17,7 @@ Source: NVIDIA TensorRT-LLM, tensorrt_llm/_torch/modules/linear.py (dynamic scal
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import NamedTuple, TypeAlias
@@ -31,52 +31,44 @@ from perfmodel.kernels.matmul import Matmul
 from perfmodel.kernels.tile import ACCUMULATOR_SIZE
 from perfmodel.timing.base import ALONE, Case, Model, Parameter, lost_share, numbers_of, once_per_case
 
-SLICE_BYTES = 128
+SLICE_BYTES = 128  # known
 """Depth of a slice of k: one row of the swizzle pattern of TMA and of CUTLASS tiles."""
-MMA_TILES = ((256, 128), (128, 256), (128, 128), (128, 64), (64, 128), (64, 64))
+MMA_TILES = ((256, 128), (128, 256), (128, 128), (128, 64), (64, 128), (64, 64))  # known
 """Compiled tiles where a warp holds its share of C in registers (compute capability below 9.0, and copies below 16 bytes)."""
-ROWS = (256, 128, 64)
+ROWS = (256, 128, 64)  # known
 """Sides that the matrix instruction fixes from 9.0 on; the other side is free."""
-WIDTHS = (256, 192, 128, 64)
+WIDTHS = (256, 192, 128, 64)  # known
 """Free sides that any length may use."""
-WIDTH_STEP = 16
-LARGEST_TILE = 256 * 128
+WIDTH_STEP = 16  # known
+LARGEST_TILE = 256 * 128  # known
 """Elements of C: fp32 accumulators of a whole register file, or of the tensor memory half by half."""
-WIDE_COPY, NARROW_COPY = 16, 4
+WIDE_COPY, NARROW_COPY = 16, 4  # known
 """Bytes that a thread copies to SRAM at once: where every row starts on 16 bytes, and at most elsewhere."""
-WARP_THREADS = 32
-LARGEST = 1e9
+WARP_THREADS = 32  # known
+LARGEST = 1e9  # known
 """Of any parameter: keeps one that a fit has driven out of sight finite."""
-ACTIVATION_SIZE = 2
+ACTIVATION_SIZE = 2  # known
 """Bytes of an element of x and of the result."""
-KNOWN = (
-    *("SLICE_BYTES", "MMA_TILES", "ROWS", "WIDTHS", "WIDTH_STEP", "LARGEST_TILE", "WIDE_COPY", "NARROW_COPY"),
-    *("WARP_THREADS", "LARGEST", "ACTIVATION_SIZE"),
-)
-EVEN_PARTS = (1, 2, 3, 4)
+EVEN_PARTS = (1, 2, 3, 4)  # tuned
 """A free side may also cut a short length into this many even parts."""
-LARGEST_SPLIT = 16
+LARGEST_SPLIT = 16  # tuned
 """Most parts of k that are tried."""
-SPLIT_WAVES = 2
+SPLIT_WAVES = 2  # tuned
 """Splitting k stops once the grid fills the device this often."""
-STORE_COST = 3.0
+STORE_COST = 3.0  # tuned
 """A byte stored costs this many loaded ones: no multicast, and the write goes through to the L2."""
-OVERLAP = 3.0
+OVERLAP = 3.0  # tuned
 """Norm that joins two overlapping times: 1 would add them up, infinity hide the shorter one."""
-THROTTLE_FROM_S, THROTTLE_SPAN = 300e-6, 3.0
+THROTTLE_FROM_S, THROTTLE_SPAN = 300e-6, 3.0  # tuned
 """Length of kernel from which a power limit lowers the clock, and e-folds of length until it has settled."""
-COPY_CYCLES, NARROW_STORE_COST = 10.0, 2.0
+COPY_CYCLES, NARROW_STORE_COST = 10.0, 2.0  # tuned
 """Cycles of a multiprocessor for one copy of a warp below 16 bytes a thread, whatever its width; copies that a store is worth.
 
 A store passes through SRAM on its way. Set on the 20 unaligned products that fits may see of an H200; cross-validation among
 them picks 9.5 to 10.5 and 1.5 to 2. No tile multiplies for longer than it copies at that pace, not at the rate of mma.sync either.
 """
-SPLIT_US = 2.5
+SPLIT_US = 2.5  # tuned
 """``split_us`` in fp8: the value from which fits of ``gemm`` start, as the eighth fitted parameter prices the rounding."""
-TUNED = (
-    *("EVEN_PARTS", "LARGEST_SPLIT", "SPLIT_WAVES"),
-    *("STORE_COST", "OVERLAP", "THROTTLE_FROM_S", "THROTTLE_SPAN", "COPY_CYCLES", "NARROW_STORE_COST", "SPLIT_US"),
-)
 
 PARAMETERS = (
     Parameter("launch_us", "one kernel of one wave, first loads and last stores included, without its work", 2.5),
@@ -153,13 +145,10 @@ def worth_timing(listed: Sequence[TilePlan]) -> tuple[TilePlan, ...]:
     """Those of ``listed`` that no plan before them matches or beats in all that a time grows with, whatever the parameters."""
     kept: list[TilePlan] = []
     for plan in listed:
-        if not any(before.busy >= plan.busy and before.parts <= plan.parts and _no_more(before, plan) for before in kept):
+        as_good = (before for before in kept if before.busy >= plan.busy and before.parts <= plan.parts)
+        if not any(all(a <= b for a, b in zip(before[:5], plan[:5], strict=True)) for before in as_good):
             kept.append(plan)
     return tuple(kept)
-
-
-def _no_more(before: TilePlan, plan: TilePlan) -> bool:
-    return all(a <= b for a, b in zip(before[:5], plan[:5], strict=True))
 
 
 def candidates(m: int, n: int, batch: int, slices: int, slots: int, free_side: bool) -> tuple[Choice, ...]:
@@ -168,7 +157,10 @@ def candidates(m: int, n: int, batch: int, slices: int, slots: int, free_side: b
     >>> candidates(64, 64, 1, 1, 108, False)[-1]
     (64, 64, 1)
     """
-    tiles = sorted(set(_free_tiles(m, n))) if free_side else MMA_TILES
+    tiles: Sequence[tuple[int, int]] = MMA_TILES
+    if free_side:
+        free = {tile for side in ROWS for tile in (*((width, side) for width in _widths(m)), *((side, width) for width in _widths(n)))}
+        tiles = sorted((br, bc) for br, bc in free if br * bc <= LARGEST_TILE)
     return tuple((br, bc, s) for br, bc in tiles for s in splits(batch * ceil_div(m, br) * ceil_div(n, bc), slices, slots))
 
 
@@ -182,12 +174,6 @@ def splits(blocks: int, slices: int, slots: int) -> list[int]:
     filling = {min(waves * slots // blocks, most) for waves in range(1, SPLIT_WAVES + 1)}
     small = {s for s in (2, 3, 4, 8) if s <= most and blocks * s <= SPLIT_WAVES * slots}
     return sorted({1} | {s for s in filling | small if s > 1})
-
-
-def _free_tiles(m: int, n: int) -> Iterator[tuple[int, int]]:
-    for side in ROWS:
-        yield from ((width, side) for width in _widths(m) if width * side <= LARGEST_TILE)
-        yield from ((side, width) for width in _widths(n) if width * side <= LARGEST_TILE)
 
 
 def _widths(length: int) -> set[int]:
@@ -289,23 +275,17 @@ def plan_seconds(work: _MatmulWork, p: Mapping[str, float]) -> Callable[[TilePla
 # In fp8
 
 
-@once_per_case
-def _rounding(case: Case, device: Device) -> tuple[float, float]:
-    """Bytes of rounding x and of the 16-bit result beyond those of the fp8 matmul, and the DRAM bandwidth in B/s."""
+def fp8_seconds(case: Case, device: Device, p: Mapping[str, float]) -> float:
+    """Seconds of matmul, rounding x, and its 16-bit result's bytes beyond 8-bit ones; UnavailableError as in ``seconds``."""
     w: Matmul = case.workload
     moved = w.batch * w.m * (w.k * (ACTIVATION_SIZE + w.dtype.size) + w.n * (ACTIVATION_SIZE - w.dtype.size))
-    return moved, float(rates_of(device, w.dtype).dram)
-
-
-def fp8_seconds(case: Case, device: Device, p: Mapping[str, float]) -> float:
-    """Seconds of rounding and matmul; UnavailableError as in ``seconds``."""
-    moved, bandwidth = _rounding(case, device)
-    return float(seconds(case, device, {**p, "split_us": SPLIT_US}) + moved / (bandwidth * p["quantize_share"]))
+    multiplied = seconds(case, device, {**p, "split_us": SPLIT_US})
+    return float(multiplied + moved / (float(_work(case, device).rates.dram) * p["quantize_share"]))
 
 
 def covers_fp8(case: Case) -> bool:
     """A single forward product with both operands in fp8; no batch, no split of k."""
-    return covers(case) and case.direction == FORWARD and case.workload.dtype.name == "fp8"
+    return covers(case) and case.workload.dtype.name == "fp8"
 
 
 _GEMM = Model(

@@ -204,9 +204,8 @@ def layer_time(batch: MicroBatch, where: Layer | str, on: Machine) -> LayerTime:
 
 
 US = 1e-6
-TENSOR_US = 5.6
+TENSOR_US = 5.6  # tuned
 """Host time per parameter tensor in the optimizer's step: median over the host-bound steps of an H200 that fits may see."""
-TUNED = ("TENSOR_US",)
 
 
 def longest_way(phases: Sequence[tuple[float, float]]) -> float:

@@ -16,7 +16,6 @@ from perfmodel.core.dtypes import Dtype
 from perfmodel.core.workload import BACKWARD, Attention, Stream
 from perfmodel.kernels.attention.algorithms import flash2, standard
 from perfmodel.kernels.matmul import Matmul
-from perfmodel.kernels.matmul import kernels as matmul_kernels
 from perfmodel.transformer.op import ATTENTION, ELEMENTWISE, KEY_TILE, MATMUL, WEIGHTS, Op, Timed, activation, tile_rows
 from perfmodel.transformer.step import PREFILL, ModelPass, Split, share
 from perfmodel.transformer.training.implementations import HUGGINGFACE
@@ -24,14 +23,12 @@ from perfmodel.transformer.training.matrices import Shape, shape_of
 from perfmodel.transformer.training.question import Parallel, TrainingConfig
 
 SUMS, OTHERS = "sums", "others"
-SHARES = {SUMS: 0.26, OTHERS: 0.58}
+SHARES = {SUMS: 0.26, OTHERS: 0.58}  # tuned
 """Shares of the DRAM bandwidth: sums over all tokens (biases, weights of norms); softmax's gradient, fp32 logits, optimizer.
 
 Bytes over time of those kernels in profiled steps of GPT-2 medium on an H200, PyTorch 2.11, batch 8, 1,024 tokens, which fits see.
 """
 MATMULS = ("torch-matmul", "cublas")
-TUNED = ("SHARES",)
-"""Chosen on measurements that fits may see, beside the fitted parameters."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +85,7 @@ def priced(name: str, step: ModelPass, share: str, accesses: tuple[Access, ...],
 
 def product(name: str, step: ModelPass, w: Matmul, *, weights: str = "", size: int | None = None) -> Op:
     """A matmul. ``weights``: which of its matrices (A, B or C) are weights, or gradients of them of ``size`` bytes each."""
-    [plain] = matmul_kernels(w, Tile(tile_rows(w.m), step.tile_columns))
+    [plain] = w.kernels(Tile(tile_rows(w.m), step.tile_columns))
     accesses = tuple(in_bits(a, WEIGHTS, 8 * (size or a.element_size)) if a.tensor == weights else a for a in plain.accesses)
     return Op(name, MATMUL, 1, replace(plain, name=name, accesses=accesses), Timed("matmul", w, MATMULS))
 
