@@ -258,7 +258,7 @@ def test_study_files(tmp_path) -> None:
     file = read_study(str(path))
     assert (file.axes, file.where, file.minimize, file.workload) == (
         {"n": [64, "128:512:x2"], "d": 64, "causal": True},
-        "n < 500",
+        ("n < 500",),
         "time",
         "attention",
     )

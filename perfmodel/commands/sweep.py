@@ -7,7 +7,7 @@ import sys
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,8 +18,8 @@ from perfmodel.core.question import Question, argument, option
 
 if TYPE_CHECKING:
     from perfmodel.sweep.parts import Output
-    from perfmodel.sweep.run_sweep import Search, SweepResult
-    from perfmodel.sweep.study import SweepFile, SweepStudy
+    from perfmodel.sweep.run_sweep import SweepResult
+    from perfmodel.sweep.study import SweepStudy
 
 app = new_app()
 
@@ -70,14 +70,14 @@ def sweep(asked: SweepQuestion, to: _Rows) -> None:
     rows, reports = where_to(to.output, asked.form, asked.resume, asked.dask)
     shown = Destination(to.json, reports)
     shown.check()
-    from perfmodel.sweep.run_sweep import complete, run_sweep
+    from perfmodel.sweep.run_sweep import run_sweep
 
-    study, search = complete(*merged(asked))
+    study = merged(asked).complete()
     budget = memory_bytes(asked.memory)
     progress = SweepProgress()
     try:
         with _terminated_is_interrupted():
-            result = run_sweep(study, search, rows, budget, progress.expect)
+            result = run_sweep(study, rows, budget, progress.expect)
     except KeyboardInterrupt:
         progress.interrupted(None if rows is None else rows.path)
         raise
@@ -124,33 +124,27 @@ def _show(result: SweepResult, rows: Output | None, to: Destination) -> None:
 # The words
 
 
-def merged(asked: SweepQuestion) -> tuple[SweepStudy, Search]:
+def merged(asked: SweepQuestion) -> SweepStudy:
     """The study that is named or spelt out, options before what its file says."""
-    from perfmodel.sweep.run_sweep import Search
-    from perfmodel.sweep.study import WORKLOADS, SweepFile, SweepStudy, listed, read_study
+    from perfmodel.sweep.study import WORKLOADS, SweepStudy, read_study
 
     words = asked.words or []
     named = words[:1] if words and not words[0].startswith("-") else []
-    file = SweepFile({}) if not named else SweepFile({}, workload=named[0]) if named[0] in WORKLOADS else read_study(named[0])
-    axes = {**file.axes, **axes_of(words[len(named) :], file)}
-    columns = asked.columns.split(",") if asked.columns else file.columns
-    where = (*listed(file.where), *listed(file.subject_to), *(asked.where or ()), *(asked.subject_to or ()))
-    pareto = asked.pareto.split(",") if asked.pareto else file.pareto
-    if pareto is not None and len(pareto) != 2:
-        raise UsageError("--pareto takes two columns", "write it like --pareto time,memory")
-    minimize = asked.minimize or file.minimize
-    if asked.top is not None and not minimize:
+    study = SweepStudy() if not named else SweepStudy(named[0]) if named[0] in WORKLOADS else read_study(named[0])
+    if asked.top is not None and not (asked.minimize or study.minimize):
         raise UsageError("--top is for --minimize, and nothing here reads it", "give a column with --minimize, or leave it out")
-    top = file.top if asked.top is None else asked.top
-    search = Search(minimize, (pareto[0].strip(), pareto[1].strip()) if pareto else None, top)
-    return SweepStudy(file.workload, axes, where, None if columns is None else tuple(name.strip() for name in columns)), search
+    options = {"columns": asked.columns, "minimize": asked.minimize, "pareto": asked.pareto, "top": asked.top}
+    given: dict[str, Any] = {name: value for name, value in options.items() if value is not None}
+    axes = {**study.axes, **axes_of(words[len(named) :], study.workload)}
+    where = [*study.where, *(asked.where or ()), *(asked.subject_to or ())]
+    return replace(study, axes=axes, where=where, **given)
 
 
-def axes_of(words: Sequence[str], file: SweepFile) -> dict[str, Any]:
+def axes_of(words: Sequence[str], kind: str) -> dict[str, Any]:
     """``--n 512 --causal`` as axes; an option given twice has both values."""
     from perfmodel.sweep.study import workload_named
 
-    workload = workload_named(file.workload)
+    workload = workload_named(kind)
     known = {one.name.replace("_", "-"): one for one in workload.inputs}
     found: dict[str, Any] = {}
     rest = list(words)

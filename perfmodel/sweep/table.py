@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from perfmodel.core.errors import visible
-from perfmodel.sweep.evaluate import GridBlock, VariantBlock
+from perfmodel.sweep.evaluate import VariantBlock
 from perfmodel.sweep.grid import SweepGrid
 
 WORD, FLAG, WHOLE, COUNT, REAL = "word", "flag", "whole", "count", "real"
@@ -115,18 +115,15 @@ class Reader:
         """A reader of the rows of ``grid``."""
         return cls(grid.given, grid.columns, frozenset(one.name for one in grid.workload.columns if one.whole))
 
-    def row(self, block: GridBlock, answer: VariantBlock, place: int) -> Row:
+    def row(self, answer: VariantBlock, place: int) -> Row:
         """The row at flat index ``place``."""
-        index = np.unravel_index(place, block.lengths)
-        inputs = block.inputs(answer)
-        found = {name: _input(inputs[name], index, block.lengths) for name in self.given}
+        index, found = np.unravel_index(place, answer.lengths), dict[str, Any]()
+        for name in self.given:
+            value = answer.inputs[name]
+            if isinstance(value, np.ndarray):
+                value = float(np.broadcast_to(value, answer.lengths)[index])
+            found[name] = _number(value, whole=value.is_integer()) if isinstance(value, float) else value
         return found | {name: _number(float(answer.columns[name][index]), whole=name in self.counts) for name in self.columns}
-
-
-def _input(value: Any, index: tuple[Any, ...], lengths: tuple[int, ...]) -> Any:
-    if isinstance(value, np.ndarray):
-        value = float(np.broadcast_to(value, lengths)[index])
-    return _number(value, whole=value.is_integer()) if isinstance(value, float) else value
 
 
 def _number(value: float, *, whole: bool) -> int | float | None:
