@@ -103,9 +103,8 @@ class SweepGrid:
 def grid_of(study: SweepStudy) -> SweepGrid:
     """The grid of ``study``; UsageError for what has no meaning."""
     workload = workload_named(study.workload)
-    choices, numbers, derived = _inputs(workload, study.axes if workload.meant is None else workload.meant(study.axes))
-    if workload.check is not None:
-        workload.check(choices, study.axes)
+    choices, numbers, derived = _inputs(workload, workload.meant(study.axes))
+    workload.check(choices, study.axes)
     shown = [workload.column_named(name, "--columns").name for name in (workload.shown if study.columns is None else study.columns)]
     where, filters = constraints(workload, study.where, "--where")
     read = {name for one in (*where, *filters) for name in one.names}
@@ -192,9 +191,8 @@ def _parts(
     axes = dict(sorted(numbers.items(), key=lambda item: len(item[1])))
     for combination in product(*others.values()):
         chosen = dict(zip(others, combination, strict=True))
-        usual = {} if workload.defaults is None else workload.defaults(chosen)
-        missing = {name: np.array([float(value)]) for name, value in usual.items() if name not in axes and name not in derived}
-        whole = (chosen, {**missing, **axes})
-        for part, values in [whole] if workload.split is None else workload.split(*whole, derived):
+        usual = workload.defaults(chosen).items()
+        missing = {name: np.array([float(value)]) for name, value in usual if name not in axes and name not in derived}
+        for part, values in workload.split(chosen, {**missing, **axes}, derived):
             fixed = {name: float(array[0]) for name, array in values.items() if len(array) == 1}
             yield SubGrid(part, fixed, {name: array for name, array in values.items() if len(array) > 1})

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 from perfmodel import catalog
 from perfmodel.core.arith import Number
 from perfmodel.core.errors import UsageError
 from perfmodel.core.hardware import Device
-from perfmodel.sweep.base import DEFAULT_DEVICE, SweepColumn, SweepInput, SweepVariant, SweepWorkload, canonical, device_ids, device_named
+from perfmodel.sweep.base import HARDWARE, SweepInput, SweepVariant, SweepWorkload, asked, canonical, choice, count, device_named
 from perfmodel.transformer.cache_plan import CacheWorkload, stored_bytes, workload
 from perfmodel.transformer.kv_cache import (
     BITS,
@@ -22,6 +22,7 @@ from perfmodel.transformer.kv_cache import (
     sequence_bytes,
     token_bytes,
 )
+from perfmodel.transformer.question import CacheQuestion
 from perfmodel.transformer.spec import ModelSpec
 
 
@@ -31,16 +32,16 @@ def model_named(name: str) -> ModelSpec:
     return catalog.find_model(name)
 
 
-def canonical_model(name: str) -> str:
-    """The name of the model that ``name`` means; a path stays one."""
-    found = model_named(name)
-    return name if name.endswith((".json", ".yaml", ".yml")) or "/" in name else found.name
-
-
-MODEL = SweepInput(
-    "model", "name", "model, by name or the path of a config.json", None, True, True, names=catalog.model_names, canonical=canonical_model
+MODEL = choice(
+    "model",
+    "model, by name or the path of a config.json",
+    kind="name",
+    required=True,
+    names=catalog.model_names,
+    canonical=lambda name: canonical(name, model_named(name).name),
 )
 """The axis of models."""
+stored = partial(choice, names=lambda: list(BITS))
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,28 +98,29 @@ def defaults(choices: Mapping[str, Any]) -> Mapping[str, float]:
 
 WORKLOAD = SweepWorkload(
     name="kv-cache",
-    inputs=(
+    inputs=asked(
+        CacheQuestion,
         MODEL,
-        SweepInput("hardware", "name", "device", DEFAULT_DEVICE, True, names=device_ids, canonical=canonical),
-        SweepInput("dtype", "name", "format of the cache", "fp16", True, names=lambda: list(BITS)),
-        SweepInput("rope_dtype", "name", "of the rotated key of latent attention", choice=True, names=lambda: list(BITS)),
-        SweepInput("scale_group", "whole", "elements that share a scale, if quantized", choice=True),
-        SweepInput("weights_dtype", "name", "format of the weights", choice=True, names=lambda: list(BITS)),
-        SweepInput("reserve", "size", "memory for neither weights nor cache", 0, True, least=0, unit="B"),
-        SweepInput("n", "whole", "tokens of a sequence; by default the most that the model takes", varies=True),
-        SweepInput("batch", "whole", "sequences", 1),
-        SweepInput("block_size", "whole", "tokens per page", 1),
+        HARDWARE,
+        stored("dtype", "format of the cache"),
+        stored("rope_dtype", "of the rotated key of latent attention"),
+        choice("scale_group", "elements that share a scale, if quantized"),
+        stored("weights_dtype", "format of the weights"),
+        choice("reserve", "memory for neither weights nor cache", 0, least=0, unit="B"),
+        SweepInput("n", "tokens of a sequence; by default the most that the model takes", varies=True),
+        SweepInput("batch", "sequences"),
+        SweepInput("block_size", "tokens per page"),
     ),
     columns=(
-        SweepColumn("bytes_per_token", "B", "cache of one token, no window full", whole=True),
-        SweepColumn("bytes_per_sequence", "B", "cache of one sequence", whole=True),
-        SweepColumn("cache_bytes", "B", "cache of all sequences", whole=True),
-        SweepColumn("unused_block_bytes", "B", "of its pages that hold no token", whole=True),
-        SweepColumn("weights_bytes", "B", "weights", whole=True),
-        SweepColumn("memory_bytes", "B", "weights, cache and reserve", whole=True),
-        SweepColumn("room_bytes", "B", "what weights and reserve leave of the device's memory", whole=True),
-        SweepColumn("max_batch", "sequences", "sequences whose cache fits", whole=True),
-        SweepColumn("max_context", "tokens", "tokens to which every sequence can grow", whole=True, pointwise=True),
+        count("bytes_per_token", "B", "cache of one token, no window full"),
+        count("bytes_per_sequence", "B", "cache of one sequence"),
+        count("cache_bytes", "B", "cache of all sequences"),
+        count("unused_block_bytes", "B", "of its pages that hold no token"),
+        count("weights_bytes", "B", "weights"),
+        count("memory_bytes", "B", "weights, cache and reserve"),
+        count("room_bytes", "B", "what weights and reserve leave of the device's memory"),
+        count("max_batch", "sequences", "sequences whose cache fits"),
+        count("max_context", "tokens", "tokens to which every sequence can grow", pointwise=True),
     ),
     variant=variant,
     shown=("bytes_per_token", "bytes_per_sequence", "cache_bytes", "memory_bytes", "max_batch"),

@@ -9,29 +9,27 @@ from typing import Any
 from perfmodel.core.arith import Number
 from perfmodel.core.checks import dtype_on
 from perfmodel.core.cost import Tile, memory_bytes
-from perfmodel.core.dtypes import DTYPES
 from perfmodel.core.errors import PerfmodelError
 from perfmodel.core.hardware import Device
 from perfmodel.core.roofline import estimate, total
 from perfmodel.core.workload import FORWARD
 from perfmodel.kernels.matmul import Matmul, default_columns, extra_memory_bytes, io_lower_bound, kernels
+from perfmodel.kernels.question import MatmulQuestion
 from perfmodel.kernels.tile import OnChip, choose_tile, on_chip, with_sram
 from perfmodel.sweep.base import (
-    COSTS,
-    DEFAULT_DEVICE,
-    MEMORY,
     PREDICTED,
     Skipped,
     SweepColumn,
     SweepInput,
     SweepVariant,
-    SweepWorkload,
     TileSizes,
-    canonical,
+    choice,
     costs,
-    device_ids,
+    count,
     device_named,
     fallbacks,
+    kernel_workload,
+    predicted_columns,
 )
 from perfmodel.timing.select_kernel import check_implementation, select_kernel
 
@@ -69,9 +67,12 @@ class MatmulVariant(SweepVariant):
         found, left_out = self.sizes.of(*(values.get(edge, 0) for edge in _EDGES))
         return found, [Skipped("split_k is more than k", values["k"] < self.probe.split_k), *left_out]
 
+    def _workload(self, numbers: Mapping[str, Number]) -> Matmul:
+        return replace(self.probe, **{name: numbers[name] for name in ("m", "n", "k", "batch")})
+
     def formulas(self, numbers: Mapping[str, Number]) -> Mapping[str, Number]:
         """Every column but predicted times."""
-        w = replace(self.probe, m=numbers["m"], n=numbers["n"], k=numbers["k"], batch=numbers["batch"])
+        w = self._workload(numbers)
         listed = kernels(w, Tile(*(numbers[name] for name in _TILE)))
         bound = io_lower_bound(w, self.chip.total / w.dtype.size)
         edges = {"tile_rows": numbers["br"], "tile_columns": numbers["bc"], "io_lower_bound_elements": bound}
@@ -80,14 +81,13 @@ class MatmulVariant(SweepVariant):
 
     def point(self, values: Mapping[str, int], columns: Sequence[str]) -> Mapping[str, float | None]:
         """Predicted time and its interval; None where no calibration covers the row."""
-        w = replace(self.probe, m=values["m"], n=values["n"], k=values["k"], batch=values["batch"])
-        extra = {name: int(size) for name, size in self.prepare(values)[0].items()}
+        w, extra = self._workload(values), {name: int(size) for name, size in self.prepare(values)[0].items()}
         lower = float(self.formulas({**values, **extra})["lower_s"])
         try:
             found = select_kernel("matmul", w.dtype.name, w, FORWARD, self.device, lower, self.implementation, lambda name: True, fallbacks)
         except PerfmodelError:
-            return {"predicted_s": None, "predicted_low_s": None, "predicted_high_s": None}
-        return {"predicted_s": found.seconds, "predicted_low_s": found.low, "predicted_high_s": found.high}
+            return predicted_columns(None)
+        return predicted_columns(found)
 
 
 def variant(choices: Mapping[str, Any]) -> MatmulVariant:
@@ -100,32 +100,25 @@ def variant(choices: Mapping[str, Any]) -> MatmulVariant:
     return MatmulVariant(device, on_chip(device), probe, choices["implementation"])
 
 
-WORKLOAD = SweepWorkload(
-    name="matmul",
-    inputs=(
-        SweepInput("hardware", "name", "device", DEFAULT_DEVICE, True, names=device_ids, canonical=canonical),
-        SweepInput("dtype", "name", "number format", "fp16", True, names=lambda: list(DTYPES)),
-        SweepInput("split_k", "whole", "blocks that share the k of a tile", 1, True),
-        SweepInput("sram", "size", "SRAM per block", choice=True, unit="B"),
-        SweepInput("implementation", "name", "kernel of the predicted columns", choice=True, columns=tuple(one.name for one in PREDICTED)),
-        SweepInput("m", "whole", "rows of A and C", required=True),
-        SweepInput("n", "whole", "columns of B and C", required=True),
-        SweepInput("k", "whole", "columns of A, rows of B", required=True),
-        SweepInput("batch", "whole", "independent matmuls", 1),
-        SweepInput("tile_m", "whole", "tile rows"),
-        SweepInput("tile_n", "whole", "tile columns"),
+WORKLOAD = kernel_workload(
+    MatmulQuestion,
+    (
+        choice("split_k", "blocks that share the k of a tile"),
+        choice("sram", "SRAM per block", unit="B"),
+        choice("implementation", "kernel of the predicted columns", kind="name", columns=tuple(one.name for one in PREDICTED)),
+        SweepInput("m", "rows of A and C", required=True),
+        SweepInput("n", "columns of B and C", required=True),
+        SweepInput("k", "columns of A, rows of B", required=True),
+        SweepInput("batch", "independent matmuls"),
+        SweepInput("tile_m", "tile rows"),
+        SweepInput("tile_n", "tile columns"),
     ),
-    columns=(
-        *COSTS,
-        *MEMORY,
+    (
         SweepColumn("io_lower_bound_elements", "elements", "what any schedule moves with the device's fast memory"),
-        SweepColumn("tile_rows", "rows", "rows of the tile", whole=True),
-        SweepColumn("tile_columns", "columns", "columns of the tile", whole=True),
-        *PREDICTED,
+        count("tile_rows", "rows", "rows of the tile"),
+        count("tile_columns", "columns", "columns of the tile"),
     ),
+    name="matmul",
     variant=variant,
-    shown=("flops", "executed_flops", "accesses_elements", "sram_bytes", "dram_bytes", "lower_s", "roofline_s"),
-    objective="roofline_s",
-    words={"time": "roofline_s", "io": "sram_bytes", "memory": "memory_bytes"},
     always=("hardware", "m", "n", "k"),
 )

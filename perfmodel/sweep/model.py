@@ -12,27 +12,28 @@ from dataclasses import dataclass
 from typing import Any
 
 from perfmodel.core.checks import dtype_on
-from perfmodel.core.dtypes import DTYPES
 from perfmodel.core.errors import PerfmodelError, UsageError, suggest
 from perfmodel.core.hardware import Device
 from perfmodel.sweep.base import (
-    DEFAULT_DEVICE,
+    DTYPE,
     FITS,
+    HARDWARE,
     SweepColumn,
     SweepInput,
     SweepVariant,
     SweepWorkload,
-    canonical,
+    asked,
+    choice,
     computed,
-    device_ids,
+    count,
     device_named,
     fallbacks,
 )
-from perfmodel.sweep.kv_cache import MODEL, model_named
+from perfmodel.sweep.kv_cache import MODEL, model_named, stored
 from perfmodel.transformer.answer import answer
-from perfmodel.transformer.kv_cache import BITS
+from perfmodel.transformer.question import PhaseQuestion
 from perfmodel.transformer.spec import ModelSpec
-from perfmodel.transformer.step import DECODE, DEFAULT_GENERATED, GENERATE, PHASES, PREFILL, Request, Split, default_length, formats
+from perfmodel.transformer.step import DECODE, DEFAULT_GENERATED, GENERATE, PHASES, Request, default_length
 
 _VALUE = re.compile(r"(--[a-z-]+) \d+")
 """A size in a message: rows that fail alike are counted together, whatever theirs are."""
@@ -48,21 +49,8 @@ class ModelVariant(SweepVariant):
     choices: Mapping[str, Any]
 
     def _request(self, values: Mapping[str, int]) -> Request:
-        chosen, form = self.choices, dtype_on(self.choices["dtype"], self.device)
-        return Request(
-            model=self.model,
-            device=self.device,
-            phase=chosen["phase"],
-            batch=values["batch"],
-            n=values["n"],
-            kv_len=values["kv_len"],
-            dtype=form,
-            fused=chosen["fused"],
-            graph=chosen["graph"],
-            cached=chosen["kv_cache"],
-            split=Split(values["tp"], values["ep"], values["pp"]),
-            **formats(self.model, form, chosen["weights_dtype"], chosen["kv_dtype"]),
-        ).check()
+        n = None if self.choices["phase"] == DECODE else values["n"]
+        return PhaseQuestion(self.model.name).updated({**self.choices, **values, "n": n}).request_for(self.model, self.device)
 
     def point(self, values: Mapping[str, int], columns: Sequence[str]) -> Mapping[str, float | None]:
         """Every column of one row."""
@@ -105,30 +93,29 @@ def check(choices: Mapping[str, Sequence[Any]], axes: Mapping[str, Any]) -> None
 
 WORKLOAD = SweepWorkload(
     name="model",
-    inputs=(
+    inputs=asked(
+        PhaseQuestion,
         MODEL,
-        SweepInput("hardware", "name", "device", DEFAULT_DEVICE, True, names=device_ids, canonical=canonical),
-        SweepInput("phase", "name", "prefill, decode or generate", PREFILL, True, names=lambda: list(PHASES)),
-        SweepInput("dtype", "name", "number format", "fp16", True, names=lambda: list(DTYPES)),
-        SweepInput("weights_dtype", "name", "format of the weights", choice=True, names=lambda: list(BITS)),
-        SweepInput("kv_dtype", "name", "format of the KV cache", choice=True, names=lambda: list(BITS)),
-        SweepInput("fused", "flag", "element-wise operations inside other kernels", False, True),
-        SweepInput("graph", "flag", "kernels launched as a CUDA graph; by default in decode", choice=True),
-        SweepInput("kv_cache", "flag", "keep K and V", True, True),
-        SweepInput("n", "whole", "tokens of the prompt; by default 2048, or what the model takes at most", varies=True),
-        SweepInput(
-            "generated", "whole", "tokens after the prompt, where kv_len is not given; by default 128 in generate", least=0, varies=True
-        ),
-        SweepInput("kv_len", "whole", "tokens of a sequence at the end", "n + generated"),
-        SweepInput("batch", "whole", "sequences", 1),
-        SweepInput("tp", "whole", "GPUs that share each matrix", 1),
-        SweepInput("pp", "whole", "pipeline stages", 1),
-        SweepInput("ep", "whole", "groups of GPUs that hold different experts", 1),
+        HARDWARE,
+        choice("phase", "prefill, decode or generate", names=lambda: list(PHASES)),
+        DTYPE,
+        stored("weights_dtype", "format of the weights"),
+        stored("kv_dtype", "format of the KV cache"),
+        choice("fused", "element-wise operations inside other kernels"),
+        choice("graph", "kernels launched as a CUDA graph; by default in decode"),
+        choice("kv_cache", "keep K and V"),
+        SweepInput("n", "tokens of the prompt; by default 2048, or what the model takes at most", varies=True),
+        SweepInput("generated", "tokens after the prompt, where kv_len is not given; by default 128 in generate", least=0, varies=True),
+        SweepInput("kv_len", "tokens of a sequence at the end", "n + generated"),
+        SweepInput("batch", "sequences"),
+        SweepInput("tp", "GPUs that share each matrix"),
+        SweepInput("pp", "pipeline stages"),
+        SweepInput("ep", "groups of GPUs that hold different experts"),
     ),
     columns=(
-        SweepColumn("flops", "FLOP", "matmul FLOP on visible scores", whole=True, of=lambda a: a.cost.flops),
-        SweepColumn("sram_bytes", "B", "bytes between L2 and SMs", whole=True, of=lambda a: a.cost.sram.total),
-        SweepColumn("dram_bytes", "B", "bytes that pass the memory pins", whole=True, of=lambda a: a.cost.dram.total),
+        count("flops", "FLOP", "matmul FLOP on visible scores", of=lambda a: a.cost.flops),
+        count("sram_bytes", "B", "bytes between L2 and SMs", of=lambda a: a.cost.sram.total),
+        count("dram_bytes", "B", "bytes that pass the memory pins", of=lambda a: a.cost.dram.total),
         SweepColumn("lower_s", "s", "lower bound, inputs cold", of=lambda a: a.cost.lower_s),
         SweepColumn("lower_warm_s", "s", "lower bound, inputs and outputs in the caches", of=lambda a: a.cost.lower_warm_s),
         SweepColumn("roofline_s", "s", "roof: all terms overlap", of=lambda a: a.cost.roofline_s),
@@ -140,18 +127,12 @@ WORKLOAD = SweepWorkload(
         SweepColumn("tpot_s", "s", "time per output token", of=lambda a: a.tpot_s),
         SweepColumn("tokens_per_s", "1/s", "over all sequences", of=lambda a: a.tokens_per_s),
         SweepColumn("mfu", "", "FLOP of the model on visible scores over what the GPUs could do in the time", of=lambda a: a.mfu),
-        SweepColumn("weights_bytes", "B", "weights on the fullest GPU", whole=True, of=lambda a: a.memory.weights),
-        SweepColumn("kv_cache_bytes", "B", "KV cache on it", whole=True, of=lambda a: a.memory.kv_cache),
-        SweepColumn("activations_bytes", "B", "activations on it", whole=True, of=lambda a: a.memory.activations),
-        SweepColumn("memory_bytes", "B", "all of it", whole=True, of=lambda a: a.memory.total),
-        SweepColumn(
-            FITS,
-            "",
-            "1 if that fits the memory, 0 if not: then times are those of a GPU with more of it",
-            whole=True,
-            of=lambda a: a.memory.fits,
-        ),
-        SweepColumn("max_batch", "sequences", "sequences that fit", whole=True, of=lambda a: a.memory.max_batch),
+        count("weights_bytes", "B", "weights on the fullest GPU", of=lambda a: a.memory.weights),
+        count("kv_cache_bytes", "B", "KV cache on it", of=lambda a: a.memory.kv_cache),
+        count("activations_bytes", "B", "activations on it", of=lambda a: a.memory.activations),
+        count("memory_bytes", "B", "all of it", of=lambda a: a.memory.total),
+        count(FITS, "", _FITS, of=lambda a: a.memory.fits),
+        count("max_batch", "sequences", "sequences that fit", of=lambda a: a.memory.max_batch),
     ),
     variant=variant,
     shown=("flops", "dram_bytes", "roofline_s", "predicted_s", "ttft_s", "tpot_s", "tokens_per_s", "memory_bytes", FITS, "max_batch"),

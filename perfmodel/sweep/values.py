@@ -33,7 +33,7 @@ def is_expression(one: SweepInput, raw: Any) -> bool:
 def values_of(one: SweepInput, raw: Any) -> Sequence[Any]:
     """Every value that ``raw`` lists, in its order, each once; UsageError names the option. A single range stays one.
 
-    >>> n = SweepInput("n", "whole", "")
+    >>> n = SweepInput("n", "")
     >>> values_of(n, "512:4096:x2"), values_of(n, "1:10:+4,64"), values_of(n, [3, 3, 5])
     ([512, 1024, 2048, 4096], [1, 5, 9, 64], [3, 5])
     """
