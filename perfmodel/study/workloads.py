@@ -49,7 +49,7 @@ class ModelOptions(Options, PhaseQuestion):
         return self.request_for(self.spec(), device)
 
 
-def check_no_device(kind: str, question: AttentionQuestion | MatmulQuestion | PhaseQuestion) -> None:
+def check_no_device(kind: str, question: Any) -> None:
     """UsageError for a device in a ``question`` of a study, which is asked of every device of its section."""
     if question.hardware is not None:
         raise UsageError(f"hardware stands in the {kind} of a workload", "name devices beside the workloads")
