@@ -15,7 +15,7 @@ from perfmodel.kernels.attention.question import AttentionQuestion
 from perfmodel.kernels.matmul import Matmul
 from perfmodel.kernels.question import MatmulQuestion
 from perfmodel.study.schema import Options, checked
-from perfmodel.timing.base import models_of
+from perfmodel.timing.base import algorithm_of, models_of
 from perfmodel.transformer.question import PhaseQuestion
 from perfmodel.transformer.spec import GroupedAttention, ModelSpec
 from perfmodel.transformer.step import PHASES, PREFILL, Request
@@ -38,21 +38,21 @@ class ModelOptions(Options, PhaseQuestion):
 
     kv_heads: int | None = None
 
-    def spec(self) -> ModelSpec:
-        """The model that is meant."""
-        check_no_device("model", self)
-        model = find_model(self.name)
-        return model if self.kv_heads is None else with_kv_heads(model, self.kv_heads)
-
     def request(self, device: Device) -> Request:
         """The question on ``device``; lengths that are not given fit the model."""
-        return self.request_for(self.spec(), device)
+        check_no_device("model", self)
+        return self.request_for(model_with(self.name, self.kv_heads), device)
 
 
 def check_no_device(kind: str, question: Any) -> None:
     """UsageError for a device in a ``question`` of a study, which is asked of every device of its section."""
     if question.hardware is not None:
         raise UsageError(f"hardware stands in the {kind} of a workload", "name devices beside the workloads")
+
+
+def model_with(name: str, kv_heads: int | None) -> ModelSpec:
+    """The model called ``name``, with that many KV heads in every layer if any are given."""
+    return find_model(name) if kv_heads is None else with_kv_heads(find_model(name), kv_heads)
 
 
 def with_kv_heads(model: ModelSpec, kv_heads: int) -> ModelSpec:
@@ -93,6 +93,12 @@ class Workload(Options):
             raise UsageError(f"--implementation: none is called {wrong!r}", suggest(wrong, list(models_of())))
         check_no_device(given[0], getattr(self, given[0]))
         return given[0]
+
+    def kernel_of(self, algorithm: str) -> str | None:
+        """The implementation named for ``algorithm``; one name for all counts where it runs that algorithm."""
+        if isinstance(self.implementation, dict):
+            return self.implementation.get(algorithm)
+        return self.implementation if self.implementation and algorithm_of(self.implementation) == algorithm else None
 
     def updated(self, name: str, value: int) -> Workload:
         """The same with another value of the size ``name``."""

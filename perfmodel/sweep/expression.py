@@ -49,7 +49,7 @@ _FUNCTIONS = {
     "log2": (1, _REAL, np.log2),
 }
 """Least number of arguments, sort, NumPy function."""
-_SIGNS: dict[str, dict[type[ast.AST], Any]] = {
+_SIGNS: dict[str, dict[Any, Any]] = {
     _KEEPS: {ast.Add: np.add, ast.Sub: np.subtract, ast.USub: np.negative},
     _REAL: {ast.Mult: np.multiply, ast.Pow: np.power},
     _DIVIDES: {ast.Div: np.divide, ast.FloorDiv: np.floor_divide, ast.Mod: np.mod},

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+
 from perfmodel.catalog import find_model
 from perfmodel.core.errors import UsageError
 from perfmodel.core.hardware import Device
