@@ -199,7 +199,7 @@ def check(choices: Mapping[str, Sequence[Any]], axes: Mapping[str, Any]) -> None
 
 
 _flag = partial(choice, default=False)
-WORKLOAD = kernel_workload(
+ATTENTION = kernel_workload(
     AttentionQuestion,
     (
         choice("pass", "forward, backward or both", FORWARD, names=lambda: list(PASSES)),

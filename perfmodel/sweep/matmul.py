@@ -100,7 +100,7 @@ def variant(choices: Mapping[str, Any]) -> MatmulVariant:
     return MatmulVariant(device, on_chip(device), probe, choices["implementation"])
 
 
-WORKLOAD = kernel_workload(
+MATMUL = kernel_workload(
     MatmulQuestion,
     (
         choice("split_k", "blocks that share the k of a tile"),

@@ -1,4 +1,4 @@
-"""Sweeps over whole models: one row per configuration, each answered as by ``perfmodel model``, row by row.
+"""Sweeps over whole models, row by row, and over their KV caches, by the formulas of ``perfmodel model`` and ``perfmodel kv-cache``.
 
 A model is a list of kernels whose tiles and time models depend on every size, so there is no formula to run on columns: a row takes
 milliseconds.
@@ -8,9 +8,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cache, partial
 from typing import Any
 
+from perfmodel import catalog
+from perfmodel.core.arith import Number
 from perfmodel.core.checks import dtype_on
 from perfmodel.core.errors import PerfmodelError, UsageError, suggest
 from perfmodel.core.hardware import Device
@@ -23,17 +26,40 @@ from perfmodel.sweep.base import (
     SweepVariant,
     SweepWorkload,
     asked,
+    canonical,
     choice,
     computed,
     count,
     device_named,
     fallbacks,
 )
-from perfmodel.sweep.kv_cache import MODEL, model_named, stored
 from perfmodel.transformer.answer import answer
-from perfmodel.transformer.question import PhaseQuestion
+from perfmodel.transformer.cache_plan import CacheWorkload, stored_bytes, workload
+from perfmodel.transformer.kv_cache import BITS, CacheFormat, batch_bytes, largest_batch, longest_context, sequence_bytes, token_bytes
+from perfmodel.transformer.question import CacheQuestion, PhaseQuestion
 from perfmodel.transformer.spec import ModelSpec
 from perfmodel.transformer.step import DECODE, DEFAULT_GENERATED, GENERATE, PHASES, Request, default_length
+
+
+@cache
+def model_named(name: str) -> ModelSpec:
+    """The model that ``name`` means, read once."""
+    return catalog.find_model(name)
+
+
+AXIS = choice(
+    "model",
+    "model, by name or the path of a config.json",
+    kind="name",
+    required=True,
+    names=catalog.model_names,
+    canonical=lambda name: canonical(name, model_named(name).name),
+)
+"""The axis of models."""
+stored = partial(choice, names=lambda: list(BITS))
+
+
+# Whole models
 
 _VALUE = re.compile(r"(--[a-z-]+) \d+")
 """A size in a message: rows that fail alike are counted together, whatever theirs are."""
@@ -58,7 +84,7 @@ class ModelVariant(SweepVariant):
             found = answer(self._request(values), fallbacks)
         except PerfmodelError as error:
             raise type(error)(_VALUE.sub(r"\1", error.message), error.fix) from None
-        return {name: None if value is None else float(value) for name, value in computed(WORKLOAD.columns, found).items()}
+        return {name: None if value is None else float(value) for name, value in computed(MODEL.columns, found).items()}
 
 
 def variant(choices: Mapping[str, Any]) -> ModelVariant:
@@ -91,11 +117,11 @@ def check(choices: Mapping[str, Sequence[Any]], axes: Mapping[str, Any]) -> None
             )
 
 
-WORKLOAD = SweepWorkload(
+MODEL = SweepWorkload(
     name="model",
     inputs=asked(
         PhaseQuestion,
-        MODEL,
+        AXIS,
         HARDWARE,
         choice("phase", "prefill, decode or generate", names=lambda: list(PHASES)),
         DTYPE,
@@ -143,4 +169,94 @@ WORKLOAD = SweepWorkload(
     defaults=defaults,
     meant=meant,
     check=check,
+)
+
+
+# KV caches
+
+
+@dataclass(frozen=True, slots=True)
+class CacheVariant(SweepVariant):
+    """One model on one device in one number format; ``weights`` in bytes, ``room`` what they and the reserve leave, None if unknown."""
+
+    probe: CacheWorkload
+    device: Device
+    weights: int
+    room: int | None
+
+    def _form(self, numbers: Mapping[str, Number]) -> CacheFormat:
+        return replace(self.probe.form, block_size=numbers["block_size"])
+
+    def formulas(self, numbers: Mapping[str, Number]) -> Mapping[str, Number]:
+        """Every column but the longest context."""
+        spec, form, n, batch = self.probe.spec, self._form(numbers), numbers["n"], numbers["batch"]
+        size = batch_bytes(spec, n, batch, form)
+        unknown = float("nan")
+        return {
+            "bytes_per_token": token_bytes(spec, form),
+            "bytes_per_sequence": sequence_bytes(spec, n, form),
+            "cache_bytes": size,
+            "unused_block_bytes": size - batch_bytes(spec, n, batch, replace(form, block_size=1)),
+            "weights_bytes": self.weights,
+            "memory_bytes": size + self.weights + self.probe.reserve,
+            "room_bytes": unknown if self.room is None else self.room,
+            "max_batch": unknown if self.room is None else largest_batch(self.room, spec, n, form),
+        }
+
+    def point(self, values: Mapping[str, int], columns: Sequence[str]) -> Mapping[str, float | None]:
+        """The longest context that fits; None where every length does, or the capacity is unknown."""
+        found = None if self.room is None else longest_context(self.room, self.probe.spec, values["batch"], self._form(values))
+        return {"max_context": found}
+
+
+def _cache_variant(choices: Mapping[str, Any]) -> CacheVariant:
+    """The variant for one combination of choices; PerfmodelError says why there is none."""
+    device, spec = device_named(choices["hardware"]), model_named(choices["model"])
+    form = CacheFormat(choices["dtype"], choices["rope_dtype"], 1, choices["scale_group"])
+    probe = workload(spec, 1, 1, form, choices["weights_dtype"], choices["reserve"])
+    weights = int(stored_bytes(probe))
+    capacity = device.dram.capacity
+    return CacheVariant(probe, device, weights, None if capacity is None else int(capacity.number) - weights - probe.reserve)
+
+
+def _cache_defaults(choices: Mapping[str, Any]) -> Mapping[str, float]:
+    """As in ``perfmodel kv-cache``: the most tokens that the model takes."""
+    longest = model_named(choices["model"]).max_positions
+    if longest is None:
+        raise UsageError(f"--n is missing, and {choices['model']} does not say how much it takes", "give it as --n 8192")
+    return {"n": longest}
+
+
+KV_CACHE = SweepWorkload(
+    name="kv-cache",
+    inputs=asked(
+        CacheQuestion,
+        AXIS,
+        HARDWARE,
+        stored("dtype", "format of the cache"),
+        stored("rope_dtype", "of the rotated key of latent attention"),
+        choice("scale_group", "elements that share a scale, if quantized"),
+        stored("weights_dtype", "format of the weights"),
+        choice("reserve", "memory for neither weights nor cache", 0, least=0, unit="B"),
+        SweepInput("n", "tokens of a sequence; by default the most that the model takes", varies=True),
+        SweepInput("batch", "sequences"),
+        SweepInput("block_size", "tokens per page"),
+    ),
+    columns=(
+        count("bytes_per_token", "B", "cache of one token, no window full"),
+        count("bytes_per_sequence", "B", "cache of one sequence"),
+        count("cache_bytes", "B", "cache of all sequences"),
+        count("unused_block_bytes", "B", "of its pages that hold no token"),
+        count("weights_bytes", "B", "weights"),
+        count("memory_bytes", "B", "weights, cache and reserve"),
+        count("room_bytes", "B", "what weights and reserve leave of the device's memory"),
+        count("max_batch", "sequences", "sequences whose cache fits"),
+        count("max_context", "tokens", "tokens to which every sequence can grow", pointwise=True),
+    ),
+    variant=_cache_variant,
+    shown=("bytes_per_token", "bytes_per_sequence", "cache_bytes", "memory_bytes", "max_batch"),
+    objective="memory_bytes",
+    words={"memory": "memory_bytes", "io": "cache_bytes"},
+    always=("model", "hardware", "n", "batch"),
+    defaults=_cache_defaults,
 )

@@ -15,16 +15,17 @@ from perfmodel import __version__
 from perfmodel.core.errors import DataError, UsageError, suggest
 from perfmodel.sweep.base import SweepInput, SweepWorkload
 
-WORKLOADS = ("attention", "matmul", "kv-cache", "model")
+_MODULES = {"attention": "attention", "matmul": "matmul", "kv-cache": "model", "model": "model"}
+WORKLOADS = tuple(_MODULES)
 MOST_TOP = 10_000
 
 
 @cache
 def workload_named(name: str) -> SweepWorkload:
     """The kind of workload called ``name``; only its own module is loaded."""
-    if name not in WORKLOADS:
+    if name not in _MODULES:
         raise UsageError(f"there is no sweep over {name!r}", suggest(str(name), list(WORKLOADS)))
-    found: SweepWorkload = import_module(f"perfmodel.sweep.{name.replace('-', '_')}").WORKLOAD
+    found: SweepWorkload = getattr(import_module(f"perfmodel.sweep.{_MODULES[name]}"), name.replace("-", "_").upper())
     return found
 
 
