@@ -485,7 +485,7 @@ def test_a_chain_that_is_kept_makes_no_tapes() -> None:
     assert repr(taped_steps(5, Plan())) == "0", "a whole number"
 
 
-@pytest.mark.parametrize("workload", map(workload_named, WORKLOADS), ids=lambda w: w.name)
+@pytest.mark.parametrize("workload", [*map(workload_named, WORKLOADS)], ids=lambda w: w.name)
 def test_what_is_counted_is_a_whole_number(workload: Any) -> None:
     counted = {one.name: one.whole for one in workload.columns if one.unit in ("B", "FLOP", "OP", "elements", "rows", "columns", "tokens")}
     assert [name for name, whole in counted.items() if not whole] in ([], ["io_lower_bound_elements"])

@@ -106,19 +106,17 @@ def _show(result: SweepResult, rows: Output | None, to: Destination) -> None:
     """The report, on stderr where the rows took stdout."""
     from perfmodel.report.sweep import report
 
-    target = None if rows is None or rows.path is None else Path(rows.path)
-    carried = rows is not None and rows.resume and result.grid.slow
-    where = "" if target is None else f"Rows are in {target}{'; what follows is of those computed now' if carried else ''}."
-    made = report(result, where)
-    if rows is not None and rows.path is None:
-        from perfmodel.report.formats import readable
-        from perfmodel.report.formats.txt import render
-
-        sys.stderr.write(render(readable(made)))
-        if to.files:
-            Destination(False, to.files).emit(made)
+    if rows is None or rows.path is not None:
+        later = "; what follows is of those computed now" if rows is not None and rows.resume and result.grid.slow else ""
+        to.emit(report(result, "" if rows is None else f"Rows are in {rows.path}{later}."))
         return
-    to.emit(made)
+    from perfmodel.report.formats import readable
+    from perfmodel.report.formats.txt import render
+
+    made = report(result)
+    sys.stderr.write(render(readable(made)))
+    if to.files:
+        Destination(False, to.files).emit(made)
 
 
 # The words
@@ -167,44 +165,36 @@ def axes_of(words: Sequence[str], kind: str) -> dict[str, Any]:
 
 def where_to(output: Sequence[str] | None, form: str | None, resume: bool, dask: str | None) -> tuple[Output | None, list[str]]:
     """The output for rows, if any, and those for the report. UsageError if they do not go together."""
-    reports: list[str] = []
-    rows: list[str] = []
-    for name in output or ():
-        suffix = Path(name).suffix.removeprefix(".")
-        data = name.endswith("/") or suffix in ("csv", "jsonl", "parquet") or (name == "-" and form is not None) or (dask and not suffix)
-        (rows if data else reports).append(name)
-    for name in reports:
-        _check_suffix(name)
-    if len(rows) > 1:
-        raise UsageError(f"--output: rows go to one place, not to {len(rows)}", "run the sweep again for another format")
-    if not rows:
-        for option, holds in (("--resume", resume), ("--dask", dask), ("--format", form)):
-            if holds:
-                raise UsageError(f"{option} is about rows in a file", "say where with -o, such as -o rows.parquet")
-        return None, reports
-    return _rows_output(rows[0], form, resume, dask), reports
-
-
-def _check_suffix(name: str) -> None:
-    """UsageError for a file that is neither of rows nor of the report."""
     from perfmodel.report.formats import suffixes
 
-    if name != "-" and Path(name).suffix not in suffixes(()):
-        kind = repr(Path(name).suffix) if Path(name).suffix else "a file without suffix"
-        fix = f"end it in .csv, .jsonl or .parquet, or in / for a folder, for rows; in {', '.join(suffixes(()))} for the report"
-        raise UsageError(f"--output: no format is written to {kind} ({name})", f"{fix}; rows to stdout: -o - --format csv")
+    reports, rows = list[str](), list[str]()
+    for name in output or ():
+        suffix = Path(name).suffix
+        if name.endswith("/") or suffix in (".csv", ".jsonl", ".parquet") or (name == "-" and form is not None) or (dask and not suffix):
+            rows.append(name)
+        elif name == "-" or suffix in suffixes():
+            reports.append(name)
+        else:
+            kind = repr(suffix) if suffix else "a file without suffix"
+            fix = f"end it in .csv, .jsonl or .parquet, or in / for a folder, for rows; in {', '.join(suffixes())} for the report"
+            raise UsageError(f"--output: no format is written to {kind} ({name})", f"{fix}; rows to stdout: -o - --format csv")
+    if len(rows) > 1:
+        raise UsageError(f"--output: rows go to one place, not to {len(rows)}", "run the sweep again for another format")
+    for word, given in (("--resume", resume), ("--dask", dask), ("--format", form)):
+        if given and not rows:
+            raise UsageError(f"{word} is about rows in a file", "say where with -o, such as -o rows.parquet")
+    return _rows_output(rows[0], form, resume, dask) if rows else None, reports
 
 
 def _rows_output(name: str, form: str | None, resume: bool, dask: str | None) -> Output:
     from perfmodel.sweep.parts import Output
-    from perfmodel.sweep.writers import formats
+    from perfmodel.sweep.writers import find
 
     folder = name.endswith("/") or dask is not None
     if name == "-":
         if resume or dask:
             raise UsageError("--resume and --dask need a file", "give one with -o")
-        if form not in formats():
-            raise UsageError(f"--format: there is no format {form!r}", suggest(str(form), formats()))
+        find(str(form))
         return Output(None, str(form))
     path, written = Path(name), "parquet" if folder else Path(name).suffix.removeprefix(".")
     if form not in (None, written):

@@ -63,6 +63,7 @@ class VariantBlock:
 class GridBlock:
     """One block evaluated: an answer for each value of the compared choice."""
 
+    grid: SweepGrid
     part: SubGrid
     slices: Slices
     lengths: tuple[int, ...]
@@ -166,7 +167,7 @@ class Evaluator:
                 else:
                     answers.append(VariantBlock(name, inputs, lengths, outs[name]))
                     self._fill(answers[-1], *known, values, skipped)
-            return GridBlock(self.part, slices, lengths, answers)
+            return GridBlock(self.grid, self.part, slices, lengths, answers)
 
     def _fill(self, answer: VariantBlock, variant: SweepVariant, replay: Replay, values: Values, skipped: list[Skipped]) -> None:
         """Fill in the columns of ``answer``, and mark the rows that do not count."""

@@ -13,7 +13,7 @@ from perfmodel.sweep.evaluate import GridBlock, VariantBlock
 from perfmodel.sweep.grid import SweepGrid
 from perfmodel.sweep.run import Counts
 from perfmodel.sweep.study import SweepStudy
-from perfmodel.sweep.table import Reader, Row
+from perfmodel.sweep.table import Row, row_of
 
 PREDICTED = "predicted_s"
 OFTEN_UNKNOWN = "predicted"
@@ -51,7 +51,6 @@ class Summary:
     many configurations each other one is predicted to take less, and in how many both are predicted, if such times are computed.
     """
 
-    reader: Reader
     objective: str
     swept: tuple[str, ...]
     reference: Any = None
@@ -64,19 +63,19 @@ class Summary:
     def of(cls, grid: SweepGrid, objective: str) -> Summary:
         """A summary of ``grid``; the first value of the compared choice is what the others are held against."""
         swept = tuple(name for name, values in grid.choices.items() if len(values) > 1)
-        return cls(Reader.of(grid), objective, swept, grid.compared[0] if len(grid.compared) > 1 else None)
+        return cls(objective, swept, grid.compared[0] if len(grid.compared) > 1 else None)
 
     def update(self, block: GridBlock) -> None:
         """Take in one block."""
         usable = {answer.name: answer for answer in block.answers if answer.columns}
         for answer in usable.values():
-            self._best(answer)
+            self._best(block, answer)
         reference = usable.pop(self.reference, None)
         if reference is not None:
             for answer in usable.values():
                 self._compare(block, reference, answer)
 
-    def _best(self, answer: VariantBlock) -> None:
+    def _best(self, block: GridBlock, answer: VariantBlock) -> None:
         column = answer.columns[self.objective].reshape(-1)
         place = _least(column, answer.valid)
         if place is None:
@@ -84,7 +83,7 @@ class Summary:
         key = tuple(answer.inputs[name] for name in self.swept)
         known = self.best.get(key)
         if len(self.best) < MOST_GROUPS if known is None else column[place] < known[self.objective]:
-            self.best[key] = self.reader.row(answer, place)
+            self.best[key] = row_of(block.grid, answer, place)
 
     def _compare(self, block: GridBlock, reference: VariantBlock, answer: VariantBlock) -> None:
         """Count where ``answer`` is better, along every axis."""
@@ -160,18 +159,15 @@ def _usable(answer: VariantBlock, *columns: str) -> Any:
     return reduce(np.logical_and, [*(np.isfinite(answer.columns[name].reshape(-1)) for name in columns), *valid])
 
 
-@dataclass(slots=True)
 class _Search:
     """Rows that are searched for by the values of some columns."""
-
-    reader: Reader
 
     def update(self, block: GridBlock) -> None:
         """Take in one block."""
         for answer in block.answers:
             places = self._places(answer) if answer.columns else []
             if len(places):
-                self._add([self.reader.row(answer, int(place)) for place in places])
+                self._add([row_of(block.grid, answer, int(place)) for place in places])
 
     def merge(self, other: Any) -> None:
         """Take in the rows of another."""
@@ -259,10 +255,9 @@ class Findings:
     def of(cls, grid: SweepGrid, study: SweepStudy) -> Findings:
         """None so far; ``study``, complete, says what is searched for in ``grid``."""
         usual = grid.workload.objective if grid.workload.objective in grid.columns else grid.columns[0]
-        reader, column = Reader.of(grid), study.minimize or usual
-        best = None if study.minimize is None else Best(reader, column, study.top)
-        pareto = None if study.pareto is None else Pareto(reader, *study.pareto)
-        return cls(Counts(), Summary.of(grid, column), best, pareto)
+        best = None if study.minimize is None else Best(study.minimize, study.top)
+        pareto = None if study.pareto is None else Pareto(*study.pareto)
+        return cls(Counts(), Summary.of(grid, study.minimize or usual), best, pareto)
 
     def _each(self) -> list[Any]:
         return [one for one in (self.counts, self.summary, self.best, self.pareto) if one is not None]

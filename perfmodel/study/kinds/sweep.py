@@ -87,48 +87,49 @@ class Pairwise:
         """Predictions where both are predicted throughout, else roofs."""
         return PREDICTED if self.first.predicted and self.other.predicted else ROOF
 
-    def side(self, swept: SweptSeries, value: int) -> Side:
-        """``swept`` at ``value``, as a verdict takes it."""
-        one = swept.found[value]
-        return Side(swept.name, float(one.point.roofline_s or 0.0), one.point.predicted, left_out=one.left_out)
-
     def turns(self) -> list[SpeedCrossover]:
         """Where the order turns, by bisection between the values."""
-        found, basis = [], self.basis
-        leads = {value: seconds(self.other.found[value], basis) < seconds(self.first.found[value], basis) for value in self.values}
+        found = []
+        leads = {value: self._leads({one.name: one.found[value] for one in (self.first, self.other)}) for value in self.values}
         for low, high in pairwise(self.values):
             if leads[low] != leads[high]:
                 at = self._first(low, high, leads[high])
-                found.append(SpeedCrossover(at, min(self._times(at)), leads[high]))
+                found.append(SpeedCrossover(at, min(self._times(self.again(at))), leads[high]))
         return found
 
-    def _times(self, value: int) -> tuple[float, float]:
-        both = self.again(value)
+    def _times(self, both: dict[str, WorkloadAnswer]) -> tuple[float, float]:
         return seconds(both[self.first.name], self.basis), seconds(both[self.other.name], self.basis)
 
+    def _leads(self, both: dict[str, WorkloadAnswer]) -> bool:
+        first, other = self._times(both)
+        return other < first
+
     def _first(self, low: int, high: int, rises: bool) -> int:
-        """The first value above ``low`` at which the order is that of ``high``; sizes that mean nothing end the search."""
+        """The first value above ``low`` at which the order is that of ``high``; a size that has no answer ends the search."""
         while high - low > 1:
             middle = (low + high) // 2
             try:
-                first, other = self._times(middle)
+                turned = self._leads(self.again(middle)) == rises
             except PerfmodelError:
                 return high
-            low, high = (low, middle) if (other < first) == rises else (middle, high)
+            low, high = (low, middle) if turned else (middle, high)
         return high
+
+    def _against(self, value: int, where: str) -> str:
+        sides = ((swept.name, swept.found[value]) for swept in (self.first, self.other))
+        first, other = (Side(name, float(one.point.roofline_s or 0.0), one.point.predicted, left_out=one.left_out) for name, one in sides)
+        return against(first, other, f" at {self.over} {where}")
 
     def sentence(self, turns: Sequence[SpeedCrossover]) -> str:
         """Who is faster where, on which basis, and by how much at the ends."""
         first, last = self.values[0], self.values[-1]
-        where = f"{last:,}, the largest of them at which both fit the memory" if self.cut else f"{last:,}"
-        end = against(self.side(self.first, last), self.side(self.other, last), f" at {self.over} {where}")
+        end = self._against(last, f"{last:,}" + ", the largest of them at which both fit the memory" * self.cut)
         if turns:
             words = [("faster" if turn.rises else "slower", f"from {self.over} {turn.at:,} on") for turn in turns]
             basis = "predicted to be " if self.basis == PREDICTED else ""
             then = "".join(f" and {word} {since}" for word, since in words[1:]) + ("" if basis else ", by the ratio of roofs")
             return f"{self.other.name} is {basis}{words[0][0]} than {self.first.name} {words[0][1]}{then}. {end}."
-        start = against(self.side(self.first, first), self.side(self.other, first), f" at {self.over} {first:,}")
-        return f"{end}." if first == last else f"{end}. {start}."
+        return f"{end}." if first == last else f"{end}. {self._against(first, f'{first:,}')}."
 
 
 def alone(swept: SweptSeries, over: str) -> str:
@@ -150,12 +151,7 @@ def too_large(swept: SweptSeries, over: str) -> str:
     beyond = next((value for value, one in swept.found.items() if one.fits is False), None)
     if beyond is None:
         return ""
-    return f"{swept.name} does not fit the memory from {over} {beyond:,} on: it needs {text(_plain(swept.found[beyond].memory), 'B')}."
-
-
-def _plain(value: object) -> int | float | None:
-    """A number of a single answer as such."""
-    return value if isinstance(value, (int, float)) else None
+    return f"{swept.name} does not fit the memory from {over} {beyond:,} on: it needs {text(swept.found[beyond].memory, 'B')}."
 
 
 # The section
@@ -180,8 +176,8 @@ COLUMNS: list[tuple[Column, Callable[[WorkloadAnswer], Value]]] = [
     (Column("flops", "FLOP", "FLOP"), lambda one: one.point.flops),
     (Column("dram", "DRAM bytes", "B"), lambda one: one.point.bytes.get("dram")),
     (Column("l2", "L2 bytes", "B"), lambda one: one.point.bytes.get("l2")),
-    (Column("accesses", "HBM accesses", "B"), lambda one: _plain(one.accesses)),
-    (Column("memory", "memory", "B"), lambda one: _plain(one.memory)),
+    (Column("accesses", "HBM accesses", "B"), lambda one: one.accesses),
+    (Column("memory", "memory", "B"), lambda one: one.memory),
     (Column("fits", "fits the memory"), lambda one: None if one.fits is None else "yes" if one.fits else "NO"),
 ]
 
@@ -221,8 +217,7 @@ class SweepSection(Options):
         return {one.series: one for one in answers(self.workload.updated(self.over, value), device, scope)}
 
     def _swept(self, device: Device, scope: Scope) -> list[SweptSeries]:
-        found: dict[str, SweptSeries] = {}
-        failed = []
+        found, failed = dict[str, SweptSeries](), list[str]()
         for value in sorted(set(self.values)):
             try:
                 for name, one in self.at(value, device, scope).items():
@@ -232,7 +227,7 @@ class SweepSection(Options):
         if not found:
             raise UsageError(failed[0], "give other values")
         for swept in found.values():
-            swept.notes += failed + list(dict.fromkeys(missing for one in swept.found.values() for missing in one.missing))[:1]
+            swept.notes += failed + [missing for one in swept.found.values() for missing in one.missing][:1]
         return list(found.values())
 
     def _compared(self, own: Sequence[SweptSeries], scope: Scope, several: bool, marks: list[Mark]) -> list[str]:
