@@ -37,7 +37,7 @@ from perfmodel.study.kinds.sweep import ROOF, Pairwise, SweptSeries
 from perfmodel.study.points import answers
 from perfmodel.study.schema import MOST_FORMULAS, Scope
 from perfmodel.study.workloads import MatmulOptions, Workload
-from perfmodel.sweep.base import costs
+from perfmodel.sweep.kernels import costs
 from perfmodel.sweep.study import WORKLOADS, workload_named
 from perfmodel.timing.base import Case
 from perfmodel.timing.models import gemm, numba_attention

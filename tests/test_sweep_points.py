@@ -23,7 +23,8 @@ from perfmodel.kernels.attention.question import AttentionQuestion
 from perfmodel.kernels.attention.request import READ_BY, is_read
 from perfmodel.kernels.matmul import Matmul
 from perfmodel.kernels.matmul import evaluate as evaluate_matmul
-from perfmodel.sweep.base import COSTS, costs, device_named
+from perfmodel.sweep.base import device_named
+from perfmodel.sweep.kernels import COSTS, costs
 from perfmodel.transformer.cache_plan import CacheWorkload
 from perfmodel.transformer.cache_plan import evaluate as evaluate_cache
 from perfmodel.transformer.kv_cache import CacheFormat

@@ -18,19 +18,8 @@ from perfmodel.kernels.attention.evaluate import AttentionResult, both, evaluate
 from perfmodel.kernels.attention.question import AttentionQuestion
 from perfmodel.kernels.attention.request import PASSES, READ_BY, Comparison, check_read
 from perfmodel.kernels.attention.tiles import LARGEST_EDGE, fitting_tile, tallest
-from perfmodel.sweep.base import (
-    Skipped,
-    SweepInput,
-    SweepVariant,
-    TileSizes,
-    choice,
-    costs,
-    count,
-    device_named,
-    fallbacks,
-    kernel_workload,
-    predicted_columns,
-)
+from perfmodel.sweep.base import Skipped, SweepInput, SweepVariant, choice, count, device_named, fallbacks
+from perfmodel.sweep.kernels import TileSizes, costs, kernel_workload, predicted_columns
 from perfmodel.timing.base import algorithm_of
 from perfmodel.timing.select_kernel import answered, check_compared, check_implementation
 

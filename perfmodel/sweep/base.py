@@ -18,7 +18,6 @@ from perfmodel.core.dtypes import DTYPES
 from perfmodel.core.errors import UsageError, suggest
 from perfmodel.core.hardware import Device
 from perfmodel.core.question import DEFAULT_DEVICE
-from perfmodel.core.roofline import Estimate, Traffic
 from perfmodel.core.workload import LARGEST_SIZE
 
 FITS = "fits"
@@ -126,45 +125,6 @@ class SweepVariant(ABC):
         """The ``columns`` that are computed for each row by itself; PerfmodelError if it has no answer."""
 
 
-class TileSizes:
-    """Sizes of tiles for blocks of rows. ``choose``: sizes by name, or why there are none; asked once for every different case."""
-
-    MOST_KEPT = 64
-
-    def __init__(self, names: Sequence[str], choose: Callable[..., Mapping[str, Number] | str]) -> None:
-        self.names, self.choose = names, cache(choose)
-        self._known: dict[Any, tuple[Any, list[Mapping[str, Number] | str]]] = {}
-
-    def of(self, *axes: Any) -> tuple[dict[str, Any], list[Skipped]]:
-        """Sizes for the cases that ``axes``, which broadcast, make up, 1 where there are none; those rows by reason."""
-        import numpy as np
-
-        key = tuple((np.shape(axis), np.asarray(axis, float).tobytes()) for axis in axes)
-        if key not in self._known:
-            if len(self._known) >= self.MOST_KEPT:
-                self._known.clear()
-            self._known[key] = self._chosen(axes)
-        where, chosen = self._known[key]
-        columns = {name: [1 if isinstance(one, str) else one[name] for one in chosen] for name in self.names}
-        reasons = dict.fromkeys(one for one in chosen if isinstance(one, str))
-        missing = [Skipped(reason, np.array([one == reason for one in chosen])[where]) for reason in reasons]
-        return {name: np.array(column, float)[where] for name, column in columns.items()}, missing
-
-    def _chosen(self, axes: Sequence[Any]) -> tuple[Any, list[Mapping[str, Number] | str]]:
-        """Which different case each row is, and what is chosen for each of them."""
-        import numpy as np
-
-        codes, values = np.zeros((), np.int64), []
-        for axis in axes:
-            found, code = np.unique(axis, return_inverse=True)
-            codes = codes * len(found) + code.reshape(np.shape(axis))
-            values.append(found)
-        cases, where = np.unique(codes, return_inverse=True)
-        places = np.unravel_index(cases, [len(found) for found in values])
-        chosen = zip(*(found[place].astype(int).tolist() for found, place in zip(values, places, strict=True)), strict=True)
-        return where.reshape(codes.shape), [self.choose(*case) for case in chosen]
-
-
 Values = Mapping[str, Any]
 
 
@@ -225,57 +185,12 @@ class SweepWorkload:
                 raise UsageError(f"{place}{shown}: {self.name} has no such axis", suggest(name, list(self.named)))
 
 
-def _intensity(cost: Estimate, level: Traffic) -> Number:
-    """FLOP/B; NaN where the level sees no byte."""
-    return float("nan") if isinstance(level.total, int) and level.total == 0 else cost.intensity(level)
-
-
 count = partial(SweepColumn, whole=True)
-COSTS = (
-    count("flops", "FLOP", "matmul FLOP on visible scores; a multiply-add counts 2", of=lambda e: e.flops),
-    count("executed_flops", "FLOP", "matmul FLOP as run: recomputation, masked parts of tiles, padding", of=lambda e: e.executed_flops),
-    count("tensor_flops", "FLOP", "executed on the tensor unit", of=lambda e: e.work.tensor),
-    count("vector_flops", "FLOP", "executed on the vector unit", of=lambda e: e.work.vector),
-    count("exponentials", "OP", "executed on the special function unit", of=lambda e: e.work.sfu),
-    count("accesses_elements", "elements", "loads and stores of the two-level model", of=lambda e: e.reads + e.writes),
-    count("reads_elements", "elements", "loads among them", of=lambda e: e.reads),
-    count("writes_elements", "elements", "stores among them", of=lambda e: e.writes),
-    count("sram_bytes", "B", "bytes between L2 and SMs", of=lambda e: e.sram.total),
-    count("sram_read_bytes", "B", "those read", of=lambda e: e.sram.read),
-    count("sram_write_bytes", "B", "those written", of=lambda e: e.sram.write),
-    count("dram_bytes", "B", "bytes that pass the memory pins", of=lambda e: e.dram.total),
-    count("dram_read_bytes", "B", "those read", of=lambda e: e.dram.read),
-    count("dram_write_bytes", "B", "those written", of=lambda e: e.dram.write),
-    SweepColumn("sram_intensity_flop_per_byte", "FLOP/B", "flops over sram_bytes", of=lambda e: _intensity(e, e.sram)),
-    SweepColumn("dram_intensity_flop_per_byte", "FLOP/B", "flops over dram_bytes", of=lambda e: _intensity(e, e.dram)),
-    SweepColumn("lower_s", "s", "lower bound, inputs cold", of=lambda e: e.lower_s),
-    SweepColumn("lower_warm_s", "s", "lower bound, inputs and outputs in the caches", of=lambda e: e.lower_warm_s),
-    SweepColumn("roofline_s", "s", "roof: all terms overlap", of=lambda e: e.roofline_s),
-    SweepColumn("no_overlap_s", "s", "terms of the roof added up", of=lambda e: e.no_overlap_s),
-    count("memory_bytes", "B", "every tensor allocated at once"),
-    count("extra_memory_bytes", "B", "the part beyond inputs and outputs"),
-)
-PREDICTED = (
-    SweepColumn("predicted_s", "s", "predicted time of a kernel that exists", pointwise=True),
-    SweepColumn("predicted_low_s", "s", "lower end of its 80 % interval", pointwise=True),
-    SweepColumn("predicted_high_s", "s", "upper end of its 80 % interval", pointwise=True),
-)
 
 
 def computed(columns: Sequence[SweepColumn], result: Any) -> dict[str, Number]:
     """Those of ``columns`` that ``result`` gives."""
     return {one.name: one.of(result) for one in columns if one.of is not None}
-
-
-def costs(cost: Estimate) -> Mapping[str, Number]:
-    """The columns of ``COSTS`` that an estimate gives."""
-    return computed(COSTS, cost)
-
-
-def predicted_columns(prediction: Any) -> dict[str, float | None]:
-    """The columns of ``PREDICTED``; None where there is no prediction."""
-    ends = (None, None, None) if prediction is None else (prediction.seconds, prediction.low, prediction.high)
-    return dict(zip((one.name for one in PREDICTED), ends, strict=True))
 
 
 @cache
@@ -303,15 +218,3 @@ HARDWARE = choice(
     canonical=lambda name: canonical(name, device_named(name).id),
 )
 DTYPE = choice("dtype", "number format", "fp16", names=lambda: list(DTYPES))
-
-
-def kernel_workload(question: type[Any], inputs: Sequence[SweepInput], columns: Sequence[SweepColumn], **more: Any) -> SweepWorkload:
-    """A workload of kernels: ``inputs`` beside device and format, ``columns`` beside costs, memory and predicted times."""
-    return SweepWorkload(
-        inputs=asked(question, HARDWARE, DTYPE, *inputs),
-        columns=(*COSTS, *columns, *PREDICTED),
-        shown=("flops", "executed_flops", "accesses_elements", "sram_bytes", "dram_bytes", "lower_s", "roofline_s"),
-        objective="roofline_s",
-        words={"time": "roofline_s", "io": "sram_bytes", "memory": "memory_bytes"},
-        **more,
-    )
