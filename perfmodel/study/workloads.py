@@ -68,6 +68,9 @@ def with_kv_heads(model: ModelSpec, kv_heads: int) -> ModelSpec:
     return replace(model, layers=tuple(layers))
 
 
+KINDS: dict[str, Any] = {"attention": AttentionOptions, "matmul": MatmulOptions, "model": ModelOptions}
+
+
 @dataclass(frozen=True, slots=True)
 class Workload(Options):
     """One of ``attention``, ``matmul`` and ``model``; ``name``: how it is called in the report.
@@ -104,20 +107,11 @@ class Workload(Options):
         """The same with another value of the size ``name``."""
         kind = self.kind
         options = getattr(self, kind)
-        known = [field.name for field in fields(options) if field.name in SIZES[kind]]
+        known = [field.name for field in fields(options) if str(field.type).startswith("int")]
         if name not in known:
             raise UsageError(f"{kind} has no size {name!r}", suggest(name, known))
         changed: Any = {name: value}
         return replace(self, **{kind: replace(options, **changed)})
-
-
-KINDS = ("attention", "matmul", "model")
-SIZES = {
-    "attention": ("n", "kv_len", "d", "batch", "heads", "kv_heads", "window", "splits"),
-    "matmul": ("m", "n", "k", "batch"),
-    "model": ("n", "kv_len", "batch", "tp", "kv_heads"),
-}
-"""Sizes that a sweep goes over."""
 
 
 def shape_words(w: Attention | Matmul) -> str:
@@ -149,7 +143,6 @@ EXAMPLES = {
     "--model": "llama-3-8b decode batch=8 kv_len=2048",
     "--records": "shipped hardware=h200 implementation=torch-sdpa-flash most=12",
 }
-MODELS: dict[str, Any] = {"attention": AttentionOptions, "matmul": MatmulOptions, "model": ModelOptions}
 
 
 def workload_of(kind: str, text: str, implementation: str | None = None) -> Workload:
@@ -163,7 +156,7 @@ def workload_of(kind: str, text: str, implementation: str | None = None) -> Work
         words = [f"phase={word}" if word in PHASES else word for word in words]
         bare = [word for word in words if "=" not in word and word not in ("fused", "graph")]
         words = [f"name={word}" if word in bare[:1] else word for word in words]
-    named: Any = {kind: options_of(f"--{kind}", words, MODELS[kind])}
+    named: Any = {kind: options_of(f"--{kind}", words, KINDS[kind])}
     return Workload(**named, implementation=implementation)
 
 

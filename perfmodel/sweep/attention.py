@@ -160,7 +160,7 @@ def variant(choices: Mapping[str, Any]) -> AttentionVariant:
 def split(
     choices: Mapping[str, Any], numbers: Mapping[str, Any], derived: Mapping[str, Any]
 ) -> list[tuple[dict[str, Any], dict[str, Any]]]:
-    """Decode apart from prefill: unless it was said, K and V are packed for a single query, which matters to shared heads."""
+    """Rows of a single query apart from the others: K and V are packed there by default, which matters where heads share them."""
     has = {"windowed": "window" in numbers or "window" in derived, "sram_given": "sram" in numbers or "sram" in derived}
     has["causal"] = has["windowed"] if choices["causal"] is None else choices["causal"]
     chosen, shared = {**choices, **has}, "kv_heads" in numbers or derived["kv_heads"].alias != "heads"

@@ -137,7 +137,7 @@ class SweepWorkload:
     reference. ``always``: inputs written even if they were not given. ``words``: short names of columns in constraints.
     ``objective``: what is best, if nothing is said. ``split``: parts of a grid that need a choice of their own. ``check``: raises
     UsageError for axes, as written, that do not go together with these choices. ``defaults``: values of inputs that vary, by choices.
-    ``meant``: axes as written to axes as the command would take them.
+    ``meant``: the axes that the command would take, of those as written.
     """
 
     name: str

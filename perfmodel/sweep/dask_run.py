@@ -74,7 +74,7 @@ def connected(address: str) -> Iterator[Any]:
 
 
 def _client(library: Any, address: str) -> Any:
-    """What is at ``address`` may answer with anything, which raises anything; read as the size of a message, MemoryError."""
+    """A client. Something else at ``address`` may answer anything, and so raise anything: a wrong message size raises MemoryError."""
     try:
         asyncio.run(asyncio.wait_for(_reached(address), CONNECT_S))
         return library.Client(address, timeout=CONNECT_S, set_as_default=False)

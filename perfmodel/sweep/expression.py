@@ -25,9 +25,7 @@ from perfmodel.core.errors import DataError, UsageError, cut, suggest
 from perfmodel.core.units import parse_any
 from perfmodel.sweep.base import SweepInput, SweepWorkload
 
-MAX_LENGTH = 1000
-MAX_TOKENS = 200
-MAX_DEPTH = 40
+MAX_LENGTH, MAX_TOKENS, MAX_DEPTH = 1000, 200, 40
 
 _TOKEN = re.compile(
     r"\s*(?:(?P<number>[0-9]+(?:_[0-9]+)*(?:\.[0-9]+)?(?:[eE][+-]?[0-9]{1,3})?)"

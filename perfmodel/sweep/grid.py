@@ -47,7 +47,7 @@ class SubGrid:
 
 @dataclass(frozen=True, slots=True)
 class SweepGrid:
-    """What ``study`` means. ``choices`` and ``numbers``: values by input, ``derived``: expressions, in the order of what they need.
+    """A study, resolved. ``choices`` and ``numbers``: values by input, ``derived``: expressions, in the order of what they need.
 
     ``where``: constraints on inputs, ``filters``: constraints on columns as well. ``given``: inputs that are written.
     """
@@ -69,14 +69,9 @@ class SweepGrid:
         return self.choices[self.workload.compared] if self.workload.compared else (None,)
 
     @property
-    def configurations(self) -> int:
-        """Combinations of inputs, but for the compared choice."""
-        return sum(part.points for part in self.parts)
-
-    @property
     def points(self) -> int:
         """Rows, if none is left out."""
-        return self.configurations * len(self.compared)
+        return sum(part.points for part in self.parts) * len(self.compared)
 
     @property
     def slow(self) -> bool:
@@ -101,7 +96,7 @@ class SweepGrid:
 
 
 def grid_of(study: SweepStudy) -> SweepGrid:
-    """The grid of ``study``; UsageError for what has no meaning."""
+    """The grid of ``study``; UsageError for an axis, a column or a constraint that cannot be read."""
     workload = workload_named(study.workload)
     choices, numbers, derived = _inputs(workload, workload.meant(study.axes))
     workload.check(choices, study.axes)

@@ -97,19 +97,19 @@ def variant(choices: Mapping[str, Any]) -> ModelVariant:
 
 
 def defaults(choices: Mapping[str, Any]) -> Mapping[str, float]:
-    """Lengths that fit the model."""
+    """Default lengths, which fit the model."""
     generated = DEFAULT_GENERATED if choices["phase"] == GENERATE else 0
     return {"n": default_length(model_named(choices["model"]), choices["phase"]), "generated": generated}
 
 
 def meant(axes: Mapping[str, Any]) -> Mapping[str, Any]:
-    """A decode step has no prompt to tell of where it is said how long its sequences are."""
+    """``axes``, with the length of sequences for that of the prompt where decode steps alone are asked for."""
     only_decode = axes.get("phase") in (DECODE, [DECODE])
     return {**axes, "n": "kv_len"} if only_decode and "n" not in axes and "kv_len" in axes else axes
 
 
 def check(choices: Mapping[str, Sequence[Any]], axes: Mapping[str, Any]) -> None:
-    """Lengths that the length of the sequences leaves without a reader are refused."""
+    """UsageError for ``n`` or ``generated`` beside a ``kv_len`` that does not name it: nothing would read it."""
     for name, unread in (("n", set(choices["phase"]) == {DECODE}), ("generated", True)):
         if unread and name in axes and "kv_len" in axes and not re.search(rf"\b{name}\b", str(axes["kv_len"])):
             raise UsageError(

@@ -253,7 +253,7 @@ class Findings:
 
     @classmethod
     def of(cls, grid: SweepGrid, study: SweepStudy) -> Findings:
-        """None so far; ``study``, complete, says what is searched for in ``grid``."""
+        """Empty ones; ``study``, complete, says what is searched for in ``grid``."""
         usual = grid.workload.objective if grid.workload.objective in grid.columns else grid.columns[0]
         best = None if study.minimize is None else Best(study.minimize, study.top)
         pareto = None if study.pareto is None else Pareto(*study.pareto)

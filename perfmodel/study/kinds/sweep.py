@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from math import inf
 from typing import Literal
 
 from perfmodel.core.errors import PerfmodelError, UsageError
@@ -156,16 +157,16 @@ def too_large(swept: SweptSeries, over: str) -> str:
 
 # The section
 
-Shown = Callable[[WorkloadAnswer], float | None]
+Shown = Callable[[WorkloadAnswer, str], float | None]
 SHOWN: dict[str, tuple[str, str, Shown]] = {
-    "time": ("time", "s", lambda one: seconds(one) or None),
-    "rate": ("FLOP per second", "FLOP/s", lambda one: one.point.flops / spent if (spent := seconds(one)) and one.point.flops else None),
-    "dram": ("bytes over DRAM", "B", lambda one: one.point.bytes.get("dram")),
-    "l2": ("bytes through the L2", "B", lambda one: one.point.bytes.get("l2")),
-    "accesses": ("HBM accesses, two-level model", "B", lambda one: one.accesses),
-    "memory": ("memory", "B", lambda one: one.memory),
+    "time": ("time", "s", lambda one, basis: seconds(one, basis) or None),
+    "rate": ("FLOP per second", "FLOP/s", lambda one, basis: one.point.flops / (seconds(one, basis) or inf) or None),
+    "dram": ("bytes over DRAM", "B", lambda one, _: one.point.bytes.get("dram")),
+    "l2": ("bytes through the L2", "B", lambda one, _: one.point.bytes.get("l2")),
+    "accesses": ("HBM accesses, two-level model", "B", lambda one, _: one.accesses),
+    "memory": ("memory", "B", lambda one, _: one.memory),
 }
-"""Label, unit and value of what a picture shows."""
+"""Label, unit and value of what a picture shows, times on a basis: predicted, or at the roof."""
 COLUMNS: list[tuple[Column, Callable[[WorkloadAnswer], Value]]] = [
     (Column("predicted_s", "predicted", "s", "low_s", "high_s"), lambda one: one.point.predicted.value if one.point.predicted else None),
     (Column("low_s", "low", "s"), lambda one: one.point.predicted.low if one.point.predicted else None),
@@ -204,9 +205,8 @@ class SweepSection(Options):
         self.workload.updated(self.over, self.values[0])
         by_device = [self._swept(device, scope) for device in scope.devices(self.devices)]
         every, several = [swept for own in by_device for swept in own], len(by_device) > 1
-        predicted_first = sorted(by_device, key=lambda own: not all(swept.predicted for swept in own))
         verdict, marks = list[str](), list[Mark]()
-        for own in predicted_first:
+        for own in sorted(by_device, key=lambda own: not all(swept.predicted for swept in own)):  # what is predicted comes first
             verdict += self._compared(own, scope, several, marks)
         charts = [self._chart(show, every, marks if show == "time" else [], several) for show in self.show or ["time"]]
         notes = list(dict.fromkeys(note for swept in every for note in swept.notes))
@@ -254,7 +254,9 @@ class SweepSection(Options):
         mixed = 0 < len(unknown) < len(every)
         series = [line for swept in every for line in _lines(show, swept, several, roofs=mixed or not several)]
         title = f"{self.title}: {label}" if self.title else label
-        caption = " ".join(filter(None, [self.caption, _only_roofs(unknown) if mixed else ""]))
+        names = ", ".join(f"{swept.name} on {swept.device.name}" for swept in unknown)
+        only = f"No prediction is known of {names}: compare its roof (dashed) with the roofs of the others"
+        caption = " ".join(filter(None, [self.caption, f"{only}, not with their predictions (solid)." if mixed else ""]))
         return LineChart(title, self.over, label, series, "count", unit, marks=marks, caption=caption)
 
     def _table(self, every: Sequence[SweptSeries], several: bool) -> DataTable:
@@ -270,12 +272,12 @@ class SweepSection(Options):
 def _lines(show: str, swept: SweptSeries, several: bool, roofs: bool) -> list[Series]:
     """The line of a series; of a time that is predicted with its band, and with ``roofs`` its roof."""
     name, device = f"{swept.name}, {swept.device.name}" if several else swept.name, swept.device.id
-    points: XY = [(at, float(y)) for at, one in swept.found.items() if (y := SHOWN[show][2](one)) is not None]
+    points = _points(show, swept, PREDICTED)
     if not points:
         return []
     if show in TIMED and not swept.predicted:
         return [Series(f"{name}, roof", points, "dashed", group=name, device=device)]
-    roof = Series(f"{name}, roof", _roof(show, swept), "dashed", group=name, device=device)
+    roof = Series(f"{name}, roof", _points(show, swept, ROOF), "dashed", group=name, device=device)
     if show != "time":
         return [Series(name, points, group=name, device=device), *[roof] * (show in TIMED and several and roofs)]
     known = [one.point.predicted for one in swept.found.values() if one.point.predicted]
@@ -283,22 +285,15 @@ def _lines(show: str, swept: SweptSeries, several: bool, roofs: bool) -> list[Se
     return [Series(name, points, "line", band, name, device), *[roof] * roofs]
 
 
-def _roof(show: str, swept: SweptSeries) -> XY:
-    """Its time, or rate, at the roof."""
-    found = [(at, one.point.roofline_s or 0.0, one.point.flops) for at, one in swept.found.items()]
-    return [(at, spent if show == "time" else flops / spent) for at, spent, flops in found if show == "time" or spent]
+def _points(show: str, swept: SweptSeries, basis: str) -> XY:
+    return [(at, float(value)) for at, one in swept.found.items() if (value := SHOWN[show][2](one, basis)) is not None]
 
 
 def _alike(every: Sequence[SweptSeries], value: Shown) -> bool:
     """Whether every device has the same values, such as bytes that do not depend on it."""
     known: dict[str, list[float | None]] = {}
-    rows = [(swept.name, [value(one) for one in swept.found.values()]) for swept in every]
+    rows = [(swept.name, [value(one, PREDICTED) for one in swept.found.values()]) for swept in every]
     return all(known.setdefault(name, values) == values for name, values in rows)
-
-
-def _only_roofs(unknown: Sequence[SweptSeries]) -> str:
-    names = ", ".join(f"{swept.name} on {swept.device.name}" for swept in unknown)
-    return f"No prediction is known of {names}: compare its roof (dashed) with the roofs of the others, not with their predictions (solid)."
 
 
 SECTION = SweepSection
