@@ -45,8 +45,9 @@ def attention(*, hardware: str | Device | None = None, implementation: str | Non
     (134348800, 128)
     """
     from perfmodel.core.hardware import Device
+    from perfmodel.core.question import DEFAULT_DEVICE
     from perfmodel.kernels.attention.question import AttentionQuestion
-    from perfmodel.sweep.base import DEFAULT_DEVICE, device_named
+    from perfmodel.sweep.base import device_named
     from perfmodel.sweep.values import scalar
 
     asked = from_python(AttentionQuestion, {name: scalar(value) for name, value in options.items()}, "attention")

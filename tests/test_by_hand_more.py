@@ -37,9 +37,8 @@ from perfmodel.study.kinds.sweep import ROOF, Pairwise, SweptSeries
 from perfmodel.study.points import answers
 from perfmodel.study.schema import MOST_FORMULAS, Scope
 from perfmodel.study.workloads import MatmulOptions, Workload
-from perfmodel.sweep import attention as attention_sweep
-from perfmodel.sweep import kv_cache, matmul, model
-from perfmodel.sweep.base import costs
+from perfmodel.sweep.kernels import costs
+from perfmodel.sweep.study import WORKLOADS, workload_named
 from perfmodel.timing.base import Case
 from perfmodel.timing.models import gemm, numba_attention
 from perfmodel.timing.models._flash_blocks import TAIL, TileBlocks, _key_tile_visits, interleaved_cycles
@@ -485,7 +484,7 @@ def test_a_chain_that_is_kept_makes_no_tapes() -> None:
     assert repr(taped_steps(5, Plan())) == "0", "a whole number"
 
 
-@pytest.mark.parametrize("workload", [attention_sweep.WORKLOAD, kv_cache.WORKLOAD, matmul.WORKLOAD, model.WORKLOAD], ids=lambda w: w.name)
+@pytest.mark.parametrize("workload", [*map(workload_named, WORKLOADS)], ids=lambda w: w.name)
 def test_what_is_counted_is_a_whole_number(workload: Any) -> None:
     counted = {one.name: one.whole for one in workload.columns if one.unit in ("B", "FLOP", "OP", "elements", "rows", "columns", "tokens")}
     assert [name for name, whole in counted.items() if not whole] in ([], ["io_lower_bound_elements"])

@@ -360,7 +360,7 @@ WRONG = [
     ),
     (
         HEAD + "sweep\n      devices: [h200]\n      workload: {matmul: {m: 1, n: 1, k: 1}}\n      over: o\n      values: [1, 2]",
-        "line 7: study.sections.0.over: matmul has no size 'o'\n  known: m, n, k, batch",
+        "line 7: study.sections.0.over: matmul has no size 'o'\n  known: m, n, k, batch, tile_m, tile_n, split_k",
     ),
     (
         HEAD

@@ -98,7 +98,7 @@ def _named(asked: ComparisonQuestion, threshold: float, line: str) -> tuple[Repo
     from perfmodel import __version__
     from perfmodel.report.compare import report
     from perfmodel.report.document import Provenance
-    from perfmodel.study.operands import operands
+    from perfmodel.study.kinds.comparison import operands
     from perfmodel.study.schema import Scope
 
     scope = Scope()

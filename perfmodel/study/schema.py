@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from functools import cache
+from functools import cache, partial
 from importlib import import_module
 from itertools import count
 from pathlib import Path
@@ -41,7 +41,7 @@ class Options:
 
     @classmethod
     def __get_pydantic_core_schema__(cls, source: Any, handler: Any) -> Any:
-        return core_schema.no_info_before_validator_function(lambda raw: checked(cls, raw), handler(source))
+        return core_schema.no_info_before_validator_function(partial(checked, cls), handler(source))
 
 
 def checked(model: type[Any], raw: Any) -> Any:
@@ -92,7 +92,6 @@ class StudyFile:
     """A study with where it was read from."""
 
     study: Study
-    name: str
     path: Path
 
     def placed(self, section: int, error: PerfmodelError) -> DataError:
@@ -139,7 +138,7 @@ def read_study(name: str) -> StudyFile:
         if name not in study_names():
             raise UsageError(f"no study is called {name!r}", f"{suggest(name, study_names())}; or give a path ending in .yaml or .json")
         path = data_folder("configs") / f"{name}.yaml"
-    return StudyFile(load_config(str(path), STUDY, Study), path.stem, path)
+    return StudyFile(load_config(str(path), STUDY, Study), path)
 
 
 def build(file: StudyFile, command: str = "", kinds: Sequence[str] = ()) -> Report:
@@ -196,7 +195,6 @@ def _arrows(chart: Roofline, base: Report, name: str) -> Roofline:
 
 
 XY = list[tuple[Number, Number]]
-"""Points of a line."""
 MOST_FORMULAS = 220
 """Of a report: each takes some 160 B of a page and 300 B of JSON."""
 
