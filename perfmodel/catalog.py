@@ -175,15 +175,34 @@ def find_device(name: str) -> Device:
     if name.endswith((".yaml", ".yml")) or "/" in name:
         return load_device(Path(name))
     ids = device_ids()
+    words = sorted({*ids, *"-".join(ids).split("-")})
+    found = _meant(name, ids, "--hardware: ", "device", "a profile, ending in .yaml", words, "see 'perfmodel hardware list'")
+    return _shipped_device(data_folder("hardware_specs") / f"{found}.yaml")
+
+
+def _meant(
+    name: str, known: list[str], option: str, kind: str, file: str, words: list[str] | None = None, otherwise: str | None = None
+) -> str:
+    """The one of ``known`` that ``name`` means: itself, or the only one with all its hyphen-separated words.
+
+    UsageError begins with ``option`` and suggests the nearest of ``words``, else says ``otherwise``, or to give the path of a ``file``.
+    """
     wanted = re.sub(r"[\s_]+", "-", name.strip().lower())
-    matches = [wanted] if wanted in ids else [known for known in ids if set(wanted.split("-")) <= set(known.split("-"))]
+    matches = [wanted] if wanted in known else [one for one in known if set(wanted.split("-")) <= set(one.split("-"))]
     if not matches or not wanted:
-        words = sorted({*ids, *"-".join(ids).split("-")})
-        hint = suggest(wanted, words, "see 'perfmodel hardware list'")
-        raise UsageError(f"--hardware: no device is called {name!r}", f"{hint}; or give the path of a profile, ending in .yaml")
+        hint = suggest(wanted, words or known, otherwise)
+        raise UsageError(f"{option}no {kind} is called {name!r}", f"{hint}; or give the path of {file}")
     if len(matches) > 1:
-        raise UsageError(f"--hardware: {name!r} could be any of {len(matches)} devices", f"say which: {', '.join(matches)}")
-    return _shipped_device(data_folder("hardware_specs") / f"{matches[0]}.yaml")
+        raise UsageError(f"{option}{name!r} could be any of {len(matches)} {kind}s", f"say which: {', '.join(matches)}")
+    return matches[0]
+
+
+def _trusted(path: Path, built: Callable[[Any], _Model], checked: Callable[[Path], _Model]) -> _Model:
+    """The content of a shipped file as ``built``, which checks nothing; ``checked`` where someone has edited it, to say what is wrong."""
+    try:
+        return built(read_yaml(path)[0])
+    except (AttributeError, DataError, KeyError, TypeError):
+        return checked(path)
 
 
 def calibrated_devices() -> list[Device]:
@@ -221,10 +240,7 @@ def _read_once(path: Path, changed: int) -> Device:
     """The profile in ``path``; ``changed``: when it was, so that an edited one is read again."""
     from perfmodel.core.hardware import trusted
 
-    try:
-        return trusted(read_yaml(path)[0])
-    except (AttributeError, DataError, KeyError, TypeError):
-        return load_device(path)  # someone edited it: say what is wrong
+    return _trusted(path, trusted, load_device)
 
 
 # Configurations
@@ -292,22 +308,11 @@ def find_model(name: str) -> ModelSpec:
     """The model that ``name`` means: a name, whole hyphen-separated words of exactly one, or the path of a config.json."""
     if name.endswith((".json", ".yaml", ".yml")) or "/" in name:
         return load_model(Path(name))
-    names = model_names()
-    wanted = re.sub(r"[\s_]+", "-", name.strip().lower())
-    matches = [wanted] if wanted in names else [known for known in names if set(wanted.split("-")) <= set(known.split("-"))]
-    if not matches or not wanted:
-        hint = suggest(wanted, names)
-        raise UsageError(f"no model is called {name!r}", f"{hint}; or give the path of a config.json")
-    if len(matches) > 1:
-        raise UsageError(f"model {name!r} could be any of {len(matches)}", f"say which: {', '.join(matches)}")
     from perfmodel.transformer.hf import spec
 
-    path = data_folder("configs") / "models" / f"{matches[0]}.yaml"
-    raw = read_yaml(path)[0]
-    try:
-        return spec(raw["config"], matches[0], raw["source"])
-    except (DataError, KeyError, TypeError):
-        return load_model(path)  # someone edited it: say what is wrong
+    found = _meant(name, model_names(), "", "model", "a config.json")
+    path = data_folder("configs") / "models" / f"{found}.yaml"
+    return _trusted(path, lambda raw: spec(raw["config"], found, raw["source"]), load_model)
 
 
 def load_model(path: Path) -> ModelSpec:
@@ -347,22 +352,13 @@ def find_system(name: str) -> System:
     """The system that ``name`` means: a name, whole hyphen-separated words of exactly one, or the path of a file."""
     from perfmodel.transformer.training.step.system import trusted, validated
 
+    def checked(path: Path) -> System:
+        return _validated(path, (), validated)
+
     if name.endswith((".yaml", ".yml")) or "/" in name:
-        return _validated(Path(name), (), validated)
-    names = system_names()
-    wanted = re.sub(r"[\s_]+", "-", name.strip().lower())
-    matches = [wanted] if wanted in names else [known for known in names if set(wanted.split("-")) <= set(known.split("-"))]
-    if not matches or not wanted:
-        raise UsageError(
-            f"--system: no system is called {name!r}", f"{suggest(wanted, names)}; or give the path of a file, ending in .yaml"
-        )
-    if len(matches) > 1:
-        raise UsageError(f"--system: {name!r} could be any of {len(matches)} systems", f"say which: {', '.join(matches)}")
-    path = data_folder("configs") / "systems" / f"{matches[0]}.yaml"
-    try:
-        return trusted(read_yaml(path)[0])
-    except (AttributeError, DataError, KeyError, TypeError):
-        return _validated(path, (), validated)  # someone edited it: say what is wrong
+        return checked(Path(name))
+    found = _meant(name, system_names(), "--system: ", "system", "a file, ending in .yaml")
+    return _trusted(data_folder("configs") / "systems" / f"{found}.yaml", trusted, checked)
 
 
 def system_of(device: str) -> System | None:

@@ -16,7 +16,7 @@ ROOT = Path(__file__).parents[1] / "perfmodel"
 
 LAYERS = (
     *("core", "kernels", "timing", "transformer", "catalog", "remat", "sweep", "claims", "validation", "report", "study"),
-    *("api", "commands", "cli", "__main__"),
+    *("commands", "cli", "api", "__main__"),
 )
 """From the bottom to the top: each name imports only those before it."""
 RANK = {name: rank for rank, name in enumerate(LAYERS)}
