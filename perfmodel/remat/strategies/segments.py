@@ -39,15 +39,6 @@ def keep_all(chain: Chain, plan: Plan) -> Iterator[Action]:
     yield from backward(0, end)
 
 
-def none_kept_steps(n: Number) -> Number:
-    """Backward of layer i runs the chain again up to x_i: 1 + 2 + ... + (n - 1) = n (n - 1) / 2 steps.
-
-    >>> none_kept_steps(10)
-    45
-    """
-    return n * (n - 1) // 2
-
-
 def interior_steps(ends: list[Number]) -> Number:
     """All layers but one of each segment between neighbours of ``ends``.
 
@@ -92,8 +83,8 @@ _LISTED = (
         "x_0; each input rebuilt",
         "1 + 2 + ... + (n - 1) forward steps more",
         lambda chain, plan: rebuilt(chain, [0]),
-        extra_steps=lambda n, plan: none_kept_steps(n),
-        taped_steps=lambda n, plan: none_kept_steps(n) + n,
+        extra_steps=lambda n, plan: rebuilt_steps(n, [0]),
+        taped_steps=lambda n, plan: rebuilt_steps(n, [0]) + n,
         values=lambda n, plan: minimum(n + 1, 3),
     ),
     # The last output rebuilt too, though the forward pass has just made it and no backward step needs it
