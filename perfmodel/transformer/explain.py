@@ -11,7 +11,7 @@ from perfmodel.core.cost import Kernel
 from perfmodel.core.explain import sourced
 from perfmodel.core.hardware import Device
 from perfmodel.core.lower_bound import Needs
-from perfmodel.core.roofline import Estimate, Rates, estimate, total, traced_rates
+from perfmodel.core.roofline import Estimate, Rates, estimate, rates_of, total
 from perfmodel.core.trace import FormulaStep as Line
 from perfmodel.core.trace import Trace, Traced
 from perfmodel.kernels.collectives import Collective, collective_estimate, least_bytes, link_bandwidth
@@ -129,7 +129,7 @@ def _explained(trace: Trace, ops: Sequence[Op], device: Device) -> list[Estimate
             kernel = as_multiplied(op, device)
             form = kernel.dtype
             if form.name not in rates:
-                rates[form.name] = traced_rates(trace, device, form)
+                rates[form.name] = rates_of(device, form, trace)
             cost = estimate(_named(trace, kernel, label), device, rates[form.name], label)
         costs.append(scaled(cost, runs))
     return costs
