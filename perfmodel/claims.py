@@ -17,9 +17,10 @@ from operator import ge, gt, le, lt
 from pkgutil import resolve_name
 from typing import Any
 
-from perfmodel.catalog import data_folder, find_device, read_yaml
+from perfmodel.catalog import data_folder, find_device
 from perfmodel.core.arith import Number
 from perfmodel.core.errors import DataError, UsageError, suggest
+from perfmodel.core.files import read_yaml
 from perfmodel.core.formula import FAULTS, function, names_in, read, value
 from perfmodel.core.plugins import docstring, make_callable
 from perfmodel.core.trace import FormulaStep, Trace, Traced

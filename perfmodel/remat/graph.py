@@ -11,9 +11,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from perfmodel.catalog import read_json, read_yaml
 from perfmodel.core.arith import Number
 from perfmodel.core.errors import DataError, UnavailableError
+from perfmodel.core.files import read_json, read_yaml
 from perfmodel.remat.chain import Chain
 from perfmodel.remat.source import quantity
 

@@ -140,7 +140,7 @@ def _check_axis(one: SweepInput, raw: Any, workload: SweepWorkload) -> None:
 
 
 def _wrong(path: Path, place: tuple[str, ...], message: str, fix: str | None) -> DataError:
-    from perfmodel.catalog import read_yaml
+    from perfmodel.core.files import read_yaml
 
     return DataError(f"{path}, line {read_yaml(path)[1].get(('sweep', *place), 1)}: {message}", fix)
 
