@@ -12,11 +12,12 @@ from typing import Any
 import pytest
 
 from perfmodel import api
-from perfmodel.catalog import calibrated_devices, find_device, find_model, find_system, read_yaml
+from perfmodel.catalog import calibrated_devices, find_device, find_model, find_system
 from perfmodel.core.cache import dram_bytes, resident_blocks
 from perfmodel.core.cost import READ, WRITE, Access, Kernel, Launch, Tile
 from perfmodel.core.dtypes import DTYPES
 from perfmodel.core.errors import DataError, suggest
+from perfmodel.core.files import read_yaml
 from perfmodel.core.roofline import Estimate
 from perfmodel.core.trace import FormulaStep
 from perfmodel.core.workload import BACKWARD, FORWARD, Attention

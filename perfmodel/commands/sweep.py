@@ -68,7 +68,7 @@ def sweep(asked: SweepQuestion, to: _Rows) -> None:
     Example: perfmodel sweep --n 512:131072:x2 --d 64,128 --hardware a100-sxm-80gb,h200
     """
     rows, reports = where_to(to.output, asked.form, asked.resume, asked.dask)
-    shown = Destination(to.json, reports)
+    shown = replace(to, output=reports)
     shown.check()
     from perfmodel.sweep.run_sweep import run_sweep
 

@@ -6,6 +6,7 @@ measured values are separate fields. Peaks are dense, an FMA counts 2 FLOP. What
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field, fields, is_dataclass
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -354,15 +355,11 @@ def quantities(record: Any, place: str = "") -> list[tuple[str, Quantity]]:
     """Every Quantity in ``record``, a part of a profile, with its path, such as ``memory.1.capacity``."""
     if isinstance(record, Quantity):
         return [(place, record)]
-    found: list[tuple[str, Quantity]] = []
-    for name in (part.name for part in fields(record)):
-        value = getattr(record, name)
-        items: list[tuple[str, Any]] = [(name, value)]
-        if isinstance(value, dict):
-            items = [(f"{name}.{key}", item) for key, item in value.items()]
-        elif isinstance(value, list):
-            items = [(f"{name}.{index}", item) for index, item in enumerate(value)]
-        for key, item in items:
-            if is_dataclass(item):
-                found += quantities(item, f"{place}.{key}" if place else key)
-    return found
+    parts: Iterable[tuple[Any, Any]] = ()
+    if isinstance(record, list):
+        parts = enumerate(record)
+    elif isinstance(record, dict):
+        parts = record.items()
+    elif is_dataclass(record):
+        parts = [(one.name, getattr(record, one.name)) for one in fields(record)]
+    return [found for name, part in parts for found in quantities(part, f"{place}.{name}" if place else str(name))]

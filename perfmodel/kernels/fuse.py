@@ -18,7 +18,7 @@ from perfmodel.core.dtypes import DTYPES, Dtype
 from perfmodel.core.explain import sourced
 from perfmodel.core.hardware import Device, Quantity
 from perfmodel.core.lower_bound import Needs
-from perfmodel.core.roofline import Estimate, Traffic, estimate, traced_rates
+from perfmodel.core.roofline import Estimate, Traffic, estimate, rates_of
 from perfmodel.core.trace import FormulaStep, Trace
 
 SOURCE = "one read per operand and one write per operation, each kernel max(launch, roof)"
@@ -193,7 +193,7 @@ def explain(result: ChainResult, w: FusedChain, device: Device) -> list[FormulaS
     _, listed, kind = next(variant for variant in VARIANTS if variant[0] == result.name)
     elements: Number = trace.symbol("E", w.elements, "elements of a tensor", "given")
     w = replace(w, elements=elements)
-    rates = traced_rates(trace, device, w.dtype)
+    rates = rates_of(device, w.dtype, trace)
     parts = []
     for launches in listed(w):
         kernel = launches.kernel

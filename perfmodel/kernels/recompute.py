@@ -13,7 +13,7 @@ from perfmodel.core.checks import positive_int
 from perfmodel.core.dtypes import Dtype
 from perfmodel.core.explain import ROOF_SOURCE
 from perfmodel.core.hardware import Device
-from perfmodel.core.roofline import rates_of, traced_rates
+from perfmodel.core.roofline import rates_of
 from perfmodel.core.trace import FormulaStep, Trace
 
 SOURCE = "store: one write and a read per use over bandwidth; recompute: FLOP per use over peak"
@@ -125,7 +125,7 @@ def explain(result: RecomputeResult) -> list[FormulaStep]:
         w.dtype,
         trace.symbol("u", w.times, "uses", "given"),
     )
-    rates = traced_rates(trace, result.device, w.dtype)
+    rates = rates_of(result.device, w.dtype, trace)
     trace.define("intensity", "FLOP per byte of the tensor", traced.flops / traced.size, ROOF_SOURCE)
     trace.define("stored bytes", "B written and read", stored_bytes(traced), SOURCE)
     trace.define("recompute", "s", recompute_s(traced, rates.matmul), SOURCE)

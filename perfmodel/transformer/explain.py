@@ -11,7 +11,7 @@ from perfmodel.core.cost import Kernel
 from perfmodel.core.explain import sourced
 from perfmodel.core.hardware import Device
 from perfmodel.core.lower_bound import Needs
-from perfmodel.core.roofline import Estimate, Rates, estimate, total, traced_rates
+from perfmodel.core.roofline import Estimate, Rates, estimate, rates_of, total
 from perfmodel.core.trace import FormulaStep, Trace, Traced
 from perfmodel.kernels.collectives import Collective, least_bytes, link_bandwidth
 from perfmodel.transformer.cache_plan import CACHE_SOURCE, PARAMETER_SOURCE, CacheResult, evaluate
@@ -106,7 +106,7 @@ def _explained(trace: Trace, ops: Sequence[Op], device: Device) -> list[Estimate
             costs.append(scaled(_explained_collective(trace, op.exchange, device, label), runs))
             continue
         if kernel.dtype.name not in rates:
-            rates[kernel.dtype.name] = traced_rates(trace, device, kernel.dtype)
+            rates[kernel.dtype.name] = rates_of(device, kernel.dtype, trace)
         costs.append(scaled(estimate(_named(trace, kernel, label), device, rates[kernel.dtype.name], label), runs))
     return costs
 

@@ -16,7 +16,7 @@ from perfmodel.kernels.collectives import OPS, Collective
 from perfmodel.kernels.experts import Experts
 from perfmodel.kernels.latent_decode import LatentDecode, NarrowCacheAttention
 from perfmodel.kernels.matmul import Matmul
-from perfmodel.remat.chain import TorchChain, peak_bytes
+from perfmodel.remat.chain import peak_bytes
 from perfmodel.timing.base import Case
 from perfmodel.timing.predict import lower_bound_s
 from perfmodel.transformer.estimate import ModelStep
@@ -198,7 +198,7 @@ def _attention_peak(record: Record, device: Device) -> float:
 def _chain_peak(record: Record, device: Device) -> float:
     s = record.shape
     layers, d, rows, segments = (int(s[name]) for name in ("layers", "d", "batch", "segments"))
-    return float(peak_bytes(TorchChain(layers, d, rows, DTYPES[record.dtype], bool(s["relu"]), segments), device))
+    return float(peak_bytes(layers, d, rows, DTYPES[record.dtype], device, relu=bool(s["relu"]), segments=segments))
 
 
 def training_of(record: Record) -> TrainingConfig:
