@@ -170,7 +170,7 @@ def _matmul(case: KernelCase, rng: Any) -> PreparedKernel:
     else:
         shape, name = matmul.geometry(case.launch["br"]), "matmul"
         launch = matmul.prepare(m, n, k, shape, cuda.to_device(a), cuda.to_device(b), c)
-        facts = _facts(shape.tile, shape.tile, shape.threads, shape.shared_bytes, matmul.build(shape))
+        facts = _facts(shape.br, shape.bc, shape.threads, shape.shared_bytes, matmul.build(shape))
 
     def error() -> float:
         cuda.synchronize()

@@ -11,20 +11,8 @@ from functools import cache
 from typing import Any
 
 from perfmodel.core.errors import UsageError
-from perfmodel.validation.kernels._steps import (
-    F32,
-    FOUR,
-    ZERO,
-    U,
-    cuda,
-    device_function,
-    float32,
-    kernel,
-    launcher,
-    load4,
-    load4_global,
-    store4,
-)
+from perfmodel.validation.kernels import _steps as steps
+from perfmodel.validation.kernels._steps import F32, FOUR, ZERO, U, cuda, device_function, float32, kernel, launcher
 
 THREADS = 256
 IN_FLIGHT = 4
@@ -50,8 +38,8 @@ def build_copy() -> Any:
     def copy(source: Any, target: Any) -> None:
         step = U(cuda.gridDim.x) * U(cuda.blockDim.x) * FOUR
         for at in range((U(cuda.blockIdx.x) * U(cuda.blockDim.x) + U(cuda.threadIdx.x)) * FOUR, U(source.size), step):
-            a, b, c, d = load4(source, at)
-            store4(target, at, a, b, c, d)
+            a, b, c, d = steps.load4(source, at)
+            steps.store4(target, at, a, b, c, d)
 
     return kernel(copy)
 
@@ -80,14 +68,14 @@ def build_read() -> Any:
         for _ in range(passes):
             at = first
             while at + U(3) * step < size:
-                a0, a1, a2, a3 = load4_global(source, at)
-                b0, b1, b2, b3 = load4_global(source, at + step)
-                c0, c1, c2, c3 = load4_global(source, at + U(2) * step)
-                d0, d1, d2, d3 = load4_global(source, at + U(3) * step)
+                a0, a1, a2, a3 = steps.load4_global(source, at)
+                b0, b1, b2, b3 = steps.load4_global(source, at + step)
+                c0, c1, c2, c3 = steps.load4_global(source, at + U(2) * step)
+                d0, d1, d2, d3 = steps.load4_global(source, at + U(3) * step)
                 total += a0 + a1 + a2 + a3 + b0 + b1 + b2 + b3 + c0 + c1 + c2 + c3 + d0 + d1 + d2 + d3
                 at += U(4) * step
             while at < size:
-                a0, a1, a2, a3 = load4_global(source, at)
+                a0, a1, a2, a3 = steps.load4_global(source, at)
                 total += a0 + a1 + a2 + a3
                 at += step
         if total == NEVER:
@@ -180,7 +168,7 @@ def build_shared(threads: int = THREADS) -> Any:
         for turn in range(rounds):
             at = (thread * FOUR) ^ (turn % rows * row)
             for i in range(loads):
-                a, b, c, d = load4(shared, at + i * pitch)
+                a, b, c, d = steps.load4(shared, at + i * pitch)
                 s0 += a
                 s1 += b
                 s2 += c
