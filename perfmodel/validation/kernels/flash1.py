@@ -90,8 +90,7 @@ def build(shape: Geometry, causal: bool) -> Any:
             fill_k(shared, k, keys + begin, kv_len - begin, thread)
             fill_v(shared, v, keys + begin, kv_len - begin, thread)
             for start in range(skipped, n, u_br):
-                base = head * n + start
-                real = min(u_br, n - start)
+                base, real = head * n + start, min(u_br, n - start)
                 cuda.syncthreads()  # the query tile before is done with
                 fill_q(shared, q, base, real, thread)
                 if thread < real:
@@ -116,8 +115,7 @@ def build(shape: Geometry, causal: bool) -> Any:
                     own = row + i * n_step
                     whole = store(o, (base + own) * u_d + lane * FOUR, out, i, total[i], own < real)
                     if own < real and lane == U(0):
-                        ls[base + own] = whole
-                        ms[base + own] = top[i]
+                        ls[base + own], ms[base + own] = whole, top[i]
 
     return kernel(flash1, shape.max_registers)
 
