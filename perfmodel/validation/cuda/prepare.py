@@ -17,7 +17,8 @@ from numba import cuda as _cuda
 
 from perfmodel.core.errors import UnavailableError
 from perfmodel.core.workload import Attention
-from perfmodel.validation.cuda.cases import KernelCase, needed_bytes
+from perfmodel.validation.cases import KernelCase
+from perfmodel.validation.cuda.cases import checked, needed_bytes
 from perfmodel.validation.kernels import flash, flash1, matmul, probes, reference, standard
 
 cuda: Any = _cuda
@@ -45,7 +46,7 @@ class PreparedKernel:
 
 def prepare(case: KernelCase, rng: Any) -> PreparedKernel:
     """``case`` with fresh random inputs and poisoned outputs; UnavailableError where it does not fit."""
-    needed, free = needed_bytes(case.check()), int(cuda.current_context().get_memory_info().free)
+    needed, free = needed_bytes(checked(case)), int(cuda.current_context().get_memory_info().free)
     if needed > free:
         raise UnavailableError(f"{case.label}: its tensors take {needed:,} B, {free:,} B are free", "free memory, or take a smaller shape")
     builders = {"attention": _attention, "matmul": _matmul, "copy": _copy}

@@ -119,7 +119,7 @@ def _rate_kernel(step: Callable[[Any, Any, Any], Any]) -> Any:
 
 
 def operations(blocks: int, rounds: int, threads: int = THREADS) -> int:
-    """Steps of all chains of ``build_fma`` or ``build_exp``.
+    """Steps of all chains of ``build_rate``.
 
     >>> operations(1, 1)
     32768
@@ -127,26 +127,20 @@ def operations(blocks: int, rounds: int, threads: int = THREADS) -> int:
     return blocks * threads * CHAINS * UNROLLED * rounds
 
 
+@device_function
+def _fma(x: Any, a: Any, b: Any) -> Any:
+    return x * a + b
+
+
+@device_function
+def _exp(x: Any, a: Any, b: Any) -> Any:
+    return F32(math.exp2(-x))  # one ex2.approx under fast math; tends to 0.64
+
+
 @cache
-def build_fma() -> Any:
-    """x = a x + b in fp32: 2 FLOP a step."""
-
-    @device_function
-    def fma(x: Any, a: Any, b: Any) -> Any:
-        return x * a + b
-
-    return _rate_kernel(fma)
-
-
-@cache
-def build_exp() -> Any:
-    """x = 2^(-x), one ex2.approx under fast math; it tends to 0.64. ``a`` and ``b`` are not used."""
-
-    @device_function
-    def exp(x: Any, a: Any, b: Any) -> Any:
-        return F32(math.exp2(-x))
-
-    return _rate_kernel(exp)
+def build_rate(name: str) -> Any:
+    """``fma``: x = a x + b in fp32, 2 FLOP a step; ``exp``: x = 2^(-x), where ``a`` and ``b`` are not used."""
+    return _rate_kernel({"fma": _fma, "exp": _exp}[name])
 
 
 @cache
@@ -201,12 +195,12 @@ def build_empty() -> Any:
 
 def prepare_fma(sums: Any, blocks: int, rounds: int, threads: int = THREADS, stream: Any = 0) -> Callable[[], None]:
     """What launches the multiply-adds."""
-    return launcher(build_fma(), (blocks,), threads, 0, sums, U(rounds), F32(0.5), F32(0.999), F32(0.001), stream=stream)
+    return launcher(build_rate("fma"), (blocks,), threads, 0, sums, U(rounds), F32(0.5), F32(0.999), F32(0.001), stream=stream)
 
 
 def prepare_exp(sums: Any, blocks: int, rounds: int, threads: int = THREADS) -> Callable[[], None]:
     """What launches the exponentials."""
-    return launcher(build_exp(), (blocks,), threads, 0, sums, U(rounds), F32(0.5), ZERO, ZERO)
+    return launcher(build_rate("exp"), (blocks,), threads, 0, sums, U(rounds), F32(0.5), ZERO, ZERO)
 
 
 def prepare_shared(sums: Any, blocks: int, rounds: int, threads: int = THREADS) -> Callable[[], None]:
