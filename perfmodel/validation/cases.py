@@ -26,7 +26,7 @@ class KernelCase:
 
     workload: str
     implementation: str
-    shape: Mapping[str, int | bool | str]
+    shape: Mapping[str, Any]
     dtype: str = "bf16"
     direction: str = FORWARD
     role: str = ""
@@ -43,8 +43,7 @@ class KernelCase:
 
     def attention(self) -> Attention:
         """The workload of an attention case, checked."""
-        shape: dict[str, Any] = dict(self.shape)
-        return Attention(**shape, dv=shape["d"], dtype=dtype_named(self.dtype)).check()
+        return Attention(**self.shape, dv=self.shape["d"], dtype=dtype_named(self.dtype)).check()
 
     def record(self, hardware: str = "", time_s: Seconds = UNTIMED, source: str = "", **more: Any) -> Record:
         """The measurement record of this case. ``source`` is followed by the operand's order and the role. ``more``: other fields."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from itertools import product
+from typing import Any
 
 from perfmodel.core.errors import UsageError, suggest
 from perfmodel.validation.cases import KernelCase
@@ -31,9 +32,7 @@ Problem = tuple[tuple[int, int, int], tuple[int, int]]
 TileEdges = tuple[int, int]
 
 
-def numba_case(
-    implementation: str, shape: Mapping[str, int | bool | str], dtype: str = "fp32", tile: TileEdges | None = None
-) -> KernelCase:
+def numba_case(implementation: str, shape: Mapping[str, Any], dtype: str = "fp32", tile: TileEdges | None = None) -> KernelCase:
     """A case of one of the project's kernels."""
     launch = {} if tile is None else {"br": tile[0], "bc": tile[1]}
     return KernelCase(WORKLOADS[implementation], implementation, shape, dtype, launch=launch)
@@ -53,12 +52,12 @@ def checked(case: KernelCase) -> KernelCase:
 
 def needed_bytes(case: KernelCase) -> int:
     """Device memory of the case's tensors."""
-    sizes = {key: int(size) for key, size in case.shape.items()}
+    shape = case.shape
     if case.workload == "copy":
-        return 2 * sizes["bytes"]
+        return 2 * int(shape["bytes"])
     if case.workload == "matmul":
-        m, n, k = sizes["m"], sizes["n"], sizes["k"]
-        return 4 * (m * k + k * n + m * n)
+        m, n, k = shape["m"], shape["n"], shape["k"]
+        return 4 * int(m * k + k * n + m * n)
     w = case.attention()
     elements = 2 * w.query_heads * w.n * w.d + 2 * w.stored_kv_heads * w.kv_len * w.d
     elements += 2 * w.query_heads * w.n * w.kv_len if case.implementation == "numba-standard" else 0
