@@ -72,7 +72,7 @@ def cases() -> Iterator[KernelCase]:
 
 def count(case: KernelCase, torch: Any) -> None:
     """One run of ``case`` between the start and the stop of the profiler, after one outside."""
-    prepared = find(case).prepare(case, torch)
+    prepared = find(case)(case, torch)
     with torch.no_grad() if case.direction == FORWARD else torch.enable_grad():
         prepared.run()
         torch.cuda.synchronize()

@@ -38,7 +38,7 @@ def launches(cases: Iterable[KernelCase]) -> list[tuple[KernelCase, list[Launch]
     with module.profile(activities=[module.ProfilerActivity.CPU, module.ProfilerActivity.CUDA]) as found:
         for number, case in enumerate(cases):
             try:
-                prepared = find(case).prepare(case, torch)
+                prepared = find(case)(case, torch)
                 with torch.no_grad() if case.direction == FORWARD else torch.enable_grad():
                     prepared.run()
                     torch.cuda.synchronize()

@@ -27,14 +27,8 @@ class Prepared:
     error: Callable[[Any], float]
 
 
-@dataclass(frozen=True, slots=True)
-class Library:
-    """An implementation of a workload. ``prepare(case, torch)`` allocates random operands; nothing of that is timed."""
-
-    name: str
-    workload: str
-    directions: tuple[str, ...]
-    prepare: Callable[[KernelCase, Torch], Prepared]
+Prepare = Callable[[KernelCase, Torch], Prepared]
+"""Allocates random operands; nothing of that is timed."""
 
 
 def load_torch() -> Torch:

@@ -22,7 +22,7 @@ from typing import Any
 from perfmodel.core.errors import DataError, UnavailableError, suggest
 from perfmodel.core.workload import BACKWARD, FORWARD
 from perfmodel.validation.cases import KernelCase
-from perfmodel.validation.libraries import Library, Prepared, Torch, dtype_of, relative_error
+from perfmodel.validation.libraries import Prepare, Prepared, Torch, dtype_of, relative_error
 
 CHECKED_ROWS, CHECKED_MATMUL_ROWS, CHECKED_COPY = 64, 32, 1 << 16
 """Of the end of the result: rows, and elements of a copy."""
@@ -104,25 +104,6 @@ def _matmul(case: KernelCase, torch: Torch) -> Prepared:
     return Prepared(lambda: torch.matmul(a, b), error)
 
 
-_ROWS = (Library(name, workload, (FORWARD,), partial(_prepare, step)) for name, (workload, step) in STEPS.items())
-_OTHERS = (
-    Library("torch-mask", "scale", (FORWARD,), _prepare_mask),
-    Library("torch-copy", "copy", (FORWARD,), _copy),
-    Library("torch-matmul", "matmul", (FORWARD,), _matmul),
-)
-
-
-def find(case: KernelCase) -> Library:
-    """What runs ``case``; DataError if nothing does."""
-    found = LIBRARIES.get((case.workload, case.implementation))
-    if found is None:
-        names = sorted(name for workload, name in LIBRARIES if workload == case.workload)
-        raise DataError(f"no library kernel {case.implementation!r} for {case.workload!r}", suggest(case.implementation, names))
-    if case.direction not in found.directions:
-        raise DataError(f"{found.name} has no {case.direction} pass here", f"give one of {', '.join(found.directions)}")
-    return found
-
-
 BACKENDS = {
     "torch-sdpa-flash": "FLASH_ATTENTION",
     "torch-sdpa-cudnn": "CUDNN_ATTENTION",
@@ -191,11 +172,6 @@ def _eager(case: KernelCase, torch: Torch) -> Prepared:
     return attention(case, torch, q, k, v, run)
 
 
-ATTENTION = (
-    *(Library(name, "attention", (FORWARD, BACKWARD), _fused) for name in BACKENDS),
-    Library("torch-eager", "attention", (FORWARD, BACKWARD), _eager),
-)
-
 ROWS = 48
 """Query rows checked per head of a large problem."""
 
@@ -249,5 +225,28 @@ def gradient_error(torch: Torch, q: Any, k: Any, v: Any, causal: bool, grad: Any
     return _worst(errors)
 
 
-LIBRARIES = {(library.workload, library.name): library for library in (*ATTENTION, *_ROWS, *_OTHERS)}
-"""Every library kernel by workload and name."""
+LIBRARIES: dict[tuple[str, str], Prepare] = {
+    **{("attention", name): _fused for name in BACKENDS},
+    ("attention", "torch-eager"): _eager,
+    **{(workload, name): partial(_prepare, step) for name, (workload, step) in STEPS.items()},
+    ("scale", "torch-mask"): _prepare_mask,
+    ("copy", "torch-copy"): _copy,
+    ("matmul", "torch-matmul"): _matmul,
+}
+"""What prepares every library kernel, by workload and name."""
+
+
+def directions(workload: str) -> tuple[str, ...]:
+    """Passes of ``workload`` that library kernels run."""
+    return (FORWARD, BACKWARD) if workload == "attention" else (FORWARD,)
+
+
+def find(case: KernelCase) -> Prepare:
+    """What prepares ``case``; DataError if nothing does."""
+    found = LIBRARIES.get((case.workload, case.implementation))
+    if found is None:
+        names = sorted(name for workload, name in LIBRARIES if workload == case.workload)
+        raise DataError(f"no library kernel {case.implementation!r} for {case.workload!r}", suggest(case.implementation, names))
+    if case.direction not in directions(case.workload):
+        raise DataError(f"{case.implementation} has no {case.direction} pass here", f"give one of {', '.join(directions(case.workload))}")
+    return found

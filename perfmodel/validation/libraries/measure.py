@@ -128,7 +128,7 @@ def measure(
 
 
 def _measured(case: KernelCase, hardware: str, torch: Torch, timer: TorchTimer) -> Record:
-    prepared = find(case).prepare(case, torch)
+    prepared = find(case)(case, torch)
     with torch.no_grad() if case.direction == FORWARD else torch.enable_grad():
         error = prepared.error(prepared.run())
         if not error <= TOLERANCE[case.direction]:
