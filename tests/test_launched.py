@@ -195,8 +195,8 @@ def test_each_case_runs_once_between_its_marks(monkeypatch):
     runtime = types.SimpleNamespace(cudaProfilerStart=lambda: calls.append("start"), cudaProfilerStop=lambda: calls.append("stop"))
     cuda = types.SimpleNamespace(cudart=lambda: runtime, synchronize=lambda: None, _sleep=lambda cycles: calls.append("mark"))
     torch = types.SimpleNamespace(cuda=cuda, no_grad=nullcontext, enable_grad=nullcontext)
-    library = types.SimpleNamespace(prepare=lambda case, torch: types.SimpleNamespace(run=lambda: calls.append("run")))
-    monkeypatch.setattr("tools.measure.counted.find", lambda case: library)
+    prepared = types.SimpleNamespace(run=lambda: calls.append("run"))
+    monkeypatch.setattr("tools.measure.counted.find", lambda case: lambda case, torch: prepared)
     count(next(counted_cases()), torch)
     assert calls == ["run", "start", "mark", "run", "stop"]
 
