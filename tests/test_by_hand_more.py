@@ -67,6 +67,7 @@ from perfmodel.transformer.training.step.layer_time import machine
 from perfmodel.transformer.training.step.search import candidates
 from perfmodel.transformer.training.step.step_time import micro_batch, step_time
 from perfmodel.transformer.training.step.system import DATA, Exchange, needs
+from perfmodel.validation.cases import FIT
 from perfmodel.validation.cpu.cases import shapes
 from perfmodel.validation.cpu.profile import MeasuredRates
 from tools.measure.training.meter import Clock
@@ -378,7 +379,9 @@ def test_values_without_size_leave_no_memory_and_need_none() -> None:
 def test_shapes_of_a_cpu_that_stream_are_all_different() -> None:
     """Judged: head dims 16 and 48, with and without a mask; fitted: 32 without and 128 with one."""
     streamed = [
-        (shape.fit, shape.sizes) for shape in shapes(32 * MIB) if shape.implementation == "cpu-standard" and shape.sizes["n"] == 1024
+        (shape.role == FIT, shape.shape)
+        for shape in shapes(32 * MIB)
+        if shape.implementation == "cpu-standard" and shape.shape["n"] == 1024
     ]
     judged = sorted((sizes["d"], sizes["causal"]) for fit, sizes in streamed if not fit)
     assert judged == [(16, False), (16, True), (48, False), (48, True)]

@@ -129,7 +129,8 @@ def read_study(name: str) -> SweepStudy:
 
     DataError with file and line for a workload that there is not, an axis that it lacks, or values that it cannot have.
     """
-    from perfmodel.catalog import load_config, read_yaml
+    from perfmodel.catalog import load_config
+    from perfmodel.core.files import read_yaml
 
     path, shipped = Path(name), shipped_studies()
     if not name.endswith((".yaml", ".yml")):

@@ -21,9 +21,8 @@ from perfmodel.validation.cross_device import half_widths, with_borrowed
 from perfmodel.validation.records import Record, as_record, read_records, shipped_records
 
 if TYPE_CHECKING:
-    from perfmodel.validation.cuda.cases import KernelCase
+    from perfmodel.validation.cases import KernelCase
     from perfmodel.validation.cuda.microbench import ProbeResult
-    from perfmodel.validation.libraries import LibraryCase
 
 Progress = Callable[[str], None]
 RECORDS = "perfmodel's measurement records, perfmodel/validation/measured"
@@ -270,7 +269,7 @@ def _steps(total: int, progress: Progress, done: Callable[[float], None]) -> Pro
     return step
 
 
-def _library_cases(names: Sequence[str], quick: bool) -> list[LibraryCase]:
+def _library_cases(names: Sequence[str], quick: bool) -> list[KernelCase]:
     from perfmodel.validation.libraries.measure import FAMILIES, cases
 
     found = [[case for case in cases(family) if case.implementation in names] for family in FAMILIES] if names else []

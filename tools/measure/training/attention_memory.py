@@ -9,7 +9,8 @@ from importlib import import_module
 from typing import Any
 
 from perfmodel.core.workload import BACKWARD
-from perfmodel.validation.libraries import LibraryCase, Torch
+from perfmodel.validation.cases import KernelCase
+from perfmodel.validation.libraries import Torch
 from perfmodel.validation.libraries.kernels import BACKENDS, operands
 from perfmodel.validation.libraries.measure import TorchTimer
 from perfmodel.validation.statistics import StoppingRule
@@ -48,7 +49,7 @@ def fused(q: Any, k: Any, v: Any, causal: bool, torch: Torch, implementation: st
     return run
 
 
-def measure(case: LibraryCase, torch: Torch) -> Measured:
+def measure(case: KernelCase, torch: Torch) -> Measured:
     """Both passes in one run; the gradients of Q, K and V are alive at its end."""
     causal, is_eager = bool(case.shape["causal"]), case.implementation == EAGER
     q, k, v = operands(replace(case, direction=BACKWARD), torch, length_first=not is_eager)
