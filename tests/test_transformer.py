@@ -256,7 +256,8 @@ def test_stages_hold_all_layers_and_take_no_less_time(pp):
     table, layer = model.vocab * model.hidden, sum(parameters.layer_parts(model, model.layers[0]).values())
     first, last = -(-80 // pp) * layer + table, 80 // pp * layer + table + model.hidden
     assert weight_bytes(model, several.step) == 2 * max(first, last)
-    assert several.mfu < one.mfu
+    whole, split = (answer(Request("decode", 1, 1, 64, split=s, model=model, device=device)) for s in (Split(), Split(pp=pp)))
+    assert split.mfu < whole.mfu
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ from perfmodel.core.dtypes import dtype_of_products
 from perfmodel.core.lower_bound import Needs
 from perfmodel.core.roofline import Estimate, rates_of, total
 from perfmodel.timing.predict import FallbackDevices
-from perfmodel.transformer.estimate import Interval, PassEstimate, PassRow, interval, run_pass, times_from
+from perfmodel.transformer.estimate import MIXED, PREDICTED, ROOF, Interval, PassEstimate, PassRow, interval, run_pass
 from perfmodel.transformer.op import ATTENTION, Op
 from perfmodel.transformer.op_time import scaled
 from perfmodel.transformer.ops import layer_ops
@@ -107,9 +107,15 @@ class ModelAnswer:
         return sum(one.seconds * times for one, times in self.steps)
 
     @property
+    def rows(self) -> list[PassRow]:
+        """Those of all different passes."""
+        return [row for one, _ in self.steps for row in one.rows]
+
+    @property
     def times_from(self) -> str:
-        """Of what ``seconds`` is the sum: predictions, roofs or both."""
-        return times_from(row for one, _ in self.steps for row in one.rows)
+        """Of what ``seconds`` is the sum: ``PREDICTED`` times, the ``ROOF`` or both (``MIXED``)."""
+        known = {row.prediction is not None for row in self.rows}
+        return MIXED if len(known) > 1 else ROOF if False in known else PREDICTED
 
     @property
     def ttft_s(self) -> float | None:
@@ -140,7 +146,8 @@ class ModelAnswer:
     def flops(self) -> Number:
         """Matmul FLOP of the model over all passes."""
         whole = [(replace(one.step, split=Split()), times) for one, times in self.steps]
-        return sum(one.flops * times for one, times in self.steps) + sum(_curved(self.request, whole).values())
+        straight = sum(sum(one.flops_by_format.values()) * times for one, times in self.steps)
+        return straight + sum(_curved(self.request, whole).values())
 
     @property
     def mfu(self) -> float:

@@ -18,7 +18,7 @@ from perfmodel.transformer.kv_cache import CacheFormat, LayerCache
 from perfmodel.transformer.op import WEIGHTS, total_bytes
 from perfmodel.transformer.ops import EMBEDDING, step_ops
 from perfmodel.transformer.parallel import weight_bytes as published_bytes
-from perfmodel.transformer.parameters import active, total
+from perfmodel.transformer.parameters import total
 from perfmodel.transformer.spec import ModelSpec
 from perfmodel.transformer.step import DECODE, GENERATE, ModelPass, Request, formats, stored_as_published
 
@@ -147,9 +147,7 @@ def stored_bytes(w: CacheWorkload) -> Number:
 
 
 def read_bytes(w: CacheWorkload) -> Number:
-    """Bytes of the weights that a step of one token reads, without its row of the embedding."""
-    if not w.weights_from_file:
-        return kv_cache.weight_bytes(active(w.spec), w.weights_dtype)
+    """Bytes of a file's weights that a step of one token reads, without its row of the embedding."""
     return total_bytes((op for op in step_ops(w.spec, _step(w)) if op.name != EMBEDDING), WEIGHTS)
 
 

@@ -104,18 +104,8 @@ class PassEstimate:
         return sum(row.seconds for row in self.rows)
 
     @property
-    def times_from(self) -> str:
-        """Of what ``seconds`` is the sum: predictions, roofs or both."""
-        return times_from(self.rows)
-
-    @property
-    def flops(self) -> Number:
-        """Matmul FLOP of the model, without what several GPUs each compute."""
-        return sum(self.flops_by_format.values())
-
-    @property
     def flops_by_format(self) -> dict[str, Number]:
-        """The same, by the format that they are multiplied in."""
+        """Matmul FLOP of the model, without what several GPUs each compute, by the format that they are multiplied in."""
         found: dict[str, Number] = {}
         for op in step_ops(self.model, replace(self.step, split=Split())):
             if op.kernel.flops:
@@ -125,19 +115,8 @@ class PassEstimate:
 
     @property
     def at_peak_s(self) -> float:
-        """Seconds of one GPU for ``flops`` at the datasheet's peaks, each at that of the format it is multiplied in."""
+        """Seconds of one GPU for these FLOP at the datasheet's peaks, each at that of the format it is multiplied in."""
         return sum(float(flops / rates_of(self.device, dtype_of_products(name)).matmul) for name, flops in self.flops_by_format.items())
-
-    @property
-    def mfu(self) -> float:
-        """``at_peak_s``, divided among all GPUs, over the time taken."""
-        return self.at_peak_s / (self.seconds * self.step.split.gpus)
-
-
-def times_from(rows: Iterable[PassRow]) -> str:
-    """Of what the sum of these rows' seconds is made: ``PREDICTED``, ``ROOF`` or ``MIXED``."""
-    known = {row.prediction is not None for row in rows}
-    return MIXED if len(known) > 1 else ROOF if False in known else PREDICTED
 
 
 def run_pass(

@@ -91,14 +91,12 @@ def assigned(model: ModelSpec, found: Quantized | None) -> ModelSpec:
     """``model`` with the format of each of its matrices, which nothing here reads if it is that of none. Experts of a layer are alike."""
     if found is None or not found.rules:
         return replace(model, quantized=found)
-    kept = matcher(found.kept)
-    rules = [(rule.stored, None if rule.targets is None else matcher(rule.targets)) for rule in found.rules]
+    named = [(rule.stored, None if rule.targets is None else matcher(rule.targets)) for rule in found.rules]
+    rules = [(None, matcher(found.kept)), *named]
 
     def stored(name: str, prefixes: tuple[str, ...]) -> MatrixFormat | None:
         names = [prefix + name for prefix in prefixes]
-        if any(kept.match(one) for one in names):
-            return None
-        return next((form for form, targets in rules if targets is None or any(targets.match(one) for one in names)), None)
+        return next((form for form, targets in rules if targets is None or any(map(targets.match, names))), None)
 
     @cache
     def names(layer: Layer) -> list[str]:
