@@ -42,8 +42,8 @@ from perfmodel.sweep import kv_cache, matmul, model
 from perfmodel.sweep.base import costs
 from perfmodel.timing.base import Case
 from perfmodel.timing.models import gemm, numba_attention
-from perfmodel.timing.models._flash_blocks import TAIL, TileBlocks, _key_tile_visits, interleaved_cycles
-from perfmodel.timing.models._flash_plans import FlashPlan, plan_of
+from perfmodel.timing.models._flash_blocks import TAIL, FlashPlan, TileBlocks, _key_tile_visits, interleaved_cycles
+from perfmodel.timing.models._flash_plans import plan_of
 from perfmodel.timing.models.flash_prefill import MODEL
 from perfmodel.timing.models.register_tiles import geometry
 from perfmodel.transformer.answer import GENERATE, ModelAnswer, answer
