@@ -147,7 +147,7 @@ def test_the_last_block_gains_of_neighbours_that_have_ended(alone: float, gained
 def test_a_key_tile_is_copied_16_bytes_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """numba-flash1: 64 rows of K and of V, 128 floats wide, by 256 threads."""
     copies: set[float] = set()
-    monkeypatch.setattr(numba_attention, "tile_cycles", lambda costed, *_: copies.add(costed.copies) or 1.0)
+    monkeypatch.setattr(numba_attention.tiles, "tile_cycles", lambda costed, *_: copies.add(costed.copies) or 1.0)
     numba_attention.flash1_seconds(
         Case(attention(512, 128), "numba-flash1", launch={"br": 128, "bc": 64}), H200, {"l2_bytes_per_clock": 1.0}
     )
