@@ -41,9 +41,9 @@ from perfmodel.study.workloads import MatmulOptions, Workload
 from perfmodel.sweep.kernels import costs
 from perfmodel.sweep.study import WORKLOADS, workload_named
 from perfmodel.timing.base import Case
-from perfmodel.timing.models import gemm, numba_attention
-from perfmodel.timing.models._flash_blocks import TAIL, TileBlocks, _key_tile_visits, interleaved_cycles
-from perfmodel.timing.models._flash_plans import FlashPlan, plan_of
+from perfmodel.timing.models import gemm, numba_attention, register_tiles
+from perfmodel.timing.models._flash_blocks import TAIL, FlashPlan, TileBlocks, _key_tile_visits, interleaved_cycles
+from perfmodel.timing.models._flash_plans import plan_of
 from perfmodel.timing.models.flash_prefill import MODEL
 from perfmodel.timing.models.register_tiles import geometry
 from perfmodel.transformer.answer import GENERATE, ModelAnswer, answer
@@ -147,7 +147,7 @@ def test_the_last_block_gains_of_neighbours_that_have_ended(alone: float, gained
 def test_a_key_tile_is_copied_16_bytes_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """numba-flash1: 64 rows of K and of V, 128 floats wide, by 256 threads."""
     copies: set[float] = set()
-    monkeypatch.setattr(numba_attention, "tile_cycles", lambda costed, *_: copies.add(costed.copies) or 1.0)
+    monkeypatch.setattr(register_tiles, "tile_cycles", lambda costed, *_: copies.add(costed.copies) or 1.0)
     numba_attention.flash1_seconds(
         Case(attention(512, 128), "numba-flash1", launch={"br": 128, "bc": 64}), H200, {"l2_bytes_per_clock": 1.0}
     )

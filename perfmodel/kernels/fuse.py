@@ -142,18 +142,12 @@ VARIANTS = (("unfused", unfused, "stream"), ("cuda-graph", unfused, "graph"), ("
 """Name, kernels, and which launch overhead counts."""
 
 
-def launch_overhead(device: Device, kind: str) -> Quantity | None:
-    """Launch overhead in a ``stream`` or a ``graph``; None where the profile has none."""
-    known = device.launch_overhead
-    return None if known is None else {"stream": known.stream, "graph": known.graph}[kind]
-
-
 def evaluate(w: FusedChain, device: Device) -> list[ChainResult]:
     """The chain unfused, as a graph, and fused. UnavailableError if the device has no peak for the dtype."""
     results = []
     for name, listed, kind in VARIANTS:
         parts = [(launches, estimate(launches.kernel, device)) for launches in listed(w)]
-        overhead = launch_overhead(device, kind)
+        overhead: Quantity | None = getattr(device.launch_overhead, kind, None)
         launch_s = None if overhead is None else float(overhead.number)
         found = ChainResult(
             name=name,
@@ -207,7 +201,7 @@ def explain(result: ChainResult, w: FusedChain, device: Device) -> list[FormulaS
         trace.define(f"total {name} write bytes", "sum over kernels", traffic.write, SOURCE)
     trace.define("total roofline", "s, without launches", sum(launches.count * cost.roofline_s for launches, cost in parts), SOURCE)
     trace.define("total lower bound", "s", lower_bound(parts), SOURCE)
-    overhead = launch_overhead(device, kind)
+    overhead: Quantity | None = getattr(device.launch_overhead, kind, None)
     if overhead is not None:
         launch = trace.symbol("launch", float(overhead.number), f"s per kernel in a {kind}", device.origin(overhead))
         trace.define("time", "s", with_launches(parts, launch), LAUNCH_SOURCE)

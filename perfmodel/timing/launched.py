@@ -31,7 +31,8 @@ from perfmodel.kernels.attention.walk import row_tiles as row_count
 from perfmodel.kernels.matmul import Matmul, column_tiles, default_columns, row_tiles
 from perfmodel.kernels.tile import TENSOR_TILE
 from perfmodel.timing.base import FUSED, Case, algorithm_of, calibrations, kernel_name
-from perfmodel.timing.models._flash_plans import IMPLEMENTATIONS, WGMMA, major, padded, plan_of
+from perfmodel.timing.models._flash_blocks import WGMMA, major, padded
+from perfmodel.timing.models._flash_plans import IMPLEMENTATIONS, plan_of
 from perfmodel.timing.models.gemm import SLICE_BYTES, WIDE_COPY, copy_bytes
 from perfmodel.timing.predict import FallbackDevices, lender
 

@@ -10,8 +10,7 @@ from perfmodel.core.errors import UsageError
 from perfmodel.core.hardware import Device
 from perfmodel.core.workload import BACKWARD, FORWARD, Attention
 from perfmodel.kernels.attention.base import Algorithm
-from perfmodel.kernels.attention.evaluate import AttentionResult
-from perfmodel.kernels.attention.question import PASSES
+from perfmodel.kernels.attention.evaluate import BOTH, AttentionResult
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +38,7 @@ class Comparison:
 
     def passes(self) -> list[str]:
         """The single passes that were asked for."""
-        return PASSES[self.direction]
+        return [FORWARD, BACKWARD] if self.direction == BOTH else [self.direction]
 
     def shown(self) -> list[AttentionResult]:
         """Results of the pass that was asked for: the sum where it was both."""

@@ -8,8 +8,10 @@ are a copy's, which moves 3 bytes for every 2 it counts.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import product
 
 from perfmodel.core.arith import ceil_div
 from perfmodel.core.errors import UnavailableError
@@ -137,10 +139,7 @@ def standard_s(w: Attention, rates: CpuRates, parameters: Mapping[str, float]) -
 
 def matmul_s(w: Matmul, rates: CpuRates, parameters: Mapping[str, float]) -> float:
     """Tiles of C over the threads."""
-    classes: dict[tuple[int, int], int] = {}
-    for rows in _parts(w.m, MATMUL_ROWS):
-        for columns in _parts(w.n, MATMUL_COLUMNS):
-            classes[rows, columns] = classes.get((rows, columns), 0) + 1
+    classes = Counter(product(_parts(w.m, MATMUL_ROWS), _parts(w.n, MATMUL_COLUMNS)))
     costs = [(_compute_s(rates, 2 * rows * columns * w.k, 0, parameters), count) for (rows, columns), count in classes.items()]
     return rates.dispatch_s + makespan(costs, rates.threads)
 

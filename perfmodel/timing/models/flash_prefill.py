@@ -18,8 +18,17 @@ from perfmodel.core.errors import UnavailableError
 from perfmodel.core.hardware import Device
 from perfmodel.core.workload import BACKWARD, FORWARD, Attention
 from perfmodel.timing.base import ALONE, Case, Model, Parameter, kernel_name, once_per_case, plain_attention
-from perfmodel.timing.models._flash_blocks import TileBlocks, blocks_of, equal_cycles, interleaved_cycles, listed_cycles
-from perfmodel.timing.models._flash_plans import IMPLEMENTATIONS, FlashPlan, padded, plan_of, slowdown
+from perfmodel.timing.models._flash_blocks import (
+    FlashPlan,
+    TileBlocks,
+    blocks_of,
+    equal_cycles,
+    interleaved_cycles,
+    listed_cycles,
+    padded,
+    slowdown,
+)
+from perfmodel.timing.models._flash_plans import IMPLEMENTATIONS, plan_of
 
 PARAMETERS = (
     Parameter("launch_us", "from the launch to the first block, for every kernel of the call", 7.0),

@@ -20,6 +20,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from itertools import product
 from typing import NamedTuple, TypeAlias
 
 from perfmodel.core.arith import ceil_div
@@ -27,6 +28,7 @@ from perfmodel.core.cache import SCAN_IS_LOST, SCAN_SURVIVES
 from perfmodel.core.hardware import Device
 from perfmodel.core.roofline import Rates, rates_of
 from perfmodel.core.workload import FORWARD
+from perfmodel.kernels.experts import ACTIVATION_SIZE
 from perfmodel.kernels.matmul import Matmul
 from perfmodel.kernels.tile import ACCUMULATOR_SIZE
 from perfmodel.timing.base import ALONE, Case, Model, Parameter, lost_share, numbers_of, once_per_case
@@ -47,8 +49,6 @@ WIDE_COPY, NARROW_COPY = 16, 4  # known
 WARP_THREADS = 32  # known
 LARGEST = 1e9  # known
 """Of any parameter: keeps one that a fit has driven out of sight finite."""
-ACTIVATION_SIZE = 2  # known
-"""Bytes of an element of x and of the result."""
 EVEN_PARTS = (1, 2, 3, 4)  # tuned
 """A free side may also cut a short length into this many even parts."""
 LARGEST_SPLIT = 16  # tuned
@@ -83,10 +83,7 @@ PARAMETERS = (
 WEIGHT_COPIES = "weight_copies"
 """Key of ``Case.launch``: a warm run may rotate over that many B, so that weights come from DRAM while A stays in the L2."""
 
-# Tiles of C and parts of k
-
-Choice: TypeAlias = tuple[int, int, int]
-"""Rows and columns of a tile of C, and parts of k."""
+Choice: TypeAlias = tuple[int, int, int]  # rows and columns of a tile of C, and parts of k
 
 
 def copy_bytes(n: int, k: int, element_size: int) -> int:
@@ -133,10 +130,9 @@ def plans(
     found = []
     for br, bc, parts in choices:
         blocks = batch * ceil_div(m, br) * ceil_div(n, bc) * parts
-        waves, steps = ceil_div(blocks, slots), ceil_div(slices, parts)
+        waves, steps, busy = ceil_div(blocks, slots), ceil_div(slices, parts), min(blocks / slots, 1.0)
         depth, rows, columns = min(steps * SLICE_BYTES // element_size, k), min(br, m), min(bc, n)
         loaded, stored = (rows + columns) * depth * element_size, rows * columns * element_size
-        busy = min(blocks / slots, 1.0)
         found.append(TilePlan(waves, waves * 2 * br * bc * depth, waves * loaded, waves * stored, waves * steps, busy, parts, br, bc))
     return tuple(found)
 
@@ -159,8 +155,12 @@ def candidates(m: int, n: int, batch: int, slices: int, slots: int, free_side: b
     """
     tiles: Sequence[tuple[int, int]] = MMA_TILES
     if free_side:
-        free = {tile for side in ROWS for tile in (*((width, side) for width in _widths(m)), *((side, width) for width in _widths(n)))}
-        tiles = sorted((br, bc) for br, bc in free if br * bc <= LARGEST_TILE)
+        rows, columns = ({width for width in WIDTHS if width < 2 * length or width == min(WIDTHS)} for length in (m, n))
+        for length, free in ((m, rows), (n, columns)):
+            even = (ceil_div(ceil_div(length, parts), WIDTH_STEP) * WIDTH_STEP for parts in EVEN_PARTS)
+            free |= {width for width in even if width <= max(WIDTHS)}
+        listed = {*product(rows, ROWS), *product(ROWS, columns)}
+        tiles = sorted((br, bc) for br, bc in listed if br * bc <= LARGEST_TILE)
     return tuple((br, bc, s) for br, bc in tiles for s in splits(batch * ceil_div(m, br) * ceil_div(n, bc), slices, slots))
 
 
@@ -174,14 +174,6 @@ def splits(blocks: int, slices: int, slots: int) -> list[int]:
     filling = {min(waves * slots // blocks, most) for waves in range(1, SPLIT_WAVES + 1)}
     small = {s for s in (2, 3, 4, 8) if s <= most and blocks * s <= SPLIT_WAVES * slots}
     return sorted({1} | {s for s in filling | small if s > 1})
-
-
-def _widths(length: int) -> set[int]:
-    even = {ceil_div(ceil_div(length, parts), WIDTH_STEP) * WIDTH_STEP for parts in EVEN_PARTS}
-    return {width for width in WIDTHS if width < 2 * length or width == min(WIDTHS)} | {w for w in even if w <= max(WIDTHS)}
-
-
-# Their seconds
 
 
 def covers(case: Case) -> bool:
@@ -229,8 +221,8 @@ def dram_bytes(case: Case, device: Device) -> float:
     a, b, c = (w.batch * w.dtype.size * size for size in (w.m * w.k, w.k * w.n, w.m * w.n))
     if case.cold or device.cache_bytes is None:
         return float(a + b + c)
-    copies = case.launch.get(WEIGHT_COPIES, 1)
-    lost, lost_weights = (lost_share(size / device.cache_bytes, SCAN_SURVIVES, SCAN_IS_LOST) for size in (a + b + c, a + copies * b + c))
+    scans = a + b + c, a + case.launch.get(WEIGHT_COPIES, 1) * b + c
+    lost, lost_weights = (lost_share(size / device.cache_bytes, SCAN_SURVIVES, SCAN_IS_LOST) for size in scans)
     return float((a + c) * lost + b * lost_weights)
 
 
@@ -270,9 +262,6 @@ def plan_seconds(work: _MatmulWork, p: Mapping[str, float]) -> Callable[[TilePla
         return found if parts == 1 else found + split_s + parts * part_s
 
     return time
-
-
-# In fp8
 
 
 def fp8_seconds(case: Case, device: Device, p: Mapping[str, float]) -> float:

@@ -29,7 +29,7 @@ from perfmodel.core.dtypes import STATISTIC_SIZE
 from perfmodel.core.hardware import Device
 from perfmodel.core.trace import label
 from perfmodel.core.workload import BACKWARD, FORWARD, Attention
-from perfmodel.kernels.attention.algorithms.standard import elementwise, matmul, options_backward, score_kernels
+from perfmodel.kernels.attention.algorithms.standard import Moved, elementwise, gradient_kernels, matmul, score_kernels
 from perfmodel.kernels.attention.base import (
     DROPOUT_VECTOR,
     MASK_VECTOR,
@@ -169,10 +169,7 @@ def backward(w: Attention, tile: Tile) -> list[Kernel]:
     >>> moved == 10 * 4096**2 + 4096 * (6 * 64 + 2) + 4 * 4096 * 7 * 64 + 4096 * (2 * 64 + 4)
     True
     """
-
-    def scores(tensor: str, kind: str) -> Access:
-        return _scores(w, tile, tensor, kind)
-
+    scores = partial(_scores, w, tile)
     output_gradient = _queries(w, tile, "dO", READ, w.dv)
     logsumexp, row_sum = (_queries(w, tile, name, READ, 1, STATISTIC_SIZE) for name in ("logsumexp", "D"))
     query_gradient = (_queries(w, tile, "dQ", READ, w.d), _queries(w, tile, "dQ", WRITE, w.d, first=True))
@@ -182,17 +179,15 @@ def backward(w: Attention, tile: Tile) -> list[Kernel]:
     first, *options = score_kernels(w, query, key, scores, _masks(w, tile))
     kernels = [_row_statistics(w, tile), replace(first, flops=0), *options]  # recomputed: its FLOP are executed, not counted twice
     kernels.append(elementwise(w, "P = exp", RECOMPUTE_VECTOR, scores("S", READ), logsumexp, scores("P", WRITE), sfu=1))
-    kernels += dropout
-    kernels.append(matmul(w, "dV = P^T dO", 0, 1, scores(probabilities, READ), output_gradient, *_added_up(w, tile, "dV", w.dv)))
-    kernels.append(matmul(w, "dP = dO V^T", 0, 1, output_gradient, _keys(w, tile, "V", w.dv, first=True), scores("dP", WRITE)))
-    if w.dropout:
-        kernels.append(elementwise(w, "dropout backward", DROPOUT_VECTOR, scores("dP", READ), scores("dP", WRITE)))
-    softmax = (scores("P", READ), scores("dP", READ), row_sum, scores("dS", WRITE))
-    kernels.append(elementwise(w, "softmax backward", GRADIENT_VECTOR, *softmax))
-    kernels += options_backward(w, scores, _masks(w, tile) if w.masked_fill else {})
-    kernels.append(matmul(w, "dQ = dS K", 1, 0, scores("dS", READ), _keys(w, tile, "K", w.d), *query_gradient, zeros))
-    key_gradient = _added_up(w, tile, "dK", w.d)
-    kernels.append(matmul(w, "dK = dS^T Q", 1, 0, scores("dS", READ), _queries(w, tile, "Q", READ, w.d), *key_gradient))
+    moved: dict[str, Moved] = {
+        "dV": (scores(probabilities, READ), output_gradient, *_added_up(w, tile, "dV", w.dv)),
+        "dP": (output_gradient, _keys(w, tile, "V", w.dv, first=True), scores("dP", WRITE)),
+        "dropout": (scores("dP", READ), scores("dP", WRITE)),
+        "dS": (scores("P", READ), scores("dP", READ), row_sum, scores("dS", WRITE)),
+        "dQ": (_keys(w, tile, "K", w.d), *query_gradient, zeros),
+        "dK": (_queries(w, tile, "Q", READ, w.d), *_added_up(w, tile, "dK", w.d)),
+    }
+    kernels += [*dropout, *gradient_kernels(w, scores, _masks(w, tile), GRADIENT_VECTOR, moved)]
     return [replace(kernel, launch=SERIAL) for kernel in kernels]
 
 
