@@ -10,10 +10,9 @@ from perfmodel.core.arith import Number
 from perfmodel.core.errors import PerfmodelError, UsageError
 from perfmodel.core.hardware import Device
 from perfmodel.core.trace import FormulaStep
-from perfmodel.core.workload import FORWARD
+from perfmodel.core.workload import FORWARD, Attention
 from perfmodel.kernels.attention.evaluate import BOTH, AttentionResult
 from perfmodel.kernels.attention.evaluate import explain as explain_attention
-from perfmodel.kernels.attention.request import Comparison
 from perfmodel.kernels.matmul import evaluate as evaluate_matmul
 from perfmodel.kernels.matmul import explain as explain_matmul
 from perfmodel.kernels.matmul import minimum_elements
@@ -105,16 +104,16 @@ def _attention(w: Workload, device: Device, scope: Scope) -> list[WorkloadAnswer
             device.fits(int(result.memory_bytes)),
             missing=missing,
             left_out=left_out(result, device),
-            steps=partial(_attention_steps, counted, comparison),
+            steps=partial(attention_steps, counted, work, device, comparison.sram_bytes),
             kernel=_kernel(predicted),
         )
         found.append(one)
     return found
 
 
-def _attention_steps(result: AttentionResult, comparison: Comparison) -> list[FormulaStep]:
-    w, device = comparison.workload, comparison.device
-    return [step for part in result.parts for step in explain_attention(part, w, device, comparison.sram_bytes)]
+def attention_steps(result: AttentionResult, w: Attention, device: Device, sram_bytes: int | None = None) -> list[FormulaStep]:
+    """Every number of each pass of ``result`` as its formula."""
+    return [step for part in result.parts for step in explain_attention(part, w, device, sram_bytes)]
 
 
 def _matmul(w: Workload, device: Device, scope: Scope) -> list[WorkloadAnswer]:

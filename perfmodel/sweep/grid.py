@@ -101,7 +101,7 @@ def grid_of(study: SweepStudy) -> SweepGrid:
     choices, numbers, derived = _inputs(workload, workload.meant(study.axes))
     workload.check(choices, study.axes)
     shown = [workload.column_named(name, "--columns").name for name in (workload.shown if study.columns is None else study.columns)]
-    where, filters = constraints(workload, study.where, "--where")
+    where, filters = constraints(workload, study.where)
     read = {name for one in (*where, *filters) for name in one.names}
     columns = read & {one.name for one in workload.columns}
     for name in read - columns - {*numbers, *derived}:
@@ -166,16 +166,15 @@ def _ordered(derived: Mapping[str, Expression], workload: SweepWorkload) -> dict
         raise UsageError(f"derived inputs of {workload.name} go in a circle: {circle}", "give one of them values") from None
 
 
-def constraints(workload: SweepWorkload, texts: Sequence[str], option: str) -> tuple[tuple[Expression, ...], tuple[Expression, ...]]:
+def constraints(workload: SweepWorkload, texts: Sequence[str]) -> tuple[tuple[Expression, ...], tuple[Expression, ...]]:
     """Constraints on inputs alone, and those that read columns."""
-    named = [*(one.name for one in workload.inputs), *(one.name for one in workload.columns)]
-    known = dict(zip(named, named, strict=True)) | dict(workload.words)
-    parsed = [typecheck(parse(text, option, known), workload, option) for text in texts]
-    same = next((one for one in parsed if not one.names), None)
-    if same is not None:
-        raise UsageError(f"{option} {same.text[:60]!r} names no axis or column", "write it like 'n * batch <= 65536'")
-    results = {one.name for one in workload.columns}
-    inputs = tuple(one for one in parsed if not results & {*one.names})
+    results = [one.name for one in workload.columns]
+    known = {name: name for name in (*workload.named, *results)} | dict(workload.words)
+    parsed = [typecheck(parse(text, "--where", known), workload, "--where") for text in texts]
+    for one in parsed:
+        if not one.names:
+            raise UsageError(f"--where {one.text[:60]!r} names no axis or column", "write it like 'n * batch <= 65536'")
+    inputs = tuple(one for one in parsed if not {*results} & {*one.names})
     return inputs, tuple(one for one in parsed if one not in inputs)
 
 
