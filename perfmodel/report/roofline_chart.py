@@ -7,8 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
+from perfmodel.core.checks import sha256
 from perfmodel.core.errors import UnavailableError
-from perfmodel.core.files import sha256
 from perfmodel.core.hardware import Device, Microbenchmark, Quantity
 from perfmodel.core.roofline import Estimate
 from perfmodel.core.trace import FormulaStep
