@@ -14,8 +14,9 @@ from functools import cache, wraps
 from typing import Any, TypeVar
 
 from perfmodel.core.errors import DataError, UnavailableError, suggest
-from perfmodel.core.hardware import Calibration, Device, Quantity
+from perfmodel.core.hardware import Calibration, Device
 from perfmodel.core.plugins import plugins
+from perfmodel.core.units import Quantity
 from perfmodel.core.workload import FORWARD
 
 MODELS = ("perfmodel.timing.models", "perfmodel.transformer.time_models")
