@@ -14,7 +14,7 @@ from perfmodel.catalog import find_device, find_model
 from perfmodel.core.cache import dram_bytes, held_bytes, resident_blocks
 from perfmodel.core.cost import Tile
 from perfmodel.core.dtypes import DTYPES
-from perfmodel.core.hardware import Quantity
+from perfmodel.core.units import Quantity
 from perfmodel.core.workload import Attention, Stream
 from perfmodel.kernels.attention.algorithms import find
 from perfmodel.kernels.attention.patterns import Density

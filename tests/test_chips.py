@@ -11,9 +11,10 @@ import pytest
 from perfmodel.catalog import device_ids, find_device
 from perfmodel.core.cost import Kernel, Tile
 from perfmodel.core.dtypes import DTYPES
-from perfmodel.core.hardware import Device, Quantity, quantities
+from perfmodel.core.hardware import Device, quantities
 from perfmodel.core.roofline import estimate, rates_of, total
 from perfmodel.core.sanity import CLOCK_TOLERANCE
+from perfmodel.core.units import Quantity
 from perfmodel.core.workload import Attention
 from perfmodel.kernels.attention.algorithms import find
 from perfmodel.kernels.matmul import Matmul

@@ -15,8 +15,9 @@ from hypothesis import strategies as st
 from perfmodel.core.errors import DataError, UnavailableError, UsageError
 from perfmodel.remat.chain import Chain, ChainLayer, uniform
 from perfmodel.remat.evaluate import evaluate, explain
+from perfmodel.remat.lecture import late_bound_steps, printed_steps
 from perfmodel.remat.optimal_dp import Program
-from perfmodel.remat.schedule import LOSS, Action, Plan, drop, forward, late_bound_steps, printed_steps
+from perfmodel.remat.schedule import LOSS, Action, Plan, drop, forward
 from perfmodel.remat.simulate import simulate
 from perfmodel.remat.source import Source
 from perfmodel.remat.strategies import find, names

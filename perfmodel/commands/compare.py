@@ -72,8 +72,9 @@ def _documents(before: str, after: str, threshold: float, line: str) -> tuple[Re
     from pathlib import Path
 
     from perfmodel import __version__
+    from perfmodel.core.checks import sha256
     from perfmodel.core.errors import DataError
-    from perfmodel.core.files import read_json, sha256
+    from perfmodel.core.files import read_json
     from perfmodel.report.compare import metrics_of, report
     from perfmodel.report.document import Provenance
 

@@ -16,9 +16,10 @@ from perfmodel.core.cache import dram_bytes
 from perfmodel.core.cost import GROUP_SUM, READ, WRITE, ZERO_FILL, Kernel, Work
 from perfmodel.core.dtypes import Dtype
 from perfmodel.core.errors import UnavailableError
-from perfmodel.core.hardware import Device, Quantity
+from perfmodel.core.hardware import Device
 from perfmodel.core.lower_bound import Needs, needs_of
 from perfmodel.core.trace import Trace, label
+from perfmodel.core.units import Quantity
 
 TERMS = ("dram", "l2", "tensor", "vector", "sfu", "interconnect")
 

@@ -13,8 +13,8 @@ from itertools import pairwise
 from typing import Any
 
 from perfmodel.core.errors import DataError
-from perfmodel.core.hardware import Device, Quantity, quantities
-from perfmodel.core.units import format_si, parse_any
+from perfmodel.core.hardware import Device, quantities
+from perfmodel.core.units import Quantity, format_si, parse_any
 
 CLOCK_TOLERANCE = 0.02  # datasheets round peaks and clocks; the worst is the L40S with 1.2 %
 RATIO_TOLERANCE = 0.03  # the same, of two peaks

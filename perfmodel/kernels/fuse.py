@@ -16,10 +16,11 @@ from perfmodel.core.checks import positive_int
 from perfmodel.core.cost import READ, WRITE, Access, Kernel, Work, once
 from perfmodel.core.dtypes import DTYPES, Dtype
 from perfmodel.core.explain import sourced
-from perfmodel.core.hardware import Device, Quantity
+from perfmodel.core.hardware import Device
 from perfmodel.core.lower_bound import Needs
 from perfmodel.core.roofline import Estimate, Traffic, estimate, rates_of
 from perfmodel.core.trace import FormulaStep, Trace
+from perfmodel.core.units import Quantity
 
 SOURCE = "one read per operand and one write per operation, each kernel max(launch, roof)"
 LAUNCH_SOURCE = "launch overhead of the profile, time per kernel in a saturated queue"

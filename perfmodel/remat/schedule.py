@@ -99,46 +99,6 @@ def rebuilt_steps(n: Number, values: Sequence[int]) -> Number:
     return sum((stop - start) * (stop - start - 1) // 2 for start, stop in pairwise([*values, n]))
 
 
-def plain_steps(layers: Number) -> Number:
-    """Everything kept: one step forward and two backward per layer.
-
-    >>> plain_steps(10)
-    30
-    """
-    return 3 * layers
-
-
-def input_only_steps(layers: Number) -> Number:
-    """Nothing kept but the input: each layer's input rebuilt from it.
-
-    >>> input_only_steps(10)
-    75
-    """
-    return plain_steps(layers) + rebuilt_steps(layers, [0])
-
-
-def printed_steps(layers: int, checkpoint: int, *, last: bool) -> Number:
-    """A lecture's code as printed: output i is rebuilt from the checkpoint nearest to it with weights[checkpoint : i + 1].
-
-    That is one step too many for each output beyond the checkpoint: weights[checkpoint + 1 : i + 1] is right. ``last``: x_n is rebuilt
-    as well.
-
-    >>> printed_steps(10, 5, last=True), printed_steps(10, 5, last=False)
-    (59, 54)
-    """
-    outputs = [i for i in range(layers if last else layers - 1) if i != checkpoint]
-    return plain_steps(layers) + sum(i + 1 - (checkpoint if i > checkpoint else 0) for i in outputs)
-
-
-def late_bound_steps(layers: Number, checkpoint: Number) -> Number:
-    """The same as Python runs it: all closures see the last i of the loop, and rebuild the last output.
-
-    >>> late_bound_steps(10, 5)
-    75
-    """
-    return plain_steps(layers) + (layers - 1) * (layers - checkpoint)
-
-
 def segmented(chain: Chain, values: Sequence[int], *, keep_last: bool) -> Iterator[Action]:
     """Reverse the segments that begin at ``values``, 0 first."""
     end, last = len(chain), values[-1]

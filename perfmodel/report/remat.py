@@ -11,7 +11,8 @@ from perfmodel.remat.chain import uniform
 from perfmodel.remat.device_chain import Choice
 from perfmodel.remat.evaluate import CurvePoint, ScheduleAnswer, ScheduleRow, explain
 from perfmodel.remat.graph import GraphRun
-from perfmodel.remat.schedule import LOSS, input_only_steps, late_bound_steps, printed_steps
+from perfmodel.remat.lecture import input_only_steps, late_bound_steps, printed_steps
+from perfmodel.remat.schedule import LOSS
 from perfmodel.remat.simulate import Run
 from perfmodel.remat.strategies.revolve import slots_of
 from perfmodel.remat.strategies.segments import sqrt_length

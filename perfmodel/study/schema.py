@@ -16,8 +16,9 @@ from pydantic_core import InitErrorDetails, PydanticCustomError, core_schema
 
 from perfmodel import __version__
 from perfmodel.catalog import calibrated_devices, config_names, data_folder, find_device, load_config
+from perfmodel.core.checks import sha256
 from perfmodel.core.errors import DataError, PerfmodelError, UsageError, suggest
-from perfmodel.core.files import read_yaml, sha256
+from perfmodel.core.files import read_yaml
 from perfmodel.core.hardware import Device
 from perfmodel.core.plugins import module_names
 from perfmodel.core.trace import FormulaStep

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from perfmodel.core import units
 from perfmodel.core.errors import PerfmodelError, UnavailableError, UsageError, suggest
-from perfmodel.core.hardware import Calibration, Device, LaunchOverhead, Microbenchmark, Quantity
+from perfmodel.core.hardware import Calibration, Device, LaunchOverhead, Microbenchmark
+from perfmodel.core.units import Quantity
 from perfmodel.timing.base import model_of, models_of
 from perfmodel.timing.predict import FallbackDevices
 from perfmodel.validation.bounds import case_of

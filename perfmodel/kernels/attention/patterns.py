@@ -15,8 +15,8 @@ from math import isqrt
 from pathlib import Path
 
 from perfmodel.core.arith import Number, ceil_div, deferrable, maximum, minimum
+from perfmodel.core.checks import read_text
 from perfmodel.core.errors import DataError, UsageError, suggest
-from perfmodel.core.files import read_text
 from perfmodel.core.trace import is_traced, plain, template
 from perfmodel.core.workload import Attention, BlockCounts, BlockPattern
 from perfmodel.kernels.attention.blocks import BlockGrid, Tally, every, multiples, with_bit, without

@@ -15,7 +15,8 @@ from itertools import product
 
 from perfmodel.core.arith import ceil_div
 from perfmodel.core.errors import UnavailableError
-from perfmodel.core.hardware import Device, Quantity
+from perfmodel.core.hardware import Device
+from perfmodel.core.units import Quantity
 from perfmodel.core.workload import FORWARD, Attention, Stream
 from perfmodel.kernels.matmul import Matmul
 from perfmodel.timing.base import Case, Model, Parameter, lost_share, plain_attention

@@ -17,8 +17,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import BinaryIO
 
+from perfmodel.core.checks import opened
 from perfmodel.core.errors import DataError
-from perfmodel.core.files import opened
 
 MAX_BYTES, MAX_LINE_BYTES = 256 << 20, 1 << 20
 MAX_BEFORE = 1 << 20

@@ -17,7 +17,8 @@ from perfmodel.core import units
 from perfmodel.core.arith import Number
 from perfmodel.core.dtypes import DTYPES
 from perfmodel.core.errors import DataError, UnavailableError, UsageError
-from perfmodel.core.hardware import Bandwidth, Device, Duration, Quantity
+from perfmodel.core.hardware import Device
+from perfmodel.core.units import Bandwidth, Duration, Quantity
 from perfmodel.kernels.collectives import ALL_GATHER, ALL_REDUCE, ALL_TO_ALL, ALPHA_S, P2P, Collective
 from perfmodel.timing.base import Case, calibrated_seconds
 from perfmodel.transformer.parallel import joined_gpus
