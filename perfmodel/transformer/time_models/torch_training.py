@@ -16,7 +16,6 @@ from perfmodel.core.workload import FORWARD
 from perfmodel.timing.base import Case, Model
 from perfmodel.transformer.estimate import KnownDevice
 from perfmodel.transformer.training.implementations import HUGGINGFACE
-from perfmodel.transformer.training.question import EVERY, FULL
 from perfmodel.transformer.training.step.estimate import TrainingStep
 from perfmodel.transformer.training.step.job import job_of
 from perfmodel.transformer.training.step.layer_time import MODEL as NAME
@@ -60,7 +59,7 @@ def seconds(case: Case, device: Device, p: Mapping[str, float]) -> float:
         getattr(plain, name) + more * (getattr(twice, name) - getattr(plain, name)) for name in ("before_s", "after_s", "optimizer_s")
     )
     often = int(w.training.micro_batches)
-    host = host_phases(p, plain.layers, plain.tensors, again=w.training.recompute.kind in (FULL, EVERY))
+    host = host_phases(p, plain.layers, plain.tensors, again=w.training.recompute.of_layers)
     return float(often * (before + after) + update + waiting(host, before, after, often, update))
 
 

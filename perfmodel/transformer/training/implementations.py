@@ -104,7 +104,7 @@ def kept(training: TrainingConfig, stage: int = 0, implementation: str = FUSED) 
     titles = kind_titles(layer for chunk in chunks for layer, _ in chunk)
     for layer, count in counts.items():
         tape = tape_of(layer, shape, implementation, training.recompute.kind == SELECTIVE)
-        add(tape, titles[layer], count, {tape.stream: "recomputation"} if training.recompute.kind in (FULL, EVERY) else tape.saved())
+        add(tape, titles[layer], count, {tape.stream: "recomputation"} if training.recompute.of_layers else tape.saved())
     if stage == parallel.pp - 1:
         tape = tape_of(HEAD, shape, implementation)
         names = tape.saved()
