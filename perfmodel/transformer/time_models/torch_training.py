@@ -45,7 +45,7 @@ def _kernels(w: TrainingStep, known: KnownDevice, strided_factor: float) -> _Ker
     assert w.training is not None
     job = job_of(w.training, _machine(known, strided_factor, w.attention), None, w.implementation, half=w.step.dtype.name)
     time = step_time(job)
-    one = time.one
+    one = time.micro_batch
     return _Kernels(one.before_head_s, one.kernels_s - one.before_head_s, time.parts["optimizer"], one.layers, tensors(job))
 
 

@@ -125,7 +125,7 @@ def _step(trace: Trace, found: TrainingEstimate) -> Any:
     from perfmodel.transformer.training.step.step_time import BUBBLE, HOST
 
     time, p = found.time, found.training.parallel
-    one = time.one
+    one = time.micro_batch
     known = {
         "t_f": ("forward pass of a micro-batch", one.forward_s),
         "t_r": ("what of it runs again", one.again_s),

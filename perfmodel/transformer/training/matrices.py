@@ -5,6 +5,7 @@ Adapters, factored second moments and Muon all go by the shape of a matrix.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
@@ -195,10 +196,10 @@ def stage_layers(model: ModelSpec, parallel: Parallel, stage: int | None = None)
     """Each different layer of ``stage``, or of the whole model, with its number."""
     if stage is None:
         return dict(model.layer_kinds)
-    counts: dict[Layer, int] = {}
+    counts = Counter[Layer]()
     for _, runs in chunks_of(model, parallel, stage):
         for layer, count in runs:
-            counts[layer] = counts.get(layer, 0) + count
+            counts[layer] += count
     return counts
 
 

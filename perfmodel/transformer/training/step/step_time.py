@@ -174,7 +174,7 @@ class StepTime:
 
     stage: int
     micro_batches: int
-    one: MicroBatchTime
+    micro_batch: MicroBatchTime
     parts: dict[str, float]
     exchanged_s: float
 
