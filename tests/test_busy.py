@@ -27,7 +27,7 @@ from perfmodel.transformer.training.step.flops import utilization
 from perfmodel.transformer.training.step.job import shared_gradients, shared_weights
 from perfmodel.transformer.training.step.layer_time import Window, machine
 from perfmodel.transformer.training.step.search import search
-from perfmodel.transformer.training.step.system import CONTEXT, DATA, EXPERT, TENSOR, Exchange, crossed, exchange_seconds, span
+from perfmodel.transformer.training.step.system import CONTEXT, DATA, EXPERT, TENSOR, Exchange, exchange_seconds, span
 
 ROUNDING = 1 + 1e-9
 
@@ -54,7 +54,7 @@ def busy_links(question: Question, found: TrainingEstimate) -> Counter[tuple[int
     system, p = question.system, question.training.parallel
     for stage in range(p.pp) if system is not None else ():
         for exchange, times in exchanges(found, stage):
-            for level in crossed(system, p, exchange.group):
+            for level in span(system, p, exchange.group).crossed:
                 busy[stage, level.name] += times * exchange_seconds(exchange, system, p, question.device)
     return busy
 

@@ -15,7 +15,6 @@ from perfmodel.core.workload import FORWARD
 from perfmodel.timing.base import Case, Model
 from perfmodel.transformer.estimate import KnownDevice
 from perfmodel.transformer.training.implementations import HUGGINGFACE
-from perfmodel.transformer.training.question import EVERY, FULL
 from perfmodel.transformer.training.step.estimate import TrainingStep
 from perfmodel.transformer.training.step.job import job_of
 from perfmodel.transformer.training.step.layer_time import MODEL as NAME
@@ -35,7 +34,7 @@ def _kernels(w: TrainingStep, known: KnownDevice, strided_factor: float) -> tupl
     assert w.training is not None
     job = job_of(w.training, _machine(known, strided_factor, w.attention), None, w.implementation, half=w.step.dtype.name)
     time = step_time(job)
-    one = time.one
+    one = time.micro_batch
     return (one.before_head_s, one.kernels_s - one.before_head_s, time.parts["optimizer"]), one.layers, tensors(job)
 
 
@@ -47,7 +46,7 @@ def seconds(case: Case, device: Device, p: Mapping[str, float]) -> float:
     more = p["strided_factor"] - 1.0  # times are linear in it
     before, after, update = (one + more * (other - one) for one, other in zip(plain, twice, strict=True))
     often = int(w.training.micro_batches)
-    host = host_phases(p, layers, learned, again=w.training.recompute.kind in (FULL, EVERY))
+    host = host_phases(p, layers, learned, again=w.training.recompute.of_layers)
     return float(often * (before + after) + update + waiting(host, before, after, often, update))
 
 

@@ -13,7 +13,7 @@ from perfmodel.transformer.parameters import active
 from perfmodel.transformer.spec import Layer, ModelSpec
 from perfmodel.transformer.training import korthikanti
 from perfmodel.transformer.training.implementations import kind_titles
-from perfmodel.transformer.training.matrices import Shape, chunks_of, shape_of
+from perfmodel.transformer.training.matrices import Shape, shape_of, stage_layers
 from perfmodel.transformer.training.memory import MemoryResult
 from perfmodel.transformer.training.question import EVERY, FULL, NONE, SELECTIVE
 
@@ -30,7 +30,7 @@ def explain(result: MemoryResult) -> list[FormulaStep]:
     """How the numbers of ``result`` come about; each step rests on earlier ones. No function that remembers its results is called."""
     trace = Trace()
     _state(trace, result)
-    layers = _own_layers(result)
+    layers = tuple(stage_layers(result.training.model, result.training.parallel, result.peak.stage))  # one of each kind
     spec, titles = traced(replace(result.training.model, layers=layers), trace), kind_titles(layers)
     shape = _shape(trace, result, spec)
     for layer, own in zip(spec.layers, layers, strict=True):
@@ -39,12 +39,6 @@ def explain(result: MemoryResult) -> list[FormulaStep]:
     _literature(trace, result, spec, shape)
     _peak(trace, result)
     return list(trace.steps.values())
-
-
-def _own_layers(result: MemoryResult) -> tuple[Layer, ...]:
-    """One layer of each kind on the fullest GPU."""
-    chunks = chunks_of(result.training.model, result.training.parallel, result.peak.stage)
-    return tuple(dict.fromkeys(layer for _, runs in chunks for layer, _ in runs))
 
 
 def _shape(trace: Trace, result: MemoryResult, spec: ModelSpec) -> Shape:
@@ -64,11 +58,10 @@ def _state(trace: Trace, result: MemoryResult) -> None:
     state = result.peak.state
     counts: dict[int, Any] = {}
     for part in state.parts:
+        name = "P" if not counts else f"P_{len(counts) + 1}"
         if part.elements not in counts:
-            name = "P" if not counts else f"P_{len(counts) + 1}"
-            counts[part.elements] = trace.symbol(
-                name, part.elements, "parameters on the fullest GPU", "perfmodel/transformer/parameters.py"
-            )
+            words, source = "parameters on the fullest GPU", "perfmodel/transformer/parameters.py"
+            counts[part.elements] = trace.symbol(name, part.elements, words, source)
         each = counts[part.elements] if part.shards == 1 else ceil_div(counts[part.elements], part.shards)
         size, rest = divmod(part.bytes, ceil_div(part.elements, part.shards))
         if rest:  # scales of blocks, rows and columns of matrices: no fixed number of bytes per parameter
@@ -132,7 +125,7 @@ def _step(trace: Trace, found: TrainingEstimate) -> Any:
     from perfmodel.transformer.training.step.step_time import BUBBLE, HOST
 
     time, p = found.time, found.training.parallel
-    one = time.one
+    one = time.micro_batch
     known = {
         "t_f": ("forward pass of a micro-batch", one.forward_s),
         "t_r": ("what of it runs again", one.again_s),

@@ -14,7 +14,7 @@ from perfmodel.core.errors import UnavailableError
 from perfmodel.transformer.layer import Operation, linear
 from perfmodel.transformer.spec import DenseMlp, GroupedAttention, Layer
 from perfmodel.transformer.training.matrices import Shape
-from perfmodel.transformer.training.question import EVERY, FULL, Recomputation
+from perfmodel.transformer.training.question import Recomputation
 from perfmodel.transformer.training.recorder import TOKEN_SIZE, Recorder
 
 WORKSPACES = 2 * (32 + 1) * 2**20
@@ -58,7 +58,7 @@ class HuggingFace(Recorder):
     @staticmethod
     def waiting(shape: Shape, recompute: Recomputation) -> Number:
         """The mask of the scores, which layers that run again take as an argument. Otherwise it is gone before the head runs."""
-        waits = not shape.flash and recompute.kind in (FULL, EVERY)
+        waits = not shape.flash and recompute.of_layers
         return shape.sequences * shape.length * shape.length * shape.size if waits else 0
 
     def linear(self, op: Operation) -> None:

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -70,14 +71,11 @@ def kind_title(layer: Layer) -> str:
 
 def kind_titles(layers: Iterable[Layer]) -> dict[Layer, str]:
     """A title for each kind of layer; those of equal words are numbered."""
-    found: dict[Layer, str] = {}
-    for layer in layers:
-        if layer not in found:
-            title, number = kind_title(layer), 1
-            while title in found.values():
-                number += 1
-                title = f"{kind_title(layer)} ({number})"
-            found[layer] = title
+    found, alike = dict[Layer, str](), Counter[str]()
+    for layer in dict.fromkeys(layers):
+        title = kind_title(layer)
+        alike[title] += 1
+        found[layer] = title if alike[title] == 1 else f"{title} ({alike[title]})"
     return found
 
 
@@ -97,14 +95,14 @@ def kept(training: TrainingConfig, stage: int = 0, implementation: str = FUSED) 
     if stage == 0:
         tape = tape_of(EMBEDDING, shape, implementation)
         add(tape, EMBEDDING, flight[0], tape.saved())
-    counts, chunks = dict[Layer, int](), [chunk for _, chunk in chunks_of(training.model, parallel, stage)]
+    counts, chunks = Counter[Layer](), [chunk for _, chunk in chunks_of(training.model, parallel, stage)]
     for chunk, times in zip(chunks, flight, strict=True):
         for layer in _whose(chunk, training.recompute):
-            counts[layer] = counts.get(layer, 0) + times
+            counts[layer] += times
     titles = kind_titles(layer for chunk in chunks for layer, _ in chunk)
     for layer, count in counts.items():
         tape = tape_of(layer, shape, implementation, training.recompute.kind == SELECTIVE)
-        add(tape, titles[layer], count, {tape.stream: "recomputation"} if training.recompute.kind in (FULL, EVERY) else tape.saved())
+        add(tape, titles[layer], count, {tape.stream: "recomputation"} if training.recompute.of_layers else tape.saved())
     if stage == parallel.pp - 1:
         tape = tape_of(HEAD, shape, implementation)
         names = tape.saved()

@@ -5,6 +5,7 @@ Adapters, factored second moments and Muon all go by the shape of a matrix.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
@@ -15,17 +16,17 @@ from perfmodel.transformer.layer import ATTENTION, EXPERTS, MLP, Matrix, Operati
 from perfmodel.transformer.parallel import stages
 from perfmodel.transformer.spec import Layer, ModelSpec
 from perfmodel.transformer.step import share
-from perfmodel.transformer.training.question import ALL, ATTENTION_ONLY, FP32, FREED, MIXED, SIXTEEN_BIT, Parallel, TrainingConfig
+from perfmodel.transformer.training.question import ALL, ATTENTION_ONLY, Parallel, TrainingConfig
 
 
 @dataclass(frozen=True, slots=True)
 class Shape:
     """``model``: cut to its first layer, all that a layer needs to know of it. ``tokens`` of a micro-batch, of which a sequence-parallel
-    GPU keeps ``tokens / sp``; ``keys``: of a whole sequence.
+    GPU keeps ``tokens / sp``; ``length``: of the part of a sequence on one GPU, ``keys``: of a whole one.
 
-    ``size``: bytes of an activation. ``gradient_size``: of the gradient of a weight as it comes, ``kept_gradient``: as it stays beyond
-    its layer's backward pass, on ``gradient_shards`` GPUs; 0 if it is added to a buffer or applied at once. ``parallel``: of what
-    divides a layer; ``dp`` counts the GPUs that divide its gradients, and ``pp`` says only whether there are stages.
+    ``size``: bytes of an activation, and of the gradient of a weight as it comes. ``kept_gradient``: of one as it stays beyond its layer's
+    backward pass; 0 if it is added to a buffer or applied at once. ``rank``, ``targets``: of adapters. ``parallel``: of what divides a
+    layer; ``dp`` counts the GPUs that divide its gradients, and ``pp`` says only whether there are stages.
     """
 
     model: ModelSpec
@@ -38,9 +39,7 @@ class Shape:
     rank: int | None
     targets: str
     parallel: Parallel
-    gradient_size: int
     kept_gradient: int
-    gradient_shards: int
 
     @property
     def hidden(self) -> Number:
@@ -58,7 +57,7 @@ class Shape:
         return self.parallel.tp if self.parallel.sp else 1
 
     @property
-    def own_tokens(self) -> Number:
+    def local_tokens(self) -> Number:
         """Tokens outside of matrices on one GPU."""
         return share(self.tokens, self.sp)
 
@@ -70,31 +69,12 @@ class Shape:
 
 def shape_of(training: TrainingConfig) -> Shape:
     """Sizes of a micro-batch of ``training``."""
-    model, parallel = training.model, training.parallel
-    size = 4 if training.precision == FP32 else 2
-    shards = parallel.dp * parallel.cp if parallel.zero >= 2 else 1
-    stays = training.gradient_life == FREED and training.micro_batches == 1
-    kept = 4 if training.precision == MIXED and training.gradients != SIXTEEN_BIT else size
-    if training.precision == MIXED and training.gradients == "both":
-        kept += 2
-    return Shape(
-        model=replace(model, layers=model.layers[:1]),
-        tokens=training.tokens,
-        length=training.length,
-        keys=training.n,
-        size=size,
-        flash=training.flash,
-        dropout=training.dropout,
-        rank=training.lora,
-        targets=training.lora_targets,
-        # layouts that differ in nothing else share their tapes
-        parallel=Parallel(
-            parallel.tp, parallel.sp, min(parallel.pp, 2), ep=parallel.ep, dp=shards, zero=parallel.zero if shards > 1 else 0
-        ),
-        gradient_size=size,
-        kept_gradient=kept if stays else 0,
-        gradient_shards=shards,
-    )
+    t, p = training, training.parallel
+    shards = p.dp * p.cp if p.zero >= 2 else 1
+    # layouts that differ in nothing else share their tapes
+    parallel = Parallel(p.tp, p.sp, min(p.pp, 2), ep=p.ep, dp=shards, zero=p.zero if shards > 1 else 0)
+    model, kept = replace(t.model, layers=t.model.layers[:1]), 0 if t.buffers_gradients else sum(t.gradient_sizes.values())
+    return Shape(model, t.tokens, t.length, t.n, t.size, t.flash, t.dropout, t.lora, t.lora_targets, parallel, kept)
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,10 +196,10 @@ def stage_layers(model: ModelSpec, parallel: Parallel, stage: int | None = None)
     """Each different layer of ``stage``, or of the whole model, with its number."""
     if stage is None:
         return dict(model.layer_kinds)
-    counts: dict[Layer, int] = {}
+    counts = Counter[Layer]()
     for _, runs in chunks_of(model, parallel, stage):
         for layer, count in runs:
-            counts[layer] = counts.get(layer, 0) + count
+            counts[layer] += count
     return counts
 
 

@@ -6,6 +6,7 @@ are there, and in a pipeline the activations of those that are on their way (1F1
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
@@ -29,7 +30,7 @@ from perfmodel.transformer.training.implementations import (
 )
 from perfmodel.transformer.training.korthikanti import Literature, literature
 from perfmodel.transformer.training.matrices import Shape, chunks_of, fullest_stages, in_flight, shape_of
-from perfmodel.transformer.training.question import FREED, TrainingConfig, checked
+from perfmodel.transformer.training.question import TrainingConfig, checked
 from perfmodel.transformer.training.recorder import TOKEN_SIZE
 from perfmodel.transformer.training.state import State, state_bytes
 
@@ -110,8 +111,7 @@ class _Stage:
 def _stage(training: TrainingConfig, shape: Shape, stage: int, implementation: str) -> _Stage:
     model, parallel = training.model, training.parallel
     made, state = implementation_named(implementation), state_bytes(training, stage)
-    stays = training.gradient_life != FREED or training.micro_batches > 1
-    buffers = state.gradients if stays else 0
+    buffers = state.gradients if training.buffers_gradients else 0
     chunks = [chunk_blocks(first, runs, shape, training.recompute, implementation) for first, runs in chunks_of(model, parallel, stage)]
     if stage == 0:
         chunks[0].insert(0, end_block(EMBEDDING, shape, implementation))
@@ -123,7 +123,7 @@ def _stage(training: TrainingConfig, shape: Shape, stage: int, implementation: s
         held=state.weights + state.optimizer + buffers + tokens + made.constant(),
         waiting=made.waiting(shape, training.recompute),
         gradients=buffers,
-        stream=shape.own_tokens * shape.hidden * shape.size,
+        stream=shape.local_tokens * shape.hidden * shape.size,
         chunks=chunks,
         flight=in_flight(parallel, stage, training.micro_batches),
     )
@@ -199,10 +199,7 @@ def largest_micro_batch(training: TrainingConfig, capacity: Number, implementati
         batch = sequences * training.micro_batches * training.parallel.dp
         return bool(peak(replace(training, batch=batch, micro_batch=sequences), implementation).bytes <= capacity)
 
-    low, high = 0, 1
+    high = 1
     while fits(high):
-        low, high = high, 2 * high
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (middle, high) if fits(middle) else (low, middle)
-    return low
+        high *= 2
+    return bisect_left(range(high), True, lo=high // 2 + 1, key=lambda sequences: not fits(sequences)) - 1

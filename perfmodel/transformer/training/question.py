@@ -82,6 +82,11 @@ class Recomputation:
     kind: str = NONE
     every: int = 1
 
+    @property
+    def of_layers(self) -> bool:
+        """Whether whole layers run again."""
+        return self.kind in (FULL, EVERY)
+
 
 @dataclass(frozen=True, slots=True)
 class Parallel:
@@ -149,6 +154,28 @@ class TrainingConfig:
     def tokens(self) -> Number:
         """Tokens of a micro-batch on one GPU."""
         return self.sequences * self.length
+
+    @property
+    def size(self) -> int:
+        """Bytes of an activation, of a weight that a matmul reads, and of its gradient as it comes."""
+        return 4 if self.precision == FP32 else 2
+
+    @property
+    def gradient_sizes(self) -> dict[str, int]:
+        """The formats in which gradients are kept: name, and bytes per parameter."""
+        mixed = self.precision == MIXED
+        low = {} if mixed and self.gradients == FULL_GRADIENTS else {"gradients": self.size}
+        return low | ({"fp32 gradients": 4} if mixed and self.gradients != SIXTEEN_BIT else {})
+
+    @property
+    def sums_in_fp32(self) -> bool:
+        """Whether gradients are added up in fp32."""
+        return "fp32 gradients" in self.gradient_sizes
+
+    @property
+    def buffers_gradients(self) -> bool:
+        """Whether gradients have buffers that stay beyond a micro-batch's backward pass and the step."""
+        return self.gradient_life != FREED or self.micro_batches > 1
 
 
 # Checks: each failure is a UsageError that names the option and the fix

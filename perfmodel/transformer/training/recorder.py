@@ -66,7 +66,7 @@ class Recorder:
     def record(self, found: Sequence[Operation]) -> Tape:
         """The tape of operations."""
         s, stream = self.shape, (*found[0].reads, found[0].writes)[0]
-        self.tape = Tape(stream, {stream: s.own_tokens * s.hidden * s.size}, parts={stream: "residual"})
+        self.tape = Tape(stream, {stream: s.local_tokens * s.hidden * s.size}, parts={stream: "residual"})
         for op in found:
             self.part = op.part
             if hasattr(self, op.kind):
@@ -124,23 +124,23 @@ class Recorder:
 
     def tokens(self, op: Operation) -> Number:
         """Tokens of what ``op`` writes."""
-        return self.shape.own_tokens if op.own else self.shape.tokens
+        return self.shape.local_tokens if op.own else self.shape.tokens
 
     @property
     def gathered(self) -> Number:
         """Bytes of the hidden state of the tokens that other sequence-parallel GPUs hold, or of their partial sums."""
         s = self.shape
-        return (s.tokens - s.own_tokens) * s.hidden * s.size
+        return (s.tokens - s.local_tokens) * s.hidden * s.size
 
     def gradients(self, elements: Number, shards: int | None = None, *, adapter: bool = False) -> tuple[Number, Number]:
         """Bytes that stay of the gradients of ``elements`` weights, and bytes that are there only while they are made."""
         s = self.shape
         if s.rank is not None and not adapter:
             return 0, 0
-        shards = s.gradient_shards if shards is None else shards
+        shards = s.parallel.dp if shards is None else shards
         stays = s.kept_gradient * ceil_div(elements, shards)
-        alone = s.kept_gradient == s.gradient_size and shards == 1
-        return stays, 0 if alone else elements * s.gradient_size
+        alone = s.kept_gradient == s.size and shards == 1
+        return stays, 0 if alone else elements * s.size
 
     # Matrices
 
@@ -188,7 +188,7 @@ class Recorder:
 
     def dropout(self, op: Operation) -> None:
         """Of a hidden state."""
-        self.dropped(op.name, op.reads[0], op.writes, self.shape.own_tokens * self.shape.hidden)
+        self.dropped(op.name, op.reads[0], op.writes, self.shape.local_tokens * self.shape.hidden)
 
     def dropped(self, name: str, inputs: str, outputs: str, elements: Number) -> str:
         """Keeps which elements stay, a byte each; nothing if there is no dropout."""
@@ -260,11 +260,11 @@ class Recorder:
         """A matmul for each expert on this GPU. Their gradients are shared with those of other expert-parallel groups only."""
         s, weights = self.shape, sum(matrix.elements for matrix in op.matrices) + op.vectors
         saves, made = op.reads if s.rank is None else (), {op.writes: self.size(self.pairs, op.features)}
-        self.node(op.name, op.reads, made, saves, weights=weights, shards=max(s.gradient_shards // s.parallel.ep, 1))
+        self.node(op.name, op.reads, made, saves, weights=weights, shards=max(s.parallel.dp // s.parallel.ep, 1))
 
     def combine(self, op: Operation) -> None:
         """The weighted sum of what a token's experts made."""
-        made, saved = {op.writes: self.size(self.shape.own_tokens, op.features)}, [op.reads[0], CHOSEN, CHOSEN_INDICES]
+        made, saved = {op.writes: self.size(self.shape.local_tokens, op.features)}, [op.reads[0], CHOSEN, CHOSEN_INDICES]
         self.node(op.name, op.reads, made, saved, scratch=self.gathered, backward=self.gathered)
 
     # The ends of the model
@@ -274,10 +274,12 @@ class Recorder:
         s, [table, *positions] = self.shape, op.matrices
         tied = s.model.tied_embeddings and s.parallel.pp == 1
         weights = sum(each.elements for each in positions) + (0 if tied else table.elements)
-        summing = self.table_sums * table.elements * s.gradient_size if tied and s.rank is None else 0
+        summing = self.table_sums * table.elements * s.size if tied and s.rank is None else 0
         beyond = max(summing - self.gradients(weights)[1], 0)
         self.tape.stream = self.tensor("tokens", 0)  # those are there before and after the step
-        self.node("embedding", (), {op.writes: self.size(s.own_tokens, s.hidden)}, weights=weights, scratch=self.gathered, backward=beyond)
+        self.node(
+            "embedding", (), {op.writes: self.size(s.local_tokens, s.hidden)}, weights=weights, scratch=self.gathered, backward=beyond
+        )
 
     def loss(self, op: Operation) -> None:
         """Softmax and loss are one kernel, whose gradient overwrites the softmax."""

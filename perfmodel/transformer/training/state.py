@@ -15,9 +15,6 @@ from perfmodel.transformer.training.matrices import Holding, adapters, stage_hol
 from perfmodel.transformer.training.question import (
     APPLIED,
     BF16,
-    BOTH_GRADIENTS,
-    FP32,
-    FULL_GRADIENTS,
     MIXED,
     Optimizer,
     Parallel,
@@ -92,19 +89,6 @@ class State:
         return self.weights + self.gradients + self.optimizer
 
 
-def weight_size(training: TrainingConfig) -> int:
-    """Bytes of a weight that a matmul reads."""
-    return 4 if training.precision == FP32 else 2
-
-
-def gradient_sizes(training: TrainingConfig) -> list[tuple[str, int]]:
-    """The gradient buffers: name, and bytes per parameter."""
-    if training.precision != MIXED:
-        return [("gradients", weight_size(training))]
-    low = [] if training.gradients == FULL_GRADIENTS else [("gradients", 2)]
-    return low + ([("fp32 gradients", 4)] if training.gradients in (FULL_GRADIENTS, BOTH_GRADIENTS) else [])
-
-
 def copies(parallel: Parallel, of_experts: bool) -> int:
     """GPUs that hold the same parameters: the data- and context-parallel ones, for experts those of other expert-parallel groups."""
     return parallel.dp * parallel.cp // (parallel.ep if of_experts else 1)
@@ -124,10 +108,12 @@ def state_bytes(training: TrainingConfig, stage: int = 0) -> State:
     parallel, optimizer = training.parallel, optimizer_named(training.optimizer)
     holding = stage_holding(training.model, parallel, stage)
     trained = holding if training.lora is None else adapters(holding, training.lora, training.lora_targets)
-    size, number = weight_size(training), 2 if training.precision == BF16 else 4
+    size, number = training.size, 2 if training.precision == BF16 else 4
     rows = [] if training.lora is None else [(FROZEN, WEIGHTS, holding, 3, size)]
     rows.append(("weights" if training.lora is None else "adapters", WEIGHTS, trained, 3, size))
-    rows += [] if training.gradient_life == APPLIED else [(name, GRADIENTS, trained, 2, each) for name, each in gradient_sizes(training)]
+    rows += (
+        [] if training.gradient_life == APPLIED else [(name, GRADIENTS, trained, 2, each) for name, each in training.gradient_sizes.items()]
+    )
     rows += [("fp32 master weights", OPTIMIZER, trained, 1, 4)] if training.precision == MIXED else []
 
     def shards(suffix: str, zero: int) -> int:

@@ -19,8 +19,8 @@ from perfmodel.transformer.op import WEIGHTS, Op
 from perfmodel.transformer.step import ModelPass
 from perfmodel.transformer.training.implementations import FUSED
 from perfmodel.transformer.training.matrices import stage_layers
-from perfmodel.transformer.training.question import FP32, FREED, FULL_GRADIENTS, MIXED, SIXTEEN_BIT, TrainingConfig
-from perfmodel.transformer.training.state import FROZEN, GRADIENTS, OPTIMIZER, State, StatePart, copies, state_bytes, weight_size
+from perfmodel.transformer.training.question import FP32, FULL_GRADIENTS, MIXED, TrainingConfig
+from perfmodel.transformer.training.state import FROZEN, GRADIENTS, OPTIMIZER, State, StatePart, copies, state_bytes
 from perfmodel.transformer.training.state import WEIGHTS as HELD
 from perfmodel.transformer.training.step.layer_time import LayerTime, Machine, layer_time
 from perfmodel.transformer.training.step.row import OTHERS, MicroBatch, micro_batch_of, priced
@@ -111,12 +111,12 @@ def optimizer(training: TrainingConfig, state: State, step: ModelPass) -> Op:
     weights = size[HELD]
     reads = size[GRADIENTS] + size[OPTIMIZER] + (0 if training.precision == MIXED else weights)
     accesses = (stored(WEIGHTS, READ, reads, 8), stored(WEIGHTS, WRITE, size[OPTIMIZER] + weights, 8))
-    return priced("optimizer", step, OTHERS, accesses, UPDATE_VECTOR * weights // weight_size(training))
+    return priced("optimizer", step, OTHERS, accesses, UPDATE_VECTOR * weights // training.size)
 
 
 def clearing(training: TrainingConfig, state: State, step: ModelPass) -> list[Op]:
     """Zeros for the next step, where gradients keep their buffers."""
-    if training.gradient_life == FREED and training.micro_batches == 1:
+    if not training.buffers_gradients:
         return []
     return [priced("gradients cleared", step, OTHERS, (stored(WEIGHTS, WRITE, state.gradients, 8),))]
 
@@ -129,24 +129,19 @@ def accumulated(state: State) -> Number:
 
 def adding_up(training: TrainingConfig, state: State, step: ModelPass) -> list[Op]:
     """A micro-batch's gradients, added to those of the ones before it, in the format that they are kept in: under ZeRO 2 its share."""
-    in_fp32 = sums_in_fp32(training)
+    in_fp32 = training.sums_in_fp32
     if training.micro_batches == 1 and not in_fp32:
         return []
-    size, trained = 4 if in_fp32 else weight_size(training), accumulated(state)
+    size, trained = 4 if in_fp32 else training.size, accumulated(state)
     accesses: tuple[Access, ...] = (stored(WEIGHTS, READ, trained * size, 8), stored(WEIGHTS, WRITE, trained * size, 8))
     if not in_fp32 or training.gradients != FULL_GRADIENTS:
-        accesses = (stored(WEIGHTS, READ, trained * weight_size(training), 8), *accesses)
+        accesses = (stored(WEIGHTS, READ, trained * training.size, 8), *accesses)
     return [priced("gradients added up", step, OTHERS, accesses, trained)]
-
-
-def sums_in_fp32(training: TrainingConfig) -> bool:
-    """Whether gradients are added up in fp32."""
-    return training.precision == MIXED and training.gradients != SIXTEEN_BIT
 
 
 def shared_gradients(training: TrainingConfig, state: State) -> list[Exchange]:
     """Sums of gradients, in the format in which they are kept longest."""
-    zero, wide = training.parallel.zero, sums_in_fp32(training)
+    zero, wide = training.parallel.zero, training.sums_in_fp32
     parts = [part for part in state.parts if part.group == GRADIENTS and (not wide or part.name.startswith("fp32"))]
     times = training.micro_batches if zero >= 2 else 1
     return _exchanges(training, parts, REDUCE_SCATTER if zero else ALL_REDUCE, int(times))

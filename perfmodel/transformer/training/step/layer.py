@@ -101,7 +101,7 @@ class _TrainingRows:
 
     def __init__(self, batch: MicroBatch, layer: Layer | None = None) -> None:
         self.batch, self.shape, self.step, self.found = batch, batch.shape, batch.forward, LayerOps()
-        self.ahead = Rows(self.shape.model, batch.forward, layer, self.shape.tokens, self.shape.own_tokens)
+        self.ahead = Rows(self.shape.model, batch.forward, layer, self.shape.tokens, self.shape.local_tokens)
 
     def of(self, found: Iterable[Operation]) -> LayerOps:
         """The kernels of operations."""
@@ -204,7 +204,7 @@ class _TrainingRows:
 
     def _stream(self, name: str, reads: int = 1, mask: str = "") -> Op:
         """A kernel over the hidden state. ``mask``: whether it reads or writes a byte per element that says which stay."""
-        rows, cols = self.shape.own_tokens, self.shape.hidden
+        rows, cols = self.shape.local_tokens, self.shape.hidden
         more = stored("mask", mask, rows * cols, 8 * DROPOUT_MASK_SIZE) if mask else None
         return pointwise(name, self.step, rows, cols, reads=reads, more=more)
 
@@ -267,10 +267,10 @@ class _TrainingRows:
         table = op.matrices[0].elements
         if s.rank is None:
             rows = activation(READ, step.tokens * s.hidden, step)
-            back.append(priced("embedding, gradient of the table", step, OTHERS, (rows, gradients(table, s.gradient_size))))
+            back.append(priced("embedding, gradient of the table", step, OTHERS, (rows, gradients(table, s.size))))
             if s.model.tied_embeddings and s.parallel.pp == 1:
-                both = gradients(2 * table, s.gradient_size, READ)
-                back.append(priced("sum of the tied table's gradients", step, OTHERS, (both, gradients(table, s.gradient_size)), table))
+                both = gradients(2 * table, s.size, READ)
+                back.append(priced("sum of the tied table's gradients", step, OTHERS, (both, gradients(table, s.size)), table))
         self.found.add(self.ahead.embedding(op), back)
 
     def loss(self, op: Operation) -> None:

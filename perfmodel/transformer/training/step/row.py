@@ -47,8 +47,8 @@ def micro_batch_of(training: TrainingConfig, implementation: str, dtype: Dtype) 
     """The micro-batch of ``training``."""
     shape, p = shape_of(training), training.parallel
     # kernels do not depend on how gradients are kept: layouts that differ only in that share cached kernels
-    bare_parallel = Parallel(p.tp, p.sp, min(p.pp, 2), ep=p.ep, dp=p.ep)
-    shape = replace(shape, parallel=bare_parallel, kept_gradient=0, gradient_shards=1)
+    bare_parallel = Parallel(p.tp, p.sp, min(p.pp, 2), ep=p.ep)
+    shape = replace(shape, parallel=bare_parallel, kept_gradient=0)
     bits = 8 * shape.size
     length, split = shape.length, Split(p.tp, p.ep)
     step = ModelPass(PREFILL, shape.sequences * p.ep, length, length, dtype, bits, bits, cached=False, split=split)
@@ -122,11 +122,11 @@ def _matmul(op: Op, timed: Timed, batch: MicroBatch) -> list[Op]:
     if shape.rank is not None:
         return [inputs]
     name, transposed = f"{op.name}, gradient of weights", Matmul(w.k, w.n, w.m, w.batch, dtype=w.dtype)
-    found = [inputs, product(name, step, transposed, weights="C", size=shape.gradient_size)]
+    found = [inputs, product(name, step, transposed, weights="C", size=shape.size)]
     if learned > 1:  # the second ones are biases
         # after a matrix cut by rows, biases are added once the partial sums are: to a sequence-parallel GPU's own tokens
         rows = activation(READ, share(w.batch * w.m * w.n, shape.sp if op.name.endswith(BY_ROWS) else 1), step)
-        found.append(priced(f"{op.name}, gradient of biases", step, SUMS, (rows, gradients(w.n, shape.gradient_size)), w.m * w.n))
+        found.append(priced(f"{op.name}, gradient of biases", step, SUMS, (rows, gradients(w.n, shape.size)), w.m * w.n))
     return found
 
 
@@ -152,7 +152,7 @@ def _norm(op: Op, timed: Timed, batch: MicroBatch) -> list[Op]:
     inputs = Op(name, ELEMENTWISE, 1, kernel, Timed("norm", replace(w, inputs=2), timed.implementations))
     if shape.rank is not None:
         return [inputs]
-    learned = gradients(w.cols * (2 if shape.model.norm == "layer" else 1), shape.gradient_size)
+    learned = gradients(w.cols * (2 if shape.model.norm == "layer" else 1), shape.size)
     return [inputs, priced(f"{op.name}, gradient of weights", step, SUMS, (read, learned), 2 * elements)]
 
 

@@ -14,7 +14,7 @@ from functools import lru_cache
 from perfmodel.transformer.layer import HEAD
 from perfmodel.transformer.op import WEIGHTS, Op
 from perfmodel.transformer.training.matrices import slowest_stages
-from perfmodel.transformer.training.question import EVERY, FULL, NONE, SELECTIVE, Parallel, TrainingConfig
+from perfmodel.transformer.training.question import EVERY, NONE, SELECTIVE, Parallel, TrainingConfig
 from perfmodel.transformer.training.state import State
 from perfmodel.transformer.training.step.job import TrainingJob, adding_up, clearing, optimizer, shared_gradients, shared_weights
 from perfmodel.transformer.training.step.layer_time import (
@@ -135,7 +135,7 @@ def _passed(
     p = job.training.parallel
     near = Parallel(tp=p.tp, cp=p.cp, ep=p.ep, dp=p.ep)  # all that groups inside of a stage depend on
     passes = [(FORWARD_PASS, forward), (BACKWARD_PASS, backward)]
-    again = [*passes, (FORWARD_PASS, backward)] if job.training.recompute.kind in (FULL, EVERY) else passes
+    again = [*passes, (FORWARD_PASS, backward)] if job.training.recompute.of_layers else passes
     found, beside = dict[str, float](), 0.0
     for each, count, ways in (*((layer, count, again) for layer, count in layers), *((end, 1, passes) for end in ends)):
         for way, window in ways:
@@ -174,7 +174,7 @@ class StepTime:
 
     stage: int
     micro_batches: int
-    one: MicroBatchTime
+    micro_batch: MicroBatchTime
     parts: dict[str, float]
     exchanged_s: float
 
@@ -257,7 +257,7 @@ def host_seconds(job: TrainingJob, one: MicroBatchTime, optimizer_s: float) -> f
     """By how much a step is longer because the host enqueues its kernels one by one."""
     if not job.micro_batch.eager or job.on.parameters is None:
         return 0.0
-    host = host_phases(job.on.parameters, one.layers, tensors(job), again=job.training.recompute.kind in (FULL, EVERY))
+    host = host_phases(job.on.parameters, one.layers, tensors(job), again=job.training.recompute.of_layers)
     return waiting(host, one.before_head_s, one.kernels_s - one.before_head_s, int(job.training.micro_batches), optimizer_s)
 
 
