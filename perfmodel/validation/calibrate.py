@@ -11,11 +11,11 @@ from __future__ import annotations
 
 import math
 import signal
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass, replace
 from multiprocessing import active_children, get_context
-from typing import Any, Literal
+from typing import Literal
 
 from perfmodel.core.errors import PerfmodelError
 from perfmodel.core.hardware import Calibration, Device
@@ -232,33 +232,27 @@ class _FitProgress:
 
 
 def _solved_ahead(tasks: Mapping[Key, list[FitPoint]], effort: Effort, jobs: int, finished: _FitProgress) -> dict[Key, Solved]:
-    """The fits that call for no other: all but those of composites, largest first so that no process ends late."""
+    """The fits that call for no other, in up to ``jobs`` processes: all but those of composites, largest first so that none ends late."""
     plain = sorted((key for key in tasks if not find_model(key[3]).composite), key=lambda key: finished.work[key], reverse=True)
     if jobs < 2 or sum(finished.work[key] for key in plain) < LEAST_SHARED:
         return {}
     found: dict[Key, Solved] = {}
-    for key, result in _in_parallel({key: (tasks[key], effort) for key in plain}, jobs):
-        found[key] = result
-        finished(key)
+    with ProcessPoolExecutor(min(jobs, len(plain)), get_context("spawn"), _dies_at_once) as pool:
+        before = set(active_children())
+        try:
+            futures = {pool.submit(solved, tasks[key], effort): key for key in plain}
+            for future in as_completed(futures):
+                found[futures[future]] = future.result()
+                finished(futures[future])
+        except BaseException:  # the first error, or Ctrl-C, ends all processes
+            for child in set(active_children()) - before:
+                child.terminate()
+            raise
     return found
 
 
 def _dies_at_once() -> None:
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C reaches all processes: only the first has something to say
-
-
-def _in_parallel(tasks: Mapping[Key, tuple[Any, ...]], jobs: int) -> Iterator[tuple[Key, Solved]]:
-    """``solved`` of each task's arguments in up to ``jobs`` processes; the first error, or leaving the loop, ends all of them."""
-    with ProcessPoolExecutor(min(jobs, len(tasks)), get_context("spawn"), _dies_at_once) as pool:
-        before = set(active_children())
-        try:
-            futures = {pool.submit(solved, *task): key for key, task in tasks.items()}
-            for future in as_completed(futures):
-                yield futures[future], future.result()
-        except BaseException:
-            for child in set(active_children()) - before:
-                child.terminate()
-            raise
 
 
 def with_lent(own: Sequence[FitPoint], model: str, fallbacks: FallbackDevices) -> list[FitPoint]:

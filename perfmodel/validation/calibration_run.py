@@ -167,23 +167,13 @@ def this_machine(
     check_names(implementations)
     from perfmodel.validation.run import best_backend
 
-    if best_backend() == "cuda":
-        return _gpu(find_device, hardware, implementations, progress, options)
-    if implementations:
-        raise UnavailableError(f"no GPU to measure {', '.join(implementations)} on", "run it where there is one, or use --from-records")
-    from perfmodel.validation.cpu.cases import measure
+    if best_backend() != "cuda":
+        if implementations:
+            raise UnavailableError(f"no GPU to measure {', '.join(implementations)} on", "run it where there is one, or use --from-records")
+        from perfmodel.validation.cpu.cases import measure
 
-    device, raws = measure(progress, options.on_record, options.earlier)
-    return Calibrated(device, [], device.calibration, [], raws)
-
-
-def _gpu(
-    find_device: Callable[[str], Device],
-    hardware: str | None,
-    implementations: Sequence[str],
-    progress: Progress,
-    options: CalibrationOptions,
-) -> Calibrated:
+        device, raws = measure(progress, options.on_record, options.earlier)
+        return Calibrated(device, [], device.calibration, [], raws)
     from perfmodel.validation.cuda.gpu import open_gpu, this_environment
     from perfmodel.validation.cuda.microbench import QUICK_RULE, RULE, benchmark
 
