@@ -17,10 +17,11 @@ from perfmodel.core.workload import Stream
 from perfmodel.timing.base import Case, find_model, model_names
 from perfmodel.timing.predict import BORROWED, CALIBRATED, TimeRequest, predict
 from perfmodel.validation import run as validation_run
-from perfmodel.validation.calibrate import Residual, calibrate, interval
-from perfmodel.validation.calibration_run import profile_text
+from perfmodel.validation.calibrate import calibrate
 from perfmodel.validation.cross_device import half_widths, with_borrowed
+from perfmodel.validation.profile_text import profile_text
 from perfmodel.validation.records import as_record
+from perfmodel.validation.statistics import Residual, interval
 
 DATA = Path(__file__).parent / "data"
 TRUE = {"launch_us": 4.0, "bandwidth_share": 0.8}

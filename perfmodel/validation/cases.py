@@ -11,6 +11,12 @@ from perfmodel.core.workload import FORWARD, Attention
 from perfmodel.validation.records import Record, Seconds
 
 FIT, HELD_OUT = "fit", "held out"
+SDPA_BACKENDS = {
+    "torch-sdpa-flash": "FLASH_ATTENTION",
+    "torch-sdpa-cudnn": "CUDNN_ATTENTION",
+    "torch-sdpa-efficient": "EFFICIENT_ATTENTION",
+}
+"""Implementations that PyTorch's scaled_dot_product_attention runs, and its names of them."""
 UNTIMED = Seconds(1.0)
 """Of records whose time nobody asks for."""
 

@@ -115,6 +115,10 @@ class Scratch:
             view[:] = np.nan
 
 
+def _output(*sizes: int) -> Any:
+    return np.full(sizes, np.nan, np.float32)
+
+
 def prepare(shape: KernelCase, threads: int, scratch: Scratch) -> Prepared:
     """``shape`` with random operands."""
     rng, w = np.random.default_rng(SEED), timed(shape).workload
@@ -123,33 +127,27 @@ def prepare(shape: KernelCase, threads: int, scratch: Scratch) -> Prepared:
         return rng.standard_normal(sizes, dtype=np.float32)
 
     if shape.implementation == "cpu-copy":
-        return _copy(random(w.read_bytes // 4), threads)
+        source = random(w.read_bytes // 4)
+        target = _output(source.size)
+        return lambda: kernels.copy(source, target, kernels.ONE, threads), lambda: relative_error(target, source)
     if shape.implementation == "cpu-matmul":
-        return _matmul(random(w.m, w.k), random(w.k, w.n), threads)
+        a, b, c = random(w.m, w.k), random(w.k, w.n), _output(w.m, w.n)
+        return lambda: kernels.matmul(a, b, c, threads), lambda: relative_error(c, a.astype(np.float64) @ b.astype(np.float64))
     keys = w.stored_kv_heads, w.kv_len
-    qkv = [random(w.query_heads, w.n, w.d), random(*keys, w.d), random(*keys, w.dv)]
+    qkv = random(w.query_heads, w.n, w.d), random(*keys, w.d), random(*keys, w.dv)
     return _prepare_attention(shape.implementation, w, qkv, threads, scratch)
 
 
-def _copy(source: Any, threads: int) -> Prepared:
-    target = np.full_like(source, np.nan)
-    return lambda: kernels.copy(source, target, kernels.ONE, threads), lambda: relative_error(target, source)
-
-
-def _matmul(a: Any, b: Any, threads: int) -> Prepared:
-    c = np.full((a.shape[0], b.shape[1]), np.nan, np.float32)
-    return lambda: kernels.matmul(a, b, c, threads), lambda: relative_error(c, a.astype(np.float64) @ b.astype(np.float64))
-
-
-def _prepare_attention(implementation: str, w: Attention, qkv: list[Any], threads: int, scratch: Scratch) -> Prepared:
+def _prepare_attention(implementation: str, w: Attention, qkv: tuple[Any, Any, Any], threads: int, scratch: Scratch) -> Prepared:
     q, k, v = qkv
-    o, scale = np.full((w.query_heads, w.n, w.dv), np.nan, np.float32), np.float32(1 / math.sqrt(w.d))
-    scores = w.query_heads, w.n, w.kv_len
-    if implementation == "cpu-standard":
-        scratch.poison(scores)
+    o, scale, scores = _output(w.query_heads, w.n, w.dv), np.float32(1 / math.sqrt(w.d)), (w.query_heads, w.n, w.kv_len)
 
-    def flash() -> None:
-        kernels.flash(q, k, v, o, w.causal, scale, threads)
+    def error() -> float:
+        return max(relative_error(o[h], attention(q[h], k[h // w.group], v[h // w.group], w.causal)[0]) for h in range(w.query_heads))
+
+    if implementation == "cpu-flash":
+        return lambda: kernels.flash(q, k, v, o, w.causal, scale, threads), error
+    scratch.poison(scores)
 
     def standard() -> None:
         s, p = scratch.views(scores)
@@ -157,10 +155,7 @@ def _prepare_attention(implementation: str, w: Attention, qkv: list[Any], thread
         kernels.standard_softmax(s, p, w.causal, threads)
         kernels.standard_outputs(p, v, o, threads)
 
-    def error() -> float:
-        return max(relative_error(o[h], attention(q[h], k[h // w.group], v[h // w.group], w.causal)[0]) for h in range(w.query_heads))
-
-    return (standard if implementation == "cpu-standard" else flash), error
+    return standard, error
 
 
 def checked(shape: KernelCase, threads: int, scratch: Scratch) -> Callable[[], None]:

@@ -1,8 +1,7 @@
 """Kernels of libraries, run through PyTorch (extra ``perfmodel[torch]``); importing this package loads no torch.
 
-A case says what to run, a library prepares it on a GPU. ``attention`` and ``kernels``: what runs a case. ``shapes.json``: what is
-measured, in two sets without a shape in common: one to fit a model on, one held out to judge it. ``cases`` turns them into runs,
-``measure`` times them.
+``kernels`` prepares a case on a GPU. ``shapes.json``: what is measured, in two sets without a shape in common: one to fit a model on,
+one held out to judge it. ``measure`` makes cases of them and times these.
 """
 
 from __future__ import annotations

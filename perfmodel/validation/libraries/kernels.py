@@ -21,7 +21,7 @@ from typing import Any
 
 from perfmodel.core.errors import DataError, UnavailableError, suggest
 from perfmodel.core.workload import BACKWARD, FORWARD
-from perfmodel.validation.cases import KernelCase
+from perfmodel.validation.cases import SDPA_BACKENDS, KernelCase
 from perfmodel.validation.libraries import Prepare, Prepared, Torch, dtype_of, relative_error
 
 CHECKED_ROWS, CHECKED_MATMUL_ROWS, CHECKED_COPY = 64, 32, 1 << 16
@@ -104,13 +104,6 @@ def _matmul(case: KernelCase, torch: Torch) -> Prepared:
     return Prepared(lambda: torch.matmul(a, b), error)
 
 
-BACKENDS = {
-    "torch-sdpa-flash": "FLASH_ATTENTION",
-    "torch-sdpa-cudnn": "CUDNN_ATTENTION",
-    "torch-sdpa-efficient": "EFFICIENT_ATTENTION",
-}
-
-
 def operands(case: KernelCase, torch: Torch, length_first: bool) -> tuple[Any, Any, Any]:
     """Random Q [batch, heads, n, d], K and V [batch, kv_heads, kv_len, d]; ``length_first``: stored as [batch, length, heads, d]."""
     s, dtype = case.shape, dtype_of(case, torch)
@@ -144,7 +137,7 @@ def _fused(case: KernelCase, torch: Torch) -> Prepared:
     if causal and case.shape["n"] != case.shape["kv_len"]:
         raise UnavailableError(f"{case.implementation}: PyTorch aligns a causal mask to the first key", "give n = kv_len")
     module = import_module("torch.nn.attention")
-    backend = getattr(module.SDPBackend, BACKENDS[case.implementation])
+    backend = getattr(module.SDPBackend, SDPA_BACKENDS[case.implementation])
     q, k, v = operands(case, torch, length_first=case.shape["n"] != 1)
 
     def run() -> Any:
@@ -174,7 +167,6 @@ def _eager(case: KernelCase, torch: Torch) -> Prepared:
 
 ROWS = 48
 """Query rows checked per head of a large problem."""
-
 WHOLE_SCORES = 1 << 22
 """Scores of one KV head up to which every row is checked, and with them the gradients of K and V."""
 
@@ -226,7 +218,7 @@ def gradient_error(torch: Torch, q: Any, k: Any, v: Any, causal: bool, grad: Any
 
 
 LIBRARIES: dict[tuple[str, str], Prepare] = {
-    **{("attention", name): _fused for name in BACKENDS},
+    **{("attention", name): _fused for name in SDPA_BACKENDS},
     ("attention", "torch-eager"): _eager,
     **{(workload, name): partial(_prepare, step) for name, (workload, step) in STEPS.items()},
     ("scale", "torch-mask"): _prepare_mask,

@@ -27,26 +27,18 @@ from perfmodel.validation.statistics import StoppingRule
 
 TOLERANCE = {"forward": 0.02, "backward": 0.03}
 """Relative error against float64 of kernels that round scores or results to 16 bits; a wrong kernel is off by far more."""
-
 DIGITS = 4
 """Significant digits of a recorded time: 1e-4 is below the noise of any run."""
-
 KEPT_BYTES = 48 << 30
 """Memory that torch may hold back between cases before it is handed back to the driver."""
-
 FLUSH_BYTES = 256 << 20
 """Read before each cold run: several times the L2 of any GPU here, so that little of the operands stays. Reads leave no
 dirty lines, whose write-back would be timed with the run."""
-
 WARM_UP_RUNS = 3
-
 LONGEST_ENQUEUE_S = 2e-3
 """What a run may take to be enqueued; a warm-up that took longer met something else."""
-
 CYCLES_PER_S = 2e9
 """Turns a wait into device cycles. About the highest clock of a GPU, so that the wait errs on the long side."""
-
-
 RULE = StoppingRule(relative_error=0.005, least_runs=10, runs=40, budget_s=0.25)
 """Runs come ``least_runs`` at a time; ``budget_s`` is of their own seconds."""
 
@@ -157,10 +149,8 @@ def as_line(record: Record) -> str:
 
 SLOW_FLOP = 1e12
 """Matmul FLOP of a forward pass above which torch-sdpa-efficient, the slowest, is left out."""
-
 LARGE_SCORES = 1 << 28
 """Scores above which the eager backward pass, which holds several such tensors, is left out."""
-
 Row = dict[str, Any]
 
 
@@ -239,8 +229,6 @@ def _row_kernels() -> Iterator[KernelCase]:
 
 WARM_STEP = {"sdpa-flash": 27, "matmul": 19, "decode-flash": 19, "rows": 21, "copy": 7}
 """Families of which one case in so many is timed again with what the run before left in L2. Odd, so that both sets are met."""
-
-
 FAMILIES: dict[str, Callable[[], Iterator[KernelCase]]] = {
     "sdpa-flash": lambda: _attention("sdpa-flash"),
     "matmul": lambda: _each("matmul", "matmul", "matmul"),

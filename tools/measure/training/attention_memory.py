@@ -9,9 +9,9 @@ from importlib import import_module
 from typing import Any
 
 from perfmodel.core.workload import BACKWARD
-from perfmodel.validation.cases import KernelCase
+from perfmodel.validation.cases import SDPA_BACKENDS, KernelCase
 from perfmodel.validation.libraries import Torch
-from perfmodel.validation.libraries.kernels import BACKENDS, operands
+from perfmodel.validation.libraries.kernels import operands
 from perfmodel.validation.libraries.measure import TorchTimer
 from perfmodel.validation.statistics import StoppingRule
 from tools.measure.training.meter import Bytes, nbytes, sm_mhz
@@ -40,7 +40,7 @@ def eager(q: Any, k: Any, v: Any, causal: bool, torch: Torch) -> tuple[Forward, 
 def fused(q: Any, k: Any, v: Any, causal: bool, torch: Torch, implementation: str) -> Forward:
     """The forward pass of ``libraries.attention``: one backend allowed."""
     module = import_module("torch.nn.attention")
-    backend = getattr(module.SDPBackend, BACKENDS[implementation])
+    backend = getattr(module.SDPBackend, SDPA_BACKENDS[implementation])
 
     def run() -> Any:
         with module.sdpa_kernel(backend):
