@@ -9,27 +9,31 @@ from rich.padding import Padding
 from rich.table import Table as RichTable
 from rich.text import Text
 
-from perfmodel.report.document import Report, Table
+from perfmodel.report.document import Report, Table, on_screen
 from perfmodel.report.formats import readable, tables
-from perfmodel.report.formats.txt import printed_notes
+from perfmodel.report.formats.txt import left_out, meter_lines, printed_notes
 
 LEAST_NAME = 24
 
 
-def render(report: Report, width: int, color: bool = True) -> str:
-    """``report`` in ``width`` columns, with ANSI codes if ``color``."""
+def render(report: Report, width: int, color: bool = True, full: bool = True) -> str:
+    """``report`` in ``width`` columns, with ANSI codes if ``color``; without ``full`` what fits a first screen."""
     report = readable(report)
     target = io.StringIO()
     console = Console(file=target, width=width, force_terminal=color, no_color=not color, highlight=False)
     console.print(Text(report.title, style="bold"))
     for sentence in report.verdict:
         console.print(Text(sentence))
-    for table in tables(report, brief=True):
+    if report.meters:
+        console.print(Text(f"\nshare of the {report.metered}", style="bold"))
+        for line in meter_lines(report.meters):
+            console.print(Text(line, no_wrap=True))
+    for table in tables(report, brief=True) if full else on_screen(report):
         console.print()
         if table.title:
             console.print(Text(table.title, style="bold"))
         console.print(_grid(table, max(LEAST_NAME, width // 3)))
-    notes = printed_notes(report)
+    notes = printed_notes(report) if full else [*filter(None, [left_out(report)])]
     if notes:
         console.print()
         for note in notes:
