@@ -24,7 +24,7 @@ from perfmodel.report.terminal import render
 
 WIDTHS = 60, 80, 100, 140
 SCREEN = 24
-NUMBER = re.compile(r"\d[\d,.]*(?: ?(?:[numkMGTPE]i?)?(?:B/s|FLOP/s|FLOP/B|FLOP|B|s|tokens/s|%|x)\b)?")
+NUMBER = re.compile(r"\d(?:[\d,.]*\d)?(?: ?(?:[numkMGTPE]i?)?(?:B/s|FLOP/s|FLOP/B|FLOP|B|s|tokens/s|%|x)\b)?")
 
 
 @pytest.fixture(params=lines(), scope="module")

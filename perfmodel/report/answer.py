@@ -117,7 +117,7 @@ def compared(reference: Side, other: Side) -> str:
     """Which of two is faster, without a full stop and without the reasons, which ``against`` adds.
 
     >>> compared(Side("standard", 1e-3, Interval(2e-3, 1.8e-3, 2.2e-3)), Side("flash2", 5e-4, Interval(1e-3, 0.9e-3, 1.1e-3)))
-    'flash2 is predicted 2x faster than standard (1.73x to 2.3x): 1 ms against 2 ms'
+    'flash2 is predicted 2x faster than standard (1.74x to 2.31x): 1 ms against 2 ms'
     """
     if reference.time is None or other.time is None:
         return against(reference, other)
