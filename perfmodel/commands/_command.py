@@ -35,6 +35,7 @@ class Destination(Question):
 
     json: bool = option("Print one JSON object.", default=False)
     output: list[str] | None = option("Write the report to FILE: {formats}; - is stdout. Repeatable.", *_OUTPUT, metavar="FILE")
+    full: bool = option("Print every table and note, not only what fits a screen.", default=False)
 
     def check(self, offers: Sequence[str] = ()) -> None:
         """UsageError for a file that cannot be written by a report that fills ``offers``; called before anything is computed."""
@@ -59,7 +60,7 @@ class Destination(Question):
 
     def show(self, report: Report) -> None:
         """Write ``report`` to stdout."""
-        sys.stdout.write(_as_text(report, self.json))
+        sys.stdout.write(_as_text(report, self.json, self.full))
 
 
 @dataclass(frozen=True)
@@ -327,7 +328,7 @@ def say(text: str) -> None:
     print(visible_lines(text), file=sys.stderr, flush=True)
 
 
-def _as_text(report: Report, as_json: bool) -> str:
+def _as_text(report: Report, as_json: bool, full: bool) -> str:
     if as_json:
         from perfmodel.report.formats.json import render as render_json
 
@@ -336,7 +337,7 @@ def _as_text(report: Report, as_json: bool) -> str:
         from perfmodel.report.formats import readable
         from perfmodel.report.formats.txt import render as render_text
 
-        return render_text(readable(report))
+        return render_text(readable(report), full)
     from perfmodel.report.terminal import render
 
-    return render(report, shutil.get_terminal_size().columns, color=not os.environ.get("NO_COLOR"))
+    return render(report, shutil.get_terminal_size().columns, color=not os.environ.get("NO_COLOR"), full=full)

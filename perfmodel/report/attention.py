@@ -15,9 +15,10 @@ from perfmodel.kernels.attention.evaluate import BOTH, COMPULSORY_SOURCE, THETA_
 from perfmodel.kernels.attention.evaluate import memory as memory_of
 from perfmodel.kernels.attention.request import Comparison
 from perfmodel.report.against import ROOFS_EVEN, Side, against, alone, ends, idle_and_launch, ratio, ratio_notes, times
+from perfmodel.report.answer import compared, fit, limits, metered, meters_of, rate_of, rates
 from perfmodel.report.charts.schema import Interval
 from perfmodel.report.document import Report, Table
-from perfmodel.report.metrics import BOUND_WORDS, Metric, as_json, as_rows, as_table, bound_by, of_cost, of_memory, seconds
+from perfmodel.report.metrics import BOUND_WORDS, Labels, Metric, as_json, as_rows, as_table, bound_by, of_cost, of_memory, seconds
 from perfmodel.report.op_common import head, note, unknown_rates, whose, with_steps
 from perfmodel.timing.select_kernel import Predictions
 
@@ -42,7 +43,8 @@ def report(
     known = predictions or {}
     summary = _summary(comparison, known)
     notes = [*_notes(comparison), *(note(" ".join(what), one) for what, one in known.items()), *unpredicted, *ratio_notes(summary)]
-    found = Report(_title(comparison), summary, _tables(comparison, known), notes, data(comparison, known))
+    found = Report(_title(comparison), _verdict(comparison, known), _tables(comparison, known), notes, data(comparison, known))
+    found = replace(_metered(found, comparison, known), reasons=summary, brief=_tables(comparison, known, BRIEF)[-1:])
     found = _with_sram_sweep(found, comparison) if comparison.sram_sizes else found
     found = _with_crossovers(found, comparison) if crossover else found
     found = _with_formulas(found, comparison) if explained else found
@@ -160,14 +162,41 @@ def _io_lower_bound(comparison: Comparison) -> list[Metric]:
     return found
 
 
-def _tables(comparison: Comparison, predictions: Predictions) -> list[Table]:
+BRIEF = (
+    *("time_s.predicted", "predicted, standard / this", "rate", "of_peak"),
+    *("time_s.roofline", "time_s.lower", "bound", "traffic.sram.bytes"),
+    *("traffic.dram.bytes", "arithmetic_intensity.dram", "accesses.bytes", "memory_bytes"),
+)
+"""Keys of the rows that a screen shows."""
+
+
+def _verdict(comparison: Comparison, predictions: Predictions) -> list[str]:
+    """Which is faster, at what rate, and what limits it: of the last algorithm, against standard attention."""
+    results, reference = comparison.shown(), comparison.standard(comparison.direction)
+    sides = [_side(result, comparison, predictions) for result in results]
+    found = [f"{compared(sides[results.index(reference)], sides[-1])}."] if reference and reference is not results[-1] else []
+    last = results[-1]
+    known = seconds(predictions.get((last.algorithm.name, last.direction)))
+    rate = rate_of(last.algorithm.name, last.total, known, comparison.device, comparison.workload.dtype)
+    fitting = fit(last.memory_bytes, comparison.device)
+    return [*found, f"{rate}{'; ' * bool(fitting)}{fitting}.", f"Limited by {limits(meters_of(last.total, known))}."]
+
+
+def _metered(found: Report, comparison: Comparison, predictions: Predictions) -> Report:
+    """``found`` with the meters of its last algorithm."""
+    last = comparison.shown()[-1]
+    known = seconds(predictions.get((last.algorithm.name, last.direction)))
+    return replace(found, meters=meters_of(last.total, known), metered=f"{metered(known)} of {last.algorithm.name}")
+
+
+def _tables(comparison: Comparison, predictions: Predictions, labels: Labels = None) -> list[Table]:
     shown = [*comparison.passes(), BOTH] if comparison.direction == BOTH else [comparison.direction]
     tables = []
     for direction in shown:
         title = {BOTH: "forward + backward"}.get(direction, direction) if len(shown) > 1 else ""
         results = [result for result in comparison.results if result.direction == direction]
         columns = {result.algorithm.name: _column(result, comparison, predictions) for result in results}
-        tables.append(as_table(title, columns, "" if title else direction))
+        tables.append(as_table(title, columns, "" if title else direction, labels=labels))
     return tables
 
 
@@ -177,9 +206,17 @@ def _column(result: AttentionResult, comparison: Comparison, predictions: Predic
     return [
         Metric("", None if tile is None else f"{tile.br} x {tile.bc}", "tile B_r x B_c", "text"),
         *_metrics(result, comparison, predictions),
+        *_rates(result, comparison, predictions),
         Metric("", gain, "ratio of roofs, standard / this", "ratio"),
         Metric("", known and f"{times(known.value)}{ends(known)}", "predicted, standard / this", "text"),
     ]
+
+
+def _rates(result: AttentionResult, comparison: Comparison, predictions: Predictions) -> list[Metric]:
+    """What a predicted time means as a rate, and as a share of the peak."""
+    known = predictions.get((result.algorithm.name, result.direction))
+    dtype = comparison.workload.dtype
+    return rates(result.total, seconds(known), comparison.device, dtype)
 
 
 def _summary(comparison: Comparison, predictions: Predictions) -> list[str]:

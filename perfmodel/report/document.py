@@ -6,13 +6,13 @@ What ``-o report.json`` saves is enough to render every format again.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
 from perfmodel import __version__
 from perfmodel.core.errors import DataError
-from perfmodel.report.charts.schema import Chart, Roofline, SavedPart, ScatterChart
+from perfmodel.report.charts.schema import Chart, Number, Roofline, SavedPart, ScatterChart
 
 FLOP_CONVENTION = "A multiply-add counts 2 FLOP; exponentials are counted apart."
 
@@ -103,8 +103,33 @@ class Provenance(SavedPart):
 
 
 @dataclass(frozen=True, slots=True)
+class Meter(SavedPart):
+    """How busy a resource is. ``share``: of the time that the report is about, 0 to 1, above 1 for a roof that kernels pass.
+
+    ``detail``: the same as a rate, such as ``2.1 of 3.35 TB/s``. ``limits``: whether it is the one that limits.
+    """
+
+    name: str
+    share: Number
+    detail: str = ""
+    limits: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Figure(SavedPart):
+    """One of the at most five numbers that decide: ``label``, and ``value`` as text with its unit and interval."""
+
+    label: str
+    value: str
+
+
+@dataclass(frozen=True, slots=True)
 class Report(SavedPart):
-    """``verdict``: sentences to read first. ``notes``: assumptions and sources. ``data``: the object that JSON prints.
+    """``verdict``: at most three sentences that answer: fits or not, the time with its interval and rate, what limits it.
+
+    ``meters``: how busy each resource is, of the time that ``metered`` names. ``figures``: the numbers that decide. ``brief``: the tables
+    that a screen shows, 12 rows in all. ``reasons``: further sentences, such as why one is faster. ``notes``: assumptions and
+    sources. ``data``: the object that JSON prints.
 
     ``records``: the measurements that it rests on, if any, as objects of the record format. ``profile``: the text of a device
     profile that was made. A report without ``data`` is a document: JSON saves all of it, and ``saved.read_report`` reads it back.
@@ -121,11 +146,26 @@ class Report(SavedPart):
     data_tables: list[DataTable] = field(default_factory=list)
     formulas: list[Formula] = field(default_factory=list)
     provenance: Provenance | None = None
+    meters: list[Meter] = field(default_factory=list)
+    metered: str = "predicted time"
+    figures: list[Figure] = field(default_factory=list)
+    brief: list[Table] = field(default_factory=list)
+    reasons: list[str] = field(default_factory=list)
 
     @property
     def rooflines(self) -> list[Roofline]:
         """The rooflines among its charts."""
         return [chart for chart in self.charts if isinstance(chart, Roofline)]
+
+
+SCREEN_ROWS = 12
+"""The most rows of a table that a screen shows after the verdict."""
+
+
+def on_screen(report: Report) -> list[Table]:
+    """The tables of a first screen: those that the report names, else its first table."""
+    tables = report.brief or report.tables[:1]
+    return [replace(table, rows=table.rows[:SCREEN_ROWS]) for table in tables]
 
 
 SCHEMA = "perfmodel.report/1"

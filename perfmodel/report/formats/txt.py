@@ -2,28 +2,57 @@
 
 from __future__ import annotations
 
-from perfmodel.report.document import Report, Table
+from perfmodel.report.document import Meter, Report, Table, on_screen
 from perfmodel.report.formats import tables
 
+BAR = 30
+"""Characters of a full bar."""
 
-def render(report: Report) -> str:
-    """Title, verdict, tables with aligned columns, notes."""
+
+def render(report: Report, full: bool = True) -> str:
+    """Title, verdict, meters, tables with aligned columns, notes; without ``full`` what a screen shows."""
     lines = [report.title, *report.verdict]
-    for table in tables(report, brief=True):
+    lines += ["", f"share of the {report.metered}", *meter_lines(report.meters)] if report.meters else []
+    for table in tables(report, brief=True) if full else on_screen(report):
         lines += ["", *([table.title] if table.title else []), *_aligned(table)]
-    notes = printed_notes(report)
+    notes = printed_notes(report) if full else [*filter(None, [left_out(report)])]
     if notes:
         lines += ["", *(f"  {note}" for note in notes)]
     return "\n".join(lines) + "\n"
 
 
 def printed_notes(report: Report) -> list[str]:
-    """Remarks on points, and the report's notes."""
+    """Reasons, remarks on points, and the report's notes."""
     if not report.rooflines:
-        return report.notes
+        return [*report.reasons, *report.notes]
     from perfmodel.report.charts.chart_tables import point_notes
 
-    return [*point_notes(report.rooflines), *report.notes]
+    return [*report.reasons, *point_notes(report.rooflines), *report.notes]
+
+
+def meter_lines(meters: list[Meter], bar: int = BAR, details: bool = True) -> list[str]:
+    """A bar per resource, of at most ``bar`` characters, with its share and its rate; the one that limits is marked."""
+    widest = max(len(meter.name) for meter in meters)
+    rates = [meter.detail if details else "" for meter in meters]
+    room = max(map(len, rates))
+    return [
+        f"{meter.name:<{widest}}  {_bar(float(meter.share), bar)} {meter.share:>5.0%}  {rate:<{room}}{'  limits' * meter.limits}".rstrip()
+        for meter, rate in zip(meters, rates, strict=True)
+    ]
+
+
+def _bar(share: float, width: int) -> str:
+    filled = min(width, max(round(share * width), share > 0))
+    return "█" * filled + "·" * (width - filled)
+
+
+def left_out(report: Report) -> str:
+    """What ``full`` would add, in a line; empty where that is nothing."""
+    shown, every = on_screen(report), tables(report, brief=True)
+    rows = sum(len(table.rows) for table in every) - sum(len(table.rows) for table in shown)
+    notes = len(printed_notes(report))
+    parts = [f"{rows} rows"] * (rows > 0) + [f"{notes} note{'s' * (notes > 1)}"] * (notes > 0)
+    return f"--full: {' and '.join(parts)} more" if parts else ""
 
 
 def _aligned(table: Table) -> list[str]:
