@@ -98,8 +98,8 @@ def rate_of(name: str, cost: Estimate, known: Interval | None, device: Device, d
     if not time:
         return start
     if not cost.flops:
-        rate, peak, whose = cost.dram.total / time, device.dram.bandwidth, "DRAM bandwidth"
-        return f"{start}, {format_si(rate, 'B/s', 3)}" + (f", {percent(rate / peak.number)} of {whose}" if peak else "")
+        rate, bandwidth = float(cost.dram.total) / time, device.dram.bandwidth
+        return f"{start}, {format_si(rate, 'B/s', 3)}" + (f", {percent(rate / bandwidth.number)} of DRAM bandwidth" if bandwidth else "")
     rate = float(cost.flops) / time
     unit = device.matmul_unit(dtype.name, dtype.matmul_unit)
     peak = device.matmul_peak(dtype.name, unit).number
