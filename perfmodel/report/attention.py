@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from perfmodel.core.cost import Kernel
+from perfmodel.core.errors import PerfmodelError
 from perfmodel.core.hardware import Device
 from perfmodel.core.roofline import Estimate
 from perfmodel.core.units import format_binary, format_si
@@ -14,12 +15,13 @@ from perfmodel.core.workload import BACKWARD, FORWARD
 from perfmodel.kernels.attention.evaluate import BOTH, COMPULSORY_SOURCE, THETA_SOURCE, AttentionResult, compulsory_elements, theta
 from perfmodel.kernels.attention.evaluate import memory as memory_of
 from perfmodel.kernels.attention.request import Comparison
-from perfmodel.report.against import ROOFS_EVEN, Side, against, alone, ends, idle_and_launch, ratio, ratio_notes, times
-from perfmodel.report.answer import compared, fit, limits, metered, meters_of, rate_of, rates
+from perfmodel.report.against import ROOFS_EVEN, Side, against, alone, ends, idle_and_launch, launching, ratio, ratio_notes, times
+from perfmodel.report.answer import compared, figures, fit, limits, metered, meters_of, rate_of, rates, starting, too_few
 from perfmodel.report.charts.schema import Interval
-from perfmodel.report.document import Report, Table
+from perfmodel.report.document import Figure, Report, Table
 from perfmodel.report.metrics import BOUND_WORDS, Labels, Metric, as_json, as_rows, as_table, bound_by, of_cost, of_memory, seconds
 from perfmodel.report.op_common import head, note, unknown_rates, whose, with_steps
+from perfmodel.timing.base import Case
 from perfmodel.timing.select_kernel import Predictions
 
 LABELS = {"flops": "FLOP, visible scores", "accesses.total": "HBM accesses, two-level model"}
@@ -44,7 +46,7 @@ def report(
     summary = _summary(comparison, known)
     notes = [*_notes(comparison), *(note(" ".join(what), one) for what, one in known.items()), *unpredicted, *ratio_notes(summary)]
     found = Report(_title(comparison), _verdict(comparison, known), _tables(comparison, known), notes, data(comparison, known))
-    found = replace(_metered(found, comparison, known), reasons=summary, brief=_tables(comparison, known, BRIEF)[-1:])
+    found = replace(_answered(found, comparison, known), reasons=summary)
     found = _with_sram_sweep(found, comparison) if comparison.sram_sizes else found
     found = _with_crossovers(found, comparison) if crossover else found
     found = _with_formulas(found, comparison) if explained else found
@@ -163,30 +165,71 @@ def _io_lower_bound(comparison: Comparison) -> list[Metric]:
 
 
 BRIEF = (
-    *("time_s.predicted", "predicted, standard / this", "rate", "of_peak"),
-    *("time_s.roofline", "time_s.lower", "bound", "traffic.sram.bytes"),
-    *("traffic.dram.bytes", "arithmetic_intensity.dram", "accesses.bytes", "memory_bytes"),
+    *("time_s.predicted", "predicted, standard / this", "rate", "of_peak", "time_s.roofline", "bound"),
+    *("traffic.dram.bytes", "memory_bytes"),
 )
 """Keys of the rows that a screen shows."""
 
 
+def _main(comparison: Comparison, predictions: Predictions) -> AttentionResult:
+    """The result that the answer is about: the fastest beside standard attention, by predictions where there are some."""
+    results = comparison.shown()
+    others = [result for result in results if result.algorithm.name != "standard"] or results
+    same = [result for result in others if result.algorithm.name != "block-sparse"] or others  # that one computes something else
+    known = {result.algorithm.name: predictions.get((result.algorithm.name, result.direction)) for result in same}
+    times = {
+        result.algorithm.name: (one is None, one.seconds if one else result.total.roofline_s)
+        for result in same
+        for one in [known[result.algorithm.name]]
+    }
+    return min(same, key=lambda result: times[result.algorithm.name])
+
+
 def _verdict(comparison: Comparison, predictions: Predictions) -> list[str]:
-    """Which is faster, at what rate, and what limits it: of the last algorithm, against standard attention."""
-    results, reference = comparison.shown(), comparison.standard(comparison.direction)
-    sides = [_side(result, comparison, predictions) for result in results]
-    found = [f"{compared(sides[results.index(reference)], sides[-1])}."] if reference and reference is not results[-1] else []
-    last = results[-1]
-    known = seconds(predictions.get((last.algorithm.name, last.direction)))
-    rate = rate_of(last.algorithm.name, last.total, known, comparison.device, comparison.workload.dtype)
-    fitting = fit(last.memory_bytes, comparison.device)
-    return [*found, f"{rate}{'; ' * bool(fitting)}{fitting}.", f"Limited by {limits(meters_of(last.total, known))}."]
+    """Whether it fits and which is faster; at what rate; what limits it: of the main result, against standard attention."""
+    main, reference, device = _main(comparison, predictions), comparison.standard(comparison.direction), comparison.device
+    name, known = main.algorithm.name, seconds(predictions.get((main.algorithm.name, main.direction)))
+    fitting = fit(main.memory_bytes, device)
+    fits = "fits and " * fitting.startswith("fits")
+    first = [f"{name} {fitting}."] if fitting and not (fits and reference and reference is not main) else []
+    if reference and reference is not main:
+        small = ["standard does not fit."] if device.fits(reference.memory_bytes) is False else []
+        pair = [_side(result, comparison, predictions) for result in (reference, main)]
+        first = [" ".join([*first, *small, f"{compared(*pair, fits)}."])]
+    rate = f"{rate_of(name, main.total, known, device, comparison.workload.dtype)}."
+    limit = limits(meters_of(main.total, known), _causes(main, comparison, predictions), roof=known is None)
+    return [*first, rate, *[f"Limited by {limit}."] * bool(limit)]
 
 
-def _metered(found: Report, comparison: Comparison, predictions: Predictions) -> Report:
-    """``found`` with the meters of its last algorithm."""
-    last = comparison.shown()[-1]
-    known = seconds(predictions.get((last.algorithm.name, last.direction)))
-    return replace(found, meters=meters_of(last.total, known), metered=f"{metered(known)} of {last.algorithm.name}")
+def _causes(result: AttentionResult, comparison: Comparison, predictions: Predictions) -> list[str]:
+    """What takes time beside work and traffic: the start of the kernel that is predicted, else launches, and too few blocks of it."""
+    known = predictions.get((result.algorithm.name, result.direction))
+    if known is None:
+        launches = launching(len(result.kernels), float(result.total.roofline_s), comparison.device)
+        return [*launches, *too_few(_blocks(result), comparison.device)]
+    if result.passes:
+        return []
+    from perfmodel.timing.launched import kernels_of
+
+    case = Case(comparison.workload, known.calibration.implementation, result.direction)
+    try:
+        kernels, _ = kernels_of(case, comparison.device)
+    except PerfmodelError:
+        return starting(known)
+    main = [kernel for kernel in kernels if kernel.flops and kernel.launch]
+    return [*starting(known), *(too_few(int(main[0].launch.blocks), comparison.device) if len(main) == 1 else [])]
+
+
+def _answered(found: Report, comparison: Comparison, predictions: Predictions) -> Report:
+    """``found`` with the meters, figures and first tables of its main result."""
+    main, reference = _main(comparison, predictions), comparison.standard(comparison.direction)
+    key = (main.algorithm.name, main.direction)
+    known, gain = seconds(predictions.get(key)), _predicted_ratio(main, predictions)
+    deciding = figures(main.total, known, comparison.device, comparison.workload.dtype, main.memory_bytes)
+    if reference is not None and gain is not None:
+        deciding.insert(2, Figure("standard / this", f"{times(gain.value)}{ends(gain)}"))
+    meters, name = meters_of(main.total, known), f"{metered(known)} of {main.algorithm.name}"
+    return replace(found, meters=meters, metered=name, figures=deciding, brief=_tables(comparison, predictions, BRIEF)[-1:])
 
 
 def _tables(comparison: Comparison, predictions: Predictions, labels: Labels = None) -> list[Table]:

@@ -12,7 +12,8 @@ VERBATIM = True
 
 def render(report: Report) -> str:
     """One object with two-space indentation; strict JSON, so no NaN."""
-    found = {**report.data, "verdict": report.verdict} if report.data else _document(report)
+    reasons = {"reasons": report.reasons} if report.reasons else {}
+    found = {**report.data, "verdict": report.verdict, **reasons} if report.data else _document(report)
     return visible_json(json.dumps(found, indent=2, allow_nan=False, ensure_ascii=False)) + "\n"
 
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from perfmodel.report.charts.format_number import percent
 from perfmodel.report.document import Meter, Report, Table, on_screen
 from perfmodel.report.formats import tables
 
-BAR = 30
+BAR = 20
 """Characters of a full bar."""
 
 
@@ -33,10 +34,9 @@ def printed_notes(report: Report) -> list[str]:
 def meter_lines(meters: list[Meter], bar: int = BAR) -> list[str]:
     """A bar per resource, of at most ``bar`` characters, with its share and its rate; the one that limits is marked."""
     widest = max(len(meter.name) for meter in meters)
-    return [
-        f"{meter.name:<{widest}}  {_bar(float(meter.share), bar)} {meter.share:>5.0%}  {meter.detail}{'  < limits' * meter.limits}".rstrip()
-        for meter in meters
-    ]
+    shares = [f"{_bar(float(meter.share), bar)} {percent(float(meter.share)):>4}" for meter in meters]
+    ends = [f"  {meter.detail}" * bool(meter.detail) + "  < limits" * meter.limits for meter in meters]
+    return [f"{meter.name:<{widest}}  {share}{end}" for meter, share, end in zip(meters, shares, ends, strict=True)]
 
 
 def _bar(share: float, width: int) -> str:
