@@ -194,8 +194,8 @@ def _verdict(comparison: Comparison, predictions: Predictions) -> list[str]:
     first = [f"{name} {fitting}."] if fitting and not (fits and reference and reference is not main) else []
     if reference and reference is not main:
         small = ["standard does not fit."] if device.fits(reference.memory_bytes) is False else []
-        pair = [_side(result, comparison, predictions) for result in (reference, main)]
-        first = [" ".join([*first, *small, f"{compared(*pair, fits)}."])]
+        old, new = (_side(result, comparison, predictions) for result in (reference, main))
+        first = [" ".join([*first, *small, f"{compared(old, new, fits)}."])]
     rate = f"{rate_of(name, main.total, known, device, comparison.workload.dtype)}."
     limit = limits(meters_of(main.total, known), _causes(main, comparison, predictions), roof=known is None)
     return [*first, rate, *[f"Limited by {limit}."] * bool(limit)]
@@ -205,8 +205,8 @@ def _causes(result: AttentionResult, comparison: Comparison, predictions: Predic
     """What takes time beside work and traffic: the start of the kernel that is predicted, else launches, and too few blocks of it."""
     known = predictions.get((result.algorithm.name, result.direction))
     if known is None:
-        launches = launching(len(result.kernels), float(result.total.roofline_s), comparison.device)
-        return [*launches, *too_few(_blocks(result), comparison.device)]
+        launched = launching(len(result.kernels), float(result.total.roofline_s), comparison.device)
+        return [*launched, *too_few(_blocks(result), comparison.device)]
     if result.passes:
         return []
     from perfmodel.timing.launched import kernels_of
@@ -216,8 +216,8 @@ def _causes(result: AttentionResult, comparison: Comparison, predictions: Predic
         kernels, _ = kernels_of(case, comparison.device)
     except PerfmodelError:
         return starting(known)
-    main = [kernel for kernel in kernels if kernel.flops and kernel.launch]
-    return [*starting(known), *(too_few(int(main[0].launch.blocks), comparison.device) if len(main) == 1 else [])]
+    blocks = [int(kernel.launch.blocks) for kernel in kernels if kernel.flops and kernel.launch]
+    return [*starting(known), *(too_few(blocks[0], comparison.device) if len(blocks) == 1 else [])]
 
 
 def _answered(found: Report, comparison: Comparison, predictions: Predictions) -> Report:
