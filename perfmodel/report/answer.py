@@ -11,7 +11,7 @@ from perfmodel.core.roofline import Estimate
 from perfmodel.core.units import format_si, format_time
 from perfmodel.report.against import ROOFS_EVEN, Side, by_roofs, ends, ratio, way
 from perfmodel.report.charts.format_number import between, percent
-from perfmodel.report.charts.schema import Interval
+from perfmodel.report.charts.schema import Bar, Interval
 from perfmodel.report.document import Figure, Meter
 from perfmodel.report.metrics import BOUND_WORDS, Metric
 from perfmodel.timing.predict import Prediction
@@ -166,6 +166,13 @@ def figures(cost: Estimate, known: Interval | None, device: Device, dtype: Dtype
         capacity = device.dram.capacity
         found.append(Figure("memory", format_si(memory, "B", 3) + (f" of {format_si(capacity.number, 'B', 3)}" if capacity else "")))
     return [one for one in found if one.value]
+
+
+def time_bar(name: str, roof_s: float, known: Interval | None) -> Bar:
+    """A time as a bar: what its roof explains, and what lies beyond it; the roof alone where no time is predicted."""
+    if known is None:
+        return Bar(f"{name} (not predicted)", [("roof", roof_s)])
+    return Bar(name, [("roof", min(roof_s, known.value)), ("beyond its roof", max(known.value - roof_s, 0.0))], known.low, known.high)
 
 
 def rates(cost: Estimate, known: Interval | None, device: Device, dtype: Dtype) -> list[Metric]:

@@ -14,6 +14,7 @@ from perfmodel.report.charts.roofline_metrics import reached
 from perfmodel.report.charts.scene import SHAPES, Marker, Scene, Shape, ShapeGroup, Text
 from perfmodel.report.charts.schema import Chart, Roofline
 from perfmodel.report.document import Report
+from perfmodel.report.made_by import lines
 
 NEEDS = "charts"
 WIDTH, HEIGHT, MARGIN, FONT = 1120.0, 630.0, 28.0, 13.0
@@ -41,13 +42,19 @@ def scene(chart: Chart, size: Size) -> Scene:
 
 
 def sheet(report: Report) -> Scene:
-    """All pictures of ``report`` as one: one alone, several in two columns."""
-    drawn, shapes, height = [panel(chart) for chart in report.charts], list[Shape](), 0.0
-    for first in range(0, len(drawn), 2):
-        row = drawn[first : first + 2]
-        shapes += [ShapeGroup(scene.children, move=(WIDTH * column, height)) for column, scene in enumerate(row)]
-        height += max(scene.height for scene in row)
-    return Scene(WIDTH * min(len(drawn), 2), height, shapes, report.title, " ".join(scene.description for scene in drawn))
+    """All pictures of ``report`` as one: one alone, several in two columns, each in the shorter one; below them how it was made."""
+    drawn, shapes = [panel(chart) for chart in report.charts], list[Shape]()
+    ends = [0.0] * min(len(drawn), 2)
+    for one in drawn:
+        column = ends.index(min(ends))
+        shapes.append(ShapeGroup(one.children, move=(WIDTH * column, ends[column])))
+        ends[column] += one.height
+    height = max(ends)
+    width = WIDTH * len(ends)
+    for line in lines(report.provenance):
+        shapes.append(Text("note", MARGIN, height + FONT * 0.4, shortened(line, FONT, width - 2 * MARGIN)))
+        height += FONT * 1.6
+    return Scene(width, height, shapes, report.title, " ".join(scene.description for scene in drawn))
 
 
 def panel(chart: Chart) -> Scene:
