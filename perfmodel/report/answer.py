@@ -26,14 +26,14 @@ FULL, PARTLY = 0.6, 0.25
 STARTING = "starting the kernel"
 
 
-def meters(terms: Mapping[str, Number], amounts: Mapping[str, Number], seconds: float) -> list[Meter]:
+def meters(terms: Mapping[str, Number], amounts: Mapping[str, Number], seconds: float, soft: str = "") -> list[Meter]:
     """A meter per resource that is used, of ``seconds``; the fullest one limits, if it is worth a word.
 
     ``terms``: seconds that each resource takes at its roof. ``amounts``: FLOP, operations or bytes by resource, where they are known;
-    with them the rate that ``seconds`` means stands beside the peak.
+    with them the rate that ``seconds`` means stands beside the peak. ``soft``: the resource, if any, whose roof kernels pass.
     """
     used = {name: float(terms[name]) for name in RESOURCES if terms.get(name)}
-    most = max(used, key=lambda name: used[name], default=None)
+    most = max((name for name in used if name != soft), key=lambda name: used[name], default=None)
     return [
         Meter(RESOURCES[name][0], term / seconds, _rate(name, amounts, term, seconds), name == most and term >= PARTLY * seconds)
         for name, term in used.items()
@@ -46,10 +46,10 @@ def _rate(name: str, amounts: Mapping[str, Number], term: float, seconds: float)
     return between(rate, peak, "of") if amount else ""
 
 
-def meters_of(cost: Estimate, known: Interval | None) -> list[Meter]:
+def meters_of(cost: Estimate, known: Interval | None, soft: str = "") -> list[Meter]:
     """Meters of one kernel or of several in turn: of its predicted time, of its roof where none is predicted."""
     amounts = {"tensor": cost.work.tensor, "vector": cost.work.vector, "sfu": cost.work.sfu, "l2": cost.sram.total, "dram": cost.dram.total}
-    return meters(cost.terms, amounts, metered_s(cost, known))
+    return meters(cost.terms, amounts, metered_s(cost, known), soft)
 
 
 def metered_s(cost: Estimate, known: Interval | None) -> float:
@@ -87,12 +87,12 @@ def limits(meters: Iterable[Meter], causes: Sequence[str] = (), roof: bool = Fal
     >>> limits([Meter("DRAM bandwidth", 0.1)]), limits([dram], roof=True)
     ('waiting: nothing is over 10% busy', 'DRAM bandwidth, at the roof')
     """
-    known = sorted(meters, key=lambda meter: -meter.share)
+    known = sorted(meters, key=lambda meter: (not meter.limits, -meter.share))
     found = " and ".join(causes)
     if not known or (roof and found):
         return f"{found}, which the roof leaves out" if roof and found else found
     first, *others = known
-    share = percent(float(first.share))
+    share = percent(min(float(first.share), 1.0))
     name = next((words for words in BOUND_WORDS.values() if words.removeprefix("the ") == first.name), first.name)
     if roof:
         return f"{name}, {'at the roof' if first.share > 1 - ROOFS_EVEN else f'{share} of the roof'}"
