@@ -138,7 +138,7 @@ def taken(known: Interval) -> str:
 
 def rate_of(name: str, cost: Estimate, known: Interval | None, device: Device, dtype: Dtype) -> str:
     """Time of one kernel or of several in turn with its interval, its rate and share of the peak, without a full stop."""
-    start = f"{name}: predicted {taken(known)}" if known else f"{name}: not predicted, {format_time(metered_s(cost, known), 3)} at its roof"
+    start = f"{name}: predicted {taken(known)}" if known else f"{name}: roof {format_time(metered_s(cost, known), 3)} (not predicted)"
     rate = rate_and_share(cost, known, device, dtype)
     return f"{start}, {rate}" if rate else start
 
@@ -149,7 +149,8 @@ def rate_and_share(cost: Estimate, known: Interval | None, device: Device, dtype
     if not time:
         return ""
     if not cost.flops or (cost.bound == "dram" and term >= PARTLY * time):
-        return f"{format_si(float(cost.dram.total) / time, 'B/s', 3)}, {percent(term / time)} of {BOUND_WORDS['dram']}"
+        share = f", {percent(term / time)} of the DRAM peak" if known or term < (1 - ROOFS_EVEN) * time else ""
+        return format_si(float(cost.dram.total) / time, "B/s", 3) + share
     rate = float(cost.flops) / time
     unit = device.matmul_unit(dtype.name, dtype.matmul_unit)
     peak = device.matmul_peak(dtype.name, unit).number

@@ -50,7 +50,7 @@ def left_out(report: Report) -> str:
     shown, every = on_screen(report), tables(report, brief=True)
     rows = sum(len(table.rows) for table in every) - sum(len(table.rows) for table in shown)
     notes = len(printed_notes(report))
-    parts = [f"{rows} rows"] * (rows > 0) + [f"{notes} note{'s' * (notes > 1)}"] * (notes > 0)
+    parts = [f"{rows} row{'s' * (rows > 1)}"] * (rows > 0) + [f"{notes} note{'s' * (notes > 1)}"] * (notes > 0)
     return f"--full: {' and '.join(parts)} more" if parts else ""
 
 
