@@ -30,12 +30,7 @@ def report(claims: Sequence[Claim], *, explained: bool = False) -> Report:
         "claims": list(map(as_json, found)),
     }
     tables = [as_rows("", found, labels=COLUMNS)] if found else []
-    first = sorted(
-        range(len(claims)), key=lambda place: FIRST.index(claims[place].verdict) if claims[place].verdict in FIRST else len(FIRST)
-    )
-    brief = (
-        [_card(found)] if 0 < len(found) <= CARDS else [as_rows("", [found[place] for place in first[:SHOWN]], labels=BRIEF)] * bool(found)
-    )
+    brief = [_card(found)] if 0 < len(found) <= CARDS else [as_rows("", _first(claims, found), labels=BRIEF)] * bool(found)
     title = "Claims of lecture notes and papers, recomputed"
     plain = Report(title, [_summary(len(claims), counts)], tables, [_NOTE], data, brief=brief)
     if not explained:
@@ -58,9 +53,15 @@ def _summary(number: int, counts: Counter[str]) -> str:
 BRIEF = {"id": "id", "verdict": "verdict", "statement": "statement"}
 FIRST = ("wrong", "incomplete", "holds with relabelling")
 """Verdicts that a screen shows first."""
-SHOWN = 6
+SHOWN = 8
 CARDS = 2
 """Claims up to which each is shown whole on a screen."""
+
+
+def _first(claims: Sequence[Claim], found: Sequence[Sequence[Metric]]) -> list[Sequence[Metric]]:
+    """Those that a screen shows."""
+    ranks = [FIRST.index(claim.verdict) if claim.verdict in FIRST else len(FIRST) for claim in claims]
+    return [found[place] for place in sorted(range(len(claims)), key=ranks.__getitem__)[:SHOWN]]
 
 
 def _card(found: Sequence[Sequence[Metric]]) -> Table:

@@ -207,7 +207,7 @@ def _summary(ridges: dict[str, tuple[Quantity, float]]) -> str:
     if name is None:
         return "No peak or no DRAM bandwidth is known: no ridge point."
     peak, ridge = ridges[name]
-    return f"{name} {peak.value}: below {ridge:.1f} FLOP per DRAM byte a kernel is memory bound."
+    return f"Peak {name} {peak.value}: memory bound below {ridge:.1f} FLOP per DRAM byte."
 
 
 # What a calibration reached, what it fitted, and how far the fits are off
