@@ -27,9 +27,12 @@ def pictures(comparison: Comparison, predictions: Predictions) -> list[Chart]:
     if reference is not None and reference is not main:
         faster = f"{compared(side(reference, comparison, predictions), side(main, comparison, predictions))}."
         fewer = f"{main.algorithm.name} moves {moved(reference, main)} than standard."
-    bound = ", ".join(f"{result.algorithm.name} by {BOUND_WORDS.get(result.total.bound or '', 'nothing known')}" for result in shown)
+    waiting: dict[str, list[str]] = {}
+    for result in shown:
+        waiting.setdefault(BOUND_WORDS.get(result.total.bound or "", "nothing known"), []).append(result.algorithm.name)
+    bound = "; ".join(f"{', '.join(names)} by {resource}" for resource, names in waiting.items())
     return [
         BarChart("Predicted time of each algorithm, and how much of it is its roof", "s", times, caption=faster),
-        roofline(device, points, caption=f"Bound at the roof: {bound}."),
+        roofline(device, points, caption=f"At their roofs bound: {bound}."),
         BarChart("Bytes across the SRAM boundary and to DRAM", "B", bars, caption=fewer),
     ]

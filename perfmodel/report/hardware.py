@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
 from perfmodel.core.hardware import Calibration, Device, Microbenchmark, Quantity, quantities
@@ -140,7 +140,7 @@ def _errors(device: Device) -> list[str]:
 def _picture(device: Device, ridges: dict[str, tuple[Quantity, float]]) -> Chart:
     from perfmodel.report.roofline_chart import roofline
 
-    return roofline(device, [], caption=_summary(ridges))
+    return replace(roofline(device, [], caption=_summary(ridges)), dtypes=["fp8", "fp16", "fp32"])
 
 
 def _known(items: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -84,7 +84,7 @@ def _pictures(w: Mlp, device: Device, results: list[MlpResult]) -> list[Chart]:
     caption = f"{longest.name} takes longest, bound by {bound_by(most)}; none is predicted."
     return [
         BarChart("Time of each kernel at its roof", "s", times, caption=caption),
-        roofline(device, dots, caption=_mlp_summary(w, results)),
+        roofline(device, dots, caption=_bounds(results)),
     ]
 
 

@@ -14,7 +14,7 @@ from perfmodel.kernels.occupancy import (
     sectors_needed,
     sectors_per_request,
 )
-from perfmodel.report.charts.schema import Bar, BarChart, Limit
+from perfmodel.report.charts.schema import Bar, BarChart
 from perfmodel.report.document import Figure, Meter, Report, Table
 from perfmodel.report.metrics import Metric, as_json, as_table
 from perfmodel.report.op_common import head, with_steps
@@ -130,10 +130,9 @@ def _figures(result: Filling) -> list[Figure]:
 
 
 def _picture(result: Filling) -> BarChart:
-    """The blocks that each resource allows, and how many run."""
-    limits, running = result.occupancy.limits, Limit("blocks that run", result.occupancy.blocks)
-    bars = [Bar(LIMIT_WORDS[name], [("blocks", most)]) for name, most in limits.items()]
-    return BarChart("Blocks per multiprocessor that each resource allows", "count", bars, [running], caption=_summary(result)[0])
+    """The blocks that each resource allows; as many run as the one that allows fewest."""
+    bars = [Bar(LIMIT_WORDS[name], [("blocks", most)]) for name, most in result.occupancy.limits.items()]
+    return BarChart("Blocks per multiprocessor that each resource allows", "count", bars, caption=_summary(result)[0])
 
 
 def _tables(result: Filling) -> list[Table]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from importlib import import_module
 
@@ -19,6 +20,10 @@ from perfmodel.report.made_by import lines
 NEEDS = "charts"
 WIDTH, HEIGHT, MARGIN, FONT = 1120.0, 630.0, 28.0, 13.0
 """One panel, 16 to 9."""
+STEP = 1.55
+"""Heights of a letter from line to line."""
+SENTENCES = 3
+"""Of the verdict, the most that stand above the pictures."""
 KEY_WIDTH, KEY_FONT = 276.0, 12.0
 
 
@@ -42,19 +47,40 @@ def scene(chart: Chart, size: Size) -> Scene:
 
 
 def sheet(report: Report) -> Scene:
-    """All pictures of ``report`` as one: one alone, several in two columns, each in the shorter one; below them how it was made."""
-    drawn, shapes = [panel(chart) for chart in report.charts], list[Shape]()
-    ends = [0.0] * min(len(drawn), 2)
+    """All pictures of ``report`` as one, in two columns, each in the shorter one; above them the answer, below them how it was made."""
+    drawn, ends = [panel(chart) for chart in report.charts], [0.0] * min(len(report.charts), 2)
+    width = WIDTH * len(ends)
+    shapes, top = _head(report, width)
     for one in drawn:
         column = ends.index(min(ends))
-        shapes.append(ShapeGroup(one.children, move=(WIDTH * column, ends[column])))
+        shapes.append(ShapeGroup(one.children, move=(WIDTH * column, top + ends[column])))
         ends[column] += one.height
-    height = max(ends)
-    width = WIDTH * len(ends)
-    for line in lines(report.provenance):
-        shapes.append(Text("note", MARGIN, height + FONT * 0.4, shortened(line, FONT, width - 2 * MARGIN)))
-        height += FONT * 1.6
-    return Scene(width, height, shapes, report.title, " ".join(scene.description for scene in drawn))
+    foot, height = _written(lines(report.provenance), "note", top + max(ends) + FONT * 0.4, width)
+    return Scene(width, height, [*shapes, *foot], report.title, " ".join(scene.description for scene in drawn))
+
+
+def _head(report: Report, width: float) -> tuple[list[Shape], float]:
+    """Title, verdict and the numbers that decide, and where the pictures begin."""
+    title, top = _written([report.title], "title", MARGIN + FONT * 1.35, width, FONT * 1.35)
+    said, top = _written(report.verdict[:SENTENCES], "key", top, width)
+    figures = " · ".join(f"{one.label} {one.value}" for one in report.figures)
+    numbers, top = _written([figures] if figures else [], "note", top, width)
+    return [*title, *said, *numbers], top - FONT * 0.6
+
+
+def _written(found: Sequence[str], role: str, y: float, width: float, font: float = FONT) -> tuple[list[Shape], float]:
+    """Words from ``y`` down, wrapped, and where the next line goes."""
+    listed = [line for words in found for line in _wrapped(words, font, width - 2 * MARGIN)]
+    return [Text(role, MARGIN, y + place * font * STEP, line) for place, line in enumerate(listed)], y + font * STEP * len(listed)
+
+
+def _wrapped(words: str, font: float, room: float) -> list[str]:
+    """``words`` in lines of at most ``room`` pixels."""
+    found: list[str] = []
+    for word in words.split(" "):
+        longer = f"{found[-1]} {word}" if found else word
+        found[-1:] = [longer] if not found or text_width(longer, font, bold=True) <= room else [found[-1], word]
+    return found
 
 
 def panel(chart: Chart) -> Scene:
