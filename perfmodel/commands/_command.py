@@ -56,7 +56,7 @@ class Destination(Question):
             for name in self.files:
                 write(Path(name), made)
         if not self.output or self.json or "-" in self.output:
-            sys.stdout.write(as_text(report, self.json, self.full))
+            sys.stdout.write(as_text(report, self.json, self.full or bool(getattr(self, "explain", False))))
 
 
 @dataclass(frozen=True)

@@ -100,8 +100,8 @@ def limits(meters: Iterable[Meter], causes: Sequence[str] = (), roof: bool = Fal
         return found if found.startswith(STARTING) else f"{' and '.join([*causes, 'waiting'])}: nothing is over {share.strip('<')} busy"
     if first.share >= FULL or found:
         return f"{found} and {name}, {share} busy" if first.share < FULL else f"{name}, {share} busy"
-    beside = ", ".join(f"{one.name} {percent(float(one.share))}" for one in others if one.share >= max(PARTLY, first.share / 2))
-    return f"{name}, {share} busy{f' ({beside})' * bool(beside)}; the rest is waiting"
+    beside = next((f" ({one.name} {percent(float(one.share))})" for one in others if one.share >= max(PARTLY, first.share / 2)), "")
+    return f"{name}, {share} busy{beside}; the rest is waiting"
 
 
 def too_few(blocks: int, device: Device) -> list[str]:

@@ -15,10 +15,11 @@ from perfmodel.kernels.attention.evaluate import memory as memory_of
 from perfmodel.kernels.attention.request import Comparison
 from perfmodel.report.against import ends, ratio_notes, times
 from perfmodel.report.answer import figures, metered, meters_of, rates
+from perfmodel.report.attention_besides import with_crossovers, with_sram_sweep
 from perfmodel.report.attention_verdict import blocks_of, main_result, predicted_ratio, reasons, verdict
 from perfmodel.report.charts.schema import Chart
 from perfmodel.report.document import Figure, Report, Table
-from perfmodel.report.metrics import Labels, Metric, as_json, as_rows, as_table, of_cost, of_memory, seconds
+from perfmodel.report.metrics import Labels, Metric, as_json, as_table, of_cost, of_memory, seconds
 from perfmodel.report.op_common import head, note, unknown_rates, whose, with_steps
 from perfmodel.timing.select_kernel import Predictions
 
@@ -44,8 +45,8 @@ def report(
     notes = [*_notes(comparison), *(note(" ".join(what), one) for what, one in known.items()), *unpredicted, *ratio_notes(summary)]
     found = Report(_title(comparison), verdict(comparison, known), _tables(comparison, known), notes, data(comparison, known))
     found = replace(_answered(found, comparison, known), reasons=summary)
-    found = _with_sram_sweep(found, comparison) if comparison.sram_sizes else found
-    found = _with_crossovers(found, comparison) if crossover else found
+    found = with_sram_sweep(found, comparison) if comparison.sram_sizes else found
+    found = with_crossovers(found, comparison) if crossover else found
     found = _with_formulas(found, comparison) if explained else found
     return replace(found, charts=_pictures(comparison, known)) if pictures else found
 
@@ -239,60 +240,6 @@ def _io_notes(comparison: Comparison) -> list[str]:
         known = f"; here {constants} times it" if constants else ""
         notes.append(f"Lower bound of the forward pass: Theta({found['theta']['class']}), {found['theta']['regime']}{known}.")
     return notes
-
-
-# What was asked for besides
-
-
-def _with(plain: Report, key: str, title: str, entries: Sequence[Sequence[Metric]]) -> Report:
-    """``plain`` with one line per entry, in a table and in the JSON object."""
-    return replace(plain, tables=[*plain.tables, as_rows(title, entries)], data={**plain.data, key: list(map(as_json, entries))})
-
-
-def _with_sram_sweep(plain: Report, comparison: Comparison) -> Report:
-    """``plain`` and what each SRAM size buys."""
-    from perfmodel.kernels.attention.crossover import sram_sweep
-
-    entries, first = [], dict[str, Estimate | None]()
-    for point in sram_sweep(comparison):
-        name, tile = point.algorithm.name, point.result and point.result.tile
-        reference = first.setdefault(name, None if point.result is None else point.result.total)
-        cost = point.result.total if point.result is not None and tile is not None else None
-        entries.append(
-            [
-                Metric("algorithm", name, "algorithm", "text"),
-                Metric("sram_bytes", point.sram_bytes),
-                Metric("", format_binary(point.sram_bytes), "SRAM M"),
-                Metric("tile", tile and {"br": tile.br, "bc": tile.bc}),
-                Metric("", f"{tile.br} x {tile.bc}" if tile else "no tile fits", "tile that moves least"),
-                Metric("accesses_bytes", cost and cost.access_bytes, "accesses", "B"),
-                Metric("", cost and (1 - cost.access_bytes / reference.access_bytes if reference else 0.0), "saved", "error"),
-                Metric("roofline_s", cost and cost.roofline_s, "roofline", "s"),
-            ]
-        )
-    return _with(plain, "sram_sweep", "what SRAM buys, forward", entries)
-
-
-def _with_crossovers(plain: Report, comparison: Comparison) -> Report:
-    """``plain`` and the sizes at which tiling stops paying."""
-    from perfmodel.kernels.attention.crossover import crossovers
-
-    entries = [
-        [
-            Metric("algorithm", one.algorithm.name, "algorithm", "text"),
-            Metric("measure", one.measure, "by", "text"),
-            Metric("wins_here", one.wins_here),
-            Metric("", "yes" if one.wins_here else "no", "less here", "text"),
-            Metric("first_n", one.first_n, "from N"),
-            Metric("last_d", one.last_d, "up to d"),
-            Metric("first_sram_bytes", one.first_sram_bytes, "from M", after=" B"),
-            Metric("law", one.law),
-            Metric("last_d_by_law", one.last_d_by_law),
-            Metric("", f"{one.last_d_by_law:.1f}, {one.law}" if one.law and one.last_d_by_law else "", "leading terms: up to d", "text"),
-        ]
-        for one in crossovers(comparison)
-    ]
-    return _with(plain, "crossover", "where tiling stops paying, forward, the other sizes held", entries)
 
 
 def _pictures(comparison: Comparison, predictions: Predictions) -> list[Chart]:

@@ -32,7 +32,7 @@ def list_report(devices: list[Device]) -> Report:
     brief = [as_rows("", [[one for one in line if one.label in first] for line in short])]
     own = sum(bool(_calibrated(device)) for device in devices)
     title = f"{len(devices)} device profiles"
-    said = f"{own} of {len(devices)} are calibrated on measurements of their own; others borrow from the nearest one."
+    said = f"{own} of {len(devices)} are calibrated on their own measurements; others borrow or have no times."
     return Report(title, [said], [as_rows("", found)], notes, data, brief=brief)
 
 

@@ -103,7 +103,7 @@ def _summary(result: Filling) -> list[str]:
         found = as_json(_request(result.access, result.sm.warp))
         kind = "Coalesced" if found["coalesced"] else "Not coalesced"
         moved = f"a warp's load touches {found['sectors']} sectors where {found['sectors_needed']} would do"
-        sentences.append(f"{kind}: {moved}; {found['efficiency']:.1%} of the bytes are used.")
+        sentences.append(f"{kind}: {moved} ({found['efficiency']:.1%} used).")
     return sentences
 
 

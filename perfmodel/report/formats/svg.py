@@ -22,6 +22,8 @@ WIDTH, HEIGHT, MARGIN, FONT = 1120.0, 630.0, 28.0, 13.0
 """One panel, 16 to 9."""
 STEP = 1.55
 """Heights of a letter from line to line."""
+LEAST = 440.0
+"""Of a panel below a long verdict."""
 SENTENCES = 3
 """Of the verdict, the most that stand above the pictures."""
 KEY_WIDTH, KEY_FONT = 276.0, 12.0
@@ -48,15 +50,18 @@ def scene(chart: Chart, size: Size) -> Scene:
 
 def sheet(report: Report) -> Scene:
     """All pictures of ``report`` as one, in two columns, each in the shorter one; above them the answer, below them how it was made."""
-    drawn, ends = [panel(chart) for chart in report.charts], [0.0] * min(len(report.charts), 2)
-    width = WIDTH * len(ends)
+    ends = [0.0] * min(len(report.charts), 2)
+    width, made = WIDTH * len(ends), lines(report.provenance)
     shapes, top = _head(report, width)
+    _, below = _written(made, "note", FONT * 0.4, width)
+    height = max(HEIGHT - top - below, LEAST) if len(ends) == 1 else HEIGHT
+    drawn = [panel(replace(chart, title=chart.title * (chart.title != report.title)), height) for chart in report.charts]
     for one in drawn:
         column = ends.index(min(ends))
         shapes.append(ShapeGroup(one.children, move=(WIDTH * column, top + ends[column])))
         ends[column] += one.height
-    foot, height = _written(lines(report.provenance), "note", top + max(ends) + FONT * 0.4, width)
-    return Scene(width, height, [*shapes, *foot], report.title, " ".join(scene.description for scene in drawn))
+    foot, height = _written(made, "note", top + max(ends) + FONT * 0.4, width)
+    return Scene(width, max(height, HEIGHT), [*shapes, *foot], report.title, " ".join(scene.description for scene in drawn))
 
 
 def _head(report: Report, width: float) -> tuple[list[Shape], float]:
@@ -77,32 +82,34 @@ def _written(found: Sequence[str], role: str, y: float, width: float, font: floa
 def _wrapped(words: str, font: float, room: float) -> list[str]:
     """``words`` in lines of at most ``room`` pixels."""
     found: list[str] = []
-    for word in words.split(" "):
+    for word in (shortened(one, font, room) for one in words.split(" ")):
         longer = f"{found[-1]} {word}" if found else word
         found[-1:] = [longer] if not found or text_width(longer, font, bold=True) <= room else [found[-1], word]
     return found
 
 
-def panel(chart: Chart) -> Scene:
-    """``chart`` under its title; a roofline with the names of its points beside it."""
+def panel(chart: Chart, height: float = HEIGHT) -> Scene:
+    """``chart`` under its title in ``height`` pixels, bars in as many as they take; a roofline with the names of its points beside it."""
     head = MARGIN + FONT * 1.35
-    shapes: list[Shape] = [Text("title", MARGIN, head, shortened(chart.title, FONT * 1.35, WIDTH - 2 * MARGIN, bold=True))]
+    title = shortened(chart.title, FONT * 1.35, WIDTH - 2 * MARGIN, bold=True)
+    shapes: list[Shape] = [Text("title", MARGIN, head, title)] if title else []
+    head -= 0 if title else FONT * 1.35
     top = head + FONT
     if chart.caption:
         room = WIDTH - 2 * MARGIN - (KEY_WIDTH if isinstance(chart, Roofline) and chart.points else 0)
-        shapes.append(Text("subtitle", MARGIN, head + FONT * 1.6, shortened(chart.caption, FONT, room)))
-        top += FONT * 1.6
-    key = _key(chart, top + FONT) if isinstance(chart, Roofline) and chart.points else []
+        caption, end = _written([chart.caption], "subtitle", head + FONT * 1.6, room + 2 * MARGIN)
+        shapes, top = [*shapes, *caption], top + end - head - FONT * 1.6
+    key = _key(chart, top + FONT, height) if isinstance(chart, Roofline) and chart.points else []
     width = WIDTH - 2 * MARGIN - (KEY_WIDTH + 20 if key else 0)
-    picture = scene(chart, Size(width, HEIGHT - top - MARGIN / 2, FONT))
+    picture = scene(chart, Size(width, height - top - MARGIN / 2, FONT))
     moved = replace(picture, children=[*shapes, *key, ShapeGroup(picture.children, move=(MARGIN, top))], width=WIDTH)
-    return replace(moved, height=max(top + picture.height + MARGIN / 2, HEIGHT if key else 0))
+    return replace(moved, height=max(top + picture.height + MARGIN / 2, height if key else 0))
 
 
-def _key(chart: Roofline, top: float) -> list[Shape]:
+def _key(chart: Roofline, top: float, height: float) -> list[Shape]:
     """Number, name and share of the roof of as many points as there is room for."""
     left, right, line = WIDTH - MARGIN - KEY_WIDTH, WIDTH - MARGIN, KEY_FONT * 1.5
-    room, groups = int((HEIGHT - MARGIN - top) / line), chart.groups
+    room, groups = int((height - MARGIN - top) / line), chart.groups
     shown = chart.points if len(chart.points) <= room else chart.points[: room - 1]
     shapes: list[Shape] = [Text("key-value", right, top - line, "of its roof", "end")]
     for place, point in enumerate(shown):
