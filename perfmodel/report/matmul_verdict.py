@@ -64,7 +64,7 @@ def _few_blocks(result: MatmulResult, prediction: Prediction) -> list[str]:
     w, device, block = result.workload, result.device, prediction.calibration
     if block.model not in gemm.MODELS or device.multiprocessors is None:
         return []
-    _, plan = gemm.fastest(Case(w, block.implementation), device, block.parameters)
+    _, plan = gemm.fastest(Case(w, block.implementation), device, {"split_us": gemm.SPLIT_US, **block.parameters})
     blocks = int(w.batch * ceil_div(w.m, plan.br) * ceil_div(w.n, plan.bc) * plan.parts)
     half = wave_quantization(blocks, device.multiprocessors.number) < WASTEFUL
     return too_few(blocks, device) or [f"{plan.waves} waves of {blocks:,} blocks"] * half
