@@ -15,7 +15,6 @@ from perfmodel.kernels.attention.evaluate import memory as memory_of
 from perfmodel.kernels.attention.request import Comparison
 from perfmodel.report.against import ends, ratio_notes, times
 from perfmodel.report.answer import figures, metered, meters_of, rates
-from perfmodel.report.attention_besides import with_crossovers, with_sram_sweep
 from perfmodel.report.attention_verdict import blocks_of, main_result, predicted_ratio, reasons, verdict
 from perfmodel.report.charts.schema import Chart
 from perfmodel.report.document import Figure, Report, Table
@@ -45,8 +44,11 @@ def report(
     notes = [*_notes(comparison), *(note(" ".join(what), one) for what, one in known.items()), *unpredicted, *ratio_notes(summary)]
     found = Report(_title(comparison), verdict(comparison, known), _tables(comparison, known), notes, data(comparison, known))
     found = replace(_answered(found, comparison, known), reasons=summary)
-    found = with_sram_sweep(found, comparison) if comparison.sram_sizes else found
-    found = with_crossovers(found, comparison) if crossover else found
+    if comparison.sram_sizes or crossover:
+        from perfmodel.report.attention_besides import with_crossovers, with_sram_sweep
+
+        found = with_sram_sweep(found, comparison) if comparison.sram_sizes else found
+        found = with_crossovers(found, comparison) if crossover else found
     found = _with_formulas(found, comparison) if explained else found
     return replace(found, charts=_pictures(comparison, known)) if pictures else found
 

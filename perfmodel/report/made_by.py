@@ -38,22 +38,3 @@ def _use(name: str) -> ProfileUse | None:
         return profile_use(find_device(name), Path(name) if name.endswith((".yaml", ".yml")) else None)
     except PerfmodelError:
         return None
-
-
-def lines(known: Provenance | None) -> list[str]:
-    """Provenance in words, a line for the command and one for each profile and input.
-
-    >>> lines(Provenance("perfmodel attention --n 64 --d 64", "1.0", [ProfileUse("a100", "0123456789abcdef", "2026-11-22")]))
-    ['perfmodel 1.0: perfmodel attention --n 64 --d 64', 'profile a100, SHA-256 0123456789ab, calibrated 2026-11-22']
-    """
-    if known is None:
-        return []
-    command = f"perfmodel {known.version}" + (f": {known.command}" if known.command else "")
-    profiles = [
-        f"profile {use.id}{_hash(use.sha256)}" + (f", calibrated {use.calibrated}" if use.calibrated else "") for use in known.profiles
-    ]
-    return [command, *profiles, *(f"input {name}{_hash(digest)}" for name, digest in known.inputs.items())]
-
-
-def _hash(digest: str) -> str:
-    return f", SHA-256 {digest[:12]}" if digest else ""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from perfmodel.core.occupancy import LIMIT_WORDS, SOURCE, cuda_major
 from perfmodel.core.units import format_binary
 from perfmodel.kernels.occupancy import (
@@ -50,9 +52,13 @@ def report(result: Filling, *, explained: bool = False, pictures: bool = False) 
         meters=_meters(result),
         metered="blocks that each resource allows",
         figures=_figures(result),
-        brief=tables[1:],
+        brief=[replace(table, rows=[row for row in table.rows if row[0] not in BESIDE]) for table in tables[1:]],
     )
     return with_steps(plain, [("every number", {}, explain(result))]) if explained else plain
+
+
+BESIDE = ("warps", "bytes")
+"""Rows that a screen leaves out."""
 
 
 def _active(result: Filling) -> list[Metric]:

@@ -14,8 +14,7 @@ from perfmodel.report.charts.labels import shortened, text_width
 from perfmodel.report.charts.roofline_metrics import reached
 from perfmodel.report.charts.scene import SHAPES, Marker, Scene, Shape, ShapeGroup, Text
 from perfmodel.report.charts.schema import Chart, Roofline
-from perfmodel.report.document import Report
-from perfmodel.report.made_by import lines
+from perfmodel.report.document import Report, made_lines
 
 NEEDS = "charts"
 WIDTH, HEIGHT, MARGIN, FONT = 1120.0, 630.0, 28.0, 13.0
@@ -51,7 +50,7 @@ def scene(chart: Chart, size: Size) -> Scene:
 def sheet(report: Report) -> Scene:
     """All pictures of ``report`` as one, in two columns, each in the shorter one; above them the answer, below them how it was made."""
     ends = [0.0] * min(len(report.charts), 2)
-    width, made = WIDTH * len(ends), lines(report.provenance)
+    width, made = WIDTH * len(ends), made_lines(report.provenance)
     shapes, top = _head(report, width)
     _, below = _written(made, "note", FONT * 0.4, width)
     height = max(HEIGHT - top - below, LEAST) if len(ends) == 1 else HEIGHT

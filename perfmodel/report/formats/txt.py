@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from perfmodel.report import made_by
 from perfmodel.report.charts.format_number import percent
-from perfmodel.report.document import Meter, Report, Table, on_screen
+from perfmodel.report.document import Meter, Report, Table, made_lines, on_screen
 from perfmodel.report.formats import tables
 
 BAR = 20
@@ -17,7 +16,7 @@ def render(report: Report, full: bool = True) -> str:
     lines += ["", f"share of the {report.metered}", *meter_lines(report.meters)] if report.meters else []
     for table in tables(report, brief=True) if full else on_screen(report):
         lines += ["", *([table.title] if table.title else []), *_aligned(table)]
-    notes = [*printed_notes(report), *made_by.lines(report.provenance)] if full else [*filter(None, [left_out(report)])]
+    notes = [*printed_notes(report), *made_lines(report.provenance)] if full else [*filter(None, [left_out(report)])]
     if notes:
         lines += ["", *(f"  {note}" for note in notes)]
     return "\n".join(lines) + "\n"
