@@ -12,7 +12,7 @@ from perfmodel.core.arith import Number
 from perfmodel.core.hardware import Device
 from perfmodel.core.roofline import Estimate, Traffic
 from perfmodel.core.units import format_si, format_time
-from perfmodel.report.charts.format_number import ABSENT, text
+from perfmodel.report.charts.format_number import ABSENT, between, text
 from perfmodel.report.charts.schema import Interval
 from perfmodel.report.document import Table
 from perfmodel.timing.predict import Prediction
@@ -54,7 +54,7 @@ class Metric:
         if self.low is None or self.high is None:
             return self.brief
         low, high = (format_time(end, 3) if self.unit == "s" else text(end, self.unit) for end in (self.low, self.high))
-        return f"{self.before}{text(self.value, self.unit)} ({low} to {high}){self.after}"
+        return f"{self.before}{text(self.value, self.unit)} ({between(low, high)}){self.after}"
 
 
 Metrics = Sequence[Metric]
