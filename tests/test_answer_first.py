@@ -109,6 +109,17 @@ def test_what_limits_is_said_in_true_words(meters, causes, said: str) -> None:
     assert limits([meter(*one) for one in meters], causes) == said
 
 
+def test_a_resource_without_a_known_rate_may_be_the_busy_one(run) -> None:
+    """The profile has no rate of the L2."""
+    said = run("attention --n 4096 --d 64 --hardware b200 --pass backward --heads 16 --batch 8 --json").json["verdict"][2]
+    assert re.fullmatch(r"Limited by waiting: nothing of known rate is over \d\d% busy\.", said)
+
+
+def test_launches_longer_than_the_roof_lead(run) -> None:
+    said = run("softmax --rows 64 --cols 512 --json").json["verdict"][2]
+    assert said == "Limited by the launch (2.7 us) and 64 blocks for 108 SMs, which the roof leaves out."
+
+
 def test_at_a_roof_what_it_leaves_out_leads() -> None:
     assert limits([meter("tensor unit", 0.96)], roof=True) == "the tensor unit, 96% of the roof"
     assert limits([meter("tensor unit", 1.0)], ["the launch"], roof=True) == "the launch, which the roof leaves out"

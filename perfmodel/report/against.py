@@ -148,19 +148,24 @@ def ratio_notes(verdict: Iterable[str]) -> list[str]:
 
 def idle_and_launch(name: str, kernels: int, blocks: int, roof_s: float, device: Device) -> list[str]:
     """What takes more of a time than its roof: launches of ``kernels``, and multiprocessors without any of ``blocks`` (0: unknown)."""
-    found = [
-        f"{name}'s {words}" if kernels > 1 else words.replace("the launch", f"the launch of {name}", 1)
-        for words in launching(kernels, roof_s, device)
-    ]
+    what = f"{name}'s {kernels} launches" if kernels > 1 else f"the launch of {name}"
+    launches = launching_s(kernels, device)
+    longer = f", {format_time(launches, 2)}, longer than the roof" if device.launch_overhead else ""
+    found = [f"{what}{longer}"] * (launches >= roof_s)
     count = device.multiprocessors
     if count is not None and 0 < 2 * blocks <= count.number:
         found.append(f"{name} has {blocks:,} block{'s' * (blocks > 1)} for {count.number:,.0f} multiprocessors")
     return found
 
 
-def launching(kernels: int, roof_s: float, device: Device) -> list[str]:
-    """That launching ``kernels`` takes longer than their roof, if it does."""
+def launching_s(kernels: int, device: Device) -> float:
+    """Seconds to launch ``kernels`` one after another."""
     known = device.launch_overhead
-    launches = kernels * float(known.stream.number if known else LAUNCH_S)
+    return kernels * float(known.stream.number if known else LAUNCH_S)
+
+
+def launching(kernels: int, roof_s: float, device: Device) -> list[str]:
+    """The launches of ``kernels``, if they take longer than their roof."""
+    time = f" ({format_time(launching_s(kernels, device), 2)})" if device.launch_overhead else ""
     what = f"{kernels} launches" if kernels > 1 else "the launch"
-    return [f"{what}, {format_time(launches, 2)}, longer than the roof" if known else what] * (launches >= roof_s)
+    return [f"{what}{time}"] * (launching_s(kernels, device) >= roof_s)

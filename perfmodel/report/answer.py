@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from perfmodel.core.arith import Number
 from perfmodel.core.dtypes import Dtype
@@ -76,10 +76,11 @@ def fit(needed: Number, device: Device) -> str:
     return f"{'fits' if fits else 'does not fit'}: {format_si(needed, 'B')}{' of' if fits else ', of'} {format_si(size, 'B')}"
 
 
-def limits(meters: Iterable[Meter], causes: Sequence[str] = (), roof: bool = False) -> str:
+def limits(meters: Iterable[Meter], causes: Sequence[str] = (), roof: bool = False, unknown: Collection[str] = ()) -> str:
     """What limits, in words: the fullest resource, or where none is full the ``causes`` that counts or the time model know, and waiting.
 
     ``causes``: such as too few blocks. ``roof``: the shares are of the roof, as no time is predicted, and the causes are left out of it.
+    ``unknown``: resources whose rate the profile lacks.
 
     >>> tensor, dram = Meter("tensor unit", 0.44), Meter("DRAM bandwidth", 1.0)
     >>> limits([tensor, Meter("exponential unit", 0.31)]), limits([tensor], ["32 blocks for 108 SMs"])
@@ -97,7 +98,8 @@ def limits(meters: Iterable[Meter], causes: Sequence[str] = (), roof: bool = Fal
     if roof:
         return f"{name}, {'at the roof' if first.share > 1 - ROOFS_EVEN else f'{share} of the roof'}"
     if first.share < PARTLY:
-        return found if found.startswith(STARTING) else f"{' and '.join([*causes, 'waiting'])}: nothing is over {share.strip('<')} busy"
+        idle = f"nothing{' of known rate' * bool(unknown)} is over {share.strip('<')} busy"
+        return found if found.startswith(STARTING) else f"{' and '.join([*causes, 'waiting'])}: {idle}"
     if first.share >= FULL or found:
         return f"{found} and {name}, {share} busy" if first.share < FULL else f"{name}, {share} busy"
     beside = next((f" ({one.name} {percent(float(one.share))})" for one in others if one.share >= max(PARTLY, first.share / 2)), "")

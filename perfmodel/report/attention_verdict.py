@@ -43,7 +43,7 @@ def verdict(comparison: Comparison, predictions: Predictions) -> list[str]:
         old, new = (side(result, comparison, predictions) for result in (reference, main))
         first = [" ".join([*first, *small, f"{compared(old, new, fits)}."])]
     rate = f"{rate_of(name, main.total, known, device, comparison.workload.dtype)}."
-    limit = limits(meters_of(main.total, known), causes(main, comparison, predictions), roof=known is None)
+    limit = limits(meters_of(main.total, known), causes(main, comparison, predictions), known is None, main.total.unknown)
     return [*first, rate, *[f"Limited by {limit}."] * bool(limit)]
 
 

@@ -37,7 +37,7 @@ def verdict(result: MatmulResult, prediction: Prediction | None) -> list[str]:
 def _limit(result: MatmulResult, prediction: Prediction | None) -> str:
     known = seconds(prediction)
     causes = [*starting(prediction), *_few_blocks(result, prediction)] if prediction else _unpredicted(result)
-    return limits(meters(result, known), causes, roof=known is None)
+    return limits(meters(result, known), causes, known is None, result.total.unknown)
 
 
 def meters(result: MatmulResult, known: Interval | None) -> list[Meter]:

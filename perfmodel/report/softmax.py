@@ -87,8 +87,8 @@ def _verdict(w: Softmax, device: Device, results: list[SoftmaxResult], predictio
     fits = {None: "may fit", True: "fits", False: "does not fit"}[fused.row_fits]
     reads = f"{best.variant.name} reads it {best.variant.reads}x, {results[0].variant.name} {results[0].variant.reads}x"
     launched = [] if prediction else launching(1, float(best.cost.roofline_s), device)
-    causes = [*starting(prediction), *(too_few(int(w.rows), device) if prediction or launched else []), *launched]
-    limit = limits(meters_of(best.cost, known), causes, roof=known is None)
+    causes = [*starting(prediction), *launched, *(too_few(int(w.rows), device) if prediction or launched else [])]
+    limit = limits(meters_of(best.cost, known), causes, known is None, best.cost.unknown)
     rate = rate_of(_name(best, prediction), best.cost, known, device, w.dtype)
     return [f"A row ({format_binary(int(row_bytes(w)))}) {fits} the SRAM of a block: {reads}.", f"{rate}.", f"Limited by {limit}."]
 
