@@ -168,6 +168,25 @@ def on_screen(report: Report) -> list[Table]:
     return [replace(table, rows=table.rows[:SCREEN_ROWS]) for table in tables]
 
 
+def made_lines(known: Provenance | None) -> list[str]:
+    """Provenance in words, a line for the command and one for each profile and input.
+
+    >>> made_lines(Provenance("perfmodel attention --n 64 --d 64", "1.0", [ProfileUse("a100", "0123456789abcdef", "2026-11-22")]))
+    ['perfmodel 1.0: perfmodel attention --n 64 --d 64', 'profile a100, SHA-256 0123456789ab, calibrated 2026-11-22']
+    """
+    if known is None:
+        return []
+    command = f"perfmodel {known.version}" + (f": {known.command}" if known.command else "")
+    profiles = [
+        f"profile {use.id}{_hash(use.sha256)}" + (f", calibrated {use.calibrated}" if use.calibrated else "") for use in known.profiles
+    ]
+    return [command, *profiles, *(f"input {name}{_hash(digest)}" for name, digest in known.inputs.items())]
+
+
+def _hash(digest: str) -> str:
+    return f", SHA-256 {digest[:12]}" if digest else ""
+
+
 SCHEMA = "perfmodel.report/1"
 
 
