@@ -12,21 +12,23 @@ from perfmodel.core.hardware import Device
 from perfmodel.timing.predict import FallbackDevices
 from perfmodel.transformer import kv_cache
 from perfmodel.transformer.answer import ModelAnswer, answer
-from perfmodel.transformer.generation import MEASURED, Generation, Measured, with_cache, without_cache
+from perfmodel.transformer.generation import MEASURED, Generation, Measured, cache_read, with_cache, without_cache
 from perfmodel.transformer.kv_cache import CacheFormat, LayerCache
+from perfmodel.transformer.layer import local_layer
 from perfmodel.transformer.op import WEIGHTS, total_bytes
 from perfmodel.transformer.ops import EMBEDDING, step_ops
 from perfmodel.transformer.parallel import weight_bytes as published_bytes
 from perfmodel.transformer.parameters import active, total
 from perfmodel.transformer.spec import ModelSpec
-from perfmodel.transformer.step import DECODE, GENERATE, ModelPass, Request, formats, stored_as_published
+from perfmodel.transformer.step import DECODE, GENERATE, ModelPass, Request, Split, formats, stored_as_published
 
 
 @dataclass(frozen=True, slots=True)
 class CacheWorkload:
-    """``batch`` sequences of ``n`` tokens. ``reserve``: bytes of the device that neither weights nor cache may use.
+    """``batch`` sequences of ``n`` tokens. ``reserve``: bytes of each GPU that neither weights nor cache may use.
 
     ``weights_dtype`` of all weights; with ``weights_from_file`` they are stored as the model's file says, and that is of activations.
+    ``tp``: GPUs that share each matrix and the KV heads; beyond one head each they keep copies, and of a latent all of it.
     """
 
     spec: ModelSpec
@@ -36,9 +38,16 @@ class CacheWorkload:
     weights_dtype: str = "fp16"
     reserve: int = 0
     weights_from_file: bool = False
+    tp: int = 1
+
+    @property
+    def here(self) -> ModelSpec:
+        """The model as one of the GPUs keeps its cache."""
+        return replace(self.spec, layers=tuple(local_layer(layer, self.tp) for layer in self.spec.layers))
 
     def check(self) -> CacheWorkload:
         """This workload, if every value has a meaning; else UsageError names the option and the fix."""
+        Split(self.tp).check(self.spec)
         for option, value in (("n", self.n), ("batch", self.batch), ("block-size", self.form.block_size)):
             positive_int(option, value)
         for option, name in (("dtype", self.form.dtype), ("weights-dtype", self.weights_dtype)):
@@ -56,9 +65,9 @@ class CacheWorkload:
 
 @dataclass(frozen=True, slots=True)
 class CacheResult:
-    """Sizes in bytes. ``capacity``: of the device's memory, ``room``: what is left of it for the cache; None if unknown.
+    """Sizes in bytes on each GPU. ``capacity``: of its memory, ``room``: what is left of it for the cache; None if unknown.
 
-    ``context``: the longest that fits, for the whole batch; with ``endless`` every length does.
+    ``context``: the longest that fits, for the whole batch; with ``endless`` every length does. ``cached``, ``uncached``: of all GPUs.
     """
 
     workload: CacheWorkload
@@ -84,6 +93,12 @@ class CacheResult:
         return None if self.room is None else self.total <= self.room
 
     @property
+    def copies(self) -> float:
+        """Copies of the cache that all GPUs together keep; 1 where they share the KV heads."""
+        w = self.workload
+        return w.tp * self.total / int(kv_cache.batch_bytes(w.spec, w.n, w.batch, w.form))
+
+    @property
     def measured(self) -> list[Measured]:
         """Published times of this model, on any device."""
         return [row for row in MEASURED if row.model == self.workload.spec.name]
@@ -91,52 +106,55 @@ class CacheResult:
 
 def evaluate(w: CacheWorkload, device: Device) -> CacheResult:
     """Everything about the cache of ``w`` on ``device``."""
-    parameters = int(total(w.spec))
+    parameters, here = int(total(w.spec)), w.here
     weights, read = int(stored_bytes(w)), w.n * int(read_bytes(w))
     capacity = None if device.dram.capacity is None else int(device.dram.capacity.number)
     room = None if capacity is None else capacity - weights - w.reserve
-    context = None if room is None else kv_cache.longest_context(room, w.spec, w.batch, w.form)
+    context = None if room is None else kv_cache.longest_context(room, here, w.batch, w.form)
     return CacheResult(
         workload=w,
         device=device,
-        layers=kv_cache.layer_caches(kv_cache.attention_kinds(w.spec), w.n, w.form),
-        per_token=int(kv_cache.token_bytes(w.spec, w.form)),
-        per_sequence=int(kv_cache.sequence_bytes(w.spec, w.n, w.form)),
-        total=int(kv_cache.batch_bytes(w.spec, w.n, w.batch, w.form)),
-        unpaged=int(kv_cache.batch_bytes(w.spec, w.n, w.batch, replace(w.form, block_size=1))),
+        layers=kv_cache.layer_caches(kv_cache.attention_kinds(here), w.n, w.form),
+        per_token=int(kv_cache.token_bytes(here, w.form)),
+        per_sequence=int(kv_cache.sequence_bytes(here, w.n, w.form)),
+        total=int(kv_cache.batch_bytes(here, w.n, w.batch, w.form)),
+        unpaged=int(kv_cache.batch_bytes(here, w.n, w.batch, replace(w.form, block_size=1))),
         parameters=parameters,
         weights=weights,
         capacity=capacity,
         room=room,
-        batch=None if room is None else int(kv_cache.largest_batch(room, w.spec, w.n, w.form)),
+        batch=None if room is None else int(kv_cache.largest_batch(room, here, w.n, w.form)),
         context=context,
         endless=room is not None and context is None,
-        cached=replace(with_cache(w.spec, w.n, w.weights_dtype, w.form), weights_read=read),
+        cached=replace(with_cache(w.spec, w.n, w.weights_dtype, w.form), weights_read=read, cache_read=w.tp * cache_read(here, w.n, w.form)),
         uncached=replace(without_cache(w.spec, w.n, w.weights_dtype), weights_read=read),
     )
 
 
-def workload(spec: ModelSpec, n: int, batch: int, form: CacheFormat, weights_dtype: str | None, reserve: int = 0) -> CacheWorkload:
+def workload(
+    spec: ModelSpec, n: int, batch: int, form: CacheFormat, weights_dtype: str | None, reserve: int = 0, tp: int = 1
+) -> CacheWorkload:
     """The workload with weights as given, else as the model's file stores them, else in 16 bits; UsageError as of ``check``."""
     published = stored_as_published(spec, weights_dtype)
-    return CacheWorkload(spec, n, batch, form, weights_dtype or default_weights_dtype(form.dtype), reserve, published).check()
+    return CacheWorkload(spec, n, batch, form, weights_dtype or default_weights_dtype(form.dtype), reserve, published, tp).check()
 
 
 def stored_bytes(w: CacheWorkload) -> Number:
-    """Bytes of all weights."""
-    return published_bytes(w.spec, _step(w)) if w.weights_from_file else kv_cache.weight_bytes(total(w.spec), w.weights_dtype)
+    """Bytes of the weights on the fullest GPU."""
+    by_matrix = w.weights_from_file or w.tp > 1
+    return published_bytes(w.spec, _step(w)) if by_matrix else kv_cache.weight_bytes(total(w.spec), w.weights_dtype)
 
 
 def read_bytes(w: CacheWorkload) -> Number:
-    """Bytes of the weights that a step of one token reads, without its row of the embedding."""
-    if not w.weights_from_file:
+    """Bytes of the weights that a step of one token reads on all GPUs, without its row of the embedding."""
+    if not w.weights_from_file and w.tp == 1:
         return kv_cache.weight_bytes(active(w.spec), w.weights_dtype)
-    return total_bytes((op for op in step_ops(w.spec, _step(w)) if op.name != EMBEDDING), WEIGHTS)
+    return w.tp * total_bytes((op for op in step_ops(w.spec, _step(w)) if op.name != EMBEDDING), WEIGHTS)
 
 
 def _step(w: CacheWorkload) -> ModelPass:
-    bits = formats(w.spec, DTYPES["fp16"], None, None)["weight_bits"]
-    return ModelPass(DECODE, 1, 1, 1, weight_bits=bits, published=True)
+    bits = formats(w.spec, DTYPES["fp16"], None if w.weights_from_file else w.weights_dtype, None)["weight_bits"]
+    return ModelPass(DECODE, 1, 1, 1, weight_bits=bits, published=w.weights_from_file, split=Split(w.tp))
 
 
 def generation_on(
@@ -149,7 +167,8 @@ def generation_on(
     given = None if w.weights_from_file else w.weights_dtype
     try:
         form = dtype_on(given if given in DTYPES and given != "fp8" else default_weights_dtype(w.form.dtype), device)
-        request = Request(w.spec, device, GENERATE, 1, 1, w.n + 1, form, **formats(w.spec, form, given, w.form.dtype))
+        stored = formats(w.spec, form, given, w.form.dtype)
+        request = Request(w.spec, device, GENERATE, 1, 1, w.n + 1, form, split=Split(w.tp), **stored)
         return answer(replace(request, cached=True), fallbacks), answer(replace(request, cached=False), fallbacks)
     except UnavailableError as error:
         return error

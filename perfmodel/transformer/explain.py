@@ -18,7 +18,7 @@ from perfmodel.kernels.collectives import Collective, collective_estimate, least
 from perfmodel.transformer import parameters
 from perfmodel.transformer.cache_plan import CacheResult
 from perfmodel.transformer.estimate import PassEstimate, all_ops, pass_needs
-from perfmodel.transformer.generation import with_cache, without_cache
+from perfmodel.transformer.generation import cache_read, with_cache, without_cache
 from perfmodel.transformer.kv_cache import SCALE_SIZE, CacheFormat, batch_bytes, largest_batch, sequence_bytes, token_bytes, weight_bytes
 from perfmodel.transformer.op import Op
 from perfmodel.transformer.op_time import as_multiplied, scaled
@@ -164,17 +164,18 @@ def explain_cache(result: CacheResult) -> list[Line]:
     """How every number of ``result`` comes about; each step rests on earlier ones."""
     trace, w = Trace(), result.workload
     spec = traced(w.spec, trace)
+    here = spec if w.tp == 1 else traced(w.here, trace, source=f"configuration of {w.spec.name}, on one of {w.tp} GPUs")
     n: Any = trace.symbol("n", w.n, "tokens of a sequence", "given")
     batch = trace.symbol("B", w.batch, "sequences", "given")
     block: Any = trace.symbol("p", w.form.block_size, "tokens per block", "given")
     form = replace(w.form, block_size=block, scale_group=_group(result, trace))
-    trace.define("bytes per token", "B in all layers", token_bytes(spec, form), CACHE_SOURCE)
-    trace.define("bytes per sequence", "B", sequence_bytes(spec, n, form), CACHE_SOURCE)
-    trace.define("bytes", "B of the batch", batch_bytes(spec, n, batch, form), CACHE_SOURCE)
+    trace.define("bytes per token", "B in all layers", token_bytes(here, form), CACHE_SOURCE)
+    trace.define("bytes per sequence", "B", sequence_bytes(here, n, form), CACHE_SOURCE)
+    trace.define("bytes", "B of the batch", batch_bytes(here, n, batch, form), CACHE_SOURCE)
     _mark(trace, CACHE_SOURCE)
     every = parameters.total(spec)
-    if w.weights_from_file:
-        weights = trace.symbol("weights", result.weights, "B, with scales", FORMATS)
+    if w.weights_from_file or w.tp > 1:
+        weights = trace.symbol("weights", result.weights, "B, with scales" if w.weights_from_file else "B on one GPU", FORMATS)
     else:
         weights = trace.define("weights", "B", weight_bytes(every, w.weights_dtype), PARAMETER_SOURCE)
     _mark(trace, PARAMETER_SOURCE)
@@ -183,8 +184,8 @@ def explain_cache(result: CacheResult) -> list[Line]:
         reserve = trace.symbol("reserve", w.reserve, "B", "given")
         room = trace.define("room", "B for the cache", capacity - weights - reserve, CACHE_SOURCE)
         if result.room is not None and result.room > 0:
-            trace.define("max batch", "sequences", largest_batch(room, spec, n, form), CACHE_SOURCE)
-    _explain_generation(trace, result, spec, n, form)
+            trace.define("max batch", "sequences", largest_batch(room, here, n, form), CACHE_SOURCE)
+    _explain_generation(trace, result, spec, here, n, form)
     _mark(trace, GENERATION_SOURCE)
     return list(trace.steps.values())
 
@@ -194,17 +195,17 @@ def _group(result: CacheResult, trace: Trace) -> Any:
     return None if group is None else trace.symbol("G", group, f"elements that share a scale of {SCALE_SIZE} B", "given")
 
 
-def _explain_generation(trace: Trace, result: CacheResult, spec: ModelSpec, n: Any, form: CacheFormat) -> None:
+def _explain_generation(trace: Trace, result: CacheResult, spec: ModelSpec, here: ModelSpec, n: Any, form: CacheFormat) -> None:
     w = result.workload
     costs = {"with": with_cache(spec, n, w.weights_dtype, form), "without": without_cache(spec, n, w.weights_dtype)}
-    if w.weights_from_file:
+    if w.weights_from_file or w.tp > 1:
         read: Any = trace.symbol("weights per token", result.cached.weights_read // w.n, "B, with scales", FORMATS)
         costs = {label: replace(cost, weights_read=n * read) for label, cost in costs.items()}
     for label, cost in costs.items():
         for part in ("layers", "head", "attention"):
             trace.define(f"{label} cache, {part}", "FLOP", getattr(cost, part))
         trace.define(f"{label} cache, weights read", "B", cost.weights_read)
-    trace.define("with cache, cache read", "B", costs["with"].cache_read)
+    trace.define("with cache, cache read", "B", costs["with"].cache_read if w.tp == 1 else w.tp * cache_read(here, n, form))
 
 
 def traced(spec: ModelSpec, trace: Trace, names: Symbols = SIZES, source: str = "") -> ModelSpec:

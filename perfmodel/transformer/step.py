@@ -160,7 +160,7 @@ class Request:
     """``kv_len``: tokens of a sequence at the end. ``graph``: CUDA graphs; None: in decode only, as serving engines do.
 
     ``integer_weights``, ``integer_kv``: as of a Step. ``weights_from_file``: nobody gave their format, and the model's file names one:
-    matrices are stored so, and ``weight_bits`` are those of the rest.
+    matrices are stored so, and ``weight_bits`` are those of the rest. ``reserve``: bytes of each GPU held back, as of a Layout.
     """
 
     model: ModelSpec
@@ -179,6 +179,7 @@ class Request:
     integer_weights: bool = False
     integer_kv: bool = False
     weights_from_file: bool = False
+    reserve: int = 0
 
     def check(self) -> Request:
         """This request, if every value has a meaning; else UsageError names the option and the fix."""
