@@ -6,7 +6,8 @@ from perfmodel.report.against import Side, against, ratio_notes
 from perfmodel.report.charts.schema import Interval
 from perfmodel.report.document import Report
 from perfmodel.report.metrics import Metric, as_json, as_rows
-from perfmodel.report.model import gpus_of, inputs_of, least, most, weights_notes
+from perfmodel.report.model import gpus_of, inputs_of, least, most
+from perfmodel.report.model_notes import weights_notes
 from perfmodel.report.op_common import head
 from perfmodel.transformer.estimate import CONVENTION
 from perfmodel.transformer.generation import PAYS, BatchPoint, Curve

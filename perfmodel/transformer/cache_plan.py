@@ -107,6 +107,7 @@ class CacheResult:
 def evaluate(w: CacheWorkload, device: Device) -> CacheResult:
     """Everything about the cache of ``w`` on ``device``."""
     parameters, here = int(total(w.spec)), w.here
+    read_back = w.tp * cache_read(here, w.n, w.form)
     weights, read = int(stored_bytes(w)), w.n * int(read_bytes(w))
     capacity = None if device.dram.capacity is None else int(device.dram.capacity.number)
     room = None if capacity is None else capacity - weights - w.reserve
@@ -126,7 +127,7 @@ def evaluate(w: CacheWorkload, device: Device) -> CacheResult:
         batch=None if room is None else int(kv_cache.largest_batch(room, here, w.n, w.form)),
         context=context,
         endless=room is not None and context is None,
-        cached=replace(with_cache(w.spec, w.n, w.weights_dtype, w.form), weights_read=read, cache_read=w.tp * cache_read(here, w.n, w.form)),
+        cached=replace(with_cache(w.spec, w.n, w.weights_dtype, w.form), weights_read=read, cache_read=read_back),
         uncached=replace(without_cache(w.spec, w.n, w.weights_dtype), weights_read=read),
     )
 
