@@ -25,24 +25,29 @@ Times = tuple[float, float, float]
 """Predicted seconds with the ends of their interval."""
 
 
-class StepRow(Protocol):
-    """All runs of one kernel. ``seconds``: predicted, else the roof; ``row``: what has its ``op``."""
+class TimedRow(Protocol):
+    """All runs of one kernel. ``seconds``: predicted, else the roof."""
+
+    @property
+    def cost(self) -> Estimate: ...  # noqa: D102
+    @property
+    def seconds(self) -> float: ...  # noqa: D102
+
+
+class StepRow(TimedRow, Protocol):
+    """``row``: what has its ``op``."""
 
     @property
     def row(self) -> Any: ...  # noqa: D102
     @property
-    def cost(self) -> Estimate: ...  # noqa: D102
-    @property
     def times(self) -> Times | None: ...  # noqa: D102
-    @property
-    def seconds(self) -> float: ...  # noqa: D102
 
 
 LATENT = 0.5
 """Where roofs are less than this share of a time, no resource limits it."""
 LEAST_METER = 0.005
 """Resources that are busy for less of a step have no meter."""
-Named = Sequence[tuple[str, StepRow]]
+Named = Sequence[tuple[str, TimedRow]]
 """Rows, each with what it is called."""
 
 
@@ -164,7 +169,7 @@ def op_point(
     return replace(made, predicted=None if times is None else Interval(*map(float, times)), note=note)
 
 
-def op_roofline(rows: Named, device: Device, dtype: Dtype) -> list[Chart]:
+def op_roofline(rows: Sequence[tuple[str, StepRow]], device: Device, dtype: Dtype) -> list[Chart]:
     """The roofline of the rows that take most, of those that move bytes."""
     from perfmodel.report.roofline_chart import roofline, with_shares
 
