@@ -122,7 +122,7 @@ def _points(report: Report) -> str:
 
 def _tables(report: Report) -> str:
     tables = [data_table(table, f"table-{place}") for place, table in enumerate(report.data_tables, 1)]
-    tables += [text_table(table) for table in report.tables]
+    tables += [text_table(table) for table in report.tables if not (table.drawn and report.charts)]
     return f'<section aria-labelledby="tables-title"><h2 id="tables-title">Tables</h2>{"".join(tables)}</section>' if tables else ""
 
 
