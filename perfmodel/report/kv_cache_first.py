@@ -16,6 +16,8 @@ from perfmodel.transformer.estimate import PREDICTED
 from perfmodel.transformer.kv_cache import attention_kinds, batch_bytes
 from perfmodel.transformer.spec import GroupedAttention
 
+STOPS = 16
+"""Lengths of the line over the context."""
 Generated = tuple[ModelAnswer, ModelAnswer] | UnavailableError
 """A generation with a cache and without, or why there is no time for it."""
 
@@ -125,7 +127,7 @@ def _charts(result: CacheResult) -> list[Chart]:
     w, parts, here = result.workload, _parts(result), result.workload.here
     limits = [Limit(f"memory of {result.device.name}", result.capacity)] if result.capacity else []
     longest = max(w.n, min(result.context or w.n, 4 * w.n))
-    lengths = sorted({*(2**i for i in range(longest.bit_length())), w.n, longest})
+    lengths = sorted({*(longest * place // STOPS for place in range(STOPS + 1)), w.n, longest} - {0})
     beside = result.weights + w.reserve
     sizes = [1] if w.batch == 1 else [1, w.batch]
     series = [Series(_sequences(b), [(n, beside + int(batch_bytes(here, n, b, w.form))) for n in lengths]) for b in sizes]
@@ -136,7 +138,7 @@ def _charts(result: CacheResult) -> list[Chart]:
     title, held = "Memory of each GPU" if w.tp > 1 else "Memory", f"With weights{' and what is held back' * (w.reserve > 0)}."
     bars = BarChart(title, "B", [Bar(f"{w.batch} x {w.n:,} tokens", list(parts.items()))], limits)
     title = f"{title} over the context"
-    return [bars, LineChart(title, "tokens", "memory", series, "count", "B", marks=marks, limits=limits, caption=held)]
+    return [bars, LineChart(title, "tokens", "memory", series, "count", "B", "linear", "linear", marks, limits, held)]
 
 
 def _sequences(batch: int) -> str:

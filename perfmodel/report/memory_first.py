@@ -8,6 +8,7 @@ from dataclasses import replace
 from perfmodel.core.arith import Number
 from perfmodel.core.units import format_si
 from perfmodel.report.answer import fit
+from perfmodel.report.charts.bars import FAR
 from perfmodel.report.charts.format_number import percent
 from perfmodel.report.charts.schema import Bar, BarChart, Chart, Limit, LineChart, Mark, Series
 from perfmodel.report.document import Figure, Meter, Report
@@ -81,7 +82,8 @@ def _figures(result: MemoryResult, parts: dict[str, Number], most: str) -> list[
 
 
 def _charts(result: MemoryResult) -> list[Chart]:
-    limits = [Limit(f"memory of {result.device.name}", result.capacity)] if result.capacity else []
+    near = result.capacity and result.capacity <= FAR * result.peak.bytes  # a line far above would leave no room for what is below
+    limits = [Limit(f"memory of {result.device.name}", result.capacity)] if near and result.capacity else []
     names = list(dict.fromkeys(name for moment in result.peak.moments for name in parts_of(result, moment)))
     bars = [
         Bar(_where(moment), [(name, parts.get(name, 0)) for name in names])
@@ -107,4 +109,5 @@ def over_step(result: MemoryResult, limits: Sequence[Limit] = ()) -> LineChart:
     marks += [Mark(begin, f"{phase} begins") for phase, begin in begins.items() if phase == BACKWARD]
     series = [Series("allocated at most", points)]
     title, x = "Memory over the step", "block of the step: layers forward, then back"
-    return LineChart(title, x, "memory", series, "count", "B", "linear", "linear", marks, list(limits))
+    caption = "" if limits or result.capacity is None else f"{result.device.name} has {_size(result.capacity)}, far above."
+    return LineChart(title, x, "memory", series, "count", "B", "linear", "linear", marks, list(limits), caption)

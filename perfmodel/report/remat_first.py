@@ -60,11 +60,15 @@ def timeline(runs: Sequence[tuple[str, Moments]], time: str, timed: bool, sized:
 
 
 def tradeoff(runs: Sequence[tuple[str, Number, Number]], cost: str, timed: bool, sized: bool, budget: Number | None = None) -> LineChart:
-    """Peak memory against cost of schedules: name, cost, peak."""
-    series = [Series(name, [(float(spent), float(peak))], "markers") for name, spent, peak in runs]
+    """Peak memory against cost of schedules: name, cost, peak. Those of one cost and peak share a mark."""
+    places: dict[tuple[float, float], list[str]] = {}
+    for name, x, y in runs:
+        places.setdefault((float(x), float(y)), []).append(name)
+    series = [Series("schedules", sorted(places), "markers")]
+    marks = [Mark(x, ", ".join(names), y) for (x, y), names in places.items()]
     limits = [] if budget is None else [Limit("budget", float(budget))]
     units = "s" if timed else "count", "B" if sized else "count"
-    return LineChart(f"Peak memory against {cost}", cost, "peak memory", series, *units, "linear", "linear", limits=limits)
+    return LineChart(f"Peak memory against {cost}", cost, "peak memory", series, *units, marks=marks, limits=limits)
 
 
 def spent(cost: Number, timed: bool) -> str:
