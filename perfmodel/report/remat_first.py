@@ -8,7 +8,7 @@ from perfmodel.core.arith import Number
 from perfmodel.core.units import format_si, format_time
 from perfmodel.remat.evaluate import ScheduleRow
 from perfmodel.remat.simulate import Run
-from perfmodel.report.charts.format_number import percent
+from perfmodel.report.charts.format_number import percent, text
 from perfmodel.report.charts.schema import Chart, Limit, LineChart, Mark, Series
 from perfmodel.report.document import Figure, Meter
 from perfmodel.report.op_common import columns
@@ -77,7 +77,7 @@ def spent(cost: Number, timed: bool) -> str:
     >>> spent(0.07527, True), spent(38, False)
     ('75.3 ms', '38 steps')
     """
-    return format_time(float(cost), 3) if timed else f"{cost:g} steps"
+    return format_time(float(cost), 3) if timed else f"{text(cost, 'count')} steps"
 
 
 def held(size: Number, sized: bool) -> str:
@@ -86,7 +86,7 @@ def held(size: Number, sized: bool) -> str:
     >>> held(421100000, True), held(8, False), held(1, False)
     ('421 MB', '8 values', '1 value')
     """
-    return format_si(float(size), "B", 3) if sized else f"{size:g} value{'s' * (size != 1)}"
+    return format_si(float(size), "B", 3) if sized else f"{text(size, 'count')} value{'s' * (size != 1)}"
 
 
 def more_than(run: Run) -> float:
