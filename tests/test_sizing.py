@@ -141,12 +141,12 @@ def test_a_reserve_is_for_activations_too():
 
 
 def test_a_reserve_is_told_by_every_command(run):
-    model = run("model gpt2 --phase decode --kv-len 512 --hardware t4 --tp 2 --reserve 10GB --json").json
-    batch = run("batch gpt2 --kv-len 512 --hardware t4 --tp 2 --reserve 10GB --json").json
-    cached = run("kv-cache gpt2 --n 512 --hardware t4 --tp 2 --reserve 10GB --dtype fp16 --json").json
+    model = run("model gpt2 --phase decode --kv-len 512 --hardware a100-sxm-40gb --tp 2 --reserve 10GB --json").json
+    batch = run("batch gpt2 --kv-len 512 --hardware a100-sxm-40gb --tp 2 --reserve 10GB --json").json
+    cached = run("kv-cache gpt2 --n 512 --hardware a100-sxm-40gb --tp 2 --reserve 10GB --dtype fp16 --json").json
     assert model["memory"]["max_batch"] == batch["max_batch"] == cached["max_batch"]
     assert model["memory"]["reserve"] == cached["memory"]["reserve_bytes"] == batch["inputs"]["reserve_bytes"] == 10 * GB
-    assert batch["max_batch"] < run("batch gpt2 --kv-len 512 --hardware t4 --tp 2 --json").json["max_batch"]
+    assert batch["max_batch"] < run("batch gpt2 --kv-len 512 --hardware a100-sxm-40gb --tp 2 --json").json["max_batch"]
     assert run("model llama-3-8b --reserve 10").code == run("batch gpt2 --reserve much").code == 2
 
 
