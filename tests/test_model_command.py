@@ -144,7 +144,7 @@ def test_batch_names_knee_and_sides(run):
     [
         ("model llama-3-8b --n 500000 --hardware h100-sxm", "beside the weights not one sequence of 500,000 tokens"),
         ("model llama-3.1-405b", "the weights alone are too large"),
-        ("kv-cache llama-3-8b --reserve 200GB --hardware h200", "200 GB held back). Weights and reserve leave no room"),
+        ("kv-cache llama-3-8b --reserve 200GB --hardware h200", "Weights and reserve leave no room"),
         ("kv-cache llama-3.1-405b --hardware h200", "weights alone leave no room"),
         ("model llama-3.1-405b --tp 16 --hardware h200", "16 GPUs are more than the 8"),
     ],

@@ -99,7 +99,7 @@ def _at_knee(found: Curve) -> BatchPoint:
 
 def _rate(point: BatchPoint) -> str:
     made = point.step.times_from
-    return f"{most(made)}{tokens(point.tokens_per_s)}, {least(made)}{format_time(point.step.seconds, 3)} per step"
+    return f"{most(made)}{tokens(point.tokens_per_s)}, {least(made)}{format_time(point.step.seconds, 3)} a step"
 
 
 def _figures(found: Curve) -> list[Figure]:

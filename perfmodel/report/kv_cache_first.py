@@ -57,17 +57,16 @@ def _verdict(result: CacheResult, times: Generated) -> list[str]:
     """Whether it fits, what would, and what generation gains."""
     w, parts = result.workload, _parts(result)
     held = fit(sum(parts.values()), result.device) or format_si(sum(parts.values()), "B")
-    listed = " + ".join(f"{format_si(size, 'B', 3)} {name}" for name, size in parts.items())
-    found = [f"{held}{' per GPU' * (w.tp > 1)} ({listed})."]
-    whom = "one sequence" if w.batch == 1 else f"{w.batch} sequences"
+    found = [f"{held}{' per GPU' * (w.tp > 1)}."]
+    whom = "one" if w.batch == 1 else f"{w.batch} sequences"
     if result.room is None:
         found.append(f"The cache takes {format_count(result.per_token)} B per token; the profile has no capacity.")
     elif result.room <= 0:
         alone = result.capacity is None or result.weights >= result.capacity
         found.append(f"{'The weights alone' if alone else 'Weights and reserve'} leave no room for a cache.")
     else:
-        lengths = "any length" if result.endless else f"up to {result.context:,} tokens"
-        found.append(f"Room for {result.batch:,} sequences of {w.n:,} tokens, or {whom} of {lengths}.")
+        lengths = "any length" if result.endless else f"{result.context:,}"
+        found.append(f"Room for {result.batch:,} sequence{'s' * (result.batch != 1)} of {w.n:,} tokens; {whom} can grow to {lengths}.")
     return [*found, *_generation_gain(result, times)]
 
 

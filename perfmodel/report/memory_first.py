@@ -64,7 +64,8 @@ def _fitting(result: MemoryResult) -> str:
         return f"{_size(result.peak.bytes)} at the peak{gpu}; the profile of {result.device.id} has no capacity."
     if result.largest == 0:
         return f"{held}{gpu}; not even one sequence of {training.n:,} tokens does."
-    return f"{held}{gpu}; up to {result.largest:,} sequence{'s' * (result.largest > 1)} at a time."
+    many = f"{result.largest:,} sequence{'s' * (result.largest > 1)} at a time"
+    return f"{held}{gpu}; {f'up to {many}' if result.fits else f'{many} would'}."
 
 
 def _figures(result: MemoryResult, parts: dict[str, Number], most: str) -> list[Figure]:

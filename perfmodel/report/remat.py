@@ -84,9 +84,18 @@ def report(
     tables += [as_rows("keep it or compute it again, tensor by tensor", tensors)] if tensors else []
     found = {**data(answer, units), "curve": list(map(as_json, curve)), "tensors": list(map(as_json, tensors))}
     notes = _notes(answer) + [TENSOR_NOTE] * bool(ranked)
-    plain = Report(f"Rematerialization: {question.title}", [], tables, notes, found, brief=tables[:1], reasons=_summary(answer, units))
+    plain = Report(
+        f"Rematerialization: {question.title}", [], tables, notes, found, brief=_brief(answer, units), reasons=_summary(answer, units)
+    )
     plain = _first(plain, answer, question.plan.memory, units, pictures)
     return with_steps(plain, explain(answer)) if explained else plain
+
+
+def _brief(answer: ScheduleAnswer, units: Units) -> list[Table]:
+    """Costs and peaks alone."""
+    heads = {"strategy": "strategy", "cost": "time" if units.timed else "steps"}
+    heads |= {"extra_steps": "rebuilt", "values": "values", "peak": "peak"}
+    return [as_rows("", [_metrics(row, answer.question, units) for row in answer.rows], labels=heads)]
 
 
 def _first(plain: Report, answer: ScheduleAnswer, memory: Number | None, units: Units, pictures: bool) -> Report:

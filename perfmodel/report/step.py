@@ -80,14 +80,14 @@ def bound_shares(rows: Named, seconds: float) -> dict[str, float]:
 def limited(rows: Named, seconds: float, largest: str = "") -> str:
     """The sentence on what limits a step: the resource that bounds most of its time, and the ``largest`` part, else the largest row."""
     name, most = max(rows, key=lambda pair: pair[1].seconds)
-    largest = largest or f"{name} takes {percent(most.seconds / seconds)}"
+    largest = largest or f"{name}: {percent(most.seconds / seconds)}"
     shares, roofs = bound_shares(rows, seconds), sum(row.cost.roofline_s for _, row in rows) / seconds
     if roofs < LATENT:
-        return f"Limited by latency and launches (roofs are {percent(float(roofs))} of the time); {largest}."
+        return f"Limited by latency and launches, roofs are {percent(float(roofs))} of the time; {largest}."
     if not shares:
         return f"What limits it is unknown; {largest}."
     bound, share = next(iter(shares.items()))
-    return f"Limited by {BOUND_WORDS[bound]} in {percent(share)} of the time; {largest}."
+    return f"Limited by {BOUND_WORDS[bound]}, {percent(share)} of the time; {largest}."
 
 
 def step_meters(cost: Estimate, rows: Named, seconds: float) -> list[Meter]:

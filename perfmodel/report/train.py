@@ -215,7 +215,7 @@ def _verdict(found: TrainingAnswer) -> list[str]:
     step, parts = found.found, found.found.time.parts
     rate = f"{tokens(step.tokens_per_s)}, MFU {found.utilization[0]:.1%}"
     largest = max(parts, key=lambda name: parts[name])
-    share = f"{largest} takes {percent(parts[largest] / step.seconds)}"
+    share = f"{largest}: {percent(parts[largest] / step.seconds)}"
     return [_fitting(found), f"A step takes {_took(found)}: {rate}.", limited(_rows(found), step.seconds, share)]
 
 
