@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from perfmodel.core.units import format_count, format_si, format_time
+from perfmodel.report.charts.format_number import digits
 from perfmodel.report.charts.schema import Bar, BarChart, Chart, Limit
 from perfmodel.report.document import SCREEN_ROWS, Figure, Meter, Report
 from perfmodel.report.memory import question, recompute_text
@@ -133,7 +134,7 @@ def _search_notes(found: SearchResult) -> list[str]:
     timed = f"{format_count(found.tried)} layouts timed in {format_time(found.took_s, 3)}"
     return [
         *["Not validated: layouts with ZeRO 2 or 3 over a network, whose exchanges are taken to slow no kernel."] * unsure,
-        f"{timed}, {format_si(found.tried / found.took_s, digits=2)} a second; {format_count(found.refused)} faster ones do not fit.",
+        f"{timed}, {digits(found.tried / found.took_s, 2)} a second; {format_count(found.refused)} faster ones do not fit.",
         "Searched: tensor parallelism within the innermost links, equal pipeline stages, parts of sequences from 1,024 tokens on, experts, "
         "ZeRO (stages 2 and 3 without a pipeline), micro-batches in powers of two, recomputation of nothing, attention or layers.",
     ]
